@@ -1,0 +1,31 @@
+"""
+CloudEvents over NATS for Python and Spark.
+
+``to_nats_message`` and ``from_nats_message`` are the codec; ``ce_nats.aio`` moves messages over a NATS connection,
+``ce_nats.spark`` turns captured ones into columns, ``ce_nats.wire`` knows the bytes of the brokers.
+"""
+
+from ._version import __version__
+from .binary import Dialect
+from .binding import dedup_id, from_nats_message, to_nats_message
+from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode
+from .message import Headers, NatsMessage
+from .mode import ContentMode, detect_mode
+from .timestamp import Timestamp
+
+__all__ = [
+    "CeNatsError",
+    "ContentMode",
+    "DecodeError",
+    "Dialect",
+    "EncodeError",
+    "ErrorCode",
+    "Headers",
+    "NatsMessage",
+    "Timestamp",
+    "__version__",
+    "dedup_id",
+    "detect_mode",
+    "from_nats_message",
+    "to_nats_message",
+]

@@ -1,0 +1,131 @@
+"""
+Binary content mode: one ``ce-`` header per attribute, the data as payload.
+
+NATS binding, section 3.1. The payload's bytes are the data's bytes; an empty payload is no data, because the wire cannot
+tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from . import data, percent, shapes
+from .attributes import (
+    CORE,
+    ExtensionTypes,
+    JsonScalar,
+    check_characters,
+    check_name,
+    check_required,
+    decode_extension,
+    scalar_text,
+)
+from .errors import DecodeError, ErrorCode, preview
+from .event import DecodedEvent
+from .mode import PREFIX, CeHeaders
+
+__all__ = ["Dialect", "decode", "encode"]
+
+
+class Dialect(str, Enum):
+    """
+    Whose binary mode to read.
+
+    ``SPEC`` is the binding. ``SDK_GO`` is what sdk-go's JetStream protocol writes: header values as they stand, neither quoted nor
+    percent-encoded (decoding them would change the event's identity), and ``content-type`` for datacontenttype.
+    """
+
+    SPEC = "spec"
+    SDK_GO = "sdk-go"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def encode(attributes: Mapping[str, JsonScalar]) -> list[tuple[str, str]]:
+    """
+    Headers of an event, one per attribute.
+
+    Args:
+        attributes: As ``attributes.checked_attributes`` gives them.
+    """
+    return [(PREFIX + name, percent.encode(scalar_text(value))) for name, value in attributes.items()]
+
+
+def decode(
+    headers: CeHeaders,
+    payload: bytes,
+    *,
+    content_type: str | None = None,
+    dialect: Dialect = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> DecodedEvent:
+    """
+    The event in ``ce-`` headers and a payload.
+
+    Args:
+        headers: As ``mode.scan`` gives them.
+        payload: Payload bytes; empty is no data.
+        content_type: The datacontenttype where no ``ce-`` header has one, for ``Dialect.SDK_GO``.
+        dialect: Whose header values they are.
+        parse_data: False gives the payload's bytes whatever the content type.
+        extension_types: Python types of extension attributes; others are ``str``.
+
+    Raises:
+        DecodeError: The first fault in wire order, then missing attributes, then the data.
+    """
+    attributes = None
+    if dialect is Dialect.SPEC and not extension_types:
+        shape = shapes.find(headers.attributes)
+        attributes = shapes.decode_headers(shape, headers.values) if shape is not None else None
+    if attributes is None:
+        attributes = _decode_carefully(headers, content_type, dialect is Dialect.SDK_GO, extension_types or {})
+    if not payload:
+        return DecodedEvent(attributes)
+    value = data.decode(payload, attributes.get("datacontenttype")) if parse_data else payload
+    return DecodedEvent(attributes, value, has_data=True)
+
+
+def _decode_carefully(
+    headers: CeHeaders, content_type: str | None, is_raw: bool, types: ExtensionTypes
+) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for name, header, value in zip(*headers, strict=True):
+        try:
+            check = CORE.get(name)
+            if check is None:
+                check_name(name, DecodeError)
+            if name in attributes:
+                raise DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {name!r} is there twice", attribute=name)
+            text = _decode_value(name, value, is_raw)
+            attributes[name] = check(text, DecodeError) if check else decode_extension(name, text, types.get(name))
+        except DecodeError as error:
+            raise _at(error, name, header) from error
+    if content_type is not None and "datacontenttype" not in attributes:
+        text = _decode_value("datacontenttype", content_type, is_raw)
+        attributes["datacontenttype"] = CORE["datacontenttype"](text, DecodeError)
+    check_required(attributes, DecodeError)
+    return attributes
+
+
+def _decode_value(name: str, value: str, is_raw: bool) -> str:
+    # 3.1.3.2: "terminated by a CRLF sequence with OPTIONAL whitespace around the header value"
+    text = value.strip(" \t")
+    if not is_raw:
+        text = percent.decode(text)
+    check_characters(name, text, DecodeError)
+    return text
+
+
+def _at(error: DecodeError, name: str, header: str) -> DecodeError:
+    """Say which attribute and header an error is about."""
+    return DecodeError(
+        error.code,
+        f"{error.message} (header {preview(header)})",
+        attribute=error.attribute or name,
+        header=header,
+        requirement=error.requirement,
+    )

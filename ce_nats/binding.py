@@ -1,0 +1,210 @@
+"""
+The front door: a CloudEvent to a NATS message, and back.
+
+NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). Nothing here touches a network; the message is a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from . import binary, data, shapes, structured
+from .attributes import ExtensionTypes, checked_attributes
+from .binary import Dialect
+from .errors import DecodeError, EncodeError, ErrorCode, preview
+from .event import DecodedEvent
+from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
+from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, inspect, is_cloudevents_type, scan
+from .percent import encode as percent_encode
+
+__all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
+
+# Longer ids are hashed, so that a header stays a header.
+_LONGEST_DEDUP_ID: Final = 256
+
+
+def to_nats_message(
+    event: Any,
+    subject: str = "",
+    *,
+    mode: ContentMode = ContentMode.BINARY,
+    reply: str = "",
+    headers: HeadersLike = None,
+) -> NatsMessage:
+    """
+    Encode an event.
+
+    The whole event is checked, because event classes let more pass than the specification does; nothing of the event or of
+    ``headers`` is changed.
+
+    Args:
+        event: Anything with ``get_attributes()`` and ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits, ``str``,
+            ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
+            datacontenttype is JSON and gets ``application/json``.
+        subject: NATS subject to publish to, or ``""``.
+        mode: ``BINARY`` (attributes in headers, data as payload) or ``STRUCTURED`` (the event as JSON).
+        reply: Reply subject, or ``""``.
+        headers: Further headers, ``Nats-Msg-Id`` say, put behind the event's own.
+
+    Raises:
+        EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then headers and
+            subjects. See :class:`~ce_nats.ErrorCode`.
+    """
+    given, value = _parts(event)
+    shape = shapes.find(tuple(given))
+    plain = shapes.encode_values(shape, list(given.values())) if shape is not None else None
+    attributes = dict(zip(given, plain, strict=True)) if plain is not None else checked_attributes(given)
+    # An event that was decoded knows null from nothing.
+    has_data = value is not None or getattr(event, "has_data", False)
+    if has_data and "datacontenttype" not in attributes and _is_json(event, value):
+        attributes["datacontenttype"] = data.IMPLIED_TYPE
+        plain = None
+    pairs: list[tuple[str, str]] | None = None
+    if mode is ContentMode.BINARY or _mode(mode, EncodeError) is ContentMode.BINARY:
+        payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""  # type: ignore[arg-type]
+        if shape is not None and plain is not None:
+            pairs = shapes.encode_headers(shape, plain)
+        if pairs is None:
+            pairs = binary.encode(attributes)
+    else:
+        payload = structured.encode(attributes, value, has_data)
+        # No ce- header: sdk-go would take the message for a binary one with the event as its data.
+        pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
+    if headers:
+        _add_headers(pairs, headers)
+    if subject:
+        check_subject(subject)
+    if reply:
+        check_subject(reply)
+    return NatsMessage(subject, payload, Headers._of(pairs), reply)
+
+
+def from_nats_message(
+    message: Message,
+    *,
+    mode: ContentMode | None = None,
+    dialect: Dialect = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> DecodedEvent:
+    """
+    Decode an event.
+
+    The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON value for JSON
+    media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode is no data.
+
+    Args:
+        message: Anything with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``, :class:`~ce_nats.NatsMessage`.
+        mode: The content mode, where the caller knows better than :func:`~ce_nats.detect_mode`.
+        dialect: ``SDK_GO`` reads header values as sdk-go writes them: as they stand.
+        parse_data: False gives data as bytes, JSON text verbatim.
+        extension_types: Python types of extension attributes (``bool``, ``int``, ``str``, ``bytes``, ``datetime``), so that both modes
+            give the same value; headers carry strings only.
+
+    Raises:
+        DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
+    """
+    is_marked = True
+    if mode is None:
+        mode, _, found, is_marked = inspect(message)
+    else:
+        mode = _mode(mode, DecodeError)
+        found = scan(_headers(message))[1]
+    payload = message.data
+    if payload.__class__ is not bytes:
+        payload = _payload(payload)
+    if mode is ContentMode.STRUCTURED:
+        return structured.decode(
+            payload,  # type: ignore[arg-type]
+            is_marked=is_marked,
+            parse_data=parse_data,
+            extension_types=extension_types,
+        )
+    return binary.decode(
+        found,
+        payload,  # type: ignore[arg-type]
+        content_type=_lower_case_content_type(message.headers) if dialect is Dialect.SDK_GO else None,
+        dialect=dialect,
+        parse_data=parse_data,
+        extension_types=extension_types,
+    )
+
+
+def dedup_id(event: Any) -> str:
+    """
+    A ``Nats-Msg-Id`` that is the same for the same event and differs for different ones.
+
+    CloudEvents are told apart by source and id together; with the id alone, JetStream would drop another source's event
+    inside the dedup window. ``source|id``, both percent-encoded so that the result is one printable word; beyond 256
+    characters the SHA-256 of that.
+
+    Raises:
+        EncodeError: As :func:`to_nats_message` does for the attributes.
+    """
+    attributes = checked_attributes(_parts(event)[0])
+    parts = (percent_encode(str(attributes[name])).replace("|", "%7C") for name in ("source", "id"))
+    text = "|".join(parts)
+    return text if len(text) <= _LONGEST_DEDUP_ID else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
+
+
+def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
+    is_structured = pairs[0][0] == CONTENT_TYPE
+    try:
+        further = list(header_pairs(headers))
+    except DecodeError as error:
+        raise EncodeError(error.code, error.message, header=error.header) from error
+    for name, value in further:
+        check_header(name, value)
+        lower = name.lower()
+        is_content_type = lower == CONTENT_TYPE.lower()
+        if lower.startswith(PREFIX) or (is_content_type and (is_structured or is_cloudevents_type(value))):
+            raise EncodeError(
+                ErrorCode.RESERVED_HEADER, f"header {preview(name)} belongs to the event itself", header=name
+            )
+    pairs += further
+
+
+def _mode(mode: object, fault: type[EncodeError] | type[DecodeError]) -> ContentMode:
+    try:
+        return ContentMode(mode)
+    except ValueError as error:
+        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(mode)} is not a content mode") from error
+
+
+def _parts(event: Any) -> tuple[Mapping[str, Any], Any]:
+    try:
+        return event.get_attributes(), event.get_data()
+    except AttributeError as error:
+        raise EncodeError(
+            ErrorCode.INVALID_MESSAGE, f"an event has get_attributes() and get_data(); {preview(event)} has not"
+        ) from error
+
+
+def _is_json(event: Any, value: object) -> bool:
+    """Whether data without a datacontenttype is JSON: what is not bytes, and bytes that came from a JSON event."""
+    return not data.is_bytes(value) or getattr(event, "is_json", False)
+
+
+def _headers(message: Message) -> HeadersLike:
+    try:
+        return message.headers
+    except AttributeError as error:
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
+        ) from error
+
+
+def _lower_case_content_type(headers: HeadersLike) -> str | None:
+    """sdk-go looks for this spelling only."""
+    return next((value for name, value in header_pairs(headers) if name == "content-type"), None)
+
+
+def _payload(payload: object) -> bytes:
+    """Bytes of a payload; nats-py's get_msg() has None for an empty one."""
+    if payload is None:
+        return b""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a payload is bytes, not {preview(payload)}")

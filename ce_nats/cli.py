@@ -1,0 +1,128 @@
+"""
+The command line, ``ce-nats``. Needs the extra ``cli``.
+
+Results go to standard output, progress and complaints to standard error. Exit status: 0 for yes, 1 for no, 2 where the
+question could not be asked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from . import __version__
+from .conformance import (
+    Case,
+    Command,
+    CommandError,
+    FixtureError,
+    Verdict,
+    answer_lines,
+    in_process,
+    load_cases,
+    load_requirements,
+)
+from .conformance.command import DEFAULT_TIMEOUT
+from .conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
+
+__all__ = ["app"]
+
+app = typer.Typer(name="ce-nats", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ce-nats {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """CloudEvents over NATS."""
+
+
+@app.command()
+def conformance(
+    command: Annotated[
+        str | None, typer.Option("--exec", metavar="CMD", help="Judge this program; without it, ce_nats itself.")
+    ] = None,
+    suites: Annotated[
+        list[str] | None, typer.Option("--suite", metavar="NAME", help="Only this suite; may be repeated.")
+    ] = None,
+    as_json_text: Annotated[bool, typer.Option("--json", help="Print every verdict as JSON, no tables.")] = False,
+    with_failures: Annotated[
+        bool, typer.Option("--failures", "-v", help="List each failed case with what was wanted and got.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="What the program may take for a case.", min=0.01)
+    ] = DEFAULT_TIMEOUT,
+) -> None:
+    """
+    Judge an implementation by the conformance fixtures.
+
+    A program given with --exec reads one case per line and answers each with one line, all in JSON; "ce-nats answer" is
+    such a program. The exit status is 0 where no MUST fails, 1 where one does, 2 where the program cannot be run.
+    """
+    try:
+        cases = load_cases(suites or ())
+        with _implementation(command, timeout) as ask:
+            verdicts = [ask(case) for case in _shown(cases)]
+    except (FixtureError, CommandError) as error:
+        typer.echo(f"ce-nats: {error}", err=True)
+        raise typer.Exit(2) from error
+    if as_json_text:
+        typer.echo(json.dumps(as_json(verdicts, command or f"ce_nats {__version__}")))
+    else:
+        _print_tables(verdicts, with_failures=with_failures)
+    raise typer.Exit(1 if has_failed_must(verdicts) else 0)
+
+
+@app.command()
+def answer() -> None:
+    """
+    Answer conformance cases, as a program for --exec does.
+
+    One case as a line of JSON on standard input, one answer as a line of JSON on standard output.
+    """
+    for line in answer_lines(sys.stdin.buffer):
+        typer.echo(line)
+        sys.stdout.flush()
+
+
+@contextmanager
+def _implementation(command: str | None, timeout: float) -> Iterator[Callable[[Case], Verdict]]:
+    if command is None:
+        yield in_process
+    else:
+        with Command(command, timeout=timeout) as program:
+            yield program.run
+
+
+def _shown(cases: Sequence[Case]) -> Iterable[Case]:
+    """The cases, with a progress bar where somebody is watching."""
+    console = Console(stderr=True)
+    return track(cases, "conformance", console=console, transient=True, disable=not console.is_terminal)
+
+
+def _print_tables(verdicts: Sequence[Verdict], *, with_failures: bool) -> None:
+    console = Console(highlight=False)
+    console.print(suite_table(verdicts))
+    if (table := requirement_table(verdicts, load_requirements())) is not None:
+        console.print(table)
+    listed = list(failures(verdicts))
+    if with_failures:
+        for paragraph in listed:
+            console.print(paragraph, soft_wrap=True)
+    elif listed:
+        console.print(f"{len(listed)} failed; --failures lists them.")

@@ -1,0 +1,337 @@
+"""
+ce_nats's own answers to conformance cases: one small function per operation.
+
+Each takes a case's ``input`` and gives its ``expected``, as spec-fixtures/README.md describes them. Nothing is decided
+here: values are spelled out, the codec is called, and what it gave is spelled again.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any, Final, TypeAlias
+
+from .. import media_type, percent
+from ..attributes import canonical
+from ..binary import Dialect
+from ..binding import from_nats_message, to_nats_message
+from ..errors import CeNatsError
+from ..event import DecodedEvent
+from ..media_type import DataKind
+from ..message import Headers
+from ..mode import ContentMode, detect_mode
+from ..timestamp import Timestamp
+from ..wire import nats
+from .cases import Answer, octets, spell, text
+
+__all__ = ["answer", "answer_lines"]
+
+Input: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = dict[str, Any]
+
+_EXTENSION_TYPES: Final[Mapping[str, type]] = {
+    "Boolean": bool,
+    "Integer": int,
+    "String": str,
+    "Binary": bytes,
+    "Timestamp": datetime,
+}
+
+
+def answer(op: str, given: Input) -> Answer:
+    """
+    Run a case on ce_nats.
+
+    Args:
+        op: One of :data:`OPERATIONS`.
+        given: The case's input.
+
+    Returns:
+        ``{"result": {...}}``, or ``{"error": code}`` where ce_nats refused. Whatever else ce_nats raises goes through.
+
+    Raises:
+        KeyError: ce_nats has no such operation, or the input lacks a field.
+    """
+    operation = OPERATIONS[op]
+    try:
+        return {"result": operation(given)}
+    except CeNatsError as error:
+        return {"error": str(error.code)}
+
+
+def answer_lines(lines: Iterable[str | bytes]) -> Iterator[str]:
+    """
+    Speak the protocol of the fixtures' README as the implementation under test: a JSON line in, a JSON line out.
+
+    A case that makes ce_nats crash is answered with ``crashed``, which is no answer and so a failure, as it should be.
+    """
+    for line in lines:
+        case = json.loads(line)
+        if case["op"] not in OPERATIONS:
+            got: Answer = {"skipped": f"ce_nats has no operation {case['op']}"}
+        else:
+            try:
+                got = answer(case["op"], case["input"])
+            except Exception as error:
+                got = {"crashed": f"{type(error).__name__}: {error}"}
+        yield json.dumps({"id": case["id"], **got})
+
+
+# --- Text and attributes --------------------------------------------------------------------------------------------
+
+
+def _percent_encode(given: Input) -> Fields:
+    return {"value": percent.encode(text(given["text"]))}
+
+
+def _percent_decode(given: Input) -> Fields:
+    return {"text": percent.decode(text(given["value"]))}
+
+
+def _canonical(given: Input) -> Fields:
+    value = given["value"]
+    if given["type"] == "Binary":
+        value = octets({"base64": value})
+    elif given["type"] == "Timestamp":
+        value = Timestamp(text(value))
+    elif isinstance(value, (str, dict)):
+        value = text(value)
+    return {"text": canonical(value)}
+
+
+def _timestamp(given: Input) -> Fields:
+    timestamp = Timestamp(text(given["text"]))
+    utc = timestamp.astimezone(timezone.utc)
+    return {"text": str(timestamp), "instant": f"{utc:%Y-%m-%dT%H:%M:%S.%f}Z".rjust(27, "0")}
+
+
+def _native(name: str, tagged: Input) -> object:
+    """Python value of a tagged one, or of ``{"native": ...}`` as it stands."""
+    if "native" in tagged:
+        return tagged["native"]
+    kind, value = tagged["type"], text(tagged["value"])
+    if kind == "Boolean":
+        return {"true": True, "false": False}[value]
+    if kind == "Integer":
+        return int(value)
+    if kind == "Binary":
+        return octets({"base64": value})
+    # The codec takes ``time`` as text too, and is the one to refuse what is no timestamp.
+    return Timestamp(value) if kind == "Timestamp" and name != "time" else value
+
+
+def _tagged(name: str, value: object) -> Fields:
+    if isinstance(value, bool):
+        return {"type": "Boolean", "value": canonical(value)}
+    if isinstance(value, int):
+        return {"type": "Integer", "value": canonical(value)}
+    if isinstance(value, bytes):
+        return {"type": "Binary", "value": canonical(value)}
+    if isinstance(value, Timestamp):
+        return {"type": "Timestamp", "value": str(value)}
+    if not isinstance(value, str):
+        raise TypeError(f"attribute {name!r} was decoded as {type(value).__name__}")
+    return {"type": {"source": "URI-reference", "dataschema": "URI"}.get(name, "String"), "value": value}
+
+
+# --- Messages -------------------------------------------------------------------------------------------------------
+
+
+class _Event:
+    """What the codec needs of an event class, and nothing that checks its attributes first."""
+
+    def __init__(self, attributes: Mapping[str, Any], data: Input) -> None:
+        self._attributes = {name: _native(name, tagged) for name, tagged in attributes.items()}
+        self.has_data = "absent" not in data
+        self._data: Any = None
+        if "json" in data:
+            self._data = data["json"]
+        elif "text" in data:
+            self._data = text(data["text"])
+        elif self.has_data:
+            self._data = octets(data)
+
+    def get_attributes(self) -> Mapping[str, Any]:
+        return self._attributes
+
+    def get_data(self) -> Any:
+        return self._data
+
+
+def _message(given: Input) -> SimpleNamespace:
+    headers = given.get("headers")
+    return SimpleNamespace(
+        data=octets(given.get("data") or {"text": ""}), headers=None if headers is None else _pairs(headers)
+    )
+
+
+def _pairs(headers: Any) -> list[tuple[str, str]]:
+    return [(text(name), text(value)) for name, value in headers]
+
+
+def _spelled_pairs(headers: Headers) -> list[list[str]]:
+    return [[name, value] for name, value in headers.items()]
+
+
+def _detect_mode(given: Input) -> Fields:
+    return {"mode": str(detect_mode(_message(given)))}
+
+
+def _from_nats_message(given: Input) -> Fields:
+    event = from_nats_message(
+        _message(given),
+        mode=ContentMode(given["mode"]) if "mode" in given else None,
+        dialect=Dialect(given.get("dialect", "spec")),
+        parse_data=given.get("parse_data", True),
+        extension_types={name: _EXTENSION_TYPES[kind] for name, kind in given.get("extension_types", {}).items()},
+    )
+    attributes = event.get_attributes()
+    return {"attributes": {name: _tagged(name, value) for name, value in attributes.items()}, "data": _data(event)}
+
+
+def _data(event: DecodedEvent) -> Fields:
+    value = event.get_data()
+    if not event.has_data:
+        return {"absent": True}
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode("ascii")}
+    content_type = media_type.parse(event.get_attributes().get("datacontenttype", "application/json"))
+    is_text = content_type is not None and content_type.kind is not DataKind.JSON
+    return {"text" if is_text else "json": value}
+
+
+def _to_nats_message(given: Input) -> Fields:
+    mode = ContentMode(given.get("mode", "binary"))
+    message = to_nats_message(
+        _Event(given["event"]["attributes"], given["event"]["data"]),
+        text(given.get("subject", "")),
+        mode=mode,
+        reply=text(given.get("reply", "")),
+        headers=None if given.get("headers") is None else _pairs(given["headers"]),
+    )
+    headers = _spelled_pairs(message.headers)
+    if mode is ContentMode.BINARY:
+        return {"headers": headers, "data": spell(message.data)}
+    return {"headers": headers, "json": json.loads(message.data.decode("utf-8"), object_pairs_hook=_distinct)}
+
+
+def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of what was written, which must not hide that a member was written twice."""
+    found = dict(members)
+    if len(found) != len(members):
+        raise AssertionError(f"a member was written twice: {[name for name, _ in members]}")
+    return found
+
+
+# --- Headers --------------------------------------------------------------------------------------------------------
+
+
+def _headers(given: Input) -> tuple[Headers, str, bool]:
+    return Headers(_pairs(given["headers"] or [])), text(given["name"]), given.get("ignore_case", False)
+
+
+def _headers_get(given: Input) -> Fields:
+    headers, name, ignore_case = _headers(given)
+    return {"value": headers.get(name, ignore_case=ignore_case)}
+
+
+def _headers_values(given: Input) -> Fields:
+    headers, name, ignore_case = _headers(given)
+    return {"values": headers.values(name, ignore_case=ignore_case)}
+
+
+def _headers_append(given: Input) -> Fields:
+    headers, name, ignore_case = _headers(given)
+    headers.append(name, text(given["value"]), ignore_case=ignore_case)
+    return {"headers": _spelled_pairs(headers)}
+
+
+def _headers_set(given: Input) -> Fields:
+    headers, name, ignore_case = _headers(given)
+    headers.set(name, text(given["value"]), ignore_case=ignore_case)
+    return {"headers": _spelled_pairs(headers)}
+
+
+def _headers_delete(given: Input) -> Fields:
+    headers, name, ignore_case = _headers(given)
+    headers.delete(name, ignore_case=ignore_case)
+    return {"headers": _spelled_pairs(headers)}
+
+
+# --- Bytes ----------------------------------------------------------------------------------------------------------
+
+
+def _encode_header_block(given: Input) -> Fields:
+    return {"block": spell(nats.encode_header_block(_pairs(given["headers"] or [])))}
+
+
+def _decode_header_block(given: Input) -> Fields:
+    block = nats.decode_header_block(octets(given["block"]))
+    return {"headers": _spelled_pairs(block.headers), "status": _status(block.status)}
+
+
+def _status(status: Any) -> Fields | None:
+    return None if status is None else {"code": status.code, "description": status.description}
+
+
+def _encode_hpub(given: Input) -> Fields:
+    frame = nats.encode_hpub(
+        text(given["subject"]),
+        octets(given["payload"]),
+        _pairs(given["headers"] or []),
+        reply=text(given.get("reply") or ""),
+    )
+    return {"frame": spell(frame)}
+
+
+def _encode_hmsg(given: Input) -> Fields:
+    frame = nats.encode_hmsg(
+        text(given["subject"]),
+        given["sid"],
+        octets(given["payload"]),
+        _pairs(given["headers"] or []),
+        reply=text(given.get("reply") or ""),
+    )
+    return {"frame": spell(frame)}
+
+
+def _decode_frames(given: Input) -> Fields:
+    return {"frames": [_frame(frame) for frame in nats.decode_frames(octets(given["data"]))]}
+
+
+def _frame(frame: Any) -> Fields:
+    return {
+        "op": str(frame.op),
+        "subject": frame.subject,
+        "sid": frame.sid,
+        "reply": frame.reply,
+        "headers": None if frame.headers is None else _spelled_pairs(frame.headers),
+        "status": _status(frame.status),
+        "payload": spell(frame.payload),
+        "header_bytes": frame.header_bytes,
+        "total_bytes": frame.total_bytes,
+    }
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
+    "percent.encode": _percent_encode,
+    "percent.decode": _percent_decode,
+    "attributes.canonical": _canonical,
+    "attributes.timestamp": _timestamp,
+    "detect_mode": _detect_mode,
+    "from_nats_message": _from_nats_message,
+    "to_nats_message": _to_nats_message,
+    "headers.get": _headers_get,
+    "headers.values": _headers_values,
+    "headers.append": _headers_append,
+    "headers.set": _headers_set,
+    "headers.delete": _headers_delete,
+    "wire.nats.encode_header_block": _encode_header_block,
+    "wire.nats.decode_header_block": _decode_header_block,
+    "wire.nats.encode_hpub": _encode_hpub,
+    "wire.nats.encode_hmsg": _encode_hmsg,
+    "wire.nats.decode_frames": _decode_frames,
+}

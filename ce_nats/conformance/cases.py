@@ -1,0 +1,254 @@
+"""
+Load conformance vectors, and read the spellings of values in them.
+
+The format is that of ``spec-fixtures/schema.json``; whether a file keeps to it is checked by the tests, not here.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+__all__ = [
+    "Answer",
+    "Case",
+    "FixtureError",
+    "Outcome",
+    "Requirement",
+    "Suite",
+    "expand",
+    "fixture_folder",
+    "load_cases",
+    "load_requirements",
+    "load_suites",
+    "octets",
+    "spell",
+    "text",
+]
+
+# {"result": {...}}, {"error": "a code, or any text"} or {"skipped": "a reason"}
+Answer: TypeAlias = Mapping[str, Any]
+# {"expected": {...}} or {"error": "a code"}
+Outcome: TypeAlias = Mapping[str, Any]
+
+LEVELS: Final = ("MUST", "SHOULD", "MAY", "UNSPECIFIED")
+# Files of the folder that hold no vectors.
+NOT_SUITES: Final = frozenset({"schema.json", "requirements.json"})
+
+
+class FixtureError(Exception):
+    """The fixtures cannot be read, or there are none."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    One vector.
+
+    Attributes:
+        suite: Name of the suite, which is the name of its file without ``.json``.
+        id: Name of the case, unique over all suites.
+        op: Operation, ``module.function`` in ce_nats.
+        level: One of ``MUST``, ``SHOULD``, ``MAY``, ``UNSPECIFIED``.
+        description: A fact, "X does Y".
+        requirements: Ids in ``requirements.json``.
+        input: What the operation is given, as the file spells it.
+        outcomes: The answers that pass, each ``{"expected": ...}`` or ``{"error": code}``; one, unless the texts leave
+            it open.
+        source: The case as it stands in the file.
+    """
+
+    suite: str
+    id: str
+    op: str
+    level: str
+    description: str
+    requirements: tuple[str, ...]
+    input: Mapping[str, Any]
+    outcomes: tuple[Outcome, ...]
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One fixture file."""
+
+    name: str
+    description: str
+    documents: Mapping[str, Any]
+    notes: Mapping[str, Any]
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """
+    One line of ``requirements.json``.
+
+    Attributes:
+        id: Stable id, such as ``NB-3.1.3.2-12``.
+        level: The text's own word, ``fact`` where it has none, ``decision`` for what the texts leave open.
+        text: What is required.
+        covered_by: ``vector``, ``test`` or ``not-testable``.
+        reason: Where the test is, or why there can be none; ``""`` for vectors.
+    """
+
+    id: str
+    level: str
+    text: str
+    covered_by: str
+    reason: str = ""
+
+
+def fixture_folder() -> Path:
+    """
+    Where the fixtures are: in the installed package, else in the checkout.
+
+    Raises:
+        FixtureError: They are in neither place.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "spec_fixtures", package.parent / "spec-fixtures"):
+        if (folder / "schema.json").is_file():
+            return folder
+    raise FixtureError(f"there are no conformance fixtures, neither in {package} nor beside it")
+
+
+def load_suites(folder: Path | None = None) -> list[Suite]:
+    """
+    All suites, by name.
+
+    Raises:
+        FixtureError: There is no suite, a file cannot be read, or one holds no case.
+    """
+    folder = fixture_folder() if folder is None else folder
+    suites = [_load(path) for path in sorted(folder.glob("*.json")) if path.name not in NOT_SUITES]
+    if not suites:
+        raise FixtureError(f"there are no fixture files in {folder}")
+    return suites
+
+
+def load_cases(names: Collection[str] = (), folder: Path | None = None) -> list[Case]:
+    """
+    The cases of some suites, or of all where none is named.
+
+    Raises:
+        FixtureError: As :func:`load_suites`, or where a name is that of no suite.
+    """
+    suites = load_suites(folder)
+    known = [suite.name for suite in suites]
+    if unknown := sorted(set(names) - set(known)):
+        raise FixtureError(f"there is no suite {', '.join(unknown)}; there are {', '.join(known)}")
+    return [case for suite in suites if not names or suite.name in names for case in suite.cases]
+
+
+def load_requirements(folder: Path | None = None) -> dict[str, Requirement]:
+    """
+    All requirements by id, in the order of the file.
+
+    Raises:
+        FixtureError: The list cannot be read, or names an id twice.
+    """
+    path = (fixture_folder() if folder is None else folder) / "requirements.json"
+    try:
+        listed = [Requirement(**line) for line in json.loads(path.read_text(encoding="utf-8"))["requirements"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise FixtureError(f"{path.name} is no list of requirements: {error!r}") from error
+    found = {requirement.id: requirement for requirement in listed}
+    if len(found) != len(listed):
+        raise FixtureError(f"{path.name} lists an id twice")
+    return found
+
+
+def _load(path: Path) -> Suite:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        suite = Suite(
+            name=content["suite"],
+            description=content["description"],
+            documents=content["documents"],
+            notes=content["notes"],
+            cases=tuple(_case(content["suite"], source) for source in content["cases"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise FixtureError(f"{path.name} is no fixture file: {error!r}") from error
+    if suite.name != path.stem or not suite.cases:
+        raise FixtureError(f"{path.name} is named differently inside, or holds no case")
+    return suite
+
+
+def _case(suite: str, source: Mapping[str, Any]) -> Case:
+    outcome = {key: source[key] for key in ("expected", "error") if key in source}
+    return Case(
+        suite=suite,
+        id=source["id"],
+        op=source["op"],
+        level=source["level"],
+        description=source["description"],
+        requirements=tuple(source["requirements"]),
+        input=source["input"],
+        outcomes=tuple(source.get("accept") or [outcome]),
+        source=source,
+    )
+
+
+# --- Spellings of values --------------------------------------------------------------------------------------------
+
+
+def text(spelling: Any) -> str:
+    """
+    Text of ``"..."``, ``{"utf16": "D83D DE00"}`` or ``{"repeat": text, "times": n, "prefix": text, "suffix": text}``.
+
+    Raises:
+        ValueError, LookupError, TypeError: It is none of these.
+    """
+    if isinstance(spelling, str):
+        return spelling
+    if "utf16" in spelling:
+        return bytes.fromhex(spelling["utf16"]).decode("utf-16-be", "surrogatepass")
+    repeated = text(spelling["repeat"]) * int(spelling["times"])
+    return text(spelling.get("prefix", "")) + repeated + text(spelling.get("suffix", ""))
+
+
+def octets(spelling: Any) -> bytes:
+    """
+    Bytes of ``{"text": text}`` (as UTF-8), ``{"base64": "..."}`` or ``{"repeat": bytes, "times": n}`` with an optional
+    ``prefix`` and ``suffix``, bytes too.
+
+    Raises:
+        ValueError, LookupError, TypeError: It is none of these.
+    """
+    if "repeat" in spelling:
+        nothing = {"text": ""}
+        repeated = octets(spelling["repeat"]) * int(spelling["times"])
+        return octets(spelling.get("prefix", nothing)) + repeated + octets(spelling.get("suffix", nothing))
+    if "base64" in spelling:
+        return b64decode(spelling["base64"], validate=True)
+    return text(spelling["text"]).encode("utf-8")
+
+
+def expand(value: Any) -> Any:
+    """
+    An input with every ``repeat`` written out, so that a peer need not know that spelling.
+
+    What stands under ``json`` and ``native`` is somebody's data and is left alone.
+    """
+    if isinstance(value, list):
+        return [expand(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "repeat" in value:
+        return text(value) if isinstance(value["repeat"], str) else spell(octets(value))
+    return {key: item if key in ("json", "native") else expand(item) for key, item in value.items()}
+
+
+def spell(value: bytes) -> dict[str, str]:
+    """The shorter spelling of bytes: as text where they are UTF-8, else as base64."""
+    try:
+        return {"text": value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode("ascii")}

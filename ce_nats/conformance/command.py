@@ -1,0 +1,205 @@
+"""
+Ask a program in any language: one JSON line per case on its standard input, one JSON line back.
+
+The program is distrusted: it may exit, hang, or print whatever it likes. Each costs it the case at hand, and it is
+started again for the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from tempfile import TemporaryFile
+from threading import Timer
+from types import TracebackType
+from typing import IO, Any, Final
+
+from .cases import Case, expand
+from .verdict import Result, Verdict, judge
+
+__all__ = ["Command", "CommandError"]
+
+DEFAULT_TIMEOUT: Final = 10.0  # seconds per case; the first one pays for the program's start
+_LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes of an answer
+_PATIENCE: Final = 10  # cases in a row without an answer, before the program is given up
+_STDERR_TAIL: Final = 200  # characters of its last words
+
+
+class CommandError(Exception):
+    """The command cannot be run, or never gave an answer."""
+
+
+class _NoAnswerError(Exception):
+    """What came instead of an answer, in one line."""
+
+
+class Command:
+    """
+    An implementation behind a command line.
+
+    Use it as a context manager; the program is ended on leaving.
+
+    Args:
+        command: Program and arguments, split as a POSIX shell splits them; no shell is started.
+        timeout: Seconds that one case may take.
+
+    Raises:
+        CommandError: There is no command in the text.
+    """
+
+    def __init__(self, command: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        try:
+            self._argv = shlex.split(command, posix=True)
+        except ValueError as error:
+            raise CommandError(f"{command!r} cannot be split into words: {error}") from error
+        if not self._argv:
+            raise CommandError("the command is empty")
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._has_answered = False
+        self._failures = 0
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        self._stderr.close()
+
+    def run(self, case: Case) -> Verdict:
+        """
+        Ask about one case and judge the answer.
+
+        Raises:
+            CommandError: The program cannot be started, or has not answered a single one of its first cases.
+        """
+        if self._failures >= _PATIENCE:
+            return Verdict(case, Result.FAILED, {}, f"not asked: no answer to {_PATIENCE} cases in a row")
+        try:
+            got = self._ask(case)
+        except _NoAnswerError as problem:
+            self._stop()
+            self._failures += 1
+            if self._failures >= _PATIENCE and not self._has_answered:
+                raise CommandError(f"{self._argv[0]} has not answered one of {_PATIENCE} cases: {problem}") from problem
+            return Verdict(case, Result.FAILED, {}, str(problem))
+        self._has_answered = True
+        self._failures = 0
+        return judge(case, got, codes_count=False)
+
+    def _ask(self, case: Case) -> dict[str, Any]:
+        process = self._started()
+        question = json.dumps({"id": case.id, "op": case.op, "input": expand(case.input)}).encode("ascii") + b"\n"
+        with _Watchdog(self._timeout, process) as watchdog:
+            line = _exchange(process, question)
+        if watchdog.has_bitten:
+            raise _NoAnswerError(f"no answer within {self._timeout:g} s")
+        if not line.endswith(b"\n"):
+            raise _NoAnswerError(self._obituary(process) if len(line) < _LONGEST_LINE else "an answer without end")
+        return _parse(case.id, line)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._stop()
+            self._stderr.seek(0)
+            self._stderr.truncate()
+            try:
+                self._process = subprocess.Popen(
+                    self._argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._stderr,
+                    start_new_session=True,  # so that what it starts ends with it
+                )
+            except (OSError, ValueError) as error:
+                raise CommandError(f"{self._argv[0]} cannot be run: {error}") from error
+        return self._process
+
+    def _obituary(self, process: subprocess.Popen[bytes]) -> str:
+        try:
+            status = process.wait(self._timeout)
+        except subprocess.TimeoutExpired:
+            return "it closed its output"
+        self._stderr.seek(0)
+        words = self._stderr.read().decode("utf-8", "replace").strip()[-_STDERR_TAIL:]
+        last = f": {words.splitlines()[-1]}" if words else ""
+        return f"it ended with status {status}{last}"
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(OSError):  # what it has not read goes nowhere
+            process.stdin.close()  # type: ignore[union-attr]
+        # End of input is how the program learns that there is no more.
+        try:
+            process.wait(1)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.wait()
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+class _Watchdog:
+    """Ends a process that takes too long, which in turn ends every read from it and write to it."""
+
+    def __init__(self, timeout: float, process: subprocess.Popen[bytes]) -> None:
+        self.has_bitten = False
+        self._process = process
+        self._timer = Timer(timeout, self._bite)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Watchdog:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+    def _bite(self) -> None:
+        self.has_bitten = True
+        _kill(self._process)
+
+
+def _exchange(process: subprocess.Popen[bytes], question: bytes) -> bytes:
+    try:
+        process.stdin.write(question)  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+    except OSError:
+        return b""  # it is gone; its status is told by whoever asks
+    return process.stdout.readline(_LONGEST_LINE)  # type: ignore[union-attr]
+
+
+def _parse(case_id: str, line: bytes) -> dict[str, Any]:
+    shown = line[:60].decode("utf-8", "replace").rstrip()
+    try:
+        got = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise _NoAnswerError(f"not a line of JSON: {shown!r}") from error
+    if not isinstance(got, dict):
+        raise _NoAnswerError(f"not a JSON object: {shown!r}")
+    if got.get("id", case_id) != case_id:
+        # Out of step: every later answer would be to the wrong question.
+        raise _NoAnswerError(f"an answer to {got['id']!r}")
+    return got
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,165 @@
+"""
+Compare the answer of an implementation with what a vector wants.
+
+The rules are those of spec-fixtures/README.md, "What counts as equal": JSON by value and type, ``ce-`` headers in any
+order, all other headers in theirs, timestamps by their text.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Final
+
+from .answers import answer
+from .cases import Answer, Case, octets, text
+
+__all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
+
+# Neither mode tells these apart: on the wire all three are strings.
+_STRING_TYPES: Final = frozenset({"String", "URI", "URI-reference"})
+
+
+class Result(str, Enum):
+    """What became of a case."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """
+    A case, and how an implementation did on it.
+
+    Attributes:
+        case: The vector.
+        result: Passed, failed or skipped.
+        got: What was answered, ``{}`` where nothing was.
+        problem: One line where there was no answer to compare, or the reason of a skip, else ``""``.
+    """
+
+    case: Case
+    result: Result
+    got: Answer
+    problem: str = ""
+
+
+def in_process(case: Case) -> Verdict:
+    """Run a case on ce_nats itself. The error code has to match, and anything that escapes the codec is a failure."""
+    try:
+        return judge(case, answer(case.op, case.input), codes_count=True)
+    except Exception as error:
+        return Verdict(case, Result.FAILED, {}, f"crashed: {type(error).__name__}: {error}")
+
+
+def judge(case: Case, got: object, *, codes_count: bool) -> Verdict:
+    """
+    Judge an answer.
+
+    Args:
+        case: The vector.
+        got: ``{"result": ...}``, ``{"error": "any text"}`` or ``{"skipped": "reason"}``; all else is a failure.
+        codes_count: Whether an error has to have the vector's code. The codes are ce_nats's own, so any error passes
+            when another implementation gives it.
+    """
+    if not isinstance(got, dict) or len(got.keys() & {"result", "error", "skipped"}) != 1:
+        return Verdict(case, Result.FAILED, {}, "the answer has to be an object with one of result, error and skipped")
+    if "skipped" in got:
+        return Verdict(case, Result.SKIPPED, got, str(got["skipped"]))
+    problem = ""
+    for outcome in case.outcomes:
+        if "error" in got and "error" in outcome:
+            if not codes_count or got["error"] == outcome["error"]:
+                return Verdict(case, Result.PASSED, got)
+        elif "result" in got and "expected" in outcome:
+            try:
+                if matches(case.op, outcome["expected"], got["result"]):
+                    return Verdict(case, Result.PASSED, got)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                problem = f"the result does not have the form that {case.op} has: {error!r}"
+    return Verdict(case, Result.FAILED, got, problem)
+
+
+def matches(op: str, expected: Any, result: Any) -> bool:
+    """
+    Whether a result is the expected one.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: One of the two is not of the form that the operation has.
+    """
+    return _same(_normal(op, expected), _normal(op, result))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equality of JSON values, where 1 is not 1.0 and neither is true."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _normal(op: str, result: Any) -> dict[str, Any]:
+    return {field: _normal_field(op, field, value) for field, value in result.items()}
+
+
+def _normal_field(op: str, field: str, value: Any) -> Any:
+    if op == "from_nats_message" and field == "data":
+        return _normal_data(value)
+    normalise = _NORMALISERS.get(field)
+    return value if normalise is None or value is None else normalise(value)
+
+
+def _normal_data(data: Any) -> list[Any]:
+    """``[kind, value]``: text is not bytes, and JSON text is not text."""
+    if data.get("absent") is True:
+        return ["absent"]
+    if "json" in data:
+        return ["json", data["json"]]
+    if "text" in data:
+        return ["text", text(data["text"])]
+    return ["bytes", _normal_bytes(data)]
+
+
+def _normal_bytes(data: Any) -> str:
+    return b64encode(octets(data)).decode("ascii")
+
+
+def _normal_attributes(attributes: Any) -> dict[str, Any]:
+    return {
+        name: ["String" if tagged["type"] in _STRING_TYPES else tagged["type"], text(tagged["value"])]
+        for name, tagged in attributes.items()
+    }
+
+
+def _normal_headers(headers: Any) -> list[Any]:
+    """``ce-`` headers first, by name: their order says nothing, save that of several values under one name."""
+    pairs = [[text(name), text(value)] for name, value in headers]
+    attributes = sorted((pair for pair in pairs if pair[0].lower().startswith("ce-")), key=itemgetter(0))
+    return [attributes, [pair for pair in pairs if not pair[0].lower().startswith("ce-")]]
+
+
+def _normal_frames(frames: Any) -> list[Any]:
+    return [{key: value for key, value in _normal("", frame).items() if value is not None} for frame in frames]
+
+
+_NORMALISERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "attributes": _normal_attributes,
+    "block": _normal_bytes,
+    "data": _normal_bytes,
+    "frame": _normal_bytes,
+    "frames": _normal_frames,
+    "headers": _normal_headers,
+    "payload": _normal_bytes,
+    "text": text,
+    "value": text,
+    "values": lambda values: [text(value) for value in values],
+}

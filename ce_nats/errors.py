@@ -1,0 +1,182 @@
+"""
+What can go wrong, as two faults and one list of stable codes.
+
+    CeNatsError
+    ├── EncodeError (also ValueError)   you asked for something the specifications forbid
+    └── DecodeError (also ValueError)   the peer sent something the specifications forbid
+
+Match on ``code``, never on the message: a code is not renamed or reused, and the same string stands in the
+fixtures, in the command line's JSON and in Spark's error column.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+__all__ = ["CeNatsError", "DecodeError", "EncodeError", "ErrorCode"]
+
+
+class ErrorCode(str, Enum):
+    """Stable names of everything that this package refuses."""
+
+    # The message as a whole.
+    NOT_A_CLOUDEVENT = "not-a-cloudevent"
+    BATCH_NOT_SUPPORTED = "batch-not-supported"
+    UNSUPPORTED_FORMAT = "unsupported-format"
+    UNSUPPORTED_CHARSET = "unsupported-charset"
+    INVALID_MESSAGE = "invalid-message"
+
+    # Attributes.
+    MISSING_ATTRIBUTE = "missing-attribute"
+    DUPLICATE_ATTRIBUTE = "duplicate-attribute"
+    EMPTY_ATTRIBUTE = "empty-attribute"
+    INVALID_ATTRIBUTE_NAME = "invalid-attribute-name"
+    INVALID_ATTRIBUTE_TYPE = "invalid-attribute-type"
+    INVALID_CHARACTER = "invalid-character"
+    UNSUPPORTED_SPECVERSION = "unsupported-specversion"
+    INTEGER_OUT_OF_RANGE = "integer-out-of-range"
+    INVALID_BOOLEAN = "invalid-boolean"
+    INVALID_INTEGER = "invalid-integer"
+    INVALID_BASE64 = "invalid-base64"
+    INVALID_MEDIA_TYPE = "invalid-media-type"
+    INVALID_TIMESTAMP = "invalid-timestamp"
+    INVALID_URI = "invalid-uri"
+
+    # Header values.
+    UNTERMINATED_QUOTE = "unterminated-quote"
+    INVALID_PERCENT_ESCAPE = "invalid-percent-escape"
+    INVALID_UTF8 = "invalid-utf8"
+
+    # JSON and data.
+    INVALID_JSON = "invalid-json"
+    NOT_AN_OBJECT = "not-an-object"
+    DATA_CONFLICT = "data-conflict"
+    INVALID_DATA = "invalid-data"
+
+    # Headers, frames and subjects.
+    DUPLICATE_HEADER = "duplicate-header"
+    RESERVED_HEADER = "reserved-header"
+    INVALID_HEADER_NAME = "invalid-header-name"
+    INVALID_HEADER_VALUE = "invalid-header-value"
+    INVALID_HEADER_VERSION = "invalid-header-version"
+    INVALID_HEADER_BLOCK = "invalid-header-block"
+    INVALID_SUBJECT = "invalid-subject"
+    INVALID_FRAME = "invalid-frame"
+    TRUNCATED_FRAME = "truncated-frame"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# The rule that most often stands behind a code; the place that raises it may name a closer one.
+_RULES: Final[dict[ErrorCode, str]] = {
+    ErrorCode.NOT_A_CLOUDEVENT: "NB-3-04",
+    ErrorCode.BATCH_NOT_SUPPORTED: "NB-1.3-02",
+    ErrorCode.UNSUPPORTED_FORMAT: "NB-3-05",
+    ErrorCode.UNSUPPORTED_CHARSET: "NB-3-05",
+    ErrorCode.MISSING_ATTRIBUTE: "CE-CA-01",
+    ErrorCode.DUPLICATE_ATTRIBUTE: "CE-CA-03",
+    ErrorCode.INVALID_ATTRIBUTE_NAME: "CE-NM-01",
+    ErrorCode.INVALID_ATTRIBUTE_TYPE: "CE-TS-14",
+    ErrorCode.INVALID_CHARACTER: "CE-TS-07",
+    ErrorCode.UNSUPPORTED_SPECVERSION: "CE-AT-SV-03",
+    ErrorCode.INTEGER_OUT_OF_RANGE: "CE-TS-04",
+    ErrorCode.INVALID_BOOLEAN: "CE-TS-02",
+    ErrorCode.INVALID_INTEGER: "CE-TS-05",
+    ErrorCode.INVALID_BASE64: "RF-4648-01",
+    ErrorCode.INVALID_MEDIA_TYPE: "CE-AT-DCT-04",
+    ErrorCode.INVALID_TIMESTAMP: "CE-TS-13",
+    ErrorCode.INVALID_URI: "CE-AT-DS-02",
+    ErrorCode.UNTERMINATED_QUOTE: "NB-3.1.3.2-06",
+    ErrorCode.INVALID_PERCENT_ESCAPE: "RF-3986-01",
+    ErrorCode.INVALID_UTF8: "NB-3.1.3.2-22",
+    ErrorCode.INVALID_JSON: "NB-3-05",
+    ErrorCode.NOT_AN_OBJECT: "JF-3-01",
+    ErrorCode.DATA_CONFLICT: "JF-3.1.1-13",
+    ErrorCode.DUPLICATE_HEADER: "NB-3.1.2-01",
+    ErrorCode.RESERVED_HEADER: "NB-3.1.2-01",
+    ErrorCode.INVALID_HEADER_NAME: "H4-FMT-05",
+    ErrorCode.INVALID_HEADER_VALUE: "H4-FMT-06",
+    ErrorCode.INVALID_HEADER_VERSION: "H4-VER-01",
+    ErrorCode.INVALID_HEADER_BLOCK: "H4-FMT-01",
+    ErrorCode.INVALID_SUBJECT: "NP-08",
+    ErrorCode.INVALID_FRAME: "NP-07",
+    ErrorCode.TRUNCATED_FRAME: "NP-03",
+}
+
+_EMPTY_RULES: Final[dict[str, str]] = {
+    "id": "CE-AT-ID-02",
+    "source": "CE-AT-SRC-02",
+    "type": "CE-AT-TYP-02",
+    "specversion": "CE-AT-SV-02",
+    "subject": "CE-AT-SUB-02",
+    "dataschema": "CE-AT-DS-02",
+    "datacontenttype": "CE-AT-DCT-04",
+    "time": "CE-AT-TIM-02",
+}
+
+
+class CeNatsError(Exception):
+    """
+    Base of everything that this package raises on purpose.
+
+    Attributes:
+        code: What is wrong, as a member of :class:`ErrorCode` (a string).
+        attribute: Name of the CloudEvents attribute at fault, or None.
+        header: Name of the NATS header at fault, as it was given, or None.
+        requirement: Id of the requirement that was broken, or None where no text has one.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        attribute: str | None = None,
+        header: str | None = None,
+        requirement: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = ErrorCode(code)
+        self.message = message
+        self.attribute = attribute
+        self.header = header
+        if requirement is None and code is ErrorCode.EMPTY_ATTRIBUTE:
+            requirement = _EMPTY_RULES.get(attribute or "")
+        self.requirement = requirement or _RULES.get(self.code)
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions with keyword arguments do not pickle by themselves, and Spark's workers pickle them.
+        return _rebuild, (type(self), self.code, self.message, self.attribute, self.header, self.requirement)
+
+
+class EncodeError(CeNatsError, ValueError):
+    """What was to be sent cannot be expressed; nothing was sent."""
+
+
+class DecodeError(CeNatsError, ValueError):
+    """What was received is not what the specifications allow."""
+
+
+def _rebuild(
+    kind: type[CeNatsError],
+    code: ErrorCode,
+    message: str,
+    attribute: str | None,
+    header: str | None,
+    requirement: str | None,
+) -> CeNatsError:
+    return kind(code, message, attribute=attribute, header=header, requirement=requirement)
+
+
+def preview(value: object, limit: int = 60) -> str:
+    """``repr`` of a value for a message, short enough for one line whatever the peer sent."""
+    try:
+        text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
+    except Exception:  # a caller's object may do anything in __repr__
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[:limit] + "..."

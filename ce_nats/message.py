@@ -1,0 +1,264 @@
+"""
+Headers as NATS has them, and a message to carry them.
+
+ADR-4 "NATS Message Headers". Names keep their case and may repeat, and order within a name counts, so headers are
+neither a dict nor HTTP's case-insensitive headers: they are a list of pairs with ADR-4's five operations on it.
+This module knows text only; the bytes of a header block are in ``wire/nats.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias, Union, cast
+
+from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+
+__all__ = ["Headers", "HeadersLike", "Message", "NatsMessage"]
+
+HeadersLike: TypeAlias = Union[
+    "Headers", Mapping[str, str], Mapping[str, Iterable[str]], Iterable[tuple[str, str]], None
+]
+
+# "The field-name must be composed of printable ASCII characters (values between 33. and 126., except colon)."
+_FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
+# "The field-body may be composed of any ASCII characters, except CR or LF." Text beyond ASCII travels as UTF-8 when
+# the user put it there. NUL is legal by the letter and kept out: C clients end the value there.
+_FORBIDDEN_IN_VALUE: Final = re.compile("[\r\n\0\ud800-\udfff]")
+# A subject is tokens between dots; a token has no white space, and "*" and ">" alone are wildcards.
+_SUBJECT_TOKEN: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+")
+_ONLY_STRINGS: Final = {str}
+
+
+class Headers:
+    """
+    Ordered multimap of header names and values.
+
+    All operations are case-sensitive, as ADR-4 wants them, unless ``ignore_case=True`` is given; then they work on
+    every name that is equal but for the case of its ASCII letters.
+
+    ``len()`` counts pairs, iteration runs over distinct names, ``==`` compares pairs in order. ``dict(headers)``
+    keeps the first value of each name, as :meth:`get` does.
+
+    Args:
+        source: Pairs, a mapping to a string, a mapping to a list of strings, other ``Headers``, or None.
+
+    Raises:
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, source: HeadersLike = ()) -> None:
+        self._pairs: list[tuple[str, str]] = list(_normalised(source))
+
+    @classmethod
+    def _of(cls, pairs: list[tuple[str, str]]) -> Headers:
+        """Wrap a fresh list of pairs of strings without looking at it again."""
+        headers = cls.__new__(cls)
+        headers._pairs = pairs
+        return headers
+
+    def get(self, name: str, *, ignore_case: bool = False) -> str:
+        """The first value under a name, or ``""`` (ADR-4 GET)."""
+        return next(self._matching(name, ignore_case), "")
+
+    def values(self, name: str, *, ignore_case: bool = False) -> list[str]:
+        """All values under a name, in wire order (ADR-4 VALUES)."""
+        return list(self._matching(name, ignore_case))
+
+    def append(self, name: str, value: str, *, ignore_case: bool = False) -> None:
+        """Add a value; ignoring case, under the first matching name that is there (ADR-4 APPEND)."""
+        ((name, value),) = _normalised([(name, value)])
+        if ignore_case:
+            wanted = name.lower()
+            name = next((known for known, _ in self._pairs if known.lower() == wanted), name)
+        self._pairs.append((name, value))
+
+    def set(self, name: str, value: str, *, ignore_case: bool = False) -> None:
+        """DELETE followed by APPEND, so the pair stands at the end, in the caller's case (ADR-4 SET)."""
+        pairs = list(_normalised([(name, value)]))
+        self.delete(name, ignore_case=ignore_case)
+        self._pairs += pairs
+
+    def delete(self, name: str, *, ignore_case: bool = False) -> None:
+        """Remove every value under a name; a missing name is no error (ADR-4 DELETE)."""
+        if ignore_case:
+            wanted = name.lower()
+            self._pairs = [pair for pair in self._pairs if pair[0].lower() != wanted]
+        else:
+            self._pairs = [pair for pair in self._pairs if pair[0] != name]
+
+    def items(self) -> list[tuple[str, str]]:
+        """``(name, value)`` pairs in wire order, repeats included."""
+        return list(self._pairs)
+
+    def keys(self) -> list[str]:
+        """Distinct names, in the order of their first appearance."""
+        return list(dict.fromkeys(name for name, _ in self._pairs))
+
+    def copy(self) -> Headers:
+        return self._of(list(self._pairs))
+
+    def __getitem__(self, name: str) -> str:
+        for value in self._matching(name, ignore_case=False):
+            return value
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(known == name for known, _ in self._pairs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return self._pairs == other._pairs if isinstance(other, Headers) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Headers({self._pairs!r})"
+
+    def _matching(self, name: str, ignore_case: bool) -> Iterator[str]:
+        if ignore_case:
+            wanted = name.lower()
+            return (value for known, value in self._pairs if known.lower() == wanted)
+        return (value for known, value in self._pairs if known == name)
+
+
+class Message(Protocol):
+    """Anything with a payload and headers: nats-py's ``Msg`` and ``RawStreamMsg``, or a :class:`NatsMessage`."""
+
+    @property
+    def data(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> HeadersLike: ...
+
+
+@dataclass(slots=True)
+class NatsMessage:
+    """
+    A NATS message as a value; somebody else sends it.
+
+    Attributes:
+        subject: NATS subject, or ``""`` where the sender fills it in.
+        data: Payload bytes, without the header block.
+        headers: Always :class:`Headers`; whatever shape was given is taken over.
+        reply: Reply subject, or ``""``.
+    """
+
+    subject: str = ""
+    data: bytes = b""
+    headers: Headers = field(default_factory=Headers)
+    reply: str = ""
+
+    def __post_init__(self) -> None:
+        if self.headers.__class__ is not Headers:
+            self.headers = Headers(self.headers)
+
+
+def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]]:
+    """
+    Names and values as two columns, from every shape that a Python user holds, in wire order.
+
+    Raises:
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+    """
+    if headers.__class__ is dict:
+        names = tuple(cast("dict[str, str]", headers))
+        values = list(cast("dict[str, str]", headers).values())
+        if set(map(type, names)) <= _ONLY_STRINGS and set(map(type, values)) <= _ONLY_STRINGS:
+            return names, values
+    pairs = header_pairs(headers)
+    return tuple(zip(*pairs, strict=True)) or ((), ())  # type: ignore[return-value]
+
+
+def header_pairs(headers: HeadersLike) -> list[tuple[str, str]]:
+    """
+    Pairs of strings from every shape that a Python user holds, in wire order.
+
+    Raises:
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+    """
+    if headers.__class__ is Headers:
+        return cast("Headers", headers)._pairs
+    return list(_normalised(headers))
+
+
+def check_header(name: str, value: str, fault: type[CeNatsError] = EncodeError) -> None:
+    """
+    Refuse what cannot stand in a header line (ADR-4; RFC 822 3.1.2).
+
+    Raises:
+        fault: ``invalid-header-name`` or ``invalid-header-value``.
+    """
+    if not _FIELD_NAME.fullmatch(name):
+        raise fault(
+            ErrorCode.INVALID_HEADER_NAME,
+            f"a header name is printable ASCII without a colon, not {preview(name)}",
+            header=name,
+        )
+    if _FORBIDDEN_IN_VALUE.search(value):
+        raise fault(
+            ErrorCode.INVALID_HEADER_VALUE,
+            f"the value of header {preview(name)} has a line break, a NUL or a lone surrogate: {preview(value)}",
+            header=name,
+        )
+
+
+def check_subject(subject: str, fault: type[CeNatsError] = EncodeError) -> None:
+    """
+    Refuse what is no subject to publish to: white space, empty tokens, wildcards.
+
+    Raises:
+        fault: ``invalid-subject``.
+    """
+    tokens = subject.split(".") if isinstance(subject, str) else [""]
+    if not all(_SUBJECT_TOKEN.fullmatch(token) and token not in ("*", ">") for token in tokens):
+        raise fault(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
+
+
+def _normalised(headers: HeadersLike) -> Iterator[tuple[str, str]]:
+    if headers is None:
+        return
+    if isinstance(headers, (Headers, Mapping)):
+        headers = cast("Iterable[tuple[str, str]]", headers.items())
+    try:
+        for name, value in headers:
+            if not isinstance(name, str):
+                raise DecodeError(ErrorCode.INVALID_HEADER_NAME, f"header name {preview(name)} is not text")
+            if isinstance(value, (list, tuple)):
+                yield from ((name, _text(name, one)) for one in value)
+            else:
+                yield name, _text(name, value)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, CeNatsError):
+            raise
+        raise DecodeError(
+            ErrorCode.INVALID_HEADER_BLOCK, f"headers are pairs or a mapping, not {preview(headers)}"
+        ) from error
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    chunks = getattr(value, "_chunks", None)
+    if chunks is not None:
+        # nats-py's get_msg() parses headers as mail: a value beyond ASCII arrives as email.header.Header, whose str()
+        # has lost the bytes. The chunks still hold them, as surrogate escapes.
+        try:
+            return "".join(chunk for chunk, _ in chunks).encode("utf-8", "surrogateescape").decode("utf-8")
+        except UnicodeError as error:
+            raise DecodeError(
+                ErrorCode.INVALID_UTF8, f"header {preview(name)} is not valid UTF-8", header=name
+            ) from error
+    raise DecodeError(
+        ErrorCode.INVALID_HEADER_VALUE,
+        f"the value of header {preview(name)} is not text: {preview(value)}",
+        header=name,
+    )

@@ -1,0 +1,217 @@
+"""
+Is a message an event in binary mode, an event in structured mode, or no event? And why?
+
+NATS binding, section 3, together with what senders really do. The first rule that fits decides:
+
+1. ``Content-Type`` (name and value in any case) is ``application/cloudevents`` or ``application/cloudevents+json``:
+   structured. A batch, or another format, is an error of its own.
+2. Some header starts with ``ce-`` (any case): binary.
+3. An empty payload (a status message of the server, a tombstone of a key-value bucket, headers without their payload):
+   no event.
+4. Otherwise structured. A binary event cannot lack all four required attributes, and version 1.0.2 of the binding, the
+   Go and Rust SDKs, Knative, Argo and Dapr send JSON events without any CloudEvents header.
+
+Only headers are looked at, and of the payload only whether there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from . import media_type
+from .errors import DecodeError, ErrorCode, preview
+from .message import HeadersLike, Message, header_columns, header_pairs
+
+__all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
+
+PREFIX: Final = "ce-"
+CONTENT_TYPE: Final = "Content-Type"
+STRUCTURED_TYPE: Final = "application/cloudevents+json"
+
+_STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
+_BATCH: Final = "application/cloudevents-batch"
+_OTHER_FORMAT: Final = "application/cloudevents+"
+# What is remembered of header names stays small whatever a peer sends.
+_MOST_NAMES: Final = 64
+_LONGEST_NAMES: Final = 1024
+
+
+class ContentMode(str, Enum):
+    """How an event travels in a NATS message."""
+
+    BINARY = "binary"
+    STRUCTURED = "structured"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class CeHeaders(NamedTuple):
+    """
+    The ``ce-`` headers of a message, as three columns in wire order.
+
+    Attributes:
+        attributes: Attribute names in lower case, not checked.
+        names: Header names as they were sent.
+        values: Header values as they were sent.
+    """
+
+    attributes: tuple[str, ...]
+    names: tuple[str, ...]
+    values: Sequence[str]
+
+
+class Inspection(NamedTuple):
+    """
+    What the headers of a message say.
+
+    Attributes:
+        mode: The content mode.
+        reason: Why, in a sentence.
+        headers: The ``ce-`` headers.
+        is_marked: False where no header says that this is a CloudEvent, so that the payload has to.
+    """
+
+    mode: ContentMode
+    reason: str
+    headers: CeHeaders
+    is_marked: bool = True
+
+
+def detect_mode(message: Message) -> ContentMode:
+    """
+    The content mode of a message.
+
+    Args:
+        message: Anything with ``data`` and ``headers``.
+
+    Raises:
+        DecodeError: ``not-a-cloudevent``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``,
+            ``duplicate-header``; ``invalid-header-name`` and ``invalid-header-value`` for headers that are not text;
+            ``invalid-message`` for what is no message.
+    """
+    return inspect(message).mode
+
+
+def inspect(message: Message) -> Inspection:
+    """
+    The content mode of a message, the reason, and its ``ce-`` headers.
+
+    Raises:
+        DecodeError: As :func:`detect_mode`.
+    """
+    try:
+        headers, data = message.headers, message.data
+    except AttributeError as error:
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
+        ) from error
+    content_types, found = scan(headers)
+    if content_types and (reason := _structured_by(content_types)):
+        return Inspection(ContentMode.STRUCTURED, reason, found)
+    if found.names:
+        return Inspection(ContentMode.BINARY, "there are headers that start with 'ce-'", found)
+    if not data:
+        raise _no_event(message, headers)
+    return Inspection(
+        ContentMode.STRUCTURED, "no header is a CloudEvents header, so the payload has to be the event", found, False
+    )
+
+
+def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
+    """
+    All ``Content-Type`` values, and all ``ce-`` headers.
+
+    Raises:
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+    """
+    names, values = header_columns(headers)
+    sorted_names = (_sort_cached if _is_small(names) else _sort)(names)
+    if len(sorted_names.ce_places) != len(names):
+        content_types = [values[place] for place in sorted_names.content_type_places]
+        values = [values[place] for place in sorted_names.ce_places]
+    else:
+        content_types = []
+    return content_types, CeHeaders(sorted_names.attributes, sorted_names.ce_names, values)
+
+
+def is_cloudevents_type(value: str) -> bool:
+    """Whether a Content-Type would make a receiver take the message for anything but a binary event."""
+    essence = _essence(value)
+    return essence in _STRUCTURED or essence.startswith((_BATCH, _OTHER_FORMAT))
+
+
+class _SortedNames(NamedTuple):
+    content_type_places: tuple[int, ...]
+    ce_places: tuple[int, ...]
+    ce_names: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+
+def _sort(names: tuple[str, ...]) -> _SortedNames:
+    # ASCII letters only: no other character has "c", "e" or a letter of "content-type" as its lower case.
+    ce_places = tuple(place for place, name in enumerate(names) if name[:3].lower() == PREFIX)
+    return _SortedNames(
+        tuple(place for place, name in enumerate(names) if name.lower() == "content-type"),
+        ce_places,
+        tuple(names[place] for place in ce_places),
+        tuple(names[place][len(PREFIX) :].lower() for place in ce_places),
+    )
+
+
+# Messages of a stream mostly have the same header names in the same order.
+_sort_cached = lru_cache(maxsize=1024)(_sort)
+
+
+def _is_small(names: tuple[str, ...]) -> bool:
+    return len(names) <= _MOST_NAMES and len("".join(names)) <= _LONGEST_NAMES
+
+
+def _essence(content_type: str) -> str:
+    return content_type.partition(";")[0].strip(" \t").lower()
+
+
+def _structured_by(content_types: list[str]) -> str | None:
+    """Why the Content-Type makes the message structured; None where it does not."""
+    if len(content_types) > 1:
+        # Which of them counts would be anybody's guess, and two receivers would guess differently.
+        raise DecodeError(ErrorCode.DUPLICATE_HEADER, "there are several Content-Type headers", header=CONTENT_TYPE)
+    value = content_types[0]
+    if value == STRUCTURED_TYPE:
+        return "Content-Type is application/cloudevents+json"
+    essence = _essence(value)
+    if essence.startswith(_BATCH):
+        raise DecodeError(ErrorCode.BATCH_NOT_SUPPORTED, "the NATS binding has no batch mode", header=CONTENT_TYPE)
+    if essence in _STRUCTURED:
+        parsed = media_type.parse(value.strip(" \t"))
+        if parsed is not None and not parsed.is_utf8:
+            raise DecodeError(
+                ErrorCode.UNSUPPORTED_CHARSET,
+                f"a JSON event is UTF-8, not {preview(parsed.charset)}",
+                header=CONTENT_TYPE,
+            )
+        return f"Content-Type is {essence}"
+    if essence.startswith(_OTHER_FORMAT):
+        raise DecodeError(
+            ErrorCode.UNSUPPORTED_FORMAT,
+            f"event format {preview(essence)} is not supported, only JSON is",
+            header=CONTENT_TYPE,
+        )
+    return None
+
+
+def _no_event(message: Message, headers: HeadersLike) -> DecodeError:
+    """Say what an empty message without CloudEvents headers is."""
+    known = dict(header_pairs(headers))
+    if "Status" in known or getattr(message, "status", None) is not None:
+        what = f"a status message of the server ({preview(known.get('Status', ''))})"
+    elif "KV-Operation" in known or "Nats-Marker-Reason" in known:
+        what = "a delete marker"
+    elif "Nats-Msg-Size" in known:
+        what = "a message whose payload was not delivered (headers only)"
+    else:
+        what = "empty, and no header starts with 'ce-'"
+    return DecodeError(ErrorCode.NOT_A_CLOUDEVENT, f"the message is {what}: no CloudEvent")

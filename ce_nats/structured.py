@@ -1,0 +1,240 @@
+"""
+Structured content mode: the whole event as one JSON object in the payload.
+
+NATS binding, section 3.2; JSON event format, sections 2 and 3. One object, never a batch; strict JSON in UTF-8; every
+member is an attribute, ``data`` or ``data_base64``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from . import data, media_type, shapes
+from .attributes import (
+    REQUIRED,
+    ExtensionTypes,
+    JsonScalar,
+    check_name,
+    check_required,
+    decode_base64,
+    decode_json_attribute,
+)
+from .errors import DecodeError, EncodeError, ErrorCode, preview
+from .event import DecodedEvent
+from .media_type import DataKind
+
+__all__ = ["decode", "encode"]
+
+_ONLY_STRINGS: Final = {str}
+_BOM: Final = b"\xef\xbb\xbf"
+_to_json: Final = msgspec.json.Encoder().encode
+_from_json: Final = msgspec.json.Decoder().decode
+_raw_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def encode(attributes: Mapping[str, JsonScalar], value: object, has_data: bool) -> bytes:
+    """
+    The JSON event as compact UTF-8 text.
+
+    Args:
+        attributes: As ``attributes.checked_attributes`` gives them.
+        value: Event data.
+        has_data: False leaves the data out; a value of None is a JSON null otherwise.
+
+    Raises:
+        EncodeError: ``invalid-data`` or ``unsupported-charset``.
+    """
+    envelope: dict[str, Any] = dict(attributes)
+    if has_data:
+        if data.is_bytes(value):
+            # JSON format 3.1.1: Binary data "MUST be rendered in data_base64", whatever the datacontenttype says.
+            envelope["data_base64"] = b64encode(value).decode("ascii")  # type: ignore[arg-type]
+        else:
+            envelope["data"] = _data_member(value, envelope.get("datacontenttype"))
+    try:
+        return _to_json(envelope)
+    except UnicodeEncodeError as error:
+        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a lone surrogate", attribute="data") from error
+
+
+def _data_member(value: object, content_type: str | None) -> object:
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if kind is None or kind.kind is DataKind.JSON:
+        # "stored directly as a JSON value", not as text that holds JSON
+        return msgspec.Raw(data.encode(value, content_type))
+    return data.check_text(value, kind)
+
+
+def decode(
+    payload: bytes,
+    *,
+    is_marked: bool = True,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> DecodedEvent:
+    """
+    The event in a payload.
+
+    Args:
+        payload: UTF-8 JSON text; one leading byte order mark is ignored.
+        is_marked: False where nothing but the payload itself says that it is an event.
+        parse_data: False gives the data as bytes: JSON text verbatim, other text in its charset.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        DecodeError: A repeated member, else the first fault in wire order, then missing attributes, then the data.
+            Where ``is_marked`` is False, ``not-a-cloudevent`` for what does not look like an event at all.
+    """
+    if payload.startswith(_BOM):
+        payload = payload[len(_BOM) :]
+    members = _members(payload, is_marked)
+    attributes = None if extension_types else _decode_common(members)
+    if attributes is None:
+        try:
+            attributes = _decode_carefully(members, extension_types or {})
+        except DecodeError:
+            _check_unique(payload)  # a repeated member is the better explanation
+            raise
+    # Each member has two quotes around its name and each string two around it. Where the text has just as many as the
+    # dict accounts for, no member was swallowed by a later one of the same name. Otherwise (quotes within strings) the
+    # slow way tells.
+    strings = sum(value.__class__ is str for value in members.values())
+    if payload.count(b'"') != 2 * (len(members) + strings) + _quotes_in_data(members):
+        _check_unique(payload)
+    if "data" in members and members.get("data_base64") is not None:
+        raise DecodeError(ErrorCode.DATA_CONFLICT, "the event has both data and data_base64", attribute="data")
+    check_required(attributes, DecodeError)
+    return _with_data(members, attributes, payload, parse_data)
+
+
+def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
+    try:
+        members = _from_json(payload)
+    except (ValueError, RecursionError) as error:
+        wrong = data.json_error(payload, error, "the payload")
+        raise (wrong if is_marked else _no_event(wrong.message)) from error
+    if members.__class__ is not dict:
+        wrong = DecodeError(ErrorCode.NOT_AN_OBJECT, f"the payload is not a JSON object but {preview(members)}")
+        raise wrong if is_marked else _no_event(wrong.message)
+    if not is_marked and not any(name in members for name in REQUIRED):
+        raise _no_event(f"the payload has none of the members {', '.join(REQUIRED)}")
+    return members  # type: ignore[no-any-return]
+
+
+def _no_event(why: str) -> DecodeError:
+    return DecodeError(
+        ErrorCode.NOT_A_CLOUDEVENT,
+        f"no header says that this is a CloudEvent, and the payload is no CloudEvent in JSON: {why}",
+    )
+
+
+def _decode_common(members: dict[str, Any]) -> dict[str, Any] | None:
+    """Attributes of a JSON event with ``data`` in the last place, or none, and nothing but strings else."""
+    names, values = tuple(members), list(members.values())
+    if names and names[-1] == "data":
+        names = names[:-1]
+        del values[-1]
+    shape = shapes.find(names)
+    if shape is None or set(map(type, values)) != _ONLY_STRINGS:
+        return None
+    return shapes.decode_values(shape, values)
+
+
+def _decode_carefully(members: dict[str, Any], types: ExtensionTypes) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for name, value in members.items():
+        if name == "data":
+            continue
+        if name == "data_base64":
+            _check_base64(value)
+        elif value is not None:
+            attributes[name] = decode_json_attribute(name, value, types.get(name))
+        else:
+            check_name(name, DecodeError)  # unset, but the name has to be one
+    return attributes
+
+
+def _check_base64(value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise DecodeError(
+            ErrorCode.INVALID_DATA,
+            f"data_base64 is a string, not {preview(value)}",
+            attribute="data_base64",
+            requirement="JF-3.1.2-01",
+        )
+    if value:
+        decode_base64("data_base64", value)
+
+
+def _quotes_in_data(members: dict[str, Any]) -> int:
+    """Quotes inside of ``data`` as JSON text; -1 where that is not known."""
+    value = members.get("data")
+    if value.__class__ is str:
+        return value.count('"')
+    try:
+        return _to_json(value).count(b'"')
+    except (ValueError, RecursionError):  # integers beyond 64 bits are read, but not written
+        return -1
+
+
+def _check_unique(payload: bytes) -> None:
+    """
+    "Each attribute MUST appear at most once"; a JSON parser that lets the last one win would hide it.
+
+    Raises:
+        DecodeError: ``duplicate-attribute``.
+    """
+    outermost: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal outermost
+        outermost = pairs  # the outermost object ends last
+
+    try:
+        json.loads(payload, object_pairs_hook=keep, parse_int=len, parse_float=len)
+    except RecursionError as error:
+        raise data.json_error(payload, error, "the payload") from error
+    seen = set()
+    for name, _ in outermost:
+        if name in seen:
+            raise DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"member {preview(name)} is there twice", attribute=name)
+        seen.add(name)
+
+
+def _with_data(members: dict[str, Any], attributes: dict[str, Any], payload: bytes, parse_data: bool) -> DecodedEvent:
+    content_type = attributes.get("datacontenttype")
+    if "data" in members:
+        value = members["data"]
+        kind = media_type.parse(content_type) if content_type is not None else None
+        if kind is None or kind.kind is DataKind.JSON:
+            if not parse_data:
+                value = bytes(_raw_members(payload)["data"])
+            return DecodedEvent(attributes, value, has_data=True, is_json=kind is None)
+        if not isinstance(value, str):
+            raise DecodeError(
+                ErrorCode.INVALID_DATA,
+                f"data of type {kind.essence} is a JSON string, not {preview(value)}",
+                attribute="data",
+                requirement="JF-3.1.2-07",
+            )
+        if kind.kind is DataKind.TEXT and parse_data:
+            return DecodedEvent(attributes, value, has_data=True)
+        try:
+            return DecodedEvent(attributes, data.encode(value, content_type), has_data=True)
+        except EncodeError as error:
+            raise DecodeError(error.code, error.message, attribute="data") from error
+    encoded = members.get("data_base64")
+    if encoded is None:
+        return DecodedEvent(attributes)
+    value = decode_base64("data_base64", encoded)
+    if not parse_data:
+        return DecodedEvent(attributes, value)
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if not value and kind is not None and kind.kind is DataKind.JSON:
+        return DecodedEvent(attributes)  # as an empty payload in binary mode
+    return DecodedEvent(attributes, data.decode(value, content_type))
