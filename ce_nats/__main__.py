@@ -1,6 +1,4 @@
-"""
-``python -m ce_nats``, and the entry point of ``ce-nats``: the command line, or how to install what it needs.
-"""
+"""``python -m ce_nats``, and the entry point of ``ce-nats``: the command line, or how to install what it needs."""
 
 from __future__ import annotations
 

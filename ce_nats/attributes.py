@@ -223,8 +223,8 @@ def canonical(value: object, name: str = "") -> str:
 
 def scalar_text(value: JsonScalar) -> str:
     """``true``, ``42`` or the string itself: canonical string of what :func:`checked_attributes` gives."""
-    if value.__class__ is str:
-        return value  # type: ignore[return-value]
+    if isinstance(value, str):
+        return value
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -260,7 +260,7 @@ def _core_text(name: str, value: object) -> str:
 
 def _time_text(value: object, name: str = "time") -> str:
     if value.__class__ is Timestamp:
-        return value.text  # type: ignore[attr-defined,no-any-return]
+        return value.text
     if isinstance(value, datetime):
         return _named(name, format_datetime, value)
     if name == "time" and isinstance(value, str):
@@ -337,8 +337,8 @@ def decode_json_attribute(name: str, value: object, wanted: type | None) -> Any:
     if check is not None:
         if value.__class__ is not str:
             raise _wrong_type(name, value, "a JSON string", DecodeError)
-        check_characters(name, value, DecodeError)  # type: ignore[arg-type]
-        return check(value, DecodeError)  # type: ignore[arg-type]
+        check_characters(name, value, DecodeError)
+        return check(value, DecodeError)
     check_name(name, DecodeError)
     if isinstance(value, str):
         check_characters(name, value, DecodeError)

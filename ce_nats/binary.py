@@ -15,10 +15,10 @@ from . import data, percent, shapes
 from .attributes import (
     CORE,
     ExtensionTypes,
-    JsonScalar,
     check_characters,
     check_name,
     check_required,
+    checked_attributes,
     decode_extension,
     scalar_text,
 )
@@ -44,14 +44,22 @@ class Dialect(str, Enum):
         return self.value
 
 
-def encode(attributes: Mapping[str, JsonScalar]) -> list[tuple[str, str]]:
+def encode(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
-    Headers of an event, one per attribute.
+    Headers of an event, one per attribute, in the event's order.
 
     Args:
-        attributes: As ``attributes.checked_attributes`` gives them.
+        attributes: The event's attributes, not checked.
+
+    Raises:
+        EncodeError: As ``attributes.checked_attributes`` does.
     """
-    return [(PREFIX + name, percent.encode(scalar_text(value))) for name, value in attributes.items()]
+    shape = shapes.find(tuple(attributes))
+    pairs = shapes.encode_headers(shape, attributes.values()) if shape is not None else None
+    if pairs is None:
+        checked = checked_attributes(attributes)
+        pairs = [(PREFIX + name, percent.encode(scalar_text(value))) for name, value in checked.items()]
+    return pairs
 
 
 def decode(

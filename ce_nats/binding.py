@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from . import binary, data, shapes, structured
+from . import binary, data, structured
 from .attributes import ExtensionTypes, checked_attributes
 from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, preview
@@ -52,22 +52,14 @@ def to_nats_message(
         EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then headers and
             subjects. See :class:`~ce_nats.ErrorCode`.
     """
-    given, value = _parts(event)
-    shape = shapes.find(tuple(given))
-    plain = shapes.encode_values(shape, list(given.values())) if shape is not None else None
-    attributes = dict(zip(given, plain, strict=True)) if plain is not None else checked_attributes(given)
+    attributes, value = _parts(event)
     # An event that was decoded knows null from nothing.
     has_data = value is not None or getattr(event, "has_data", False)
-    if has_data and "datacontenttype" not in attributes and _is_json(event, value):
-        attributes["datacontenttype"] = data.IMPLIED_TYPE
-        plain = None
-    pairs: list[tuple[str, str]] | None = None
+    if has_data and attributes.get("datacontenttype") is None and _is_json(event, value):
+        attributes = {**attributes, "datacontenttype": data.IMPLIED_TYPE}
     if mode is ContentMode.BINARY or _mode(mode, EncodeError) is ContentMode.BINARY:
-        payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""  # type: ignore[arg-type]
-        if shape is not None and plain is not None:
-            pairs = shapes.encode_headers(shape, plain)
-        if pairs is None:
-            pairs = binary.encode(attributes)
+        pairs = binary.encode(attributes)
+        payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
     else:
         payload = structured.encode(attributes, value, has_data)
         # No ce- header: sdk-go would take the message for a binary one with the event as its data.
@@ -117,14 +109,14 @@ def from_nats_message(
         payload = _payload(payload)
     if mode is ContentMode.STRUCTURED:
         return structured.decode(
-            payload,  # type: ignore[arg-type]
+            payload,
             is_marked=is_marked,
             parse_data=parse_data,
             extension_types=extension_types,
         )
     return binary.decode(
         found,
-        payload,  # type: ignore[arg-type]
+        payload,
         content_type=_lower_case_content_type(message.headers) if dialect is Dialect.SDK_GO else None,
         dialect=dialect,
         parse_data=parse_data,
@@ -150,7 +142,7 @@ def dedup_id(event: Any) -> str:
 
 
 def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
-    is_structured = pairs[0][0] == CONTENT_TYPE
+    has_content_type = pairs[0][0] == CONTENT_TYPE
     try:
         further = list(header_pairs(headers))
     except DecodeError as error:
@@ -159,7 +151,9 @@ def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
         check_header(name, value)
         lower = name.lower()
         is_content_type = lower == CONTENT_TYPE.lower()
-        if lower.startswith(PREFIX) or (is_content_type and (is_structured or is_cloudevents_type(value))):
+        is_taken = is_content_type and (has_content_type or is_cloudevents_type(value))
+        has_content_type = has_content_type or is_content_type
+        if lower.startswith(PREFIX) or is_taken:
             raise EncodeError(
                 ErrorCode.RESERVED_HEADER, f"header {preview(name)} belongs to the event itself", header=name
             )
@@ -184,7 +178,7 @@ def _parts(event: Any) -> tuple[Mapping[str, Any], Any]:
 
 def _is_json(event: Any, value: object) -> bool:
     """Whether data without a datacontenttype is JSON: what is not bytes, and bytes that came from a JSON event."""
-    return not data.is_bytes(value) or getattr(event, "is_json", False)
+    return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)
 
 
 def _headers(message: Message) -> HeadersLike:

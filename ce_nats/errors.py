@@ -1,9 +1,10 @@
 """
-What can go wrong, as two faults and one list of stable codes.
+What can go wrong, as three faults and one list of stable codes.
 
     CeNatsError
     ├── EncodeError (also ValueError)   you asked for something the specifications forbid
-    └── DecodeError (also ValueError)   the peer sent something the specifications forbid
+    ├── DecodeError (also ValueError)   the peer sent something the specifications forbid
+    └── DeliveryError                   the server refused, or went away (``ce_nats.aio`` only)
 
 Match on ``code``, never on the message: a code is not renamed or reused, and the same string stands in the
 fixtures, in the command line's JSON and in Spark's error column.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-__all__ = ["CeNatsError", "DecodeError", "EncodeError", "ErrorCode"]
+__all__ = ["CeNatsError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"]
 
 
 class ErrorCode(str, Enum):
@@ -64,6 +65,11 @@ class ErrorCode(str, Enum):
     INVALID_SUBJECT = "invalid-subject"
     INVALID_FRAME = "invalid-frame"
     TRUNCATED_FRAME = "truncated-frame"
+
+    # Delivery: what only a server can refuse.
+    PAYLOAD_TOO_LARGE = "payload-too-large"
+    HEADERS_TOO_LARGE = "headers-too-large"
+    DELIVERY_FAILED = "delivery-failed"
 
     def __str__(self) -> str:
         return self.value
@@ -160,6 +166,10 @@ class EncodeError(CeNatsError, ValueError):
 
 class DecodeError(CeNatsError, ValueError):
     """What was received is not what the specifications allow."""
+
+
+class DeliveryError(CeNatsError):
+    """The server refused, did not answer, or went away; ``__cause__`` is the client library's own error."""
 
 
 def _rebuild(

@@ -27,8 +27,10 @@ _FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
 # the user put it there. NUL is legal by the letter and kept out: C clients end the value there.
 _FORBIDDEN_IN_VALUE: Final = re.compile("[\r\n\0\ud800-\udfff]")
 # A subject is tokens between dots; a token has no white space, and "*" and ">" alone are wildcards.
-_SUBJECT_TOKEN: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+")
+_SUBJECT: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+(?:\\.[^\x00-\x20\x7f.\ud800-\udfff]+)*")
+_WILDCARDS: Final = re.compile(r"(?:^|\.)[*>](?:\.|$)")
 _ONLY_STRINGS: Final = {str}
+_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 class Headers:
@@ -72,8 +74,8 @@ class Headers:
         """Add a value; ignoring case, under the first matching name that is there (ADR-4 APPEND)."""
         ((name, value),) = _normalised([(name, value)])
         if ignore_case:
-            wanted = name.lower()
-            name = next((known for known, _ in self._pairs if known.lower() == wanted), name)
+            wanted = folded(name)
+            name = next((known for known, _ in self._pairs if folded(known) == wanted), name)
         self._pairs.append((name, value))
 
     def set(self, name: str, value: str, *, ignore_case: bool = False) -> None:
@@ -85,8 +87,8 @@ class Headers:
     def delete(self, name: str, *, ignore_case: bool = False) -> None:
         """Remove every value under a name; a missing name is no error (ADR-4 DELETE)."""
         if ignore_case:
-            wanted = name.lower()
-            self._pairs = [pair for pair in self._pairs if pair[0].lower() != wanted]
+            wanted = folded(name)
+            self._pairs = [pair for pair in self._pairs if folded(pair[0]) != wanted]
         else:
             self._pairs = [pair for pair in self._pairs if pair[0] != name]
 
@@ -125,8 +127,8 @@ class Headers:
 
     def _matching(self, name: str, ignore_case: bool) -> Iterator[str]:
         if ignore_case:
-            wanted = name.lower()
-            return (value for known, value in self._pairs if known.lower() == wanted)
+            wanted = folded(name)
+            return (value for known, value in self._pairs if folded(known) == wanted)
         return (value for known, value in self._pairs if known == name)
 
 
@@ -170,12 +172,12 @@ def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]
         DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
     """
     if headers.__class__ is dict:
-        names = tuple(cast("dict[str, str]", headers))
-        values = list(cast("dict[str, str]", headers).values())
-        if set(map(type, names)) <= _ONLY_STRINGS and set(map(type, values)) <= _ONLY_STRINGS:
-            return names, values
-    pairs = header_pairs(headers)
-    return tuple(zip(*pairs, strict=True)) or ((), ())  # type: ignore[return-value]
+        plain = cast("dict[str, str]", headers)
+        values = list(plain.values())
+        if set(map(type, plain)) <= _ONLY_STRINGS and set(map(type, values)) <= _ONLY_STRINGS:
+            return tuple(plain), values
+    names, values = tuple(zip(*header_pairs(headers))) or ((), ())
+    return names, values
 
 
 def header_pairs(headers: HeadersLike) -> list[tuple[str, str]]:
@@ -185,8 +187,8 @@ def header_pairs(headers: HeadersLike) -> list[tuple[str, str]]:
     Raises:
         DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
     """
-    if headers.__class__ is Headers:
-        return cast("Headers", headers)._pairs
+    if isinstance(headers, Headers):
+        return headers._pairs
     return list(_normalised(headers))
 
 
@@ -218,9 +220,13 @@ def check_subject(subject: str, fault: type[CeNatsError] = EncodeError) -> None:
     Raises:
         fault: ``invalid-subject``.
     """
-    tokens = subject.split(".") if isinstance(subject, str) else [""]
-    if not all(_SUBJECT_TOKEN.fullmatch(token) and token not in ("*", ">") for token in tokens):
+    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
         raise fault(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
+
+
+def folded(name: str) -> str:
+    """Lower case of ASCII letters only: str.lower() takes a Kelvin sign for a k."""
+    return name.lower() if name.isascii() else name.translate(_LOWER)
 
 
 def _normalised(headers: HeadersLike) -> Iterator[tuple[str, str]]:

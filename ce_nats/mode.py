@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from . import media_type
 from .errors import DecodeError, ErrorCode, preview
-from .message import HeadersLike, Message, header_columns, header_pairs
+from .message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
 
@@ -35,6 +34,7 @@ _STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
 _BATCH: Final = "application/cloudevents-batch"
 _OTHER_FORMAT: Final = "application/cloudevents+"
 # What is remembered of header names stays small whatever a peer sends.
+_MOST_SORTED: Final = 1024
 _MOST_NAMES: Final = 64
 _LONGEST_NAMES: Final = 1024
 
@@ -62,6 +62,9 @@ class CeHeaders(NamedTuple):
     attributes: tuple[str, ...]
     names: tuple[str, ...]
     values: Sequence[str]
+
+
+_NO_HEADERS: Final = CeHeaders((), (), ())
 
 
 class Inspection(NamedTuple):
@@ -109,6 +112,8 @@ def inspect(message: Message) -> Inspection:
         raise DecodeError(
             ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
         ) from error
+    if headers == (_STRUCTURED_HEADERS if headers.__class__ is dict else _OWN_STRUCTURED_HEADERS):
+        return _STRUCTURED_MESSAGE  # as this package and the C++ SDK write it
     content_types, found = scan(headers)
     if content_types and (reason := _structured_by(content_types)):
         return Inspection(ContentMode.STRUCTURED, reason, found)
@@ -129,7 +134,7 @@ def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
         DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
     """
     names, values = header_columns(headers)
-    sorted_names = (_sort_cached if _is_small(names) else _sort)(names)
+    sorted_names = _sorted.get(names) or _sort(names)
     if len(sorted_names.ce_places) != len(names):
         content_types = [values[place] for place in sorted_names.content_type_places]
         values = [values[place] for place in sorted_names.ce_places]
@@ -144,6 +149,11 @@ def is_cloudevents_type(value: str) -> bool:
     return essence in _STRUCTURED or essence.startswith((_BATCH, _OTHER_FORMAT))
 
 
+_STRUCTURED_HEADERS: Final = {CONTENT_TYPE: STRUCTURED_TYPE}
+_OWN_STRUCTURED_HEADERS: Final = Headers(_STRUCTURED_HEADERS)
+_STRUCTURED_MESSAGE: Final = Inspection(ContentMode.STRUCTURED, f"Content-Type is {STRUCTURED_TYPE}", _NO_HEADERS)
+
+
 class _SortedNames(NamedTuple):
     content_type_places: tuple[int, ...]
     ce_places: tuple[int, ...]
@@ -151,23 +161,23 @@ class _SortedNames(NamedTuple):
     attributes: tuple[str, ...]
 
 
+# Messages of a stream mostly have the same header names in the same order.
+_sorted: dict[tuple[str, ...], _SortedNames] = {}
+
+
 def _sort(names: tuple[str, ...]) -> _SortedNames:
-    # ASCII letters only: no other character has "c", "e" or a letter of "content-type" as its lower case.
-    ce_places = tuple(place for place, name in enumerate(names) if name[:3].lower() == PREFIX)
-    return _SortedNames(
-        tuple(place for place, name in enumerate(names) if name.lower() == "content-type"),
+    ce_places = tuple(place for place, name in enumerate(names) if folded(name[:3]) == PREFIX)
+    result = _SortedNames(
+        tuple(place for place, name in enumerate(names) if folded(name) == "content-type"),
         ce_places,
         tuple(names[place] for place in ce_places),
-        tuple(names[place][len(PREFIX) :].lower() for place in ce_places),
+        tuple(folded(names[place])[len(PREFIX) :] for place in ce_places),
     )
-
-
-# Messages of a stream mostly have the same header names in the same order.
-_sort_cached = lru_cache(maxsize=1024)(_sort)
-
-
-def _is_small(names: tuple[str, ...]) -> bool:
-    return len(names) <= _MOST_NAMES and len("".join(names)) <= _LONGEST_NAMES
+    if len(names) <= _MOST_NAMES and len("".join(names)) <= _LONGEST_NAMES:
+        if len(_sorted) >= _MOST_SORTED:
+            _sorted.clear()
+        _sorted[names] = result
+    return result
 
 
 def _essence(content_type: str) -> str:
@@ -180,8 +190,6 @@ def _structured_by(content_types: list[str]) -> str | None:
         # Which of them counts would be anybody's guess, and two receivers would guess differently.
         raise DecodeError(ErrorCode.DUPLICATE_HEADER, "there are several Content-Type headers", header=CONTENT_TYPE)
     value = content_types[0]
-    if value == STRUCTURED_TYPE:
-        return "Content-Type is application/cloudevents+json"
     essence = _essence(value)
     if essence.startswith(_BATCH):
         raise DecodeError(ErrorCode.BATCH_NOT_SUPPORTED, "the NATS binding has no batch mode", header=CONTENT_TYPE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 from .errors import DecodeError, EncodeError, ErrorCode, preview
 
@@ -84,14 +84,17 @@ def decode(value: str) -> str:
         value = _unquote(value)
     if "%" not in value and value.isascii():
         return value
-    if malformed := _MALFORMED_ESCAPE.search(value):
-        raise DecodeError(
-            ErrorCode.INVALID_PERCENT_ESCAPE,
-            f"{preview(value[malformed.start() : malformed.start() + 3])} is not a percent-escape",
-        )
     try:
-        return unquote_to_bytes(value).decode("utf-8")
+        # Python's own escapes are as strict as RFC 3986's ("\\x" takes two hex digits, no fewer), and reading them runs
+        # several times faster than urllib's unquote_to_bytes.
+        escaped = value.encode("utf-8").replace(b"\\", b"\\\\").replace(b"%", b"\\x")
+        return escaped.decode("unicode_escape").encode("latin-1").decode("utf-8")
     except UnicodeError as error:
+        if malformed := _MALFORMED_ESCAPE.search(value):
+            raise DecodeError(
+                ErrorCode.INVALID_PERCENT_ESCAPE,
+                f"{preview(value[malformed.start() : malformed.start() + 3])} is not a percent-escape",
+            ) from error
         raise DecodeError(ErrorCode.INVALID_UTF8, f"{preview(value)} is not valid UTF-8") from error
 
 

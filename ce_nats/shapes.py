@@ -9,7 +9,7 @@ word, and is the only place that words an error. A property test holds the two t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -73,66 +73,87 @@ def _build(names: tuple[str, ...]) -> Shape | None:
     return Shape(names, tuple(f"ce-{name}" for name in names), *special)
 
 
-def encode_headers(shape: Shape, values: Sequence[str]) -> list[tuple[str, str]] | None:
-    """``ce-`` headers of values that :func:`encode_values` gave."""
-    left = _not_literal(values)
-    if left is None:
+def encode_headers(shape: Shape, given: Iterable[Any]) -> list[tuple[str, str]] | None:
+    """``ce-`` headers of an event whose attributes are strings, but for ``time``."""
+    values = _texts(shape, given)
+    if values is None or (left := _left_over(values)) is None or not _obeys_rules(shape, values):
         return None
-    if any(left):
-        values = [encode(value) if rest else value for value, rest in zip(values, left, strict=True)]
-    return list(zip(shape.headers, values, strict=True))
+    for place, rest in enumerate(left):
+        if rest:
+            if not values[place].isprintable():
+                return None
+            values[place] = encode(values[place])
+    return list(zip(shape.headers, values))
 
 
-def encode_values(shape: Shape, values: list[Any]) -> list[str] | None:
-    """Canonical strings of attribute values, of which only ``time`` is anything but a ``str``."""
-    if shape.time >= 0:
-        text = _time_text(values[shape.time])
-        if text is None:
-            return None
-        values[shape.time] = text
-    if set(map(type, values)) != _ONLY_STRINGS or not _is_valid(shape, values):
+def encode_members(shape: Shape, given: Iterable[Any]) -> dict[str, Any] | None:
+    """Members of the JSON event of an event whose attributes are strings, but for ``time``."""
+    values = _texts(shape, given)
+    if values is None or not "".join(values).isprintable() or not _obeys_rules(shape, values):
         return None
-    return values
+    return dict(zip(shape.names, values))
 
 
-def decode_headers(shape: Shape, values: Sequence[str]) -> dict[str, Any] | None:
+def decode_headers(shape: Shape, given: Iterable[str]) -> dict[str, Any] | None:
     """Attributes in ``ce-`` header values."""
-    left = _not_literal(values)
+    values = list(given)
+    left = _left_over(values)
     if left is None:
         return None
-    if any(left):
-        try:
-            values = [decode(value.strip(" \t")) if rest else value for value, rest in zip(values, left, strict=True)]
-        except DecodeError:
-            return None
-    return decode_values(shape, list(values))
+    try:
+        for place, rest in enumerate(left):
+            if rest:
+                values[place] = decode(values[place].strip(" \t"))
+                if not values[place].isprintable():
+                    return None
+        return _attributes(shape, values)
+    except DecodeError:
+        return None
 
 
-def decode_values(shape: Shape, values: list[Any]) -> dict[str, Any] | None:
-    """Attributes in strings, decoded already."""
-    if not _is_valid(shape, values):
+def decode_members(shape: Shape, values: list[Any]) -> dict[str, Any] | None:
+    """Attributes in the members of a JSON event."""
+    if set(map(type, values)) != _ONLY_STRINGS or not "".join(values).isprintable():
+        return None
+    try:
+        return _attributes(shape, values)
+    except DecodeError:
+        return None
+
+
+def _texts(shape: Shape, given: Iterable[Any]) -> list[str] | None:
+    values = list(given)
+    place = shape.time
+    if place >= 0:
+        values[place] = _time_text(values[place])
+    return values if set(map(type, values)) == _ONLY_STRINGS else None
+
+
+def _attributes(shape: Shape, values: list[Any]) -> dict[str, Any] | None:
+    if not _obeys_rules(shape, values):
         return None
     if shape.time >= 0:
-        try:
-            values[shape.time] = Timestamp.parse(values[shape.time])
-        except CeNatsError:
-            return None
-    return dict(zip(shape.names, values, strict=True))
+        values[shape.time] = Timestamp.parse(values[shape.time])
+    return dict(zip(shape.names, values))
 
 
-def _is_valid(shape: Shape, values: Sequence[str]) -> bool:
+def _obeys_rules(shape: Shape, values: list[str]) -> bool:
+    """The rules of single attributes, but for ``time``; extensions that are empty are left to the careful code."""
     return (
         values[shape.specversion] == "1.0"
         and "" not in values
-        # What prints is neither a control character nor a surrogate nor a noncharacter.
-        and "".join(values).isprintable()
         and (shape.datacontenttype < 0 or media_type.parse(values[shape.datacontenttype]) is not None)
         and (shape.dataschema < 0 or ABSOLUTE_URI.match(values[shape.dataschema]) is not None)
     )
 
 
-def _not_literal(values: Sequence[str]) -> list[bytes] | None:
-    """For each value the bytes that are not the same in a header as in the attribute."""
+def _left_over(values: list[str]) -> list[bytes] | None:
+    """
+    For each value the bytes that are not the same in a header as in the attribute.
+
+    Where nothing is left the value prints; where something is left, that has to be looked at: what prints is neither a
+    control character nor a surrogate nor a noncharacter.
+    """
     left = "\n".join(values).encode("utf-8", "surrogatepass").translate(None, _LITERAL_BYTES).split(b"\n")
     return left if len(left) == len(values) else None
 

@@ -18,9 +18,9 @@ from . import data, media_type, shapes
 from .attributes import (
     REQUIRED,
     ExtensionTypes,
-    JsonScalar,
     check_name,
     check_required,
+    checked_attributes,
     decode_base64,
     decode_json_attribute,
 )
@@ -30,30 +30,38 @@ from .media_type import DataKind
 
 __all__ = ["decode", "encode"]
 
-_ONLY_STRINGS: Final = {str}
 _BOM: Final = b"\xef\xbb\xbf"
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
-_raw_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def encode(attributes: Mapping[str, JsonScalar], value: object, has_data: bool) -> bytes:
+class _DataText(msgspec.Struct):
+    data: msgspec.Raw
+
+
+_read_data_text: Final = msgspec.json.Decoder(_DataText).decode
+
+
+def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> bytes:
     """
     The JSON event as compact UTF-8 text.
 
     Args:
-        attributes: As ``attributes.checked_attributes`` gives them.
+        attributes: The event's attributes, not checked.
         value: Event data.
         has_data: False leaves the data out; a value of None is a JSON null otherwise.
 
     Raises:
-        EncodeError: ``invalid-data`` or ``unsupported-charset``.
+        EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data`` or ``unsupported-charset``.
     """
-    envelope: dict[str, Any] = dict(attributes)
+    shape = shapes.find(tuple(attributes))
+    envelope = shapes.encode_members(shape, attributes.values()) if shape is not None else None
+    if envelope is None:
+        envelope = dict(checked_attributes(attributes))
     if has_data:
-        if data.is_bytes(value):
+        if isinstance(value, data.BYTES):
             # JSON format 3.1.1: Binary data "MUST be rendered in data_base64", whatever the datacontenttype says.
-            envelope["data_base64"] = b64encode(value).decode("ascii")  # type: ignore[arg-type]
+            envelope["data_base64"] = b64encode(value).decode("ascii")
         else:
             envelope["data"] = _data_member(value, envelope.get("datacontenttype"))
     try:
@@ -100,11 +108,7 @@ def decode(
         except DecodeError:
             _check_unique(payload)  # a repeated member is the better explanation
             raise
-    # Each member has two quotes around its name and each string two around it. Where the text has just as many as the
-    # dict accounts for, no member was swallowed by a later one of the same name. Otherwise (quotes within strings) the
-    # slow way tells.
-    strings = sum(value.__class__ is str for value in members.values())
-    if payload.count(b'"') != 2 * (len(members) + strings) + _quotes_in_data(members):
+    if payload.count(b'"') != _fewest_quotes(members, payload):
         _check_unique(payload)
     if "data" in members and members.get("data_base64") is not None:
         raise DecodeError(ErrorCode.DATA_CONFLICT, "the event has both data and data_base64", attribute="data")
@@ -123,7 +127,7 @@ def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
         raise wrong if is_marked else _no_event(wrong.message)
     if not is_marked and not any(name in members for name in REQUIRED):
         raise _no_event(f"the payload has none of the members {', '.join(REQUIRED)}")
-    return members  # type: ignore[no-any-return]
+    return members
 
 
 def _no_event(why: str) -> DecodeError:
@@ -140,9 +144,7 @@ def _decode_common(members: dict[str, Any]) -> dict[str, Any] | None:
         names = names[:-1]
         del values[-1]
     shape = shapes.find(names)
-    if shape is None or set(map(type, values)) != _ONLY_STRINGS:
-        return None
-    return shapes.decode_values(shape, values)
+    return None if shape is None else shapes.decode_members(shape, values)
 
 
 def _decode_carefully(members: dict[str, Any], types: ExtensionTypes) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def _decode_carefully(members: dict[str, Any], types: ExtensionTypes) -> dict[st
         if name == "data":
             continue
         if name == "data_base64":
-            _check_base64(value)
+            members[name] = _decode_data_base64(value)
         elif value is not None:
             attributes[name] = decode_json_attribute(name, value, types.get(name))
         else:
@@ -159,27 +161,36 @@ def _decode_carefully(members: dict[str, Any], types: ExtensionTypes) -> dict[st
     return attributes
 
 
-def _check_base64(value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise DecodeError(
-            ErrorCode.INVALID_DATA,
-            f"data_base64 is a string, not {preview(value)}",
-            attribute="data_base64",
-            requirement="JF-3.1.2-01",
-        )
-    if value:
-        decode_base64("data_base64", value)
+def _decode_data_base64(value: object) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return decode_base64("data_base64", value)
+    raise DecodeError(
+        ErrorCode.INVALID_DATA,
+        f"data_base64 is a string, not {preview(value)}",
+        attribute="data_base64",
+        requirement="JF-3.1.2-01",
+    )
 
 
-def _quotes_in_data(members: dict[str, Any]) -> int:
-    """Quotes inside of ``data`` as JSON text; -1 where that is not known."""
-    value = members.get("data")
-    if value.__class__ is str:
-        return value.count('"')
-    try:
-        return _to_json(value).count(b'"')
-    except (ValueError, RecursionError):  # integers beyond 64 bits are read, but not written
-        return -1
+def _fewest_quotes(members: dict[str, Any], payload: bytes) -> int:
+    """
+    The number of quotes in JSON text of these members if no name and no attribute holds a quote.
+
+    No JSON text of them has fewer, and one that has a further member of the same name, which the dict does not show,
+    has more.
+    """
+    strings = sum(value.__class__ is str for value in members.values())
+    data_text = bytes(_data_text(payload)) if "data" in members else b""
+    if members.get("data").__class__ is str:
+        strings -= 1
+    return 2 * (len(members) + strings) + data_text.count(b'"')
+
+
+def _data_text(payload: bytes) -> msgspec.Raw:
+    """The text of the member ``data``, as it stands in the payload."""
+    return _read_data_text(payload).data
 
 
 def _check_unique(payload: bytes) -> None:
@@ -213,7 +224,7 @@ def _with_data(members: dict[str, Any], attributes: dict[str, Any], payload: byt
         kind = media_type.parse(content_type) if content_type is not None else None
         if kind is None or kind.kind is DataKind.JSON:
             if not parse_data:
-                value = bytes(_raw_members(payload)["data"])
+                value = bytes(_data_text(payload))
             return DecodedEvent(attributes, value, has_data=True, is_json=kind is None)
         if not isinstance(value, str):
             raise DecodeError(
@@ -228,10 +239,9 @@ def _with_data(members: dict[str, Any], attributes: dict[str, Any], payload: byt
             return DecodedEvent(attributes, data.encode(value, content_type), has_data=True)
         except EncodeError as error:
             raise DecodeError(error.code, error.message, attribute="data") from error
-    encoded = members.get("data_base64")
-    if encoded is None:
+    value = members.get("data_base64")
+    if value is None:
         return DecodedEvent(attributes)
-    value = decode_base64("data_base64", encoded)
     if not parse_data:
         return DecodedEvent(attributes, value)
     kind = media_type.parse(content_type) if content_type is not None else None

@@ -8,9 +8,10 @@ through must not lose either, so the text is kept beside the instant and is what
 from __future__ import annotations
 
 import re
+import sys
 from calendar import monthrange
 from datetime import datetime, timedelta, timezone, tzinfo
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final, SupportsIndex
 
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
@@ -22,6 +23,12 @@ _DATE_TIME: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
     r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
+# What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form is
+# looked at first.
+_COMMON: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_FROMISOFORMAT_READS_ALL: Final = sys.version_info >= (3, 11)
 _MINUTE: Final = timedelta(minutes=1)
 
 
@@ -64,6 +71,16 @@ class Timestamp(datetime):
         Raises:
             fault: ``invalid-timestamp``.
         """
+        if _COMMON.fullmatch(text) and _FROMISOFORMAT_READS_ALL:
+            try:
+                at = datetime.fromisoformat(text)
+            except ValueError as error:
+                raise _invalid(text, fault) from error
+            self = datetime.__new__(
+                cls, at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, at.tzinfo
+            )
+            self._text = text
+            return self
         match = _DATE_TIME.fullmatch(text)
         if match is None:
             raise _invalid(text, fault)
@@ -117,6 +134,8 @@ def format_datetime(value: datetime) -> str:
         EncodeError: ``invalid-attribute-type`` for a naive datetime.
     """
     try:
+        if value.tzinfo is timezone.utc:
+            return datetime.isoformat(value)[: -len("+00:00")] + "Z"
         offset = value.utcoffset()
         if offset is None:
             raise EncodeError(
@@ -134,7 +153,7 @@ def format_datetime(value: datetime) -> str:
     return text[:-6] + "Z" if text.endswith("+00:00") else text
 
 
-@lru_cache(maxsize=None)  # at most 2 x 24 x 60 of them
+@cache  # at most 2 x 24 x 60 of them
 def _zone(sign: str, hours: int, minutes: int) -> tzinfo:
     offset = timedelta(hours=hours, minutes=minutes)
     return timezone(-offset if sign == "-" else offset) if offset else timezone.utc

@@ -97,7 +97,7 @@ def _canonical(given: Input) -> Fields:
         value = octets({"base64": value})
     elif given["type"] == "Timestamp":
         value = Timestamp(text(value))
-    elif isinstance(value, (str, dict)):
+    elif isinstance(value, dict) and "utf16" in value:
         value = text(value)
     return {"text": canonical(value)}
 

@@ -1,6 +1,4 @@
-"""
-Verdicts as tables for people and as JSON for programs. Needs the extra ``cli``.
-"""
+"""Verdicts as tables for people, and as JSON for programs; needs the extra ``cli``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Python 3.10 or later and a JDK (17 or 21, for Spark) are
+# all they need; the rest goes into .venv/ here.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench fmt build jdk clean
+
+help:
+	@echo "make demo   publish, consume, capture and explode events on a nats-server and a Spark of its own"
+	@echo "make test   all checks and all tests"
+	@echo "make check  ruff and mypy"
+	@echo "make bench  the measurements behind the README's figures"
+	@echo "make fmt    format the code"
+	@echo "make build  wheel and sdist into dist/"
+	@echo "make clean  remove what the others made"
+
+demo: $(INSTALLED) jdk
+	@$(BIN)/python -m ce_nats.demo
+
+test: check jdk
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED) jdk
+	$(BIN)/python -m benchmarks.codec
+	$(BIN)/python -m benchmarks.spark_columns
+
+fmt: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+build: $(INSTALLED)
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "ce_nats needs Python 3.10 or later; set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
+	@touch $@
+
+jdk:
+	@$${JAVA_HOME:+"$$JAVA_HOME/bin/"}java -version 2>&1 | grep -Eq 'version "(17|21)' \
+		|| { echo "Spark needs a JDK, 17 or 21: put java on PATH or set JAVA_HOME"; exit 1; }

@@ -1,0 +1,13 @@
+"""
+CloudEvents over a NATS connection, with asyncio and nats-py.
+
+``publish`` sends events and ``subscribe`` receives them; ``ce_nats.aio.jetstream`` does the same with streams.
+Connections are nats-py's own: what ``await nats.connect()`` gives.
+"""
+
+from ..errors import DeliveryError
+from . import jetstream
+from .consume import Events, Received, events, subscribe
+from .publish import flush, publish
+
+__all__ = ["DeliveryError", "Events", "Received", "events", "flush", "jetstream", "publish", "subscribe"]

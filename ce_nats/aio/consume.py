@@ -1,0 +1,194 @@
+"""
+Receive events from subscriptions.
+
+Every message gives one :class:`Received`, also one that is no CloudEvent: iteration neither stops at it nor skips it,
+and the handler has message and error to put it aside. Only status messages of the server are left out.
+
+What nats-py does to headers on the way cannot be undone here: of a repeated name the last value is left, bytes that are
+no UTF-8 are U+FFFD, and header lines that it cannot read are gone. (``ce_nats.aio.jetstream.read_stream`` sees them.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError
+
+from ..attributes import ExtensionTypes
+from ..binary import Dialect
+from ..binding import from_nats_message
+from ..errors import DecodeError, ErrorCode
+from ..event import DecodedEvent
+from ..mode import ContentMode
+from .publish import delivery, flush
+
+__all__ = ["Events", "Received", "events", "subscribe"]
+
+_STATUS_CODE: Final = re.compile("[0-9]{3}")
+
+
+class Received:
+    """
+    One message as it was received, and the event in it.
+
+    Attributes:
+        message: nats-py's message: subject, reply, headers and payload as they came.
+        error: Why there is no event in it, or None.
+    """
+
+    __slots__ = ("_event", "error", "message")
+
+    def __init__(self, message: Msg, event: DecodedEvent | None, error: DecodeError | None = None) -> None:
+        self.message = message
+        self.error = error
+        self._event = event
+
+    @property
+    def event(self) -> DecodedEvent:
+        """
+        The event.
+
+        Raises:
+            DecodeError: ``error``, where there is none. A handler that does not look at ``error`` first cannot take a
+                bad message for a good one.
+        """
+        if self._event is None:
+            assert self.error is not None
+            raise self.error
+        return self._event
+
+    def __repr__(self) -> str:
+        return f"Received({self.message.subject!r}, {self._event!r}, {self.error and str(self.error)!r})"
+
+
+class Events:
+    """
+    Asynchronous iterator over the messages of a subscription; made by :func:`events` and :func:`subscribe`.
+
+    It ends when the subscription does: unsubscribed, drained, or its connection closed. As a context manager it
+    unsubscribes at the end of the block. A ``__anext__`` may be cancelled, by a timeout say, and the next one goes on.
+
+    Attributes:
+        subscription: nats-py's subscription.
+    """
+
+    def __init__(self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent]) -> None:
+        self.subscription = subscription
+        self._messages = subscription.messages
+        self._decode = decode
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> Received:
+        while True:
+            message = await self._messages.__anext__()
+            received = receive(message, self._decode)
+            if received is not None:
+                return received
+
+    async def __aenter__(self) -> Events:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Unsubscribe; nothing to do where that has happened already."""
+        with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
+            await self.subscription.unsubscribe()
+
+
+def events(
+    subscription: Subscription,
+    *,
+    mode: ContentMode | None = None,
+    dialect: Dialect = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> Events:
+    """
+    Events of a subscription, which was made without a callback.
+
+        async for received in events(await nc.subscribe("orders.>")):
+            if received.error:
+                print(received.message.subject, received.error.code)
+            else:
+                print(received.event.get_id())
+
+    Args:
+        subscription: From ``nc.subscribe()``, or from ``js.subscribe()`` where the caller acknowledges.
+        mode: As for :func:`ce_nats.from_nats_message`, and the others too.
+        dialect: Whose binary mode the senders write.
+        parse_data: False gives data as bytes.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        nats.errors.Error: The subscription has a callback.
+    """
+    decode = partial(
+        from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
+    )
+    return Events(subscription, decode)
+
+
+async def subscribe(
+    nc: Client,
+    subject: str,
+    *,
+    queue: str = "",
+    mode: ContentMode | None = None,
+    dialect: Dialect = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> Events:
+    """
+    Subscribe, and receive events: everything that anybody publishes once this has returned.
+
+        async with await subscribe(nc, "orders.>") as received:
+            async for item in received: ...
+
+    Args:
+        nc: An open connection.
+        subject: Subject, wildcards allowed.
+        queue: Queue group: each message goes to one member of it.
+        mode: As for :func:`events`, and the others too.
+        dialect: Whose binary mode the senders write.
+        parse_data: False gives data as bytes.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: the subject is no subject, or the connection is closed.
+    """
+    with delivery(subject):
+        subscription = await nc.subscribe(subject, queue=queue)
+    await flush(nc)
+    return events(
+        subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
+    )
+
+
+def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:
+    """What a message holds; None for a status message of the server, which nobody sent."""
+    try:
+        return Received(message, decode(message))
+    except DecodeError as error:
+        if error.code is ErrorCode.NOT_A_CLOUDEVENT and _is_status(message):
+            return None
+        return Received(message, None, error)
+
+
+def _is_status(message: Msg) -> bool:
+    # nats-py makes a header of the status line: "NATS/1.0 503" becomes {"Status": "503"}.
+    headers: dict[str, Any] = message.headers or {}
+    return not message.data and _STATUS_CODE.fullmatch(headers.get("Status", "")) is not None

@@ -1,0 +1,218 @@
+"""
+Publish events to JetStream, and read streams.
+
+``publish`` waits for the server's acknowledgement and lets it drop duplicates. ``read_stream`` reads a range of a
+stream without a consumer: message by message through the API, which is the one way to see header blocks as they were
+stored (nats-py makes a dict of those that it receives, and loses repeats and malformed bytes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+
+from ..binding import dedup_id
+from ..capture import StoredMessage
+from ..errors import DeliveryError, EncodeError, ErrorCode
+from ..message import HeadersLike
+from ..mode import ContentMode
+from ..timestamp import Timestamp
+from .publish import as_nats_headers, check_size, delivery, encode, header_bytes
+
+__all__ = ["StoredMessage", "publish", "read_stream"]
+
+MSG_ID: Final = "Nats-Msg-Id"
+
+# "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
+_MOST_HEADER_BYTES: Final = 2**16 - 1
+# nats-server: JSNoMessageFoundErr
+_NO_MESSAGE_FOUND: Final = 10037
+# Requests under way at a time, and what their answers may be together: the server drops a client that has more than
+# 64 MiB waiting.
+_MOST_REQUESTS: Final = 128
+_MOST_BYTES_UNDER_WAY: Final = 48 * 2**20
+_MOST_BATCH_BYTES: Final = 16 * 2**20
+
+
+async def publish(
+    js: JetStreamContext,
+    event: Any,
+    subject: str,
+    *,
+    mode: ContentMode = ContentMode.BINARY,
+    headers: HeadersLike = None,
+    dedup: bool = True,
+    timeout: float | None = None,
+) -> PubAck:
+    """
+    Publish an event to the stream that listens on a subject, and wait until it is stored.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        event: As :func:`ce_nats.to_nats_message` takes it.
+        subject: NATS subject to publish to.
+        mode: ``BINARY`` or ``STRUCTURED``.
+        headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` say. They are not changed.
+        dedup: Send :func:`ce_nats.dedup_id` as ``Nats-Msg-Id``, unless ``headers`` have one, so that the server stores
+            an event once however often it is sent within the stream's duplicate window.
+        timeout: Seconds to wait; by default as long as ``js`` does.
+
+    Returns:
+        The acknowledgement: ``stream``, ``seq``, and ``duplicate``, which is True where the event was there already.
+
+    Raises:
+        EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
+        DeliveryError: ``delivery-failed``: no stream listens, the stream refused (``__cause__`` has ``err_code``),
+            no answer came in time, or the connection is closed. The event may have been stored where no answer came.
+    """
+    message = encode(event, subject, mode=mode, headers=headers)
+    if dedup and MSG_ID not in message.headers:
+        message.headers.append(MSG_ID, dedup_id(event))
+    check_size(message, js._nc.max_payload)
+    size = header_bytes(message.headers)
+    if size > _MOST_HEADER_BYTES:
+        raise EncodeError(
+            ErrorCode.HEADERS_TOO_LARGE, f"headers are {size} bytes, and JetStream takes {_MOST_HEADER_BYTES}"
+        )
+    with delivery(subject):
+        try:
+            return await js.publish(subject, message.data, timeout=timeout, headers=as_nats_headers(message.headers))
+        except (AttributeError, TypeError, ValueError) as error:
+            # Anybody may have subscribed to the subject and replied.
+            raise DeliveryError(
+                ErrorCode.DELIVERY_FAILED, f"{subject}: what answered is no stream: there is no acknowledgement in it"
+            ) from error
+
+
+async def read_stream(
+    js: JetStreamContext,
+    stream: str,
+    *,
+    subject: str = ">",
+    start: int = 1,
+    end: int | None = None,
+    batch_size: int = 1000,
+) -> AsyncGenerator[list[StoredMessage], None]:
+    """
+    Read a range of a stream, in batches.
+
+    It ends at the last message that the stream has when the iteration begins, and does not wait for more; deleted
+    messages and other subjects are stepped over. Nothing is made on the server, and nothing acknowledged.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stream: Name of the stream.
+        subject: Subject, wildcards allowed; messages on others are left out.
+        start: First stream sequence, inclusive.
+        end: Last stream sequence, inclusive; by default, and at most, the stream's last one.
+        batch_size: Most messages in a batch. A batch is shorter at the end, and where 16 MiB of payload are reached.
+
+    Yields:
+        Lists of at least one message, by ascending sequence.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: there is no such stream, JetStream is off, or the server did not answer.
+    """
+    with delivery(f"stream {stream}"):
+        state = (await js.stream_info(stream)).state
+    last = state.last_seq if end is None else min(end, state.last_seq)
+    batch: list[StoredMessage] = []
+    size = 0
+    async with aclosing(_messages(js, stream, subject, max(start, state.first_seq), last)) as messages:
+        async for message in messages:
+            batch.append(message)
+            size += len(message.data)
+            if len(batch) >= batch_size or size >= _MOST_BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+async def _messages(
+    js: JetStreamContext, stream: str, subject: str, first: int, last: int
+) -> AsyncGenerator[StoredMessage, None]:
+    """All messages of a range, asked for ahead of their use."""
+    under_way: deque[asyncio.Task[StoredMessage | None]] = deque()
+    window = most = _most_requests(js._nc)
+    ask, seen = first, first - 1  # next sequence to ask for; everything up to here is known
+    try:
+        while ask <= last or under_way:
+            while ask <= last and len(under_way) < window:
+                under_way.append(asyncio.create_task(_next_message(js, stream, subject, ask)))
+                ask += 1
+            message = await under_way.popleft()
+            if message is None or message.sequence > last:
+                return
+            if message.sequence > seen:
+                seen = message.sequence
+                ask = max(ask, seen + 1)
+                window = min(most, window + 1)
+                yield message
+            else:
+                # An earlier request brought this one, across a gap. The wider the gaps, the less it helps to ask ahead.
+                window = max(1, window // 2)
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _most_requests(nc: Client) -> int:
+    largest_answer = nc.max_payload * 4 // 3  # base64
+    return max(1, min(_MOST_REQUESTS, _MOST_BYTES_UNDER_WAY // largest_answer))
+
+
+class _Stored(msgspec.Struct):
+    """A message in the API's answer; both byte strings are base64 in JSON."""
+
+    subject: str
+    seq: int
+    time: str
+    hdrs: bytes = b""
+    data: bytes = b""
+
+
+class _Answer(msgspec.Struct):
+    message: _Stored | None = None
+    error: dict[str, Any] = {}
+
+
+_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
+
+
+async def _next_message(js: JetStreamContext, stream: str, subject: str, sequence: int) -> StoredMessage | None:
+    """The first message on a subject from a sequence on, or None."""
+    # nats-py's get_msg() parses the header block; the answer itself holds its bytes.
+    request = msgspec.json.encode({"seq": sequence, "next_by_subj": subject})
+    with delivery(f"stream {stream}"):
+        reply = await js._nc.request(f"{js._prefix}.STREAM.MSG.GET.{stream}", request, timeout=js._timeout)
+    try:
+        answer = _decode_answer(reply.data)
+    except msgspec.MsgspecError as error:
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: unexpected answer of the server") from error
+    stored = answer.message
+    if stored is not None:
+        time = Timestamp.parse(stored.time)
+        return StoredMessage(stored.subject, "", _pairs(stored.hdrs), stored.data, stream, stored.seq, time)
+    if answer.error.get("err_code") == _NO_MESSAGE_FOUND:
+        return None
+    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: {answer.error}")
+
+
+def _pairs(block: bytes) -> list[tuple[str, str]]:
+    """
+    Headers of a stored block, which may hold anything: the server does not look inside.
+
+    Lines without a colon are no headers. Names stay as they are, so that a name that is none is seen as such.
+    """
+    lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
+    return [(name, value.strip(" \t")) for name, colon, value in (line.partition(":") for line in lines) if colon]

@@ -1,0 +1,74 @@
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from uuid import uuid4
+
+import nats
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from ce_nats.testing import NatsServer
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def nc(server: NatsServer) -> AsyncIterator[Client]:
+    connection = await nats.connect(server.url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def js(nc: Client) -> JetStreamContext:
+    return nc.jetstream()
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"test.{uuid4().hex}"
+
+
+@pytest.fixture
+async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
+    """A stream that listens on ``subject`` and everything below it."""
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject, f"{subject}.>"])
+    yield name
+    await js.delete_stream(name)
+
+
+@pytest.fixture
+def send_raw(server: NatsServer) -> Callable[..., None]:
+    """Publish bytes through a socket, past everything that a client library does to headers."""
+
+    def send(subject: str, header_lines: bytes | None, payload: bytes = b"", reply: str = "") -> None:
+        block = b"" if header_lines is None else b"NATS/1.0\r\n" + header_lines + b"\r\n"
+        sizes = f"{len(block)} {len(block) + len(payload)}" if block else f"{len(payload)}"
+        command = f"{'HPUB' if block else 'PUB'} {subject} {reply} {sizes}\r\n".encode() + block + payload + b"\r\n"
+        options = json.dumps({"verbose": False, "headers": True, "no_responders": True}).encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            lines = connection.makefile("rb")
+            assert lines.readline().startswith(b"INFO ")
+            connection.sendall(b"CONNECT " + options + b"\r\n" + command + b"PING\r\n")
+            assert lines.readline() == b"PONG\r\n"
+
+    return send
+
+
+@pytest.fixture
+def make_event() -> Callable[..., CloudEvent]:
+    def make(number: int = 1, data: object = None, **attributes: object) -> CloudEvent:
+        known = {"specversion": "1.0", "id": f"event {number}", "source": "/tests", "type": "com.example.test"}
+        event = CloudEvent({**known, **attributes}, data)
+        del event._attributes["time"]  # the package's own invention
+        return event
+
+    return make

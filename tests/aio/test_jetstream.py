@@ -1,0 +1,333 @@
+import asyncio
+from contextlib import aclosing
+from random import Random
+
+import pytest
+from nats.js.api import StreamSource
+
+from ce_nats import ContentMode, DecodeError, EncodeError, dedup_id, from_nats_message
+from ce_nats.aio import DeliveryError, flush
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio.jetstream import read_stream
+
+MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
+
+
+async def read(js, stream, **options):
+    """All messages of :func:`read_stream`, in one list."""
+    return [message async for batch in read_stream(js, stream, **options) for message in batch]
+
+
+async def sequences(js, stream, **options):
+    return [message.sequence for message in await read(js, stream, **options)]
+
+
+@pytest.fixture
+async def ten(js, subject, stream):
+    """A stream of ten messages, on two subjects in turn."""
+    for number in range(1, 11):
+        await js.publish(f"{subject}.{'even' if number % 2 == 0 else 'odd'}", str(number).encode())
+    return stream
+
+
+# --- Publishing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+async def test_a_published_event_is_stored(js, subject, stream, make_event, mode):
+    ack = await ce_js.publish(js, make_event(1, {"a": 1}), subject, mode=mode)
+    assert (ack.stream, ack.seq) == (stream, 1)
+    ((message),) = await read(js, stream)
+    assert from_nats_message(message).get_data() == {"a": 1}
+
+
+async def test_the_same_event_is_stored_once(js, subject, stream, make_event):
+    event = make_event()
+    first = await ce_js.publish(js, event, subject)
+    second = await ce_js.publish(js, event, subject)
+    assert (first.duplicate, second.duplicate) == (None, True)
+    assert second.seq == first.seq
+    ((message),) = await read(js, stream)
+    assert ("Nats-Msg-Id", dedup_id(event)) in message.headers
+
+
+async def test_an_id_of_another_source_is_another_event(js, subject, stream, make_event):
+    await ce_js.publish(js, make_event(source="/a"), subject)
+    await ce_js.publish(js, make_event(source="/b"), subject)
+    assert [from_nats_message(message).get_source() for message in await read(js, stream)] == ["/a", "/b"]
+
+
+async def test_dedup_can_be_left_out_or_given(js, subject, stream, make_event):
+    await ce_js.publish(js, make_event(), subject, dedup=False)
+    await ce_js.publish(js, make_event(), subject, headers={"Nats-Msg-Id": "mine"})
+    plain, given = await read(js, stream)
+    assert "Nats-Msg-Id" not in dict(plain.headers)
+    assert [value for name, value in given.headers if name == "Nats-Msg-Id"] == ["mine"]
+
+
+async def test_the_callers_headers_are_not_changed(js, subject, stream, make_event):
+    """nats-py's own ``js.publish(stream=...)`` writes into the caller's dict."""
+    headers = {"Nats-Expected-Stream": stream}
+    await ce_js.publish(js, make_event(), subject, headers=headers)
+    assert headers == {"Nats-Expected-Stream": stream}
+    theirs = {"a": "b"}
+    await js.publish(subject, b"", headers=theirs, stream=stream)
+    assert theirs != {"a": "b"}
+
+
+async def test_an_expectation_that_does_not_hold_is_a_delivery_error(js, subject, stream, make_event):
+    await ce_js.publish(js, make_event(1), subject, headers={"Nats-Expected-Last-Sequence": "0"})
+    with pytest.raises(DeliveryError) as info:
+        await ce_js.publish(js, make_event(2), subject, headers={"Nats-Expected-Last-Sequence": "0"})
+    assert info.value.code == "delivery-failed"
+    assert info.value.__cause__.err_code == 10071
+
+
+async def test_a_subject_without_a_stream_is_a_delivery_error(js, subject, make_event):
+    with pytest.raises(DeliveryError):
+        await ce_js.publish(js, make_event(), f"nobody.{subject}")
+
+
+async def test_an_answer_that_is_no_acknowledgement_is_a_delivery_error(nc, js, subject, make_event):
+    async def answer(message):
+        await nc.publish(message.reply, answers.pop())
+
+    answers = [b"thanks", b"[]", b"{}", b'"error"', b"\xff"]
+    await nc.subscribe(subject, cb=answer)
+    while answers:
+        with pytest.raises(DeliveryError):
+            await ce_js.publish(js, make_event(), subject)
+
+
+async def test_a_header_that_is_no_text_is_an_encode_error(js, subject, make_event):
+    with pytest.raises(EncodeError):
+        await ce_js.publish(js, make_event(), subject, headers={"n": 1})
+
+
+async def test_the_largest_header_block_is_one_byte_under_64_kib(js, subject, stream, make_event):
+    with pytest.raises(EncodeError) as info:
+        await ce_js.publish(js, make_event(), subject, headers={"x": "a" * 2**16})
+    assert info.value.code == "headers-too-large"
+    size = int(info.value.message.split()[2])  # "headers are N bytes"
+
+    largest = 2**16 - (size - (2**16 - 1))
+    await ce_js.publish(js, make_event(), subject, headers={"x": "a" * largest})
+    ((message),) = await read(js, stream)
+    headers = dict(message.headers)
+    assert len(headers["x"]) == largest
+    with pytest.raises(EncodeError):
+        await ce_js.publish(js, make_event(), subject, headers={"x": "a" * (largest + 1)})
+    # The server agrees on where the limit is.
+    with pytest.raises(Exception, match="10097"):
+        await js.publish(subject, b"", headers={**headers, "x": "a" * (largest + 1)})
+
+
+async def test_a_payload_beyond_the_server_is_an_encode_error(nc, js, subject, make_event):
+    with pytest.raises(EncodeError) as info:
+        await ce_js.publish(js, make_event(data=b"x" * nc.max_payload), subject)
+    assert info.value.code == "payload-too-large"
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+async def test_all_messages_come_in_order(js, ten):
+    messages = await read(js, ten)
+    assert [message.sequence for message in messages] == list(range(1, 11))
+    assert [message.data for message in messages] == [str(number).encode() for number in range(1, 11)]
+    assert {message.stream for message in messages} == {ten}
+    assert [message.subject.rpartition(".")[2] for message in messages] == ["odd", "even"] * 5
+
+
+async def test_batches_have_the_size_asked_for(js, ten):
+    assert [len(batch) async for batch in read_stream(js, ten, batch_size=4)] == [4, 4, 2]
+    assert [len(batch) async for batch in read_stream(js, ten, batch_size=5)] == [5, 5]
+
+
+async def test_start_and_end_are_inclusive(js, ten):
+    assert await sequences(js, ten, start=3, end=5) == [3, 4, 5]
+    assert await sequences(js, ten, start=9, end=100) == [9, 10]
+    assert await sequences(js, ten, start=0, end=1) == [1]
+    assert await sequences(js, ten, start=11) == []
+    assert await sequences(js, ten, start=5, end=4) == []
+
+
+async def test_a_subject_filters(js, ten, subject):
+    assert await sequences(js, ten, subject=f"{subject}.even") == [2, 4, 6, 8, 10]
+    assert await sequences(js, ten, subject="test.*.odd", start=4, end=8) == [5, 7]
+    assert await sequences(js, ten, subject="nothing.here") == []
+
+
+async def test_an_empty_stream_ends_at_once(js, stream):
+    assert [batch async for batch in read_stream(js, stream)] == []
+
+
+async def test_deleted_messages_do_not_stall(js, ten, subject):
+    for number in (1, 4, 5, 9, 10):
+        await js.delete_msg(ten, number)
+    assert await sequences(js, ten) == [2, 3, 6, 7, 8]
+    assert await sequences(js, ten, start=9) == []
+    assert await sequences(js, ten, end=9) == [2, 3, 6, 7, 8]
+    assert await sequences(js, ten, subject=f"{subject}.even") == [2, 6, 8]
+
+
+async def test_a_purged_stream_ends_at_once(js, ten):
+    await js.purge_stream(ten)
+    assert await sequences(js, ten) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_any_holes_and_any_filter_give_what_is_there(nc, js, subject, stream, seed):
+    """Hundreds of messages with runs of holes, against a list that is kept beside."""
+    random = Random(seed)
+    kept = {}
+    for number in range(1, 401):
+        kept[number] = random.choice("aab")
+        await nc.publish(f"{subject}.{kept[number]}", b"")
+    await flush(nc)
+    for _ in range(random.randrange(1, 40)):
+        first = random.randrange(1, 401)
+        for number in range(first, min(first + random.choice([1, 2, 30]), 401)):
+            if kept.pop(number, None):
+                await js.delete_msg(stream, number)
+    for _ in range(10):
+        start, end = random.randrange(0, 420), random.choice([None, random.randrange(0, 420)])
+        letter = random.choice("ab*")
+        options = {"start": start, "end": end, "subject": f"{subject}.{letter}", "batch_size": random.randrange(1, 50)}
+        expected = [n for n in kept if start <= n <= (end if end is not None else 400) and letter in ("*", kept[n])]
+        assert await sequences(js, stream, **options) == expected
+
+
+async def test_it_ends_where_the_stream_ended_at_the_beginning(js, ten, subject):
+    seen = []
+    async for batch in read_stream(js, ten, batch_size=1):
+        seen += [message.sequence for message in batch]
+        await js.publish(f"{subject}.more", b"")
+    assert seen == list(range(1, 11))
+    assert (await js.stream_info(ten)).state.last_seq == 20
+
+
+async def test_reading_makes_no_consumer(js, ten):
+    async for _ in read_stream(js, ten, batch_size=3):
+        assert (await js.stream_info(ten)).state.consumer_count == 0
+
+
+async def test_leaving_early_leaves_no_tasks(js, ten):
+    before = asyncio.all_tasks()
+    async with aclosing(read_stream(js, ten, batch_size=1)) as batches:
+        async for _ in batches:
+            break
+    assert asyncio.all_tasks() == before
+
+
+async def test_large_messages_come_through(nc, js, subject, stream):
+    """More than the server lets wait for one client, asked for at once, would cut the connection."""
+    count = 100
+    payload = b"x" * (nc.max_payload - 1000)
+    for _ in range(count):
+        await js.publish(subject, payload)
+    sizes = [[len(message.data) for message in batch] async for batch in read_stream(js, stream)]
+    assert sum(sizes, []) == [len(payload)] * count
+    assert max(map(len, sizes)) < count
+
+
+async def test_the_time_has_nanoseconds(js, ten):
+    for message in await read(js, ten):
+        stored = await js.get_msg(ten, message.sequence)
+        assert message.timestamp.replace(microsecond=0) == stored.time.replace(microsecond=0)
+        assert message.timestamp.utcoffset().total_seconds() == 0
+        assert len(message.timestamp.text) > len("2020-01-01T00:00:00.000000Z") or message.timestamp.nanosecond == 0
+
+
+async def test_a_missing_stream_is_a_delivery_error(js):
+    with pytest.raises(DeliveryError) as info:
+        await read(js, "NO_SUCH_STREAM")
+    assert info.value.code == "delivery-failed"
+
+
+async def test_a_stream_that_goes_away_is_a_delivery_error(js, subject):
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject])
+    for _ in range(1000):
+        await js.publish(subject, b"")
+    batches = read_stream(js, name, batch_size=1)
+    await anext(batches)
+    await js.delete_stream(name)
+    with pytest.raises(DeliveryError):
+        async for _ in batches:
+            pass
+
+
+# --- Headers as they were stored -------------------------------------------------------------------------------------
+
+
+async def test_repeated_headers_are_kept_in_order(js, subject, stream, send_raw):
+    send_raw(subject, b"b: 1\r\na: 2\r\nB: 3\r\nb:4\r\nb: \t5 \r\n")
+    ((message),) = await read(js, stream)
+    assert message.headers == [("b", "1"), ("a", "2"), ("B", "3"), ("b", "4"), ("b", "5")]
+
+
+async def test_a_repeated_attribute_is_seen(js, subject, stream, send_raw):
+    """nats-py's own messages show the last value only, as if nothing were wrong."""
+    send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
+    ((message),) = await read(js, stream)
+    with pytest.raises(DecodeError) as info:
+        from_nats_message(message)
+    assert (info.value.code, info.value.attribute) == ("duplicate-attribute", "id")
+    assert from_nats_message(await js.get_last_msg(stream, subject, direct=False)).get_id()
+
+
+async def test_bytes_that_are_no_utf8_are_kept(js, subject, stream, send_raw):
+    send_raw(subject, MINIMAL + b"ce-subject: a\xc0\xa0b\xff\r\n")
+    ((message),) = await read(js, stream)
+    assert dict(message.headers)["ce-subject"].encode("utf-8", "surrogateescape") == b"a\xc0\xa0b\xff"
+    with pytest.raises(DecodeError) as info:
+        from_nats_message(message)
+    assert info.value.attribute == "subject"
+
+
+async def test_a_block_may_hold_anything(js, subject, stream, send_raw):
+    send_raw(subject, b"no colon\r\n: no name\r\n\r\nafter: the end\r\nname : x\r\nurl: http://a:1\r\n")
+    send_raw(subject, b"")
+    send_raw(subject, None, b"{}")
+    first, empty, none = await read(js, stream)
+    assert first.headers == [("", "no name"), ("after", "the end"), ("name ", "x"), ("url", "http://a:1")]
+    assert empty.headers == none.headers == []
+
+
+async def test_a_sourced_stream_adds_its_header(js, subject, stream, make_event):
+    """An event without headers of its own does not become a binary one through the header of the copy."""
+    await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
+    copy = f"{stream}_copy"
+    await js.add_stream(name=copy, sources=[StreamSource(name=stream)])
+    for _ in range(100):
+        if messages := await read(js, copy):
+            break
+        await asyncio.sleep(0.02)
+    ((message),) = messages
+    assert [name for name, _ in message.headers] == ["Nats-Stream-Source"]
+    assert from_nats_message(message).get_id() == "1"
+    await js.delete_stream(copy)
+
+
+# --- nats-py's own way to a stored message ---------------------------------------------------------------------------
+
+
+async def test_get_msg_beyond_ascii_decodes(js, subject, stream, send_raw):
+    """``js.get_msg()`` parses headers as mail, and gives objects in place of values beyond ASCII."""
+    send_raw(subject, MINIMAL + "ce-subject: Euro € 😀\r\n".encode())
+    message = await js.get_msg(stream, 1)
+    assert not isinstance(message.headers["ce-subject"], str)
+    assert message.data is None
+    assert from_nats_message(message).get_subject() == "Euro € 😀"
+
+
+async def test_a_direct_get_decodes(js, subject):
+    """The server puts headers of its own on a message that had none."""
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], allow_direct=True)
+    await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
+    message = await js.get_msg(name, 1, direct=True)
+    assert message.headers["Nats-Stream"] == name
+    assert from_nats_message(message).get_id() == "1"
+    await js.delete_stream(name)

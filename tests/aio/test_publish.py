@@ -1,0 +1,141 @@
+import asyncio
+
+import nats
+import nats.errors
+import pytest
+
+from ce_nats import ContentMode, EncodeError, from_nats_message
+from ce_nats.aio import DeliveryError, flush, publish
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.testing import NatsServer
+
+
+@pytest.fixture
+async def subscription(nc, subject):
+    return await nc.subscribe(subject)
+
+
+async def test_a_binary_event_is_headers_and_payload(nc, subject, subscription, make_event):
+    event = make_event(7, {"a": "ü"}, subject="Euro € 😀", datacontenttype="application/json")
+    await publish(nc, event, subject)
+    message = await subscription.next_msg()
+    assert message.headers == {
+        "ce-specversion": "1.0",
+        "ce-id": "event%207",
+        "ce-source": "/tests",
+        "ce-type": "com.example.test",
+        "ce-subject": "Euro%20%E2%82%AC%20%F0%9F%98%80",
+        "ce-datacontenttype": "application/json",
+    }
+    assert message.data == '{"a":"ü"}'.encode()
+    assert from_nats_message(message).get_subject() == "Euro € 😀"
+
+
+async def test_a_structured_event_is_one_header_and_json(nc, subject, subscription, make_event):
+    await publish(nc, make_event(7, b"\0\xff"), subject, mode=ContentMode.STRUCTURED)
+    message = await subscription.next_msg()
+    assert message.headers == {"Content-Type": "application/cloudevents+json"}
+    assert from_nats_message(message).get_data() == b"\0\xff"
+
+
+async def test_reply_and_further_headers_are_sent(nc, subject, subscription, make_event):
+    await publish(nc, make_event(), subject, reply="answers.here", headers={"Trace": "ä"})
+    message = await subscription.next_msg()
+    assert message.reply == "answers.here"
+    assert message.headers["Trace"] == "ä"
+
+
+async def test_the_callers_headers_are_not_changed(nc, subject, make_event):
+    headers = {"Trace": "1"}
+    await publish(nc, make_event(), subject, headers=headers)
+    assert headers == {"Trace": "1"}
+
+
+async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_event):
+    """nats-py takes one value per name from a dict; from Headers it takes all."""
+    await publish(nc, make_event(), subject, headers=[("Tag", "b"), ("tag", "c"), ("Tag", "a")])
+    await flush(nc)
+    ((message,),) = [batch async for batch in read_stream(js, stream)]
+    assert [pair for pair in message.headers if pair[0].lower() == "tag"] == [("Tag", "b"), ("tag", "c"), ("Tag", "a")]
+
+
+@pytest.mark.parametrize("value", [" x", "x ", "x\t", "\u00a0x", "x\u2003"], ids=ascii)
+async def test_a_value_that_nats_py_would_strip_is_refused(nc, subject, make_event, value):
+    with pytest.raises(EncodeError) as info:
+        await publish(nc, make_event(), subject, headers={"Trace": value})
+    assert (info.value.code, info.value.header) == ("invalid-header-value", "Trace")
+
+
+async def test_outer_spaces_of_attributes_survive(nc, subject, subscription, make_event):
+    await publish(nc, make_event(subject=" x\u00a0"), subject)
+    assert from_nats_message(await subscription.next_msg()).get_subject() == " x\u00a0"
+
+
+async def test_a_header_name_that_nats_py_refuses_is_an_encode_error(nc, subject, make_event):
+    """ADR-4 allows more characters in names than nats-py does."""
+    with pytest.raises(EncodeError) as info:
+        await publish(nc, make_event(), subject, headers={"a(b)": "1"})
+    assert (info.value.code, info.value.header) == ("invalid-header-name", "a(b)")
+
+
+async def test_a_publication_needs_a_subject(nc, make_event):
+    with pytest.raises(EncodeError) as info:
+        await publish(nc, make_event(), "")
+    assert info.value.code == "invalid-subject"
+
+
+async def test_a_bad_event_is_not_sent(nc, subject, subscription, make_event):
+    with pytest.raises(EncodeError):
+        await publish(nc, make_event(number=1.5, ext=1.5), subject)
+    await publish(nc, make_event(2), subject)
+    assert from_nats_message(await subscription.next_msg()).get_id() == "event 2"
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+async def test_headers_count_towards_the_largest_payload(make_event, mode):
+    """The largest message that the server takes arrives; one byte more is refused, and the connection lives on."""
+    cut = asyncio.Event()
+
+    async def on_closed() -> None:
+        cut.set()
+
+    with NatsServer(config="max_payload: 2000") as server:
+        nc = await nats.connect(server.url, allow_reconnect=False, closed_cb=on_closed, error_cb=_ignore)
+        subscription = await nc.subscribe("s")
+        size = 1500
+        with pytest.raises(EncodeError) as info:
+            while True:
+                await publish(nc, make_event(data="x" * size, datacontenttype="text/plain"), "s", mode=mode)
+                size += 1
+        assert info.value.code == "payload-too-large"
+        assert size > 1500
+        await flush(nc)
+        while subscription.pending_msgs:
+            message = await subscription.next_msg()
+        assert from_nats_message(message).get_data() == "x" * (size - 1)
+
+        # nats-py looks at the payload only. For the byte too many the server cuts the connection.
+        await nc.publish("s", message.data + b"x", headers=message.headers)
+        await asyncio.wait_for(cut.wait(), 5)
+
+
+async def _ignore(error: Exception) -> None: ...
+
+
+async def test_flush_waits_for_everything_published(nc, subject, subscription, make_event):
+    """nats-py's own flush() comes back before the server has what was published in the same go."""
+    event = make_event(data="x" * 1000, datacontenttype="text/plain")
+    await flush(nc)
+    for _ in range(500):
+        await publish(nc, event, subject)
+    await flush(nc)
+    assert subscription.pending_msgs == 500
+
+
+async def test_a_closed_connection_is_a_delivery_error(server, make_event):
+    nc = await nats.connect(server.url)
+    await nc.close()
+    with pytest.raises(DeliveryError) as info:
+        await publish(nc, make_event(), "s")
+    assert info.value.code == "delivery-failed"
+    assert isinstance(info.value.__cause__, nats.errors.ConnectionClosedError)

@@ -1,0 +1,248 @@
+"""
+The conformance vectors: ce_nats passes every one, and the files keep their own rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ce_nats import ErrorCode
+from ce_nats.conformance import (
+    Case,
+    FixtureError,
+    Result,
+    fixture_folder,
+    in_process,
+    load_cases,
+    load_requirements,
+    load_suites,
+)
+from ce_nats.conformance.answers import OPERATIONS
+from ce_nats.conformance.cases import NOT_SUITES
+from tests.vectors import cases
+
+ROOT = Path(__file__).parents[1]
+FOLDER = fixture_folder()
+SUITES = load_suites()
+CASES = load_cases()
+SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
+
+# Codes that no vector can provoke, and why.
+CODES_WITHOUT_VECTORS = {
+    ErrorCode.INVALID_MESSAGE: "is about Python objects that are no message or event at all",
+    ErrorCode.PAYLOAD_TOO_LARGE: "goes by the limit that a server announces",
+    ErrorCode.HEADERS_TOO_LARGE: "goes by the limit that a server has",
+    ErrorCode.DELIVERY_FAILED: "takes a server",
+}
+
+
+@pytest.mark.parametrize("case", cases())
+def test_case(case: Case) -> None:
+    """ce_nats answers as the vector says, error codes included."""
+    verdict = in_process(case)
+    assert verdict.result is Result.PASSED, (
+        f"{case.description}: wanted {case.outcomes}, got {verdict.got} {verdict.problem}"
+    )
+
+
+# --- The files ------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_that_of_the_checkout() -> None:
+    """The vectors under test are the checkout's, not those of some installed package."""
+    assert FOLDER == ROOT / "spec-fixtures"
+
+
+def test_every_file_is_read() -> None:
+    """Each JSON file of the folder is a suite, or one of the two that are known not to be."""
+    assert {f"{suite.name}.json" for suite in SUITES} | NOT_SUITES == {path.name for path in FOLDER.rglob("*.json")}
+
+
+@pytest.mark.parametrize("name", [suite.name for suite in SUITES])
+def test_file_keeps_to_the_schema(name: str) -> None:
+    """A fixture file is valid by schema.json."""
+    content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"), object_pairs_hook=_distinct)
+    faults = jsonschema.Draft202012Validator(SCHEMA).iter_errors(content)
+    assert [f"{_place(content, fault)}: {fault.message}" for fault in faults] == []
+
+
+def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    assert len(found) == len(members), f"a member stands twice in {members}"
+    return found
+
+
+def _place(content: Any, fault: jsonschema.ValidationError) -> str:
+    path = list(fault.absolute_path)
+    return str(content["cases"][path[1]].get("id", path)) if path[:1] == ["cases"] and len(path) > 1 else str(path)
+
+
+def test_schema_is_one() -> None:
+    """schema.json is valid JSON Schema itself, and knows the operations and error codes of ce_nats."""
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert set(SCHEMA["$defs"]["case"]["properties"]["op"]["enum"]) == set(OPERATIONS)
+    assert SCHEMA["$defs"]["errorCode"]["enum"] == [str(code) for code in ErrorCode]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"op": "percent.guess"}, id="unknown-op"),
+        pytest.param({"extra": 1}, id="unknown-member"),
+        pytest.param({"input": {"text": "a"}}, id="input-of-another-op"),
+        pytest.param({"expected": {"value": "a"}}, id="expected-of-another-op"),
+        pytest.param({"error": "invalid-utf8"}, id="expected-and-error"),
+        pytest.param({"accept": [{"error": "invalid-utf8"}, {"error": "invalid-json"}]}, id="expected-and-accept"),
+        pytest.param({"level": "must"}, id="unknown-level"),
+        pytest.param({"requirements": []}, id="no-requirement"),
+        pytest.param({"description": "x" * 91}, id="long-description"),
+    ],
+)
+def test_schema_is_strict(change: dict[str, Any]) -> None:
+    """A case with one thing wrong is not valid by schema.json."""
+    case = {
+        "id": "a",
+        "op": "percent.decode",
+        "requirements": ["NB-3.1.3.2-07"],
+        "level": "MUST",
+        "description": "a letter stays",
+        "input": {"value": "a"},
+        "expected": {"text": "a"},
+    }
+    validator = jsonschema.Draft202012Validator({"$ref": "#/$defs/case", "$defs": SCHEMA["$defs"]})
+    assert validator.is_valid(case)
+    assert not validator.is_valid(case | change)
+
+
+def test_ids_are_unique() -> None:
+    """No two cases of any files share an id."""
+    assert _repeated(case.id for case in CASES) == []
+
+
+def test_descriptions_are_unique_facts() -> None:
+    """A description says what is so, in a line of its own."""
+    assert _repeated((case.suite, case.op, case.description) for case in CASES) == []
+    style = re.compile(r"\b(should|test|tests|check that|verify)\b|^[A-Z][a-z]+s? that |\.$", re.IGNORECASE)
+    assert [case.description for case in CASES if style.search(case.description)] == []
+
+
+def test_cited_documents_are_declared() -> None:
+    """A case cites documents of its file only, and none is declared for nothing."""
+    for suite in SUITES:
+        cited = {item["doc"] for case in suite.cases for item in case.source.get("spec", [])}
+        assert cited == set(suite.documents), suite.name
+
+
+def test_documents_are_the_same_everywhere() -> None:
+    """One name stands for one version of a document, whatever file it is in."""
+    known: dict[str, Any] = {}
+    for name, document in chain.from_iterable(suite.documents.items() for suite in SUITES):
+        assert known.setdefault(name, document) == document, name
+
+
+def test_quotes_are_short() -> None:
+    """A quotation points at a passage and does not copy it."""
+    quotes = [item["quote"] for case in CASES for item in case.source.get("spec", []) if "quote" in item]
+    assert quotes
+    assert [quote for quote in quotes if len(quote.split()) >= 15] == []
+
+
+def test_flags_have_notes() -> None:
+    """Each flag is explained in its file, and each explanation is of use."""
+    for suite in SUITES:
+        assert {flag for case in suite.cases for flag in case.source.get("flags", [])} == set(suite.notes), suite.name
+
+
+def test_every_error_code_is_wanted_somewhere() -> None:
+    """Each code is the answer to some case, unless it is known why not."""
+    used = {ErrorCode(outcome["error"]) for case in CASES for outcome in case.outcomes if "error" in outcome}
+    assert set(ErrorCode) - used == set(CODES_WITHOUT_VECTORS)
+
+
+def test_every_operation_has_cases() -> None:
+    """No operation goes without a vector."""
+    assert {case.op for case in CASES} == set(OPERATIONS)
+
+
+def _repeated(values: Any) -> list[Any]:
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+# --- Requirements ---------------------------------------------------------------------------------------------------
+
+
+def test_cited_requirements_are_listed() -> None:
+    """A case cites ids of requirements.json only."""
+    listed = load_requirements()
+    assert {name for case in CASES for name in case.requirements} - set(listed) == set()
+
+
+def test_every_requirement_is_covered() -> None:
+    """Each listed requirement has a case, or a test that names it, or a reason why it can have neither."""
+    cited = {name for case in CASES for name in case.requirements}
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    named = set(re.findall(r"[A-Z][A-Z0-9]*-[A-Za-z0-9.-]*[A-Za-z0-9]", tests))
+    for one in load_requirements().values():
+        if one.covered_by == "vector":
+            assert one.id in cited, f"{one.id} has no case"
+            assert not one.reason, f"{one.id} has a case and needs no reason"
+        elif one.covered_by == "test":
+            assert one.id in named, f"{one.id} is named by no test"
+        else:
+            assert one.covered_by == "not-testable", one.id
+            assert one.reason, f"{one.id} has neither a case nor a reason"
+            assert one.id not in cited, f"{one.id} has a case after all"
+
+
+def test_own_decisions_are_not_called_rules() -> None:
+    """A case that rests on nothing but a decision of this project is UNSPECIFIED."""
+    texts = [case for case in CASES if all(name.startswith("A-") for name in case.requirements)]
+    assert [case.id for case in texts if case.level != "UNSPECIFIED"] == []
+
+
+def test_tables_of_the_readme_are_fresh() -> None:
+    """``python -m ce_nats.conformance.tables`` has nothing to change."""
+    command = [sys.executable, "-m", "ce_nats.conformance.tables", "--check"]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+# --- Loading --------------------------------------------------------------------------------------------------------
+
+
+def test_no_case_is_no_pass() -> None:
+    """Asking for cases that do not exist is an error, and so is a known failure that is no case."""
+    with pytest.raises(LookupError):
+        cases("percent-encoding", "from_nats_message")
+    with pytest.raises(FixtureError, match="no suite"):
+        cases("percent")
+    with pytest.raises(LookupError, match="known failures"):
+        cases("percent-encoding", known_failures={"no-such-case": "it was renamed"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(None, id="no-file"),
+        pytest.param('{"suite": "a", "description": "", "documents": {}, "notes": {}, "cases": []}', id="no-case"),
+        pytest.param('{"suite": "b", "description": "", "documents": {}, "notes": {}, "cases": []}', id="other-name"),
+        pytest.param('{"suite": "a"}', id="no-cases"),
+        pytest.param("[]", id="no-object"),
+        pytest.param("", id="no-json"),
+    ],
+)
+def test_empty_fixtures_are_a_failure(tmp_path: Path, content: str | None) -> None:
+    """A folder without vectors, or a file without any, does not load."""
+    if content is not None:
+        (tmp_path / "a.json").write_text(content, encoding="utf-8")
+    with pytest.raises(FixtureError):
+        load_suites(tmp_path)
