@@ -212,7 +212,8 @@ def canonical(value: object, name: str = "") -> str:
     The canonical string of a value of one of the seven types.
 
     Args:
-        value: ``bool``, ``int`` of 32 bits, ``str``, ``bytes``, aware ``datetime`` or :class:`Timestamp`. URIs are strings.
+        value: ``bool``, ``int`` of 32 bits, ``str``, ``bytes``, aware ``datetime`` or :class:`Timestamp`. URIs are
+            strings.
         name: Attribute to name in errors.
 
     Raises:
@@ -330,8 +331,9 @@ def decode_json_attribute(name: str, value: object, wanted: type | None) -> Any:
     Python value of a member of a JSON event that is not null.
 
     Raises:
-        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for a number with a fraction or
-            exponent, an array, an object, and for anything but a string in an attribute that the specification defines.
+        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for a number with a
+            fraction or exponent, an array, an object, and for anything but a string in an attribute that the
+            specification defines.
     """
     check = CORE.get(name)
     if check is not None:

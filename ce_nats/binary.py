@@ -1,8 +1,8 @@
 """
 Binary content mode: one ``ce-`` header per attribute, the data as payload.
 
-NATS binding, section 3.1. The payload's bytes are the data's bytes; an empty payload is no data, because the wire cannot
-tell the two apart.
+NATS binding, section 3.1. The payload's bytes are the data's bytes; an empty payload is no data, because the wire
+cannot tell the two apart.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Dialect(str, Enum):
     """
     Whose binary mode to read.
 
-    ``SPEC`` is the binding. ``SDK_GO`` is what sdk-go's JetStream protocol writes: header values as they stand, neither quoted nor
-    percent-encoded (decoding them would change the event's identity), and ``content-type`` for datacontenttype.
+    ``SPEC`` is the binding. ``SDK_GO`` is what sdk-go's JetStream protocol writes: header values as they stand,
+    neither quoted nor percent-encoded (decoding them would change the event's identity), and ``content-type`` for
+    datacontenttype.
     """
 
     SPEC = "spec"

@@ -36,12 +36,12 @@ def to_nats_message(
     """
     Encode an event.
 
-    The whole event is checked, because event classes let more pass than the specification does; nothing of the event or of
-    ``headers`` is changed.
+    The whole event is checked, because event classes let more pass than the specification does; nothing of the event
+    or of ``headers`` is changed.
 
     Args:
-        event: Anything with ``get_attributes()`` and ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits, ``str``,
-            ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
+        event: Anything with ``get_attributes()`` and ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
+            ``str``, ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
             datacontenttype is JSON and gets ``application/json``.
         subject: NATS subject to publish to, or ``""``.
         mode: ``BINARY`` (attributes in headers, data as payload) or ``STRUCTURED`` (the event as JSON).
@@ -49,8 +49,8 @@ def to_nats_message(
         headers: Further headers, ``Nats-Msg-Id`` say, put behind the event's own.
 
     Raises:
-        EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then headers and
-            subjects. See :class:`~ce_nats.ErrorCode`.
+        EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then
+            headers and subjects. See :class:`~ce_nats.ErrorCode`.
     """
     attributes, value = _parts(event)
     # An event that was decoded knows null from nothing.
@@ -84,16 +84,17 @@ def from_nats_message(
     """
     Decode an event.
 
-    The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON value for JSON
-    media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode is no data.
+    The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
+    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode is no data.
 
     Args:
-        message: Anything with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``, :class:`~ce_nats.NatsMessage`.
+        message: Anything with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``,
+            :class:`~ce_nats.NatsMessage`.
         mode: The content mode, where the caller knows better than :func:`~ce_nats.detect_mode`.
         dialect: ``SDK_GO`` reads header values as sdk-go writes them: as they stand.
         parse_data: False gives data as bytes, JSON text verbatim.
-        extension_types: Python types of extension attributes (``bool``, ``int``, ``str``, ``bytes``, ``datetime``), so that both modes
-            give the same value; headers carry strings only.
+        extension_types: Python types of extension attributes (``bool``, ``int``, ``str``, ``bytes``, ``datetime``),
+            so that both modes give the same value; headers carry strings only.
 
     Raises:
         DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.

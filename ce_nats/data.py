@@ -85,7 +85,8 @@ def encode_json(value: object) -> bytes:
     Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None.
 
     Raises:
-        EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes, dates, keys that are no strings.
+        EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes, dates, keys that are no
+            strings.
     """
     try:
         text = _to_json(value)
@@ -149,7 +150,8 @@ def decode(payload: bytes, content_type: str | None) -> Any:
         content_type: The event's datacontenttype, checked; None leaves the bytes alone.
 
     Raises:
-        DecodeError: ``invalid-json``, ``invalid-utf8``, ``invalid-data`` or ``unsupported-charset``, attribute ``data``.
+        DecodeError: ``invalid-json``, ``invalid-utf8``, ``invalid-data`` or ``unsupported-charset``, attribute
+            ``data``.
     """
     kind = media_type.parse(content_type) if content_type is not None else None
     if kind is None or kind.kind is DataKind.BINARY:

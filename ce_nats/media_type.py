@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["DataKind", "MediaType", "parse"]
 
-_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# RFC 2045 5.1: any CHAR but SPACE, CTLs and tspecials.
+_TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 # RFC 2045 5.1: type "/" subtype *(";" parameter). Whatever follows the first ";" is let pass: real senders leave a
 # trailing ";" or an empty parameter, and the type is clear all the same.
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})[ \t]*(;.*)?", re.DOTALL)

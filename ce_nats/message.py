@@ -176,8 +176,8 @@ def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]
         values = list(plain.values())
         if set(map(type, plain)) <= _ONLY_STRINGS and set(map(type, values)) <= _ONLY_STRINGS:
             return tuple(plain), values
-    names, values = tuple(zip(*header_pairs(headers))) or ((), ())
-    return names, values
+    pairs = header_pairs(headers)
+    return tuple(name for name, _ in pairs), [value for _, value in pairs]
 
 
 def header_pairs(headers: HeadersLike) -> list[tuple[str, str]]:
@@ -220,7 +220,7 @@ def check_subject(subject: str, fault: type[CeNatsError] = EncodeError) -> None:
     Raises:
         fault: ``invalid-subject``.
     """
-    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
+    if subject.__class__ is not str or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
         raise fault(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
 
 

@@ -52,7 +52,7 @@ def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> byte
         has_data: False leaves the data out; a value of None is a JSON null otherwise.
 
     Raises:
-        EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data`` or ``unsupported-charset``.
+        EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data``.
     """
     shape = shapes.find(tuple(attributes))
     envelope = shapes.encode_members(shape, attributes.values()) if shape is not None else None
@@ -74,7 +74,7 @@ def _data_member(value: object, content_type: str | None) -> object:
     kind = media_type.parse(content_type) if content_type is not None else None
     if kind is None or kind.kind is DataKind.JSON:
         # "stored directly as a JSON value", not as text that holds JSON
-        return msgspec.Raw(data.encode(value, content_type))
+        return msgspec.Raw(data.encode_json(value))
     return data.check_text(value, kind)
 
 

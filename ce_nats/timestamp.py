@@ -23,8 +23,8 @@ _DATE_TIME: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
     r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
-# What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form is
-# looked at first.
+# What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form
+# is looked at first.
 _COMMON: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )

