@@ -110,8 +110,8 @@ def encode_json(value: object) -> bytes:
 def _is_flat(value: object) -> bool:
     return (
         value.__class__ is dict
-        and set(map(type, value)) == _ONLY_STRINGS
         and set(map(type, value.values())) <= _PLAIN_TYPES
+        and set(map(type, value)) <= _ONLY_STRINGS
     )
 
 

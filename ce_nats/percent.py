@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import quote
 
 from .errors import DecodeError, EncodeError, ErrorCode, preview
 
@@ -20,6 +19,8 @@ __all__ = ["decode", "encode"]
 # "The following characters MUST be percent-encoded: Space (U+0020), Double-quote (U+0022), Percent (U+0025), any
 # characters outside the printable ASCII range of U+0021-U+007E inclusive." Everything else stays as it is.
 LITERAL: Final = "".join(map(chr, range(0x21, 0x7F))).translate({0x22: None, 0x25: None})
+# Steps to encode a character: "Encode the character using UTF-8"; "encode each byte as %xy", upper-case "for values A-F".
+_ENCODED: Final = [chr(byte) if chr(byte) in LITERAL else f"%{byte:02X}" for byte in range(256)]
 _TO_ENCODE: Final = re.compile(r"[^!#$&-~]")
 
 # RFC 3986 2.1: pct-encoded = "%" HEXDIG HEXDIG
@@ -46,9 +47,10 @@ def encode(text: str) -> str:
     if not _TO_ENCODE.search(text):
         return text
     try:
-        return quote(text, safe=LITERAL)
+        utf8 = text.encode("utf-8")
     except UnicodeEncodeError:
-        return quote(join_surrogates(text), safe=LITERAL)
+        utf8 = join_surrogates(text).encode("utf-8")
+    return "".join(map(_ENCODED.__getitem__, utf8))
 
 
 def join_surrogates(text: str) -> str:

@@ -181,11 +181,12 @@ def _fewest_quotes(members: dict[str, Any], payload: bytes) -> int:
     No JSON text of them has fewer, and one that has a further member of the same name, which the dict does not show,
     has more.
     """
-    strings = sum(value.__class__ is str for value in members.values())
-    data_text = bytes(_data_text(payload)) if "data" in members else b""
-    if members.get("data").__class__ is str:
+    strings = list(map(type, members.values())).count(str)
+    if "data" not in members:
+        return 2 * (len(members) + strings)
+    if members["data"].__class__ is str:
         strings -= 1
-    return 2 * (len(members) + strings) + data_text.count(b'"')
+    return 2 * (len(members) + strings) + bytes(_data_text(payload)).count(b'"')
 
 
 def _data_text(payload: bytes) -> msgspec.Raw:

@@ -35,10 +35,10 @@ MSG_ID: Final = "Nats-Msg-Id"
 _MOST_HEADER_BYTES: Final = 2**16 - 1
 # nats-server: JSNoMessageFoundErr
 _NO_MESSAGE_FOUND: Final = 10037
-# Requests under way at a time, and what their answers may be together: the server drops a client that has more than
-# 64 MiB waiting.
+# Requests under way at a time, and what their answers may be together. The server drops a client that has more than
+# 64 MiB waiting, and counts what it is writing until all of that is written, so that answers can count twice.
 _MOST_REQUESTS: Final = 128
-_MOST_BYTES_UNDER_WAY: Final = 48 * 2**20
+_MOST_BYTES_UNDER_WAY: Final = 24 * 2**20
 _MOST_BATCH_BYTES: Final = 16 * 2**20
 
 

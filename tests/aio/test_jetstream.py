@@ -177,9 +177,12 @@ async def test_a_purged_stream_ends_at_once(js, ten):
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_any_holes_and_any_filter_give_what_is_there(nc, js, subject, stream, seed):
+async def test_any_holes_and_any_filter_give_what_is_there(nc, js, subject, seed):
     """Hundreds of messages with runs of holes, against a list that is kept beside."""
     random = Random(seed)
+    stream = subject.replace(".", "_")
+    # In memory: a file store sometimes fails to delete what it has just stored ("stream store EOF").
+    await js.add_stream(name=stream, subjects=[f"{subject}.>"], storage="memory")
     kept = {}
     for number in range(1, 401):
         kept[number] = random.choice("aab")
@@ -196,6 +199,7 @@ async def test_any_holes_and_any_filter_give_what_is_there(nc, js, subject, stre
         options = {"start": start, "end": end, "subject": f"{subject}.{letter}", "batch_size": random.randrange(1, 50)}
         expected = [n for n in kept if start <= n <= (end if end is not None else 400) and letter in ("*", kept[n])]
         assert await sequences(js, stream, **options) == expected
+    await js.delete_stream(stream)
 
 
 async def test_it_ends_where_the_stream_ended_at_the_beginning(js, ten, subject):

