@@ -14,7 +14,7 @@ help:
 	@echo "make test   all checks and all tests"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the measurements behind the README's figures"
-	@echo "make fmt    format the code"
+	@echo "make fmt    format the code, renew generated tables"
 	@echo "make build  wheel and sdist into dist/"
 	@echo "make clean  remove what the others made"
 
@@ -36,6 +36,7 @@ bench: $(INSTALLED) jdk
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m ce_nats.conformance.tables
 
 build: $(INSTALLED)
 	$(BIN)/python -m build

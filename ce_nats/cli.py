@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -23,6 +23,7 @@ from .conformance import (
     Command,
     CommandError,
     FixtureError,
+    Requirement,
     Verdict,
     answer_lines,
     in_process,
@@ -75,7 +76,7 @@ def conformance(
     such a program. The exit status is 0 where no MUST fails, 1 where one does, 2 where the program cannot be run.
     """
     try:
-        cases = load_cases(suites or ())
+        cases, requirements = load_cases(suites or ()), load_requirements()
         with _implementation(command, timeout) as ask:
             verdicts = [ask(case) for case in _shown(cases)]
     except (FixtureError, CommandError) as error:
@@ -84,7 +85,7 @@ def conformance(
     if as_json_text:
         typer.echo(json.dumps(as_json(verdicts, command or f"ce_nats {__version__}")))
     else:
-        _print_tables(verdicts, with_failures=with_failures)
+        _print_tables(verdicts, requirements, with_failures=with_failures)
     raise typer.Exit(1 if has_failed_must(verdicts) else 0)
 
 
@@ -115,10 +116,10 @@ def _shown(cases: Sequence[Case]) -> Iterable[Case]:
     return track(cases, "conformance", console=console, transient=True, disable=not console.is_terminal)
 
 
-def _print_tables(verdicts: Sequence[Verdict], *, with_failures: bool) -> None:
+def _print_tables(verdicts: Sequence[Verdict], requirements: Mapping[str, Requirement], *, with_failures: bool) -> None:
     console = Console(highlight=False)
     console.print(suite_table(verdicts))
-    if (table := requirement_table(verdicts, load_requirements())) is not None:
+    if (table := requirement_table(verdicts, requirements)) is not None:
         console.print(table)
     listed = list(failures(verdicts))
     if with_failures:

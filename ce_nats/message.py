@@ -103,6 +103,8 @@ class Headers:
     def copy(self) -> Headers:
         return self._of(list(self._pairs))
 
+    __copy__ = copy
+
     def __getitem__(self, name: str) -> str:
         for value in self._matching(name, ignore_case=False):
             return value

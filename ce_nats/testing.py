@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -147,8 +146,7 @@ class NatsServer:
         while time.monotonic() < deadline:
             if not self.is_running:
                 raise RuntimeError(f"nats-server ended before it was ready. It logged:\n{self.log}")
-            port = _port_in(directory)
-            if port and _greets(port):
+            if port := _port_in(directory):
                 self._port = port
                 return
             time.sleep(_POLL_SECONDS)
@@ -175,21 +173,16 @@ def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _port_in(directory: Path) -> int:
-    """The client port in the ports file; 0 while there is none, or only a part of it."""
+    """
+    The client port in the ports file; 0 while there is none, or only a part of it.
+
+    The server writes the file when it listens, which it does when JetStream is up.
+    """
     try:
         text = next(directory.glob("*.ports")).read_text("utf-8")
         return int(json.loads(text)["nats"][0].rpartition(":")[2])
     except (StopIteration, ValueError, LookupError):
         return 0
-
-
-def _greets(port: int) -> bool:
-    """Whether a NATS server says INFO on a port."""
-    try:
-        with socket.create_connection((_HOST, port), timeout=1.0) as connection:
-            return connection.recv(5) == b"INFO "
-    except OSError:
-        return False
 
 
 def _end(processes: list[subprocess.Popen[bytes]], *, at_once: bool = False) -> None:

@@ -132,7 +132,7 @@ def test_ids_are_unique() -> None:
 def test_descriptions_are_unique_facts() -> None:
     """A description says what is so, in a line of its own."""
     assert _repeated((case.suite, case.op, case.description) for case in CASES) == []
-    style = re.compile(r"\b(should|test|tests|check that|verify)\b|^[A-Z][a-z]+s? that |\.$", re.IGNORECASE)
+    style = re.compile(r"\b(should|tests?|checks? that|verif(y|ies)|ensures?)\b|\.$", re.IGNORECASE)
     assert [case.description for case in CASES if style.search(case.description)] == []
 
 

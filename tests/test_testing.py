@@ -74,6 +74,28 @@ def test_nothing_is_left_behind_when_the_interpreter_exits(scratch):
     assert list(scratch.iterdir()) == []
 
 
+def test_a_forked_process_does_not_stop_the_server():
+    """A fork has all finalizers of its parent, and runs them when it exits."""
+    program = """
+import os, socket, sys
+from ce_nats.testing import NatsServer
+with NatsServer() as server:
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    os.waitpid(child, 0)
+    socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
+    print("alive")
+"""
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "alive\n"
+
+
+def test_an_interrupt_from_the_keyboard_does_not_reach_the_server():
+    """It goes to the whole process group of the terminal."""
+    with NatsServer() as server:
+        assert os.getpgid(server._processes[0].pid) != os.getpgid(0)
+
+
 def test_two_servers_run_side_by_side():
     with NatsServer() as one, NatsServer() as other:
         assert one.port != other.port

@@ -48,6 +48,9 @@ _SID: Final = re.compile(r"[0-9A-Za-z]+")
 _VERSION: Final = "NATS/1.0"
 _VERSION_LINE: Final = re.compile(rb"NATS/1\.0(?: ([0-9]{3})(?:[ \t]([^\0]*))?)?")
 
+# ADR-4: "a field name followed by a colon (:), optional leading whitespace, the field value, and optional trailing
+# whitespace. No spaces are allowed between the header field name and colon." See check_header() for the characters.
+_HEADER_LINE: Final = re.compile(rb"([!-9;-~]+):([^\0\r\n]*)")
 _BARE_CR_OR_LF: Final = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 
 # The "Syntax" lines of the Client Protocol: what the arguments of an operation are, by their number.
@@ -179,18 +182,29 @@ def _decode_version_line(line: bytes) -> Status | None:
 
 
 def _decode_header_line(line: bytes) -> tuple[str, str]:
-    """Name and value of "a field name followed by a colon, optional leading whitespace, the field value"."""
+    matched = _HEADER_LINE.fullmatch(line)
+    if matched is None:
+        raise _line_fault(line)
+    name = matched[1].decode("ascii")
+    return name, _utf8(matched[2].strip(b" \t"), "the value", header=name)
+
+
+def _line_fault(line: bytes) -> DecodeError:
+    """What is wrong with a line that is no header line."""
     if line.startswith((b" ", b"\t")):
         # RFC 7230 3.2.4 would also allow to unfold; two readers that differ in that see different headers.
-        raise DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"{preview(line)} is a folded line", requirement="H4-FMT-07")
-    name_bytes, colon, value_bytes = line.partition(b":")
+        return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"{preview(line)} is a folded line", requirement="H4-FMT-07")
+    name, colon, _ = line.partition(b":")
     if not colon:
-        raise DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"there is no colon in header line {preview(line)}")
-    name = name_bytes.decode("latin-1")
-    check_header(name, "", DecodeError)
-    value = _utf8(value_bytes.strip(b" \t"), "the value", header=name)
-    check_header(name, value, DecodeError)
-    return name, value
+        return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"there is no colon in header line {preview(line)}")
+    if _HEADER_LINE.fullmatch(name + colon):
+        header = name.decode("ascii")
+        return DecodeError(ErrorCode.INVALID_HEADER_VALUE, f"the value of {preview(header)} has a NUL", header=header)
+    return DecodeError(
+        ErrorCode.INVALID_HEADER_NAME,
+        f"a header name is printable ASCII without a colon, and no space follows it: {preview(name)}",
+        header=name.decode("latin-1"),
+    )
 
 
 # --- Frames ---------------------------------------------------------------------------------------------------------

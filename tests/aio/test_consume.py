@@ -244,9 +244,11 @@ async def test_a_header_named_status_does_not_hide_a_message(nc, subject, make_e
         await publish(nc, make_event(1), subject, headers={"Status": "503"})
         await nc.publish(subject, b"not an event", headers={"Status": "503"})
         await nc.publish(subject, b"", headers={"Status": "shipped"})
-        event, text, empty = await take(received, 3)
+        await nc.publish(subject, b"", headers={"Status": "503", "ce-id": "1"})
+        event, text, empty, broken = await take(received, 4)
     assert event.event.get_id() == "event 1"
     assert (text.error.code, empty.error.code) == ("not-a-cloudevent", "not-a-cloudevent")
+    assert broken.error.code == "missing-attribute"
 
 
 async def test_of_repeated_attributes_nats_py_shows_the_last(nc, subject, send_raw):

@@ -1,0 +1,132 @@
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from ce_nats import ErrorCode, from_nats_message, to_nats_message
+from ce_nats.aio import Received
+from ce_nats.capture import StoredMessage
+from ce_nats.demo import Findings, Sample, counts, differences, outcome_of, samples
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The demonstration, run once, and the directory of its temporary files."""
+    scratch = tmp_path_factory.mktemp("scratch")
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", "ce_nats.demo"]
+    result = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=300, cwd=scratch, env=environment, check=False
+    )
+    return result, scratch
+
+
+def test_all_steps_agree(run):
+    result, _ = run
+    assert "all steps agree: sent = received = captured = exploded by Spark" in result.stdout, result.stderr
+    assert result.returncode == 0
+
+
+def test_each_step_counts_what_was_sent(run):
+    table = {}
+    for line in run[0].stdout.splitlines():
+        name, *numbers = line.split() or [""]
+        if len(numbers) == 4 and all(map(str.isdigit, numbers)):
+            table[name] = [int(number) for number in numbers]
+    expected = Counter(sample.outcome for sample in samples())
+    assert table.pop("all") == [len(samples())] * 4
+    assert table == {outcome: [count] * 4 for outcome, count in expected.items()}
+
+
+def test_one_message_is_shown_before_and_after(run):
+    assert "Z%C3%BCrich%20%E2%86%92" in run[0].stdout
+    assert 'Zürich → 東京 😀 "100 %"' in run[0].stdout
+
+
+def test_it_is_quiet_and_fits_the_terminal(run):
+    result, _ = run
+    assert result.stderr == ""
+    assert "\x1b" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_no_file_is_left(run):
+    _, scratch = run
+    assert list(scratch.iterdir()) == []
+
+
+# --- Without Spark: would it notice? ----------------------------------------------------------------------------------
+
+
+def stored(sequence: int, sample: Sample) -> StoredMessage:
+    if sample.event is None:
+        headers, data = list((sample.headers or {}).items()), sample.payload
+    else:
+        message = to_nats_message(sample.event, mode=sample.outcome)
+        headers, data = message.headers.items(), message.data
+    return StoredMessage(sample.subject, "", headers, data, "DEMO", sequence, None)
+
+
+@pytest.fixture
+def sent():
+    return samples()
+
+
+@pytest.fixture
+def findings(sent):
+    """What a run finds in which nothing goes wrong."""
+    found = Findings(captured=len(sent))
+    for sequence, sample in enumerate(sent, 1):
+        message = found.stored[sequence] = stored(sequence, sample)
+        found.received.append(Received(message, None))
+        names = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
+        attributes = from_nats_message(message).get_attributes() if sample.outcome in ("binary", "structured") else {}
+        row = {f"ce_{name}": attributes.get(name) for name in names}
+        found.rows[sequence] = {**row, "sequence": sequence, "ce_mode": None, "ce_error": sample.outcome}
+    return found
+
+
+def test_every_sample_is_what_it_says(sent):
+    for sample in sent:
+        assert outcome_of(stored(1, sample)) == sample.outcome
+    outcomes = {sample.outcome for sample in sent}
+    assert {"binary", "structured"} < outcomes
+    assert outcomes - {"binary", "structured"} <= set(ErrorCode)
+    assert len(outcomes) > 10
+
+
+def test_nothing_differs_where_nothing_is_wrong(sent, findings):
+    assert differences(sent, findings) == []
+    assert {sum(counter.values()) for counter in counts(sent, findings).values()} == {len(sent)}
+
+
+def test_a_lost_message_is_noticed(sent, findings):
+    findings.received.pop()
+    (difference,) = differences(sent, findings)
+    assert difference.startswith("received and sent differ")
+
+
+def test_a_row_too_many_is_noticed(sent, findings):
+    findings.rows[0] = findings.rows[1]
+    (difference,) = differences(sent, findings)
+    assert difference.startswith("Spark and sent differ")
+
+
+def test_a_short_file_is_noticed(sent, findings):
+    findings.captured -= 1
+    assert len(differences(sent, findings)) == 1
+
+
+def test_another_error_code_is_noticed(sent, findings):
+    row = next(row for row in findings.rows.values() if row["ce_error"] == "invalid-utf8")
+    row["ce_error"] = "invalid-json"
+    assert len(differences(sent, findings)) == 1
+
+
+def test_another_attribute_is_noticed(sent, findings):
+    row = next(row for row in findings.rows.values() if row["ce_subject"])
+    row["ce_subject"] += "x"
+    (difference,) = differences(sent, findings)
+    assert "subject" in difference

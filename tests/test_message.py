@@ -1,0 +1,420 @@
+"""
+Headers as an ordered multimap, the shapes they are taken from, and what may stand in a header or a subject.
+
+The vectors of spec-fixtures/headers.json run elsewhere.
+"""
+
+import copy
+import pickle
+from collections import OrderedDict, UserDict
+from email.parser import BytesParser
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage
+from ce_nats.message import check_header, check_subject, header_columns, header_pairs
+
+PAIRS = [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("KEY", "3")]
+
+
+@pytest.fixture
+def headers():
+    return Headers(PAIRS)
+
+
+def refused(fault, code, call, *args):
+    with pytest.raises(fault) as caught:
+        call(*args)
+    assert caught.value.code is code
+    return caught.value
+
+
+def mail(*lines):
+    """Headers as nats-py's get_msg() parses them."""
+    return dict(BytesParser().parsebytes(b"".join(line + b"\r\n" for line in lines) + b"\r\n").items())
+
+
+# --- GET, VALUES ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ignore_case", "values"),
+    [
+        ("Key", False, ["1", "3"]),
+        ("key", False, ["2"]),
+        ("kEY", False, []),
+        ("missing", False, []),
+        ("", False, []),
+        ("key", True, ["1", "2", "3", "3"]),
+        ("kEY", True, ["1", "2", "3", "3"]),
+        ("OTHER", True, ["x"]),
+        ("missing", True, []),
+    ],
+)
+def test_get_is_the_first_of_values(headers, name, ignore_case, values):
+    """In wire order, equal values included; a missing name has no values and gives the empty string."""
+    assert headers.values(name, ignore_case=ignore_case) == values
+    assert headers.get(name, ignore_case=ignore_case) == (values[0] if values else "")
+
+
+def test_values_are_a_list_of_their_own(headers):
+    headers.values("Key").append("4")
+    headers.items().clear()
+    headers.keys().clear()
+    assert headers.values("Key") == ["1", "3"]
+    assert headers.items() == PAIRS
+
+
+@pytest.mark.parametrize(("name", "other"), [("K", "\u212a"), ("ä", "Ä"), ("ss", "ß"), ("i", "İ"), ("é", "É")])
+def test_case_is_that_of_ascii(name, other):
+    """A Kelvin sign is no K, although str.lower() makes it one."""
+    headers = Headers([(other, "1")])
+    assert headers.values(name, ignore_case=True) == []
+    headers.append(name, "2", ignore_case=True)
+    assert headers.items() == [(other, "1"), (name, "2")]
+    headers.delete(name, ignore_case=True)
+    assert headers.items() == [(other, "1")]
+
+
+def test_ascii_case_is_ignored_beside_other_letters():
+    assert Headers([("äB", "1")]).get("äb", ignore_case=True) == "1"
+
+
+# --- APPEND, SET, DELETE --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ignore_case", "known_as"),
+    [
+        ("key", False, "key"),
+        ("kEY", False, "kEY"),
+        ("new", False, "new"),
+        ("kEY", True, "Key"),
+        ("KEY", True, "Key"),
+        ("Other", True, "other"),
+        ("New", True, "New"),
+    ],
+)
+def test_append(headers, name, ignore_case, known_as):
+    """At the end, as spelt; ignoring case, under the first name that matches."""
+    headers.append(name, "9", ignore_case=ignore_case)
+    assert headers.items() == [*PAIRS, (known_as, "9")]
+
+
+def test_append_repeats_equal_pairs(headers):
+    headers.append("Key", "1")
+    assert headers.values("Key") == ["1", "3", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ignore_case", "left"),
+    [
+        ("Key", False, [("other", "x"), ("key", "2"), ("KEY", "3")]),
+        ("kEY", False, PAIRS),
+        ("missing", True, PAIRS),
+        ("kEY", True, [("other", "x")]),
+    ],
+)
+def test_delete_and_set(headers, name, ignore_case, left):
+    """SET is DELETE and APPEND: the pair stands at the end, in the caller's case."""
+    changed = headers.copy()
+    changed.delete(name, ignore_case=ignore_case)
+    assert changed.items() == left
+    headers.set(name, "9", ignore_case=ignore_case)
+    assert headers.items() == [*left, (name, "9")]
+
+
+@pytest.mark.parametrize("change", ["append", "set"])
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("Key", 5, ErrorCode.INVALID_HEADER_VALUE),
+        ("Key", None, ErrorCode.INVALID_HEADER_VALUE),
+        ("Key", b"x", ErrorCode.INVALID_HEADER_VALUE),
+        (5, "x", ErrorCode.INVALID_HEADER_NAME),
+        (b"Key", "x", ErrorCode.INVALID_HEADER_NAME),
+    ],
+)
+def test_a_refused_change_changes_nothing(headers, change, name, value, code):
+    refused(DecodeError, code, getattr(headers, change), name, value)
+    assert headers.items() == PAIRS
+
+
+# --- Headers as a container -----------------------------------------------------------------------------------------
+
+
+def test_length_counts_pairs_and_iteration_names(headers):
+    assert len(headers) == 5
+    assert list(headers) == headers.keys() == ["Key", "other", "key", "KEY"]
+    assert dict(headers) == {"Key": "1", "other": "x", "key": "2", "KEY": "3"}
+
+
+def test_subscript_and_membership(headers):
+    assert headers["Key"] == "1"
+    assert "Key" in headers
+    assert "kEY" not in headers
+    assert 5 not in headers
+    with pytest.raises(KeyError):
+        headers["kEY"]
+
+
+def test_empty_headers_are_false():
+    assert not Headers()
+    assert Headers({"a": ""})
+
+
+def test_equality_is_that_of_pairs_in_order():
+    assert Headers([("a", "1"), ("b", "2")]) == Headers({"a": "1", "b": "2"})
+    assert Headers([("a", "1"), ("b", "2")]) != Headers([("b", "2"), ("a", "1")])
+    assert Headers({"a": "1"}) != Headers({"A": "1"})
+    assert Headers({"a": "1"}) != {"a": "1"}
+    with pytest.raises(TypeError):
+        hash(Headers())
+
+
+def test_a_copy_is_independent(headers):
+    for other in (headers.copy(), Headers(headers), copy.copy(headers), copy.deepcopy(headers)):
+        assert other == headers
+        other.append("new", "1")
+        assert headers.items() == PAIRS
+
+
+def test_headers_pickle(headers):
+    assert pickle.loads(pickle.dumps(headers)) == headers
+
+
+def test_repr_shows_pairs():
+    assert repr(Headers({"a": "1"})) == "Headers([('a', '1')])"
+
+
+# --- Shapes ---------------------------------------------------------------------------------------------------------
+
+TWO = [("a", "1"), ("b", "2")]
+SHAPES = [
+    pytest.param(lambda: {"a": "1", "b": "2"}, id="dict"),
+    pytest.param(lambda: OrderedDict(TWO), id="OrderedDict"),
+    pytest.param(lambda: UserDict(TWO), id="UserDict"),
+    pytest.param(lambda: MappingProxyType(dict(TWO)), id="proxy"),
+    pytest.param(lambda: {"a": ["1"], "b": ["2"]}, id="lists"),
+    pytest.param(lambda: {"a": ("1",), "b": "2"}, id="mixed"),
+    pytest.param(lambda: {"x": [], "a": ["1"], "y": (), "b": ["2"]}, id="empty-lists"),
+    pytest.param(lambda: list(TWO), id="pairs"),
+    pytest.param(lambda: tuple(TWO), id="tuple"),
+    pytest.param(lambda: [["a", "1"], ["b", "2"]], id="lists-as-pairs"),
+    pytest.param(lambda: [("a", ["1"]), ("b", ("2",))], id="pairs-of-lists"),
+    pytest.param(lambda: iter(TWO), id="iterator"),
+    pytest.param(lambda: dict(TWO).items(), id="items"),
+    pytest.param(lambda: Headers(TWO), id="Headers"),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape(shape):
+    assert Headers(shape()).items() == TWO
+    assert list(header_pairs(shape())) == TWO
+    names, values = header_columns(shape())
+    assert list(zip(names, values, strict=True)) == TWO
+    assert NatsMessage(headers=shape()).headers == Headers(TWO)
+
+
+@pytest.mark.parametrize("nothing", [None, {}, [], (), "", Headers(), {"a": []}])
+def test_no_headers(nothing):
+    assert Headers(nothing).items() == []
+    assert list(header_pairs(nothing)) == []
+    assert [list(column) for column in header_columns(nothing)] == [[], []]
+
+
+def test_lists_keep_their_order():
+    assert Headers({"a": ["2", "1", "2"], "A": "0"}).items() == [("a", "2"), ("a", "1"), ("a", "2"), ("A", "0")]
+
+
+class Text(str):
+    """A value of a class of its own, as enumerations of header names are."""
+
+    __slots__ = ()
+
+
+def test_strings_of_other_classes_are_strings():
+    assert list(header_columns({Text("a"): Text("1")})[1]) == ["1"]
+    assert Headers({Text("a"): Text("1")}) == Headers({"a": "1"})
+
+
+def test_the_source_is_not_changed():
+    source = {"a": ["1"]}
+    headers = Headers(source)
+    headers.append("a", "2")
+    assert source == {"a": ["1"]}
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        (5, ErrorCode.INVALID_HEADER_BLOCK),
+        ("text", ErrorCode.INVALID_HEADER_BLOCK),
+        (b"bytes", ErrorCode.INVALID_HEADER_BLOCK),
+        (object(), ErrorCode.INVALID_HEADER_BLOCK),
+        (["a"], ErrorCode.INVALID_HEADER_BLOCK),
+        ([("a",)], ErrorCode.INVALID_HEADER_BLOCK),
+        ([("a", "b", "c")], ErrorCode.INVALID_HEADER_BLOCK),
+        ([None], ErrorCode.INVALID_HEADER_BLOCK),
+        ({5: "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({None: "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({b"a": "x"}, ErrorCode.INVALID_HEADER_NAME),
+        ({"a": 5}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": None}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": b"x"}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": ["x", None]}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": [["x"]]}, ErrorCode.INVALID_HEADER_VALUE),
+        ({"a": {"x": "y"}}, ErrorCode.INVALID_HEADER_VALUE),
+    ],
+)
+def test_what_are_no_headers(source, code):
+    refused(DecodeError, code, Headers, source)
+    refused(DecodeError, code, header_pairs, source)
+    refused(DecodeError, code, header_columns, source)
+
+
+@settings(deadline=None)
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=3), st.lists, max_leaves=6))
+def test_arbitrary_values_as_headers(source):
+    """Headers of strings, or an error of ours."""
+    for shape in (source, {"a": source}, [("a", source)], [(source, "b")]):
+        try:
+            headers = Headers(shape)
+        except CeNatsError:
+            continue
+        assert all(isinstance(text, str) for pair in headers.items() for text in pair)
+
+
+# --- Mail headers ---------------------------------------------------------------------------------------------------
+
+
+def test_mail_headers_keep_their_bytes():
+    """A value beyond ASCII is an email.header.Header, whose str() has replaced the bytes."""
+    parsed = mail("ce-subject: Grüße € 😀".encode(), b"ce-id: 1", b"ce-long: " + "é".encode() * 500)
+    assert "Grüße" not in str(parsed["ce-subject"])
+    assert Headers(parsed).items() == [("ce-subject", "Grüße € 😀"), ("ce-id", "1"), ("ce-long", "é" * 500)]
+    assert list(header_columns(parsed)[1]) == ["Grüße € 😀", "1", "é" * 500]
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"\xc0\xa0", b"\xed\xa0\x80", b"\xe2\x82"])
+def test_mail_headers_that_are_not_utf8(value):
+    error = refused(DecodeError, ErrorCode.INVALID_UTF8, Headers, mail(b"ce-id: " + value))
+    assert error.header == "ce-id"
+
+
+def test_mail_headers_in_a_list():
+    (value,) = mail("a: ü".encode()).values()
+    assert Headers({"a": ["x", value]}).items() == [("a", "x"), ("a", "ü")]
+
+
+# --- NatsMessage ----------------------------------------------------------------------------------------------------
+
+
+def test_message_defaults():
+    message = NatsMessage()
+    assert (message.subject, message.data, message.headers, message.reply) == ("", b"", Headers(), "")
+    assert NatsMessage().headers is not message.headers
+
+
+def test_message_keeps_headers_that_are_headers():
+    headers = Headers({"a": "1"})
+    assert NatsMessage(headers=headers).headers is headers
+
+
+def test_message_refuses_what_are_no_headers():
+    refused(DecodeError, ErrorCode.INVALID_HEADER_BLOCK, lambda: NatsMessage(headers=5))
+
+
+def test_messages_compare_by_value():
+    assert NatsMessage("a", b"x", {"k": "v"}, "r") == NatsMessage("a", b"x", [("k", "v")], "r")
+    assert NatsMessage("a", b"x", {"k": "v"}, "r") != NatsMessage("a", b"x", {"K": "v"}, "r")
+
+
+# --- Names, values, subjects ----------------------------------------------------------------------------------------
+
+PRINTABLE = "".join(map(chr, range(33, 127)))
+
+
+def test_header_names_are_33_to_126_without_the_colon():
+    check_header(PRINTABLE.replace(":", ""), "")
+    for code in [*range(33), 58, *range(127, 256), 0x20AC, 0xD800, 0x1F600]:
+        for name in (chr(code), f"a{chr(code)}", f"{chr(code)}a"):
+            assert refused(EncodeError, ErrorCode.INVALID_HEADER_NAME, check_header, name, "x").header == name
+    refused(EncodeError, ErrorCode.INVALID_HEADER_NAME, check_header, "", "x")
+
+
+@pytest.mark.parametrize("value", ["", "x", " x ", "\t", "\x01\x7f", "\x0b\x0c\x85\u2028", "a: b", "ü€😀"])
+def test_header_values(value):
+    check_header("a", value)
+
+
+@pytest.mark.parametrize("value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x"])
+def test_values_that_no_header_has(value):
+    error = refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value)
+    assert error.header == "a"
+    assert "\n" not in str(error)
+    refused(DecodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value, DecodeError)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "a",
+        "a.b",
+        "FOO.BAR.BAZ",
+        "$JS.ACK.1",
+        "_INBOX.x-y_z",
+        "ü.€.😀",
+        "a:b",
+        "\xa0",
+        "a" * 10_000,
+    ],
+)
+def test_subjects(subject):
+    check_subject(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        ".",
+        "a.",
+        ".a",
+        "a..b",
+        " ",
+        "a b",
+        "a\tb",
+        "a.b\n",
+        "\r\na",
+        "a\x00",
+        "a\x7f",
+        "\ud800",
+        "*",
+        ">",
+        "a.*",
+        "*.a",
+        "a.*.b",
+        "a.>",
+        "a.>.b",
+        None,
+        5,
+        b"a",
+        ["a"],
+    ],
+)
+def test_what_is_no_subject_to_publish_to(subject):
+    refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, subject)
+    refused(DecodeError, ErrorCode.INVALID_SUBJECT, check_subject, subject, DecodeError)
+
+
+@pytest.mark.parametrize("size", [1_000_000])
+def test_large_subjects_take_linear_time(size):
+    check_subject("a." * size + "a")
+    refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, "a" * size + " ")
+    refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, "a." * size)
+    refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, "a." * size + "*")
