@@ -213,6 +213,14 @@ def check_header(name: str, value: str, fault: type[CeNatsError] = EncodeError) 
             f"the value of header {preview(name)} has a line break, a NUL or a lone surrogate: {preview(value)}",
             header=name,
         )
+    if value != value.strip(" \t"):
+        # "Field value may be preceded or followed by optional whitespace": every reader takes it for padding.
+        raise fault(
+            ErrorCode.INVALID_HEADER_VALUE,
+            f"the value of header {preview(name)} would lose its outer white space: {preview(value)}",
+            header=name,
+            requirement="H4-FMT-03",
+        )
 
 
 def check_subject(subject: str, fault: type[CeNatsError] = EncodeError) -> None:

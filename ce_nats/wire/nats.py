@@ -128,14 +128,6 @@ def encode_header_block(headers: HeadersLike) -> bytes:
     lines = [_VERSION]
     for name, value in _pairs(headers):
         check_header(name, value)
-        if value != value.strip(" \t"):
-            # "Field value may be preceded or followed by optional whitespace."
-            raise EncodeError(
-                ErrorCode.INVALID_HEADER_VALUE,
-                f"the value of header {preview(name)} would lose its outer white space: {preview(value)}",
-                header=name,
-                requirement="H4-FMT-03",
-            )
         lines.append(f"{name}: {value}")
     return "\r\n".join([*lines, "", ""]).encode("utf-8")
 
