@@ -19,7 +19,8 @@ __all__ = ["decode", "encode"]
 # "The following characters MUST be percent-encoded: Space (U+0020), Double-quote (U+0022), Percent (U+0025), any
 # characters outside the printable ASCII range of U+0021-U+007E inclusive." Everything else stays as it is.
 LITERAL: Final = "".join(map(chr, range(0x21, 0x7F))).translate({0x22: None, 0x25: None})
-# Steps to encode a character: "Encode the character using UTF-8"; "encode each byte as %xy", upper-case "for values A-F".
+# Steps to encode a character: "Encode the character using UTF-8", "encode each byte as %xy", upper-case "for values
+# A-F".
 _ENCODED: Final = [chr(byte) if chr(byte) in LITERAL else f"%{byte:02X}" for byte in range(256)]
 _TO_ENCODE: Final = re.compile(r"[^!#$&-~]")
 

@@ -347,12 +347,12 @@ def test_header_names_are_33_to_126_without_the_colon():
     refused(EncodeError, ErrorCode.INVALID_HEADER_NAME, check_header, "", "x")
 
 
-@pytest.mark.parametrize("value", ["", "x", " x ", "\t", "\x01\x7f", "\x0b\x0c\x85\u2028", "a: b", "ü€😀"])
+@pytest.mark.parametrize("value", ["", "x", "x y", "\x01\x7f", "\x0b\x0c\x85\u2028", "a: b", "ü€😀"])
 def test_header_values(value):
     check_header("a", value)
 
 
-@pytest.mark.parametrize("value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x"])
+@pytest.mark.parametrize("value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x", " x", "x\t"])
 def test_values_that_no_header_has(value):
     error = refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value)
     assert error.header == "a"
