@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Captured", "ParquetCapture", "StoredMessage", "capture"]
 
+_SURROGATE_ESCAPE: Final = re.compile("[\udc80-\udcff]")
 # A row group is what a reader holds in memory and what one Spark task reads at least.
 _ROWS_PER_GROUP: Final = 50_000
 _BYTES_PER_GROUP: Final = 64 * 2**20
@@ -59,13 +61,13 @@ class Captured:
     Attributes:
         messages: Rows.
         data_bytes: Payload bytes, uncompressed.
-        replaced_values: Header values with bytes that are no UTF-8, which a Parquet string cannot hold; they have
-            U+FFFD in their place.
+        escaped_values: Header values with bytes that are no UTF-8, which a Parquet string cannot hold; each stands as
+            ``%FF``, so that a decoder still finds what is wrong with an attribute (U+FFFD would pass for a character).
     """
 
     messages: int = 0
     data_bytes: int = 0
-    replaced_values: int = 0
+    escaped_values: int = 0
 
 
 class ParquetCapture:
@@ -126,12 +128,12 @@ class ParquetCapture:
 
     def _write_group(self) -> None:
         if self._rows:
-            table, replaced = _table(self._rows, self._schema)
+            table, escaped = _table(self._rows, self._schema)
             self._writer.write_table(table, row_group_size=len(self._rows))
             self.captured = Captured(
                 self.captured.messages + len(self._rows),
                 self.captured.data_bytes + self._row_bytes,
-                self.captured.replaced_values + replaced,
+                self.captured.escaped_values + escaped,
             )
         self._rows, self._row_bytes = [], 0
 
@@ -186,14 +188,14 @@ def _table(messages: list[StoredMessage], schema: pa.Schema) -> tuple[pa.Table, 
     try:
         return build(messages), 0
     except UnicodeEncodeError:
-        replaced = sum(value != _replaced(value) for message in messages for _, value in message.headers)
-        return build([message._replace(headers=_in_unicode(message.headers)) for message in messages]), replaced
+        escaped = sum(value != escape_bytes(value) for message in messages for _, value in message.headers)
+        return build([message._replace(headers=_in_unicode(message.headers)) for message in messages]), escaped
 
 
 def _in_unicode(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Headers with U+FFFD in place of bytes that are no UTF-8."""
-    return [(_replaced(name), _replaced(value)) for name, value in headers]
+    return [(escape_bytes(name), escape_bytes(value)) for name, value in headers]
 
 
-def _replaced(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def escape_bytes(text: str) -> str:
+    """Text with ``%FF`` in place of each byte that is no UTF-8 (a surrogate escape, PEP 383)."""
+    return _SURROGATE_ESCAPE.sub(lambda found: f"%{ord(found.group()) & 0xFF:02X}", text)

@@ -68,6 +68,14 @@ def refused(fault: type[CeNatsError], code: str, call: Callable[..., Any], *args
     return caught.value
 
 
+def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """The result and None, or None and the error of this class; any other exception is the test's failure."""
+    try:
+        return call(*args, **kwargs), None
+    except fault as error:
+        return None, error
+
+
 @contextmanager
 def without_shapes() -> Iterator[None]:
     """The codec without its fast path."""

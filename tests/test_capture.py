@@ -32,7 +32,7 @@ async def test_every_field_is_kept(tmp_path):
     path = tmp_path / "a.parquet"
     headers = [("ce-id", "1"), ("Tag", "b"), ("Tag", "a"), ("empty", "")]
     captured = await capture(batches_of([stored(2**62, headers, b"\0\xff", reply="r")], [stored(3, data=b"")]), path)
-    assert captured == Captured(messages=2, data_bytes=2, replaced_values=0)
+    assert captured == Captured(messages=2, data_bytes=2, escaped_values=0)
     time = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
     assert parquet.read_table(path).to_pylist() == [
         {
@@ -117,15 +117,15 @@ async def test_a_failure_at_the_last_row_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
+def test_bytes_that_are_no_utf8_are_escaped_and_counted(tmp_path):
     """A Parquet string is UTF-8; the other rows of the group are not touched."""
     raw = b"a\xffb".decode("utf-8", "surrogateescape")
     rows = [stored(1, [("x", "ä"), ("x", raw), ("y", raw)]), stored(2, [("x", "\ufffd")])]
     with ParquetCapture(tmp_path / "a.parquet") as file:
         file.write(rows)
-    assert file.captured.replaced_values == 2
+    assert file.captured.escaped_values == 2
     first, second = parquet.read_table(tmp_path / "a.parquet")["headers"].to_pylist()
-    assert [header["value"] for header in first] == ["ä", "a\ufffdb", "a\ufffdb"]
+    assert [header["value"] for header in first] == ["ä", "a%FFb", "a%FFb"]
     assert second == [{"key": "x", "value": "\ufffd"}]
 
 

@@ -1,0 +1,130 @@
+"""
+Errors: stable codes, the rule behind each, and messages that stay short.
+"""
+
+import copy
+import json
+import pickle
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, dedup_id, from_nats_message, to_nats_message
+from ce_nats.conformance import load_requirements
+from ce_nats.errors import DeliveryError, preview
+from tests.strategies import Rude, attempt, binary_message, plain_event, structured_message
+
+FAULTS = [EncodeError, DecodeError, DeliveryError]
+LONG = "x" * 100_000
+
+
+def test_the_family() -> None:
+    """What callers catch: two of the three are ValueErrors."""
+    assert all(issubclass(fault, CeNatsError) for fault in FAULTS)
+    assert [issubclass(fault, ValueError) for fault in FAULTS] == [True, True, False]
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_codes_are_plain_words(code: ErrorCode) -> None:
+    """A code is its kebab-case string, in JSON, in a format and in a comparison."""
+    assert re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", code.value)
+    assert code == code.value == str(code) == f"{code}"
+    assert json.dumps(code) == f'"{code.value}"'
+    assert code.name.lower().replace("_", "-") == code.value
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_rules_exist(code: ErrorCode) -> None:
+    """The requirement that a code names is one of the documented ones."""
+    requirement = DecodeError(code, "m").requirement
+    assert requirement is None or requirement in load_requirements()
+
+
+@pytest.mark.parametrize("name", ["id", "source", "type", "specversion", "subject", "dataschema", "time"])
+def test_empty_attributes_name_their_own_rule(name: str) -> None:
+    """Each attribute that must not be empty has a requirement of its own."""
+    error = DecodeError(ErrorCode.EMPTY_ATTRIBUTE, "m", attribute=name)
+    assert error.requirement in load_requirements()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_errors_travel(fault: type[CeNatsError]) -> None:
+    """Spark's workers pickle them; nothing is lost."""
+    error = fault(ErrorCode.INVALID_URI, "what", attribute="a", header="ce-a", requirement="CE-AT-DS-02")
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(other) is fault
+        assert vars(other) == vars(error)
+        assert str(other) == str(error) == "invalid-uri: what"
+
+
+def test_codes_can_be_given_as_strings() -> None:
+    """A code read back from JSON is the code; an unknown one is a mistake."""
+    assert DecodeError("invalid-uri", "m").code is ErrorCode.INVALID_URI  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no-such-code"):
+        DecodeError("no-such-code", "m")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10**6, b"x" * 10**6, "\r\n\0\ud800" * 100, list(range(10**5)), Rude(), 10**5000],
+    ids=["long text", "long bytes", "controls", "long list", "no repr", "many digits"],
+)
+def test_previews_are_one_short_line(value: object) -> None:
+    """Whatever a peer sends or a caller holds, its preview is printable and short."""
+    text = preview(value)
+    assert 0 < len(text) <= 63
+    assert text.isprintable()
+
+
+STRUCTURED = '{"specversion":"1.0","id":"1","source":"/s","type":"t",%s}'
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: from_nats_message(binary_message(type="%" + LONG)),
+        lambda: from_nats_message(binary_message(type='"' + LONG)),
+        lambda: from_nats_message(binary_message(time=LONG)),
+        lambda: from_nats_message(binary_message(datacontenttype=LONG)),
+        lambda: from_nats_message(binary_message(dataschema=LONG)),
+        lambda: from_nats_message(binary_message(specversion=LONG)),
+        lambda: from_nats_message(binary_message(datacontenttype=f"text/plain;charset={LONG}")),
+        lambda: from_nats_message(binary_message(**{LONG + "_": "a"})),
+        lambda: from_nats_message(binary_message(**{LONG: "%00"})),
+        lambda: from_nats_message(binary_message(x="1"), extension_types={"x": type(LONG, (), {})}),
+        lambda: from_nats_message(structured_message((STRUCTURED % f'"{LONG}":[]').encode())),
+        lambda: from_nats_message(structured_message((STRUCTURED % f'"{LONG}":1e9').encode())),
+        lambda: from_nats_message(structured_message((STRUCTURED % f'"x":["{LONG}"]').encode())),
+        lambda: from_nats_message(structured_message((STRUCTURED % f'"{LONG}":1,"{LONG}":2').encode())),
+        lambda: from_nats_message(structured_message(f'"{LONG}"'.encode())),
+        lambda: from_nats_message(SimpleNamespace(data=b"", headers={"Status": LONG})),
+        lambda: from_nats_message(SimpleNamespace(data=b"", headers={LONG: 5})),
+        lambda: from_nats_message(
+            SimpleNamespace(data=b"", headers={"Content-Type": f"application/cloudevents+{LONG}"})
+        ),
+        lambda: from_nats_message(SimpleNamespace(data=LONG, headers={})),
+        lambda: to_nats_message(plain_event(**{LONG: 1.5})),
+        lambda: to_nats_message(plain_event(x=[LONG])),
+        lambda: to_nats_message(plain_event({"a": {LONG}})),
+        lambda: to_nats_message(plain_event({("a" * 1000, LONG): 1})),
+        lambda: to_nats_message(plain_event(), LONG + " "),
+        lambda: to_nats_message(plain_event(), headers={LONG + " ": "a"}),
+        lambda: to_nats_message(plain_event(), headers={LONG: "\n" + LONG}),
+        lambda: to_nats_message(plain_event(), headers={"ce-" + LONG: "a"}),
+        lambda: dedup_id(plain_event(source="\0" + LONG)),
+    ],
+)
+def test_messages_are_short(call: Callable[[], Any]) -> None:
+    """No message holds the payload, or all of what a peer sent: logs are no place for megabytes."""
+    _, error = attempt(CeNatsError, call)
+    assert error is not None
+    assert len(str(error)) < 400
+
+
+def test_causes_are_kept() -> None:
+    """What the standard library said stands behind the error."""
+    _, error = attempt(DecodeError, from_nats_message, structured_message(b"\xff"))
+    assert isinstance(error.__cause__, ValueError)

@@ -1,0 +1,138 @@
+"""
+The public names, their signatures, and what importing them costs.
+"""
+
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import ce_nats
+from ce_nats import percent
+from ce_nats.wire import nats
+
+PUBLIC = {
+    *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
+    *("ContentMode", "Dialect", "NatsMessage", "Headers", "Timestamp"),
+    *("CeNatsError", "EncodeError", "DecodeError", "ErrorCode", "__version__"),
+}
+# Modules that need an extra to be imported.
+OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.spark", "ce_nats.aio.stan", "ce_nats.wire.stan")
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(ce_nats.__path__, "ce_nats.")
+    if not module.name.startswith(OPTIONAL) and not module.name.endswith("__main__")
+)
+
+
+def test_public_names() -> None:
+    """What the package offers, no more and no less."""
+    assert set(ce_nats.__all__) == PUBLIC
+    assert ce_nats.__version__.count(".") >= 1
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_true(name: str) -> None:
+    """A module's __all__ is sorted, without repeats, and holds names that exist."""
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", [])
+    assert len(set(names)) == len(names)
+    assert [one for one in names if not hasattr(module, one)] == []
+
+
+def test_modules_were_found() -> None:
+    """The walk saw the codec."""
+    assert {"ce_nats.percent", "ce_nats.binding", "ce_nats.wire.nats", "ce_nats.aio.publish"} <= set(MODULES)
+
+
+@pytest.mark.parametrize(
+    ("function", "signature"),
+    [
+        (ce_nats.to_nats_message, "(event, subject='', *, mode=BINARY, reply='', headers=None)"),
+        (
+            ce_nats.from_nats_message,
+            "(message, *, mode=None, dialect=SPEC, parse_data=True, extension_types=None)",
+        ),
+        (ce_nats.detect_mode, "(message)"),
+        (ce_nats.dedup_id, "(event)"),
+        (percent.encode, "(text)"),
+        (percent.decode, "(value)"),
+        (ce_nats.Headers.get, "(self, name, *, ignore_case=False)"),
+        (ce_nats.Headers.values, "(self, name, *, ignore_case=False)"),
+        (ce_nats.Headers.append, "(self, name, value, *, ignore_case=False)"),
+        (ce_nats.Headers.set, "(self, name, value, *, ignore_case=False)"),
+        (ce_nats.Headers.delete, "(self, name, *, ignore_case=False)"),
+        (ce_nats.Headers.items, "(self)"),
+        (nats.encode_header_block, "(headers)"),
+        (nats.decode_header_block, "(block)"),
+        (nats.encode_hpub, "(subject, payload, headers, *, reply='')"),
+        (nats.encode_hmsg, "(subject, sid, payload, headers, *, reply='')"),
+        (nats.FrameReader.feed, "(self, data)"),
+    ],
+)
+def test_signatures(function: Any, signature: str) -> None:
+    """Names, order, kinds and defaults of parameters are what callers rely on."""
+    assert _plain(function) == signature
+
+
+def _plain(function: Any) -> str:
+    parameters = [
+        parameter.replace(annotation=parameter.empty, default=_Shown.of(parameter.default))
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    return str(inspect.Signature(parameters))
+
+
+class _Shown:
+    """A default that prints as the name of its enum member."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @classmethod
+    def of(cls, default: Any) -> Any:
+        return cls(default.name) if hasattr(default, "name") else default
+
+
+def test_frames_can_be_decoded_in_one_call() -> None:
+    """Further options of decode_frames() have defaults."""
+    assert next(iter(inspect.signature(nats.decode_frames).parameters)) == "data"
+    assert nats.decode_frames(b"") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "members"),
+    [
+        ("ContentMode", {"binary", "structured"}),
+        ("Dialect", {"spec", "sdk-go"}),
+    ],
+)
+def test_enums_are_strings(name: str, members: set[str]) -> None:
+    """Command lines and fixtures give and take the values."""
+    enum = getattr(ce_nats, name)
+    assert {str(member) for member in enum} == members
+    assert all(enum(value) == value for value in members)
+
+
+@pytest.mark.parametrize(
+    ("statement", "forbidden"),
+    [
+        ("import ce_nats", {"pyspark", "typer", "rich", "nats", "jsonschema", "pyarrow", "google.protobuf", "asyncio"}),
+        ("import ce_nats.wire.nats", {"pyspark", "typer", "rich", "nats", "asyncio"}),
+        ("import ce_nats.aio", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf"}),
+    ],
+)
+def test_imports_are_light(statement: str, forbidden: set[str]) -> None:
+    """In a fresh interpreter, importing the codec loads neither a network client nor Spark nor the CLI's libraries."""
+    code = f"{statement}; import json, sys; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert "ce_nats.binding" in loaded
+    assert forbidden & set(loaded) == set()

@@ -1,0 +1,39 @@
+"""The wheel, installed alone into an environment of its own, is all that a user needs."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = """
+import sys
+from cloudevents.core.v1.event import CloudEvent
+import ce_nats
+assert "pyspark" not in sys.modules and "typer" not in sys.modules
+event = CloudEvent({"source": "/s", "type": "t", "subject": "\\u20ac"}, {"a": 1})
+received = ce_nats.from_nats_message(ce_nats.to_nats_message(event, "a"))
+assert received.get_subject() == "\\u20ac" and received.get_data() == {"a": 1}
+print(ce_nats.__file__, ce_nats.__version__)
+"""
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_built_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("ce_nats-*.whl")
+    assert list(tmp_path.glob("ce_nats-*.tar.gz"))
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]", cwd=tmp_path)
+    assert str(tmp_path / "env") in run(python, "-c", PROGRAM, cwd=tmp_path)
+    table = run(tmp_path / "env" / "bin" / "ce-nats", "conformance", cwd=tmp_path)
+    assert "percent-encoding" in table
+    (typed,) = (tmp_path / "env").glob("lib/*/site-packages/ce_nats/py.typed")
+    assert typed.is_file()
