@@ -8,6 +8,7 @@ since a busy machine is no fault; ``HYPOTHESIS_PROFILE=thorough`` runs twenty ti
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -263,6 +264,31 @@ def extension_types(event: Event) -> dict[str, type]:
     }
 
 
+def canonical_text(name: str, value: Any) -> str:
+    """The canonical string of an attribute, worked out without the codec."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, Timestamp):
+        return str(value)
+    if isinstance(value, datetime):
+        text = value.isoformat()
+        return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+    return str(value).upper() if name == "time" else str(value)
+
+
+def expected_attributes(event: Event) -> dict[str, Any]:
+    """What decoding gives for an event when its extensions' types are declared."""
+    expected = {
+        name: Timestamp(canonical_text(name, value)) if name == "time" or isinstance(value, datetime) else value
+        for name, value in event.attributes.items()
+    }
+    if event.data is not None and not isinstance(event.data, bytes):
+        expected.setdefault("datacontenttype", "application/json")
+    return expected
+
+
 # --- What is no event -----------------------------------------------------------------------------------------------
 
 
@@ -315,7 +341,9 @@ objects: st.SearchStrategy[Any] = st.one_of(
 def any_events(draw: st.DrawFn) -> Event:
     """Events with anything in them, most of them one or two steps away from a valid one."""
     event = draw(events())
-    names = st.one_of(st.sampled_from([*CORE, "data"]), attribute_names, any_text, objects.filter(_is_hashable))
+    names = st.one_of(
+        st.sampled_from([*CORE, "data", Colour.RED]), attribute_names, any_text, objects.filter(_is_hashable)
+    )
     attributes = event.attributes | draw(st.dictionaries(names, objects, max_size=2))
     for name in draw(st.sets(st.sampled_from(CORE), max_size=1)):
         attributes.pop(name, None)

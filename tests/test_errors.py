@@ -79,44 +79,51 @@ def test_previews_are_one_short_line(value: object) -> None:
     assert text.isprintable()
 
 
-STRUCTURED = '{"specversion":"1.0","id":"1","source":"/s","type":"t",%s}'
+def decode_headers(payload: bytes = b"", **headers: str) -> Any:
+    return from_nats_message(binary_message(payload, **headers))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: from_nats_message(binary_message(type="%" + LONG)),
-        lambda: from_nats_message(binary_message(type='"' + LONG)),
-        lambda: from_nats_message(binary_message(time=LONG)),
-        lambda: from_nats_message(binary_message(datacontenttype=LONG)),
-        lambda: from_nats_message(binary_message(dataschema=LONG)),
-        lambda: from_nats_message(binary_message(specversion=LONG)),
-        lambda: from_nats_message(binary_message(datacontenttype=f"text/plain;charset={LONG}")),
-        lambda: from_nats_message(binary_message(**{LONG + "_": "a"})),
-        lambda: from_nats_message(binary_message(**{LONG: "%00"})),
-        lambda: from_nats_message(binary_message(x="1"), extension_types={"x": type(LONG, (), {})}),
-        lambda: from_nats_message(structured_message((STRUCTURED % f'"{LONG}":[]').encode())),
-        lambda: from_nats_message(structured_message((STRUCTURED % f'"{LONG}":1e9').encode())),
-        lambda: from_nats_message(structured_message((STRUCTURED % f'"x":["{LONG}"]').encode())),
-        lambda: from_nats_message(structured_message((STRUCTURED % f'"{LONG}":1,"{LONG}":2').encode())),
-        lambda: from_nats_message(structured_message(f'"{LONG}"'.encode())),
-        lambda: from_nats_message(SimpleNamespace(data=b"", headers={"Status": LONG})),
-        lambda: from_nats_message(SimpleNamespace(data=b"", headers={LONG: 5})),
-        lambda: from_nats_message(
-            SimpleNamespace(data=b"", headers={"Content-Type": f"application/cloudevents+{LONG}"})
-        ),
-        lambda: from_nats_message(SimpleNamespace(data=LONG, headers={})),
-        lambda: to_nats_message(plain_event(**{LONG: 1.5})),
-        lambda: to_nats_message(plain_event(x=[LONG])),
-        lambda: to_nats_message(plain_event({"a": {LONG}})),
-        lambda: to_nats_message(plain_event({("a" * 1000, LONG): 1})),
-        lambda: to_nats_message(plain_event(), LONG + " "),
-        lambda: to_nats_message(plain_event(), headers={LONG + " ": "a"}),
-        lambda: to_nats_message(plain_event(), headers={LONG: "\n" + LONG}),
-        lambda: to_nats_message(plain_event(), headers={"ce-" + LONG: "a"}),
-        lambda: dedup_id(plain_event(source="\0" + LONG)),
-    ],
-)
+def decode_members(members: str) -> Any:
+    start = '{"specversion":"1.0","id":"1","source":"/s","type":"t",'
+    return from_nats_message(structured_message(f"{start}{members}}}".encode()))
+
+
+def decode_other(data: Any = b"", **headers: Any) -> Any:
+    return from_nats_message(SimpleNamespace(data=data, headers=headers))
+
+
+LARGE: dict[str, Callable[[], Any]] = {
+    "escape": lambda: decode_headers(type="%" + LONG),
+    "quote": lambda: decode_headers(type='"' + LONG),
+    "time": lambda: decode_headers(time=LONG),
+    "media type": lambda: decode_headers(datacontenttype=LONG),
+    "charset": lambda: decode_headers(b"a", datacontenttype=f"text/plain;charset={LONG}"),
+    "schema": lambda: decode_headers(dataschema=LONG),
+    "specversion": lambda: decode_headers(specversion=LONG),
+    "header name": lambda: decode_headers(**{LONG + "_": "a"}),
+    "header of a long name": lambda: decode_headers(**{LONG: "%00"}),
+    "array of a long name": lambda: decode_members(f'"{LONG}":[]'),
+    "number of a long name": lambda: decode_members(f'"{LONG}":99999999999'),
+    "array": lambda: decode_members(f'"x":["{LONG}"]'),
+    "repeated member": lambda: decode_members(f'"{LONG}":1,"{LONG}":2'),
+    "no object": lambda: from_nats_message(structured_message(f'"{LONG}"'.encode())),
+    "status": lambda: decode_other(Status=LONG),
+    "header that is no text": lambda: decode_other(**{LONG: 5}),
+    "format": lambda: decode_other(**{"Content-Type": f"application/cloudevents+{LONG}"}),
+    "payload that is no bytes": lambda: decode_other(LONG),
+    "attribute of a long name": lambda: to_nats_message(plain_event(**{LONG: 1.5})),
+    "attribute": lambda: to_nats_message(plain_event(x=[LONG])),
+    "data": lambda: to_nats_message(plain_event({"a": {LONG}})),
+    "key of data": lambda: to_nats_message(plain_event({("a" * 1000, LONG): 1})),
+    "subject": lambda: to_nats_message(plain_event(), LONG + " "),
+    "name of a further header": lambda: to_nats_message(plain_event(), headers={LONG + " ": "a"}),
+    "further header": lambda: to_nats_message(plain_event(), headers={LONG: "\n" + LONG}),
+    "reserved header": lambda: to_nats_message(plain_event(), headers={"ce-" + LONG: "a"}),
+    "deduplication": lambda: dedup_id(plain_event(source="\0" + LONG)),
+}
+
+
+@pytest.mark.parametrize("call", LARGE.values(), ids=LARGE.keys())
 def test_messages_are_short(call: Callable[[], Any]) -> None:
     """No message holds the payload, or all of what a peer sent: logs are no place for megabytes."""
     _, error = attempt(CeNatsError, call)

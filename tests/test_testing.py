@@ -85,7 +85,7 @@ with NatsServer() as server:
         sys.exit()
     os.waitpid(child, 0)
     socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
-    print("alive")
+    print("alive" if "Server is ready" in server.log else "its files are gone")
 """
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "alive\n"
 

@@ -173,9 +173,7 @@ async def subscribe(
     with delivery(subject):
         subscription = await nc.subscribe(subject, queue=queue)
     await flush(nc)
-    return events(
-        subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
-    )
+    return events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
 
 
 def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:

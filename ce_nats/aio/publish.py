@@ -76,9 +76,7 @@ async def flush(nc: Client) -> None:
         await nc.flush()
 
 
-def encode(
-    event: Any, subject: str, *, mode: ContentMode, reply: str = "", headers: HeadersLike = None
-) -> NatsMessage:
+def encode(event: Any, subject: str, *, mode: ContentMode, reply: str = "", headers: HeadersLike = None) -> NatsMessage:
     """
     The message of an event, ready for nats-py.
 

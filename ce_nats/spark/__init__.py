@@ -1,0 +1,14 @@
+"""
+CloudEvents in Spark: captured NATS messages to columns.
+
+Needs the extra ``spark`` (``pip install 'ce-nats[spark]'``) and a JDK.
+"""
+
+try:
+    import pyspark as _pyspark  # noqa: F401
+except ImportError as error:
+    raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
+
+from .columns import explode_cloudevents, from_nats
+
+__all__ = ["explode_cloudevents", "from_nats"]

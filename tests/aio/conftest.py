@@ -1,6 +1,7 @@
+import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from uuid import uuid4
 
 import nats
@@ -44,6 +45,20 @@ async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
     await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory")
     yield name
     await js.delete_stream(name)
+
+
+@pytest.fixture
+def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
+    """Wait until a stream has had so many messages: a PONG says that the server has them, not that they are stored."""
+
+    async def wait(stream: str, count: int) -> None:
+        for _ in range(500):
+            if (await js.stream_info(stream)).state.last_seq >= count:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail(f"stream {stream} does not get {count} messages")
+
+    return wait
 
 
 @pytest.fixture

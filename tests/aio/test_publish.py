@@ -51,10 +51,10 @@ async def test_the_callers_headers_are_not_changed(nc, subject, make_event):
     assert headers == {"Trace": "1"}
 
 
-async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_event):
+async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_event, until_stored):
     """nats-py takes one value per name from a dict; from Headers it takes all."""
     await publish(nc, make_event(), subject, headers=[("Tag", "b"), ("tag", "c"), ("Tag", "a")])
-    await flush(nc)
+    await until_stored(stream, 1)
     ((message,),) = [batch async for batch in read_stream(js, stream)]
     assert [pair for pair in message.headers if pair[0].lower() == "tag"] == [("Tag", "b"), ("tag", "c"), ("Tag", "a")]
 

@@ -1,0 +1,476 @@
+"""
+The front door: both modes give the same event, every shape of message and event will do, and nothing of the caller's
+is touched.
+"""
+
+from collections import UserDict
+from collections.abc import Callable
+from email.header import Header
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+from cloudevents.core.v03.event import CloudEvent as CloudEventV03
+from cloudevents.core.v1.event import CloudEvent
+from cloudevents.v1.http import CloudEvent as OldCloudEvent
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from nats.aio.msg import Msg
+from nats.js.api import RawStreamMsg
+
+from ce_nats import (
+    ContentMode,
+    DecodeError,
+    EncodeError,
+    Headers,
+    NatsMessage,
+    dedup_id,
+    detect_mode,
+    from_nats_message,
+    to_nats_message,
+)
+from tests.strategies import (
+    Event,
+    any_events,
+    attempt,
+    binary_message,
+    events,
+    exact,
+    expected_attributes,
+    extension_types,
+    hostile_messages,
+    legal_text,
+    mutated_messages,
+    objects,
+    plain_event,
+    refused,
+    structured_message,
+    valid_messages,
+)
+
+MODES = ["binary", "structured"]
+
+
+def seen(event: Any) -> Any:
+    """All that a decoded event says, exactly."""
+    return exact(event.get_attributes()), exact(event.get_data()), event.has_data
+
+
+# --- There and back -------------------------------------------------------------------------------------------------
+
+
+@given(events())
+def test_both_modes_give_the_same_event(event: Event) -> None:
+    """With the types of extensions declared, nobody can tell which way an event came."""
+    types = extension_types(event)
+    binary, structured = (from_nats_message(to_nats_message(event, mode=mode), extension_types=types) for mode in MODES)
+    assert binary == structured
+    assert seen(binary) == seen(structured)
+    assert exact(binary.get_attributes()) == exact(expected_attributes(event))
+
+
+@given(st.one_of(valid_messages(), mutated_messages(), hostile_messages), st.booleans())
+def test_decoding_and_encoding_again(message: Any, parse_data: bool) -> None:
+    """In its own mode an event that was decoded is what it was: nanoseconds, offset, leap second, null, verbatim text."""
+    first, error = attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
+    assume(error is None)
+    mode = detect_mode(message)
+    again = from_nats_message(to_nats_message(first, mode=mode), parse_data=parse_data)
+    assert seen(again) == seen(_with_implied_type(first))
+
+
+@given(valid_messages(), st.sampled_from(MODES))
+def test_passing_from_mode_to_mode(message: NatsMessage, mode: str) -> None:
+    """A bridge changes nothing but the types that headers cannot tell."""
+    first = from_nats_message(message)
+    second = from_nats_message(to_nats_message(first, mode=mode), extension_types=extension_types(first))
+    assert seen(second) == seen(_with_implied_type(first))
+    payload = from_nats_message(message, parse_data=False)
+    moved = from_nats_message(to_nats_message(payload, mode=mode), parse_data=False)
+    assert moved.get_data() == payload.get_data()
+
+
+def _with_implied_type(event: Any) -> Any:
+    """Data of a JSON event without a datacontenttype is JSON, and says so when it is sent on."""
+    attributes = dict(event.get_attributes())
+    if event.has_data and event.is_json:
+        attributes.setdefault("datacontenttype", "application/json")
+    return type(event)(attributes, event.get_data(), has_data=event.has_data)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"data":null',
+        '"data":null,"datacontenttype":"application/json"',
+        '"data":""',
+        '"data":"","datacontenttype":"text/plain"',
+        '"data_base64":""',
+        '"time":"2016-12-31T23:59:60.123456789123Z"',
+        '"time":"2020-01-01T00:00:00.100-00:00"',
+        '"data":1.0,"x":-0,"y":true,"z":"\\u0022"',
+        '"data":123456789012345678901234567890',
+    ],
+)
+def test_structured_events_are_kept(members: str) -> None:
+    """What sets them apart by one detail only is still there after a round trip."""
+    text = f'{{"specversion":"1.0","id":"1","source":"/s","type":"t",{members}}}'
+    first = from_nats_message(structured_message(text.encode()))
+    again = from_nats_message(to_nats_message(first, mode="structured"))
+    assert seen(again) == seen(_with_implied_type(first))
+
+
+def test_null_and_nothing_in_both_modes() -> None:
+    """A JSON null is a payload of four letters; no data is none."""
+    null = from_nats_message(binary_message(b"null", datacontenttype="application/json"))
+    assert to_nats_message(null).data == b"null"
+    assert to_nats_message(null, mode="structured").data.endswith(b',"data":null}')
+    nothing = from_nats_message(binary_message(datacontenttype="application/json"))
+    assert to_nats_message(nothing).data == b""
+    assert b'"data' not in to_nats_message(nothing, mode="structured").data.replace(b'"datacontenttype"', b"")
+
+
+@given(any_events(), st.sampled_from(MODES))
+def test_modes_refuse_the_same_attributes(event: Event, mode: str) -> None:
+    """What is wrong with an attribute does not depend on the mode, or on asking for the deduplication id only."""
+    _, error = attempt(EncodeError, to_nats_message, event, mode=mode)
+    _, other = attempt(EncodeError, dedup_id, event)
+    if other is not None:
+        assert (error.code, error.attribute) == (other.code, other.attribute)
+    elif error is not None:
+        assert error.attribute == "data"
+
+
+@given(hostile_messages, st.sampled_from([None, *MODES]), st.dictionaries(st.just("x"), st.sampled_from([int, bytes])))
+def test_only_decode_errors(message: Any, mode: Any, types: dict[str, type]) -> None:
+    """Whatever is given as a message."""
+    attempt(DecodeError, from_nats_message, message, mode=mode, extension_types=types)
+
+
+# --- Shapes of messages ---------------------------------------------------------------------------------------------
+
+PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"), ("ce-subject", "%C3%BC")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        dict(PAIRS),
+        PAIRS,
+        tuple(PAIRS),
+        iter(PAIRS),
+        [list(pair) for pair in PAIRS],
+        {name: [value] for name, value in PAIRS},
+        {name: (value,) for name, value in PAIRS},
+        MappingProxyType(dict(PAIRS)),
+        UserDict(PAIRS),
+        Headers(PAIRS),
+        dict(PAIRS).items(),
+        {**dict(PAIRS), "ce-subject": Header("ü", "utf-8")},
+        {**dict(PAIRS), "ce-subject": "ü", "Other": ["1", "2"]},
+    ],
+    ids=lambda headers: type(headers).__name__,
+)
+def test_shapes_of_headers(headers: Any) -> None:
+    """Mappings to a string or to strings, pairs in any container, mail headers."""
+    event = from_nats_message(SimpleNamespace(headers=headers, data=b"a"))
+    assert (event.get_id(), event.get_subject(), event.get_data()) == ("1", "ü", b"a")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        NatsMessage("s", b"a", Headers(PAIRS)),
+        Msg(None, "s", "", b"a", dict(PAIRS)),  # type: ignore[arg-type]
+        RawStreamMsg("s", 1, b"a", None, dict(PAIRS)),
+        SimpleNamespace(data=bytearray(b"a"), headers=PAIRS),
+        SimpleNamespace(data=memoryview(b"a"), headers=PAIRS),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_shapes_of_messages(message: Any) -> None:
+    """nats-py's own, and anything with data and headers."""
+    event = from_nats_message(message)
+    assert (event.get_id(), event.get_data()) == ("1", b"a")
+    assert type(event.get_data()) is bytes
+
+
+def test_no_headers_and_no_data() -> None:
+    """nats-py has None for either."""
+    envelope = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}'
+    assert from_nats_message(Msg(None, "s", "", envelope, None)).get_id() == "1"  # type: ignore[arg-type]
+    event = from_nats_message(RawStreamMsg("s", 1, None, None, dict(PAIRS)))
+    assert (event.get_data(), event.has_data) == (None, False)
+    refused(DecodeError, "not-a-cloudevent", from_nats_message, RawStreamMsg("s", 1))
+
+
+@pytest.mark.parametrize("mode", [None, *MODES])
+@pytest.mark.parametrize(
+    "message", [None, 5, b"{}", "{}", {}, SimpleNamespace(headers={}), SimpleNamespace(data=b""), object]
+)
+def test_no_message(message: Any, mode: Any) -> None:
+    """What has no data or no headers is no message, whatever mode is asked for."""
+    refused(DecodeError, "invalid-message", from_nats_message, message, mode=mode)
+
+
+@pytest.mark.parametrize("payload", ["{}", 5, [1], {"a": 1}, object()])
+def test_payloads_are_bytes(payload: Any) -> None:
+    """Text is not taken for its bytes."""
+    message = SimpleNamespace(headers=PAIRS, data=payload)
+    refused(DecodeError, "invalid-message", from_nats_message, message)
+
+
+@pytest.mark.parametrize("mode", ["Binary", "", 5, [], b"binary", object()])
+def test_modes_that_are_none(mode: Any) -> None:
+    """Each direction refuses with its own error."""
+    refused(DecodeError, "invalid-message", from_nats_message, NatsMessage(headers=PAIRS), mode=mode)
+    refused(EncodeError, "invalid-message", to_nats_message, plain_event(), mode=mode)
+
+
+def test_mode_can_be_told() -> None:
+    """The caller knows better than the headers."""
+    envelope = b'{"specversion":"1.0","id":"inner","source":"/s","type":"t"}'
+    message = NatsMessage("s", envelope, PAIRS)
+    assert from_nats_message(message).get_id() == "1"
+    assert from_nats_message(message, mode="structured").get_id() == "inner"
+    error = refused(DecodeError, "missing-attribute", from_nats_message, structured_message(envelope), mode="binary")
+    assert error.attribute == "specversion"
+
+
+# --- Shapes of events -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "event",
+    [
+        CloudEvent({"id": "1", "source": "/s", "type": "t", "specversion": "1.0"}, {"a": 1}),
+        OldCloudEvent({"id": "1", "source": "/s", "type": "t"}, {"a": 1}),
+        plain_event({"a": 1}),
+        Event(MappingProxyType({"id": "1", "source": "/s", "type": "t", "specversion": "1.0"}), {"a": 1}),
+        from_nats_message(binary_message(b'{"a":1}', datacontenttype="application/json")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{type(value).__module__}.{type(value).__name__}",
+)
+def test_shapes_of_events(event: Any, mode: str) -> None:
+    """The SDK's classes, old and new, decoded events, and anything with the two methods."""
+    decoded = from_nats_message(to_nats_message(event, mode=mode))
+    assert (decoded.get_id(), decoded.get_source(), decoded.get_type()) == ("1", "/s", "t")
+    assert decoded.get_data() == {"a": 1}
+
+
+def test_events_of_version_0_3() -> None:
+    """Have other rules, and are refused instead of relabelled."""
+    event = CloudEventV03({"id": "1", "source": "/s", "type": "t", "specversion": "0.3"})
+    refused(EncodeError, "unsupported-specversion", to_nats_message, event)
+
+
+@pytest.mark.parametrize("call", [to_nats_message, dedup_id])
+@pytest.mark.parametrize("event", [None, {}, {"id": "1"}, "event", object(), plain_event])
+def test_no_event(call: Callable[..., Any], event: Any) -> None:
+    """A dict is none, and neither is a function."""
+    refused(EncodeError, "invalid-message", call, event)
+
+
+@pytest.mark.parametrize("call", [to_nats_message, dedup_id, lambda event: to_nats_message(event, mode="structured")])
+@pytest.mark.parametrize("attributes", [None, 5, [], [("id", "1")], "id", {"id"}])
+@pytest.mark.parametrize("data", [None, 1])
+def test_attributes_that_are_no_mapping(call: Callable[..., Any], attributes: Any, data: Any) -> None:
+    """An event whose get_attributes() gives something else is none."""
+    refused(EncodeError, "invalid-message", call, Event(attributes, data))
+
+
+# --- What is the caller's -------------------------------------------------------------------------------------------
+
+
+def test_the_caller_keeps_what_is_his() -> None:
+    """Neither the event's attributes nor its data nor further headers are changed, or found in the message."""
+    attributes = dict(plain_event(time="2020-01-01t00:00:00z", x=True, dataschema=None).attributes)
+    data, headers = {"a": [1]}, {"Nats-Msg-Id": ["1"]}
+    before = dict(attributes)
+    for mode in MODES:
+        message = to_nats_message(Event(attributes, data), mode=mode, headers=headers)
+        message.headers.append("x", "y")
+    assert attributes == before
+    assert list(attributes) == list(before)
+    assert (data, headers) == ({"a": [1]}, {"Nats-Msg-Id": ["1"]})
+
+
+def test_the_message_keeps_what_is_its() -> None:
+    """Decoding changes no header, and an event can be changed without a change of the message."""
+    headers = dict(PAIRS)
+    message = Msg(None, "s", "", b"a", headers)  # type: ignore[arg-type]
+    first = from_nats_message(message)
+    first.get_attributes()["id"] = "other"
+    assert headers == dict(PAIRS)
+    assert from_nats_message(message).get_id() == "1"
+    own = Headers(PAIRS)
+    to_nats_message(plain_event(), headers=Headers([("a", "b")])).headers.append("c", "d")
+    from_nats_message(NatsMessage("s", b"", own))
+    assert own.items() == PAIRS
+
+
+def test_headers_are_copied() -> None:
+    """The caller's own Headers do not grow."""
+    further = Headers([("a", "b")])
+    message = to_nats_message(plain_event(), headers=further)
+    message.headers.append("c", "d")
+    assert further.items() == [("a", "b")]
+
+
+# --- Further headers, subjects --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Nats-Msg-Id": "1", "X": "ü"},
+        [("Nats-Msg-Id", "1"), ("X", "ü")],
+        iter([("Nats-Msg-Id", "1"), ("X", "ü")]),
+        Headers([("Nats-Msg-Id", "1"), ("X", "ü")]),
+        {"Nats-Msg-Id": ["1"], "X": ("ü",)},
+    ],
+    ids=lambda headers: type(headers).__name__,
+)
+def test_further_headers(headers: Any) -> None:
+    """Stand behind the event's own, as they were given."""
+    message = to_nats_message(plain_event(), headers=headers)
+    assert message.headers.items()[4:] == [("Nats-Msg-Id", "1"), ("X", "ü")]
+    assert from_nats_message(message).get_id() == "1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "headers", "code"),
+    [
+        ("binary", {"ce-x": "1"}, "reserved-header"),
+        ("binary", {"CE-x": "1"}, "reserved-header"),
+        ("structured", {"cE-": "1"}, "reserved-header"),
+        ("structured", {"content-type": "a/b"}, "reserved-header"),
+        ("binary", {"Content-Type": "application/cloudevents+json"}, "reserved-header"),
+        ("binary", {"content-TYPE": " Application/CloudEvents;x"}, "invalid-header-value"),
+        ("binary", {"content-TYPE": "Application/CloudEvents;x"}, "reserved-header"),
+        ("binary", {"Content-Type": "application/cloudevents-batch+json"}, "reserved-header"),
+        ("binary", {"Content-Type": ["a/b", "a/b"]}, "reserved-header"),
+        ("binary", {"Content-Type": "a/b", "content-type": "a/b"}, "reserved-header"),
+        ("binary", {"a b": "1"}, "invalid-header-name"),
+        ("binary", {"a:": "1"}, "invalid-header-name"),
+        ("binary", {"": "1"}, "invalid-header-name"),
+        ("binary", {"ü": "1"}, "invalid-header-name"),
+        ("binary", {5: "1"}, "invalid-header-name"),
+        ("binary", {"a": 1}, "invalid-header-value"),
+        ("binary", {"a": None}, "invalid-header-value"),
+        ("binary", {"a": "b\r\nc: d"}, "invalid-header-value"),
+        ("binary", {"a": "\0"}, "invalid-header-value"),
+        ("binary", {"a": "\ud800"}, "invalid-header-value"),
+        ("binary", 5, "invalid-header-block"),
+        ("binary", ["a"], "invalid-header-block"),
+    ],
+)
+def test_further_headers_that_are_refused(mode: str, headers: Any, code: str) -> None:
+    """What belongs to the event, what a receiver would read as another mode, what is no header."""
+    refused(EncodeError, code, to_nats_message, plain_event(), mode=mode, headers=headers)
+
+
+def test_a_content_type_on_a_binary_event() -> None:
+    """One that names no event format is the caller's own business, and no datacontenttype."""
+    message = to_nats_message(plain_event(b"a"), headers={"Content-Type": "text/plain"})
+    assert detect_mode(message) is ContentMode.BINARY
+    assert from_nats_message(message).get_data() == b"a"
+
+
+@given(hostile_messages.filter(lambda message: hasattr(message, "headers")))
+def test_any_further_headers(message: Any) -> None:
+    """Are taken as they are, or refused; the message can be read either way."""
+    encoded, error = attempt(EncodeError, to_nats_message, plain_event(), headers=message.headers)
+    if error is None:
+        assert from_nats_message(encoded) == from_nats_message(to_nats_message(plain_event()))
+
+
+def test_subject_and_reply() -> None:
+    """Stand in the message as given; none is none."""
+    message = to_nats_message(plain_event(), "orders.eu-1.ü", reply="_INBOX.x")
+    assert (message.subject, message.reply) == ("orders.eu-1.ü", "_INBOX.x")
+    message = to_nats_message(plain_event())
+    assert (message.subject, message.reply) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "subject", ["a b", "a..b", ".a", "a.", "*", "a.>", "a\tb", "a\r\nPUB b 0", "\ud800", " ", b"a", b"", 5, 0, None, []]
+)
+def test_subjects_that_are_none(subject: Any) -> None:
+    """White space, empty tokens, wildcards, and what is no text; the same for replies."""
+    refused(EncodeError, "invalid-subject", to_nats_message, plain_event(), subject)
+    refused(EncodeError, "invalid-subject", to_nats_message, plain_event(), reply=subject)
+
+
+@given(objects, objects, objects)
+def test_any_options(subject: Any, reply: Any, headers: Any) -> None:
+    """Objects of any type as subject, reply and headers."""
+    attempt(EncodeError, to_nats_message, plain_event(), subject, reply=reply, headers=headers)
+
+
+# --- Deduplication --------------------------------------------------------------------------------------------------
+
+# Few letters, so that near misses are common.
+_near = st.one_of(
+    st.text("a|%7C: é", min_size=1, max_size=6),
+    legal_text(1),
+    st.builds("{}{}".format, st.sampled_from(["a" * 250, "a" * 126, "é" * 42, "|" * 85]), st.text("a|é", max_size=8)),
+)
+
+
+@given(_near, _near, _near, _near)
+def test_dedup_ids_differ_where_events_do(source: str, name: str, other_source: str, other_name: str) -> None:
+    """Two pairs of source and id have the same one only if they are the same pair."""
+    first = dedup_id(plain_event(source=source, id=name))
+    second = dedup_id(plain_event(source=other_source, id=other_name))
+    assert (first == second) == ((source, name) == (other_source, other_name))
+
+
+@given(_near, _near, st.integers(0, 10))
+def test_dedup_ids_where_the_border_moves(left: str, right: str, cut: int) -> None:
+    """Moving letters from the source to the id makes another event."""
+    text = left + right
+    cut = cut % (len(text) - 1) + 1
+    first, second = (dedup_id(plain_event(source=text[:at], id=text[at:])) for at in (cut, len(left)))
+    assert (first == second) == (cut == len(left))
+
+
+@given(_near, _near)
+def test_dedup_ids_are_short_words(source: str, name: str) -> None:
+    """Printable ASCII without blanks, bounded, the same whenever and wherever it is worked out."""
+    word = dedup_id(plain_event(source=source, id=name))
+    assert all("!" <= one <= "~" for one in word)
+    assert len(word) <= 256
+    message = to_nats_message(plain_event(1, id=name, source=source), headers={"Nats-Msg-Id": word})
+    assert dedup_id(from_nats_message(message)) == word
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "word"),
+    [
+        ("/s", "1", "/s|1"),
+        ("a|b", "c", "a%7Cb|c"),
+        ("a", "b|c", "a|b%7Cc"),
+        ("a%7Cb", "c", "a%257Cb|c"),
+        ("/ü", "a b", "/%C3%BC|a%20b"),
+        ("a" * 200, "b" * 55, "a" * 200 + "|" + "b" * 55),
+        ("a" * 200, "b" * 56, "sha256:09d4ef8781bbffe5fd3a4a13a36d678eb3d2c938174a19d6976d17f1ad06bdc3"),
+    ],
+)
+def test_dedup_ids(source: str, name: str, word: str) -> None:
+    """Readable while they are short, a hash beyond 256 characters."""
+    assert dedup_id(plain_event(source=source, id=name)) == word
+
+
+@given(events())
+def test_dedup_ids_go_by_source_and_id_alone(event: Event) -> None:
+    """Another time, other data, another type: the same event, sent again."""
+    attributes = event.attributes
+    assert dedup_id(event) == dedup_id(plain_event(source=attributes["source"], id=attributes["id"]))
+
+
+@given(any_events())
+def test_dedup_ids_of_any_event(event: Event) -> None:
+    """An event that cannot be sent has none."""
+    attempt(EncodeError, dedup_id, event)
