@@ -24,6 +24,7 @@ from cloudevents.core.v1.event import CloudEvent
 from . import ContentMode, DecodeError, Timestamp, detect_mode, from_nats_message
 from .aio import Received, subscribe
 from .aio import jetstream as ce_jetstream
+from .attributes import CORE, canonical
 from .capture import ParquetCapture, StoredMessage
 from .testing import NatsServer
 
@@ -194,7 +195,10 @@ def explode(spark: SparkSession, path: Path, findings: Findings) -> None:
     from .spark import explode_cloudevents
 
     rows = explode_cloudevents(spark.read.parquet(str(path))).collect()
-    findings.rows = {row["sequence"]: row.asDict(recursive=True) for row in rows}
+    for row in rows:
+        columns = findings.rows[row["sequence"]] = row.asDict(recursive=True)
+        if row["ce_time"]:  # without a zone, in that of this machine
+            columns["ce_time"] = row["ce_time"].astimezone(timezone.utc)
 
 
 @contextmanager
@@ -270,19 +274,25 @@ def differences(sent: list[Sample], findings: Findings) -> list[str]:
     if findings.captured != len(sent):
         found.append(f"the file has {findings.captured} messages, and {len(sent)} were sent")
     for sequence, message in findings.stored.items():
-        if outcome_of(message) in list(ContentMode):
-            found += _different_attributes(message, findings.rows.get(sequence, {}))
+        row = findings.rows.get(sequence, {})
+        found += [
+            f"message {sequence}: {column} is {value!r}, and for Spark {row.get(column)!r}"
+            for column, value in columns_of(message).items()
+            if value != row.get(column)
+        ]
     return found
 
 
-def _different_attributes(message: StoredMessage, row: dict[str, Any]) -> list[str]:
-    attributes = from_nats_message(message).get_attributes()
-    names = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
-    return [
-        f"message {message.sequence}: {name} is {attributes.get(name)!r}, and for Spark {row.get(f'ce_{name}')!r}"
-        for name in names
-        if attributes.get(name) != row.get(f"ce_{name}")
-    ]
+def columns_of(message: Any) -> dict[str, Any]:
+    """What Spark should have made of a message, worked out by the Python codec; nothing for a broken one."""
+    try:
+        event = from_nats_message(message, parse_data=False)
+    except DecodeError:
+        return {}
+    attributes = dict(event.get_attributes())
+    columns = {f"ce_{name}": attributes.pop(name, None) for name in CORE}
+    columns["ce_extensions"] = {name: canonical(value) for name, value in attributes.items()}
+    return columns | {"ce_data": event.get_data()}
 
 
 # --- What is shown ---------------------------------------------------------------------------------------------------
@@ -315,7 +325,7 @@ def show_columns(console: Console, findings: Findings) -> None:
     from rich.text import Text
 
     table = Table(title="exploded by Spark, a row of each kind", title_justify="left", box=box.SIMPLE_HEAD)
-    columns = {"ce_type": 15, "ce_id": 9, "ce_subject": 14, "ce_extensions": 16, "ce_mode": 10, "ce_error": 23}
+    columns = {"ce_type": 15, "ce_id": 9, "ce_subject": 11, "ce_extensions": 13, "ce_mode": 10, "ce_error": 23}
     for name, width in columns.items():
         table.add_column(name, width=width, overflow="ellipsis", no_wrap=True)
     kinds = {(row["ce_type"], row["ce_error"]): row for _, row in sorted(findings.rows.items(), reverse=True)}

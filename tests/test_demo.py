@@ -2,13 +2,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
-from ce_nats import ErrorCode, from_nats_message, to_nats_message
+from ce_nats import ErrorCode, demo, to_nats_message
 from ce_nats.aio import Received
 from ce_nats.capture import StoredMessage
-from ce_nats.demo import Findings, Sample, counts, differences, outcome_of, samples
+from ce_nats.demo import Findings, Sample, columns_of, counts, differences, outcome_of, samples
+
+
+COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +85,12 @@ def findings(sent):
     for sequence, sample in enumerate(sent, 1):
         message = found.stored[sequence] = stored(sequence, sample)
         found.received.append(Received(message, None))
-        names = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
-        attributes = from_nats_message(message).get_attributes() if sample.outcome in ("binary", "structured") else {}
-        row = {f"ce_{name}": attributes.get(name) for name in names}
-        found.rows[sequence] = {**row, "sequence": sequence, "ce_mode": None, "ce_error": sample.outcome}
+        found.rows[sequence] = {
+            "sequence": sequence,
+            "ce_mode": None,
+            "ce_error": sample.outcome,
+            **columns_of(message),
+        }
     return found
 
 
@@ -125,8 +131,38 @@ def test_another_error_code_is_noticed(sent, findings):
     assert len(differences(sent, findings)) == 1
 
 
-def test_another_attribute_is_noticed(sent, findings):
-    row = next(row for row in findings.rows.values() if row["ce_subject"])
-    row["ce_subject"] += "x"
+@pytest.mark.parametrize("column", ["ce_id", "ce_subject", "ce_time", "ce_extensions", "ce_data"])
+def test_another_value_is_noticed(sent, findings, column):
+    row = next(row for row in findings.rows.values() if row.get(column))
+    row[column] = None
     (difference,) = differences(sent, findings)
-    assert "subject" in difference
+    assert column in difference
+
+
+def test_a_disagreement_gives_exit_status_1(monkeypatch, capsys):
+    """Everything is run but Spark, in whose place a step loses a row."""
+
+    def lose_a_row(spark, path, findings):
+        for sequence, message in list(findings.stored.items())[1:]:
+            row = {"sequence": sequence, "ce_mode": None, "ce_error": outcome_of(message)}
+            findings.rows[sequence] = {**dict.fromkeys(COLUMNS), **row, **columns_of(message)}
+
+    monkeypatch.setattr(demo, "quiet_spark", lambda directory: nullcontext())
+    monkeypatch.setattr(demo, "explode", lose_a_row)
+    assert demo.main() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "NOT ALL STEPS AGREE"
+
+
+def test_all_kinds_of_values_are_compared(sent):
+    """Every column has a value in some sample, and extensions of each type are among them."""
+    columns = [columns_of(stored(1, sample)) for sample in sent]
+    assert all(any(row.get(name) for row in columns) for name in max(columns, key=len))
+    extensions = {name: text for row in columns for name, text in row.get("ce_extensions", {}).items()}
+    assert extensions == {
+        "alarm": "true",
+        "level": "-42",
+        "unit": "°C",
+        "raw": "AAH/",
+        "calibrated": "2026-01-01T12:30:00Z",
+        "traceid": "",
+    }

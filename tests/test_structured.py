@@ -140,7 +140,7 @@ _members = st.lists(
 
 @given(_members, st.randoms(use_true_random=False))
 def test_repeated_members_are_always_found(members: list[tuple[str, Any]], random: Any) -> None:
-    """However the names are escaped, whatever quotes the values hold, a name twice is refused and a name once is not."""
+    """However names are escaped, whatever quotes the values hold: a name twice is refused, a name once is not."""
     text = ",".join(f"{_spelt(name, random)}: {json.dumps(value)}" for name, value in members)
     _, error = attempt(DecodeError, from_nats_message, structured_message(f"{{{text}}}".encode()))
     names = [name for name, _ in members]

@@ -120,7 +120,9 @@ def event(attributes: Column, data: Column, mode: str) -> Column:
     values = {name: find(names, name, texts) for name in ATTRIBUTES}
     time = values["time"]
     values["time"] = F.when(time.isNotNull(), timestamp.parse(time)["value"])
-    core = F.struct(*(value.alias(name) for name, value in values.items()), timestamp.canonical(time).alias("time_text"))
+    core = F.struct(
+        *(value.alias(name) for name, value in values.items()), timestamp.canonical(time).alias("time_text")
+    )
     extensions = F.filter(attributes, lambda one: ~one["name"].isin(*ATTRIBUTES))
     return _struct(
         F.struct(

@@ -39,7 +39,8 @@ def decode(names: Column, values: Column, payload: Column, types: Mapping[str, D
     attributes = F.transform(
         F.filter(pairs, lambda pair: pair["header"].startswith(PREFIX)),
         lambda pair: F.struct(
-            F.substring(pair["header"], F.lit(_AFTER_PREFIX), F.lit(_TO_END)).alias("name"), pair["value"].alias("value")
+            F.substring(pair["header"], F.lit(_AFTER_PREFIX), F.lit(_TO_END)).alias("name"),
+            pair["value"].alias("value"),
         ),
     )
     return let(attributes, lambda found: let(_decoded(found, types), lambda decoded: _event(decoded, payload)))

@@ -112,9 +112,7 @@ def explode_cloudevents(
         error = F.when(error.isNotNull(), F.raise_error(_complaint(df, error))).otherwise(error)
     columns = {name: F.col(_EVENT)["attributes"][name] for name in ATTRIBUTES}
     columns |= {name: F.col(_EVENT)[name] for name in ("extensions", "data", "mode")} | {"error": error}
-    columns |= {
-        name: typed(F.col(_EVENT)["extensions"][name], wanted) for name, wanted in _types(extensions).items()
-    }
+    columns |= {name: typed(F.col(_EVENT)["extensions"][name], wanted) for name, wanted in _types(extensions).items()}
     return decoded.select(*df.columns, *(column.alias(prefix + name) for name, column in columns.items()))
 
 
@@ -125,11 +123,11 @@ def _event(names: Column, values: Column, payload: Column, types: Mapping[str, D
     is_empty = F.length(payload) == 0
     return let(
         modes.inspect(names, values, is_empty),
-        lambda state: F.when(state["code"].isNotNull(), fault(state["code"]))
-        .when(
-            state["mode"] == modes.BINARY, binary.decode(names, values, F.when(~is_empty, payload), types)
-        )
-        .otherwise(structured.decode(payload, state["is_marked"], types)),
+        lambda state: (
+            F.when(state["code"].isNotNull(), fault(state["code"]))
+            .when(state["mode"] == modes.BINARY, binary.decode(names, values, F.when(~is_empty, payload), types))
+            .otherwise(structured.decode(payload, state["is_marked"], types))
+        ),
     )
 
 

@@ -61,7 +61,9 @@ def _decide(content_types: Column, essence: Column, is_binary: Column, is_empty:
         (~is_structured & ~is_binary & is_empty, ErrorCode.NOT_A_CLOUDEVENT),
     )
     return F.struct(
-        F.when(error.isNull(), F.when(is_binary & ~is_structured, F.lit(BINARY)).otherwise(F.lit(STRUCTURED))).alias("mode"),
+        F.when(error.isNull(), F.when(is_binary & ~is_structured, F.lit(BINARY)).otherwise(F.lit(STRUCTURED))).alias(
+            "mode"
+        ),
         error.alias("code"),
         is_structured.alias("is_marked"),
     )

@@ -42,10 +42,7 @@ EVENT: Final = StructType(
             "attributes",
             StructType(
                 [
-                    *(
-                        StructField(name, TimestampType() if name == "time" else _TEXT)
-                        for name in ATTRIBUTES
-                    ),
+                    *(StructField(name, TimestampType() if name == "time" else _TEXT) for name in ATTRIBUTES),
                     StructField("time_text", _TEXT),
                 ]
             ),

@@ -87,15 +87,11 @@ def _checked(member: Column, types: Mapping[str, DataType]) -> Column:
 
 
 def _of_members(text: Column, members: Column) -> Column:
-    attributes = F.filter(
-        members, lambda one: ~one["name"].isin("data", _DATA_BASE64) & (one["kind"] != Kind.NULL)
-    )
+    attributes = F.filter(members, lambda one: ~one["name"].isin("data", _DATA_BASE64) & (one["kind"] != Kind.NULL))
     faults = F.filter(members["code"], lambda one: one.isNotNull())
     base64 = find(members["name"], _DATA_BASE64, members["text"])
     has_both = F.array_contains(members["name"], "data") & base64.isNotNull()
-    error = F.coalesce(
-        at(faults, 0), when_first((has_both, ErrorCode.DATA_CONFLICT)), missing(attributes["name"])
-    )
+    error = F.coalesce(at(faults, 0), when_first((has_both, ErrorCode.DATA_CONFLICT)), missing(attributes["name"]))
     return let(
         error,
         lambda error: F.when(error.isNotNull(), fault(error)).otherwise(
@@ -115,9 +111,9 @@ def _data(text: Column, members: Column, base64: Column) -> Column:
     content_type = find(names, "datacontenttype", members["text"])
     kind, value = find(names, "data", members["kind"]), find(names, "data", members["text"])
     return let(
-        F.when(kind.isNull() | content_type.isNull() | media_type.is_json(content_type), F.lit(None)).when(
-            kind != Kind.STRING, _coded(ErrorCode.INVALID_DATA)
-        ).otherwise(media_type.encode(value, content_type)),
+        F.when(kind.isNull() | content_type.isNull() | media_type.is_json(content_type), F.lit(None))
+        .when(kind != Kind.STRING, _coded(ErrorCode.INVALID_DATA))
+        .otherwise(media_type.encode(value, content_type)),
         lambda written: F.when(written.isNotNull(), written).otherwise(
             F.struct(
                 F.when(kind.isNull(), F.try_to_binary(base64, F.lit("base64")))

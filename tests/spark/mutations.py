@@ -182,7 +182,9 @@ def _structured(rng: Random) -> Message:
     is_ascii = rng.random() < 0.3
     members = [(json.dumps(name), json.dumps(value, ensure_ascii=is_ascii)) for name, value in _attributes(rng).items()]
     if rng.random() < 0.75:
-        members.append(('"data"', rng.choice((rng.choice(JSON_VALUES), '{"a":1,"b":[1,2]}', '"text"', '{"s":"it\'s \\n"}'))))
+        members.append(
+            ('"data"', rng.choice((rng.choice(JSON_VALUES), '{"a":1,"b":[1,2]}', '"text"', '{"s":"it\'s \\n"}')))
+        )
     for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
         members = rng.choice(MEMBER_CHANGES)(rng, members)
     comma, colon = rng.choice(((",", ":"), (",", ":"), (", ", ": "), (" ,\n", "\t: ")))
@@ -216,7 +218,15 @@ def _change(rng: Random, members: list[tuple[str, str]], change: Callable[[str, 
 
 def _base64(rng: Random) -> str:
     return rng.choice(
-        (json.dumps(b64encode(rng.choice((b"x", b"\xff\x00", b"{}", b""))).decode()), '"QQ"', '"Q\\u0051=="', "null", "5", '"Q-=="', '"Q\\n=="')
+        (
+            json.dumps(b64encode(rng.choice((b"x", b"\xff\x00", b"{}", b""))).decode()),
+            '"QQ"',
+            '"Q\\u0051=="',
+            "null",
+            "5",
+            '"Q-=="',
+            '"Q\\n=="',
+        )
     )
 
 

@@ -1,0 +1,132 @@
+"""The decode fixtures give the same in Spark as in Python, attribute by attribute, or the same error code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from ce_nats import DecodeError, Timestamp, from_nats_message
+from ce_nats.attributes import canonical
+from ce_nats.conformance import Case, load_cases
+from ce_nats.conformance.cases import octets, text
+from ce_nats.spark import explode_cloudevents
+
+SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"
+PYTHON_TYPES = {"Boolean": bool, "Integer": int, "String": str, "Binary": bytes, "Timestamp": datetime}
+SPARK_TYPES = {
+    "Boolean": "boolean",
+    "Integer": "int",
+    "String": "string",
+    "Binary": "binary",
+    "Timestamp": "timestamp",
+}
+CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
+
+# Where the two differ by nature, and why.
+DIFFERENT = {
+    "typed-integer-negative-zero": "the map has the text as it came, -0, whatever the typed column says",
+    "typed-binary-trailing-bits": "the map has the text as it came, AB==, whatever the typed column says",
+}
+
+
+def chosen() -> list[Case]:
+    """Cases that a row of a DataFrame can hold, read as the specification says."""
+    cases = [case for case in load_cases() if case.op == "from_nats_message"]
+    cases = [case for case in cases if "mode" not in case.input and case.input.get("dialect", "spec") == "spec"]
+    return [case for case in cases if _is_utf8(case.input.get("headers"))]
+
+
+def message(case: Case) -> tuple[list[tuple[str, str]], bytes]:
+    pairs = [(text(name), text(value)) for name, value in case.input.get("headers") or []]
+    return pairs, octets(case.input.get("data", {"text": ""}))
+
+
+def in_python(case: Case, pairs: list[tuple[str, str]], payload: bytes) -> Any:
+    types = {name: PYTHON_TYPES[wanted] for name, wanted in case.input.get("extension_types", {}).items()}
+    try:
+        return from_nats_message(SimpleNamespace(headers=pairs, data=payload), parse_data=False, extension_types=types)
+    except DecodeError as error:
+        return str(error.code)
+
+
+def test_there_are_cases() -> None:
+    assert len(chosen()) > 400
+
+
+def test_decode_fixtures(spark: SparkSession) -> None:
+    groups = defaultdict(list)
+    for case in chosen():
+        groups[tuple(sorted(case.input.get("extension_types", {}).items()))].append(case)
+    wrong = []
+    for types, cases in groups.items():
+        rows = [(case.id, *message(case)) for case in cases]
+        frame = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA)
+        exploded = explode_cloudevents(frame, extensions={name: SPARK_TYPES[wanted] for name, wanted in types})
+        found = {row["id"]: row for row in exploded.collect()}
+        for case, (_, pairs, payload) in zip(cases, rows, strict=True):
+            difference = compare(in_python(case, pairs, payload), found[case.id])
+            if bool(difference) != (case.id in DIFFERENT):
+                wrong.append(f"{case.id}: {difference or 'no longer different'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def compare(event: Any, row: Row) -> str:
+    """What differs, or nothing."""
+    if isinstance(event, str) or row["ce_error"] is not None:
+        rest = [
+            name for name in row.asDict() if name.startswith("ce_") and name != "ce_error" and row[name] is not None
+        ]
+        return "" if event == row["ce_error"] and not rest else f"{event!r} is {row['ce_error']!r} in Spark, {rest}"
+    attributes = dict(event.get_attributes())
+    time = attributes.pop("time", None)
+    for name in CORE:
+        if attributes.pop(name, None) != row[f"ce_{name}"]:
+            return f"{name} is {row[f'ce_{name}']!r} in Spark"
+    if instant(time) != micros(row["ce_time"]):
+        return f"time {time} is {row['ce_time']} in Spark"
+    extensions = {name: canonical(value) for name, value in attributes.items()}
+    if extensions != row["ce_extensions"]:
+        return f"{extensions} is {row['ce_extensions']} in Spark"
+    data = event.get_data()
+    if data != (None if row["ce_data"] is None else bytes(row["ce_data"])):
+        return f"{data!r} is {row['ce_data']!r} in Spark"
+    return ""
+
+
+def instant(time: Timestamp | None) -> int | None:
+    """Microseconds of Unix time; None where UTC leaves the years that Spark knows."""
+    if time is None:
+        return None
+    try:
+        return micros(time.astimezone(timezone.utc).replace(tzinfo=None), utc=True)
+    except OverflowError:
+        return None
+
+
+def micros(time: datetime | None, *, utc: bool = False) -> int | None:
+    if time is None:
+        return None
+    aware = time.replace(tzinfo=timezone.utc) if utc else time.astimezone(timezone.utc)
+    since = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _is_utf8(headers: Any) -> bool:
+    try:
+        for name, value in headers or []:
+            (text(name) + text(value)).encode("utf-8")
+    except UnicodeEncodeError:
+        return False  # a Python str can hold it; a string of Spark cannot
+    return True
+
+
+@pytest.mark.parametrize("mode", ["permissive", "", "DROP"])
+def test_other_modes_are_refused(spark: SparkSession, mode: str) -> None:
+    frame: DataFrame = spark.createDataFrame([], SCHEMA)
+    with pytest.raises(ValueError, match="mode is one of"):
+        explode_cloudevents(frame, mode=mode)
