@@ -114,13 +114,17 @@ class Timestamp(datetime):
         fraction = re.search(r"\.([0-9]+)", self.text)
         return int(fraction.group(1)[:9].ljust(9, "0")) if fraction else 0
 
+    # Without a time zone, after replace(tzinfo=None) say, there is no RFC 3339 text, and it is a datetime only.
+
     def __str__(self) -> str:
-        return self.text
+        return super().__str__() if self.utcoffset() is None else self.text
 
     def __repr__(self) -> str:
-        return f"Timestamp({self.text!r})"
+        return super().__repr__() if self.utcoffset() is None else f"Timestamp({self.text!r})"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        if self.utcoffset() is None:
+            return type(self), (*self.timetuple()[:6], self.microsecond)
         return type(self), (self.text,)
 
 

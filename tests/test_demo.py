@@ -11,7 +11,6 @@ from ce_nats.aio import Received
 from ce_nats.capture import StoredMessage
 from ce_nats.demo import Findings, Sample, columns_of, counts, differences, outcome_of, samples
 
-
 COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")
 
 

@@ -1,0 +1,331 @@
+"""
+Input that is meant to break a reader or to slip something past it: huge, deep, endless, or with line breaks in it.
+"""
+
+import sys
+from collections.abc import Callable
+from time import process_time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+    Headers,
+    NatsMessage,
+    Timestamp,
+    dedup_id,
+    detect_mode,
+    from_nats_message,
+    percent,
+    to_nats_message,
+)
+from ce_nats.attributes import decode_base64, decode_extension
+from ce_nats.media_type import parse
+from ce_nats.wire.nats import encode_header_block
+from tests.strategies import (
+    Event,
+    any_events,
+    attempt,
+    binary_message,
+    hostile_headers,
+    plain_event,
+    refused,
+    structured_message,
+)
+
+MODES = ["binary", "structured"]
+MILLION = 1_000_000
+START = b'{"specversion":"1.0","id":"1","source":"/s","type":"t",'
+
+
+def structured(members: bytes) -> NatsMessage:
+    return structured_message(START + members + b"}")
+
+
+# --- Size -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("%" * MILLION, "invalid-percent-escape"),
+        ("%41" * MILLION + "%", "invalid-percent-escape"),
+        ("%C0" * MILLION, "invalid-utf8"),
+        ("%E2%82" * MILLION, "invalid-utf8"),
+        ('"' * (MILLION + 1), "unterminated-quote"),
+        ('"' + "a" * MILLION, "unterminated-quote"),
+        ('"' + "\\" * MILLION, "unterminated-quote"),
+        ('"' + "\\" * (MILLION + 1), "unterminated-quote"),
+        ('"' + '\\"' * MILLION, "unterminated-quote"),
+        ('""' * MILLION + '"', "unterminated-quote"),
+        ("\ud800" * MILLION, "invalid-utf8"),
+        ("a" * MILLION + "%00", "invalid-character"),
+    ],
+    ids=lambda value: value if len(value) < 30 else f"{value[:4]!a} and more",
+)
+def test_a_megabyte_of_header(value: str, code: str) -> None:
+    """Is refused for what it is."""
+    assert refused(DecodeError, code, from_nats_message, binary_message(x=value)).attribute == "x"
+
+
+@pytest.mark.parametrize("value", ['"' * MILLION, "\\" * MILLION, '"\\""' * 300_000, "%41" * 300_000, "ü" * MILLION])
+def test_a_megabyte_that_is_right(value: str) -> None:
+    """Quotes in pairs, backslashes, escapes: size alone is no fault."""
+    from_nats_message(binary_message(x=value))
+    event = plain_event(x=value)
+    assert from_nats_message(to_nats_message(event)).get_extension("x") == value
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        (b'"data":' + b"[" * 100_000 + b"]" * 100_000, "invalid-json"),
+        (b'"data":' + b"[" * 100_000, "invalid-json"),
+        (b'"data":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "invalid-json"),
+        (b'"x":' + b"[" * 100_000 + b"]" * 100_000, "invalid-json"),
+        (b'"data":' + b"9" * 100_000, "invalid-json"),
+        (b'"x":' + b"9" * 100_000, "invalid-json"),
+        (b'"data":1e' + b"9" * 100_000, "invalid-json"),
+        (b'"x":"' + b"a" * MILLION, "invalid-json"),
+        (b'"x":"' + b"\\" * MILLION + b'"', "invalid-json"),
+        (b'"' + b"X" * MILLION + b'":1', "invalid-attribute-name"),
+        (b'"data_base64":"' + b"A" * (MILLION + 1) + b'"', "invalid-base64"),
+        (b'"time":"2020-01-01T00:00:00.' + b"1" * MILLION + b'"', "invalid-timestamp"),
+        (b",".join(b'"x%d":1' % number for number in range(100_000)) + b',"x7":1', "duplicate-attribute"),
+        (b'"x":1,' * 100_000 + b'"x":1', "duplicate-attribute"),
+        (b'"datacontenttype":"' + b"a" * MILLION + b'"', "invalid-media-type"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[:12].decode() + "...",
+)
+@pytest.mark.parametrize("parse_data", [True, False])
+def test_a_large_envelope(members: bytes, code: str, parse_data: bool) -> None:
+    """Deep, long, or of many members: refused for what it is."""
+    refused(DecodeError, code, from_nats_message, structured(members), parse_data=parse_data)
+
+
+def test_large_envelopes_that_are_right() -> None:
+    """A hundred thousand extensions, digits of a fraction without end, a long base64 text."""
+    many = structured(b",".join(b'"x%d":"%d"' % (number, number) for number in range(100_000)))
+    assert len(from_nats_message(many).get_attributes()) == 100_004
+    long = structured(b'"time":"2020-01-01T00:00:00.' + b"1" * MILLION + b'Z"')
+    assert len(str(from_nats_message(long).get_time())) == MILLION + len("2020-01-01T00:00:00.Z")
+    assert len(from_nats_message(structured(b'"data_base64":"' + b"A" * MILLION + b'"')).get_data()) == 750_000
+    digits = structured(b'"data":0.' + b"3" * 100_000)
+    assert from_nats_message(digits).get_data() == 1 / 3
+    assert from_nats_message(digits, parse_data=False).get_data() == b"0." + b"3" * 100_000
+
+
+@pytest.mark.parametrize("parse_data", [True, False])
+@pytest.mark.parametrize("members", [b'"data":%b', b'"y":"\\"","data":%b', b'"data":%b,"y":"\\"","z":1'])
+def test_every_depth(members: bytes, parse_data: bool) -> None:
+    """Around the depth where the interpreter gives up, each depth is read or refused, and never crashes."""
+    results = set()
+    for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20):
+        message = structured(members % (b"[" * depth + b"]" * depth))
+        _, error = attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
+        results.add(error and error.code)
+    assert results == {None, "invalid-json"}
+
+
+def test_every_depth_of_payloads() -> None:
+    """The same for the data of binary events."""
+    results = set()
+    for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20):
+        message = binary_message(b"[" * depth + b"]" * depth, datacontenttype="a/json")
+        _, error = attempt(DecodeError, from_nats_message, message)
+        results.add(error and error.code)
+    assert results == {None, "invalid-json"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_depth_on_the_way_out(mode: str) -> None:
+    """Data that is nested too deep is refused, and what is written can be read."""
+    results = set()
+    data: Any = 1
+    for depth in range(sys.getrecursionlimit() + 20):
+        data = [data] if depth % 2 else {"a": data}
+        if depth > 200 and depth % 50 and depth < sys.getrecursionlimit() - 120:
+            continue
+        message, error = attempt(EncodeError, to_nats_message, plain_event(data), mode=mode)
+        results.add(error and error.code)
+    assert results == {None, "invalid-data"}
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    refused(EncodeError, "invalid-data", to_nats_message, plain_event(deep), mode=mode)
+
+
+def test_depth_of_64_is_read() -> None:
+    """And ten times that."""
+    for depth in (64, 500):
+        message = structured(b'"data":' + b"[" * depth + b"]" * depth)
+        assert to_nats_message(from_nats_message(message), mode="structured").data.count(b"[") == depth
+
+
+def test_many_headers() -> None:
+    """A hundred thousand of them, CloudEvents' or not, and a repeat at the very end."""
+    others = [(f"x-{number}", "1") for number in range(100_000)]
+    pairs = binary_message().headers.items()
+    assert from_nats_message(SimpleNamespace(headers=others + pairs, data=b"")).get_id() == "1"
+    many = pairs + [(f"ce-x{number}", "1") for number in range(100_000)]
+    assert len(from_nats_message(SimpleNamespace(headers=many, data=b"")).get_attributes()) == 100_004
+    message = SimpleNamespace(headers=[*many, ("CE-X7", "2")], data=b"")
+    assert refused(DecodeError, "duplicate-attribute", from_nats_message, message).header == "CE-X7"
+    types = [("Content-Type", "a/b")] * 100_000
+    refused(DecodeError, "duplicate-header", detect_mode, SimpleNamespace(headers=types, data=b""))
+
+
+# --- Time -----------------------------------------------------------------------------------------------------------
+
+BLOWN_UP: dict[str, tuple[int, Callable[[int], Callable[[], Any]]]] = {
+    "percent signs": (200_000, lambda n: lambda value="%" * n: percent.decode(value)),
+    "escapes": (200_000, lambda n: lambda value="%41" * n: percent.decode(value)),
+    "quotes": (200_000, lambda n: lambda value='""' * n + '"': percent.decode(value)),
+    "open quote": (400_000, lambda n: lambda value='"' + "a" * n: percent.decode(value)),
+    "backslashes": (400_000, lambda n: lambda value='"' + "\\" * n: percent.decode(value)),
+    "quoted pairs": (200_000, lambda n: lambda value='"' + '\\"' * n: percent.decode(value)),
+    "encoding": (400_000, lambda n: lambda value='ü "%' * n: percent.encode(value)),
+    "base64": (400_000, lambda n: lambda value="AAAA" * n + "A": decode_base64("x", value)),
+    "digits": (400_000, lambda n: lambda value="9" * n: decode_extension("x", value, int)),
+    "fraction": (400_000, lambda n: lambda value=f"2020-01-01T00:00:00.{'1' * n}": Timestamp(value)),
+    "subject": (200_000, lambda n: lambda value="a." * n: to_nats_message(plain_event(), value)),
+    "header value": (400_000, lambda n: lambda value=" a" * n: to_nats_message(plain_event(), headers={"a": value})),
+    "media type": (400_000, lambda n: lambda value="a" * n: parse(value)),
+    "parameters": (50_000, lambda n: lambda value="a/b" + ";" * n: parse(value)),
+    "quoted parameters": (50_000, lambda n: lambda value="a/b" + ';a="' * n: parse(value)),
+    "blank parameters": (3_000, lambda n: lambda value="a/b; " + " " * n: parse(value)),
+    "parameter names": (3_000, lambda n: lambda value="a/b;" + ";a " * n + " " * n: parse(value)),
+    "equal signs": (50_000, lambda n: lambda value="a/b" + ";a=" * n: parse(value)),
+    "members": (
+        10_000,
+        lambda n: lambda value=structured(b",".join(b'"x%d":"\\""' % i for i in range(n))): from_nats_message(value),
+    ),
+    "headers": (
+        10_000,
+        lambda n: lambda value=binary_message(**{f"x{i}": "%22" for i in range(n)}): from_nats_message(value),
+    ),
+    "strings in data": (
+        50_000,
+        lambda n: lambda value=structured(b'"data":[' + b'"\\"",' * n + b"1]"): from_nats_message(value),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOWN_UP)
+def test_time_is_linear(name: str) -> None:
+    """Four times the input takes about four times as long, not sixteen."""
+    size, make = BLOWN_UP[name]
+    small, large = make(size), make(4 * size)
+    # Whatever is noise makes a run longer, so the shortest of several counts, and a second look is fair.
+    ratios = (_shortest(large) / max(_shortest(small), 0.0005) for _ in range(3))
+    assert any(ratio < 12 for ratio in ratios)
+
+
+def _shortest(call: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(3):
+        start = process_time()
+        attempt((DecodeError, EncodeError), call)  # type: ignore[arg-type]
+        times.append(process_time() - start)
+        if times[-1] > 2:
+            break
+    return min(times)
+
+
+# --- Line breaks ----------------------------------------------------------------------------------------------------
+
+BREAKS = ["\r\n", "\n", "\r", "\r\nce-id: 2", "\n\r\n", "\x00", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"]
+PLACES: dict[str, Callable[[str], tuple[Event, dict[str, Any]]]] = {
+    "name": lambda text: (plain_event(**{"x" + text: "1"}), {}),
+    "name at the end": lambda text: (plain_event(**{"x" + text + "y": "1"}), {}),
+    **{
+        name: lambda text, name=name: (plain_event(**{name: f"a:b{text}c"}), {})  # type: ignore[misc]
+        for name in ("id", "source", "type", "subject", "dataschema", "x")
+    },
+    "specversion": lambda text: (plain_event(specversion=f"1.0{text}"), {}),
+    "time": lambda text: (plain_event(time=f"2020-01-01T00:00:00Z{text}"), {}),
+    "datacontenttype": lambda text: (plain_event("a", datacontenttype=f"text/plain;{text}"), {}),
+    "charset": lambda text: (plain_event("a", datacontenttype=f'text/plain;charset="{text}"'), {}),
+    "data": lambda text: (plain_event(f"a{text}b", datacontenttype="text/plain"), {}),
+    "JSON data": lambda text: (plain_event({text: [text]}), {}),
+    "bytes": lambda text: (plain_event(text.encode()), {}),
+    "header name": lambda text: (plain_event(), {"headers": {f"a{text}": "1"}}),
+    "header value": lambda text: (plain_event(), {"headers": {"a": f"b{text}c"}}),
+    "header in a list": lambda text: (plain_event(), {"headers": {"a": ["b", f"b{text}c"]}}),
+    "header in pairs": lambda text: (plain_event(), {"headers": [("a", f"b{text}c")]}),
+    "header in Headers": lambda text: (plain_event(), {"headers": Headers([("a", f"b{text}c")])}),
+    "subject of the message": lambda text: (plain_event(), {"subject": f"a{text}b"}),
+    "reply": lambda text: (plain_event(), {"reply": f"a{text}"}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("text", BREAKS, ids=ascii)
+def test_line_breaks(text: str, place: str, mode: str) -> None:
+    """Are refused or escaped wherever they come from: nobody reads one header as two."""
+    event, options = PLACES[place](text)
+    message, error = attempt(EncodeError, to_nats_message, event, mode=mode, **options)
+    if error is None:
+        _reads_as_written(message)
+        assert from_nats_message(message).get_id() == event.attributes["id"]
+        assert not any(one in message.subject + message.reply for one in "\r\n\0 ")
+    else:
+        assert error.code.value.startswith(("invalid-", "unsupported-"))
+
+
+def _reads_as_written(message: NatsMessage) -> None:
+    """A reader that splits at CRLF, one that splits at every line break of ASCII, and nats-py find the same headers."""
+    block = encode_header_block(message.headers)
+    written = [f"{name}: {value}".encode() for name, value in message.headers.items()]
+    assert block.split(b"\r\n") == [b"NATS/1.0", *written, b"", b""]
+    assert b"\r" not in block.replace(b"\r\n", b"")
+    assert b"\n" not in block.replace(b"\r\n", b"")
+    names = {name for name, _ in message.headers.items()}
+    assert set(Client._parse_header_lines(block.partition(b"\r\n")[2])) == names
+
+
+@given(any_events(), st.one_of(st.none(), hostile_headers), st.sampled_from(MODES))
+def test_whatever_is_encoded_reads_as_written(event: Event, headers: Any, mode: str) -> None:
+    """Objects of any kind as attributes, data and headers."""
+    message, error = attempt(EncodeError, to_nats_message, event, mode=mode, headers=headers)
+    if error is None:
+        _reads_as_written(message)
+        assert all(value.isascii() for name, value in message.headers.items() if name.startswith("ce-"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("text", ["\ud800", "\udfff", "\ude00\ud83d", "a\udc80b"], ids=ascii)
+def test_lone_surrogates(text: str, place: str, mode: str) -> None:
+    """Have no UTF-8 form, so no message can hold them."""
+    if place == "bytes":
+        return
+    event, options = PLACES[place](text)
+    error = attempt(EncodeError, to_nats_message, event, mode=mode, **options)[1]
+    assert error is not None
+    assert error.code.value.startswith(("invalid-", "unsupported-"))
+
+
+@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "%ED%A0%80", '"\ud800"', "\udc80"])
+def test_lone_surrogates_that_arrive(value: str) -> None:
+    """Raw (which only a careless client can cause) or escaped, in any attribute."""
+    for name in ("id", "subject", "time", "datacontenttype", "x"):
+        error = refused(DecodeError, "invalid-utf8", from_nats_message, binary_message(**{name: value}))
+        assert error.attribute == name
+    refused(EncodeError, "invalid-character", dedup_id, plain_event(id="\ud800"))
+
+
+def test_surrogate_pairs_are_one_character() -> None:
+    """Two halves that belong together are the character they stand for, in attributes and in data."""
+    for mode in MODES:
+        event = plain_event({"a": "\ud83d\ude00"}, x="\ud83d\ude00")
+        decoded = from_nats_message(to_nats_message(event, mode=mode))
+        assert decoded.get_extension("x") == "\U0001f600"
+        assert decoded.get_data() == {"a": "\U0001f600"}

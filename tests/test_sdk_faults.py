@@ -1,0 +1,347 @@
+"""
+What the bindings of the cloudevents package (2.2.0) get wrong, and this one must not.
+
+Events are the package's own class throughout, because that is what users hold; it lets
+more pass than CloudEvents allows.
+"""
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
+from tests.strategies import binary_message, refused, structured_message
+
+MODES = ["binary", "structured"]
+BASE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+
+
+def event(data: Any = None, **attributes: Any) -> CloudEvent:
+    return CloudEvent({**BASE, "time": datetime(2020, 1, 2, tzinfo=timezone.utc), **attributes}, data)
+
+
+def header(name: str, **attributes: Any) -> str:
+    return to_nats_message(event(**attributes)).headers.get(f"ce-{name}")
+
+
+def members(data: Any = None, **attributes: Any) -> Any:
+    return json.loads(to_nats_message(event(data, **attributes), mode="structured").data)
+
+
+def envelope(**more: Any) -> NatsMessage:
+    return structured_message(json.dumps({**BASE, **more}).encode())
+
+
+# --- Header values --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["%C0%A0", "%FF", "%ED%A0%80"])
+def test_bytes_that_are_no_utf8_are_refused(value: str) -> None:
+    """Not replaced by U+FFFD."""
+    refused(DecodeError, "invalid-utf8", from_nats_message, binary_message(subject=value))
+
+
+@pytest.mark.parametrize("value", ["100%", "%zz", "%4"])
+def test_malformed_escapes_are_refused(value: str) -> None:
+    """Not taken for text."""
+    refused(DecodeError, "invalid-percent-escape", from_nats_message, binary_message(subject=value))
+
+
+def test_quoted_strings_are_undone() -> None:
+    """Quotes first, then escapes."""
+    assert from_nats_message(binary_message(subject='"a \\"b\\" %20"')).get_subject() == 'a "b"  '
+
+
+def test_what_need_not_be_escaped_is_not() -> None:
+    """A source stays readable."""
+    assert header("source", source="/a/b:c?d=e,f") == "/a/b:c?d=e,f"
+
+
+def test_a_media_type_is_escaped_like_any_value() -> None:
+    """No raw letters beyond ASCII in a header."""
+    assert header("datacontenttype", datacontenttype="text/plain; x=€") == "text/plain;%20x=%E2%82%AC"
+
+
+# --- Types ----------------------------------------------------------------------------------------------------------
+
+
+def test_booleans_are_lower_case() -> None:
+    """true and false, not Python's names; JSON's own in JSON."""
+    assert (header("flag", flag=True), header("flag", flag=False)) == ("true", "false")
+    assert members(flag=True)["flag"] is True
+
+
+def test_bytes_are_base64() -> None:
+    """Not Python's repr."""
+    assert header("x", x=b"\0\1\xff") == "AAH/"
+    assert members(x=b"\0\1\xff")["x"] == "AAH/"
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [(1.5, "invalid-attribute-type"), ({"a": 1}, "invalid-attribute-type"), (2**40, "integer-out-of-range")],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_values_outside_of_the_type_system_are_refused(value: Any, code: str, mode: str) -> None:
+    """Floats, dicts, integers of more than 32 bits."""
+    refused(EncodeError, code, to_nats_message, event(x=value), mode=mode)
+
+
+@pytest.mark.parametrize("name", ["foo\n", "Foo", "a_b", "naïve"])
+def test_names_are_checked_to_the_end(name: str) -> None:
+    """A line break after the last letter would be a second header."""
+    unchecked = event()
+    unchecked.get_attributes()[name] = "x"  # type: ignore[index]
+    refused(EncodeError, "invalid-attribute-name", to_nats_message, unchecked)
+
+
+def test_uris_are_checked() -> None:
+    """dataschema is absolute; a source may be any text without control characters."""
+    refused(EncodeError, "invalid-uri", to_nats_message, event(dataschema="rel"))
+    refused(EncodeError, "invalid-character", to_nats_message, event(source="not a uri \n"))
+    assert header("source", source="not a uri") == "not%20a%20uri"
+
+
+# --- Nothing made up ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["id", "source", "type", "specversion"])
+def test_a_missing_attribute_is_not_made_up(name: str) -> None:
+    """A fresh id for every delivery would defeat deduplication; the same goes for encoding."""
+    error = refused(DecodeError, "missing-attribute", from_nats_message, binary_message(**{name: ...}))
+    assert error.attribute == name
+    refused(DecodeError, "missing-attribute", from_nats_message, envelope(**{name: None}))
+    incomplete = event()
+    del incomplete.get_attributes()[name]  # type: ignore[attr-defined]
+    refused(EncodeError, "missing-attribute", to_nats_message, incomplete)
+
+
+def test_no_time_is_made_up() -> None:
+    """An event without a time has none, in either direction."""
+    for message in (binary_message(), envelope()):
+        decoded = from_nats_message(message)
+        assert decoded.get_time() is None
+        assert "ce-time" not in to_nats_message(decoded).headers
+        assert b'"time"' not in to_nats_message(decoded, mode="structured").data
+
+
+def test_a_template_can_be_used_twice() -> None:
+    """The caller's dict is neither changed nor shared."""
+    template = dict(BASE)
+
+    class Plain:
+        def get_attributes(self) -> dict[str, str]:
+            return template
+
+        def get_data(self) -> dict[str, int]:
+            return {"a": 1}
+
+    first, second = (from_nats_message(to_nats_message(Plain())) for _ in range(2))
+    assert template == BASE
+    assert first == second
+    assert first.get_attributes() is not second.get_attributes() is not template
+
+
+def test_changes_after_construction_are_seen() -> None:
+    """The whole event is checked when it is encoded, not when it was made."""
+    changed = event()
+    changed.get_attributes()["specversion"] = "9"  # type: ignore[index]
+    refused(EncodeError, "unsupported-specversion", to_nats_message, changed)
+
+
+# --- Time -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2020-01-01T00:00:00.123456789Z",
+        "2016-12-31T23:59:60Z",
+        "2020-01-01T00:00:00.000000006+02:00",
+        "2020-01-01T00:00:00.10-00:00",
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_times_are_kept(text: str, mode: str) -> None:
+    """Nanoseconds, leap seconds, offsets and trailing zeros."""
+    for message in (binary_message(time=text), envelope(time=text)):
+        again = from_nats_message(to_nats_message(from_nats_message(message), mode=mode))
+        assert str(again.get_time()) == text
+
+
+@pytest.mark.parametrize("text", ["2020-W01-1T00:00:00Z", "yesterday", "2020-01-01"])
+def test_times_are_rfc_3339(text: str) -> None:
+    """ISO 8601 is wider; and the error is one of ours, not a bare ValueError."""
+    for message in (binary_message(time=text), envelope(time=text)):
+        assert refused(DecodeError, "invalid-timestamp", from_nats_message, message).attribute == "time"
+
+
+def test_offsets_with_seconds() -> None:
+    """RFC 3339 has none: the same instant goes out in UTC."""
+    at = datetime(1900, 1, 1, tzinfo=timezone(timedelta(seconds=1172)))
+    assert header("time", time=at) == "1899-12-31T23:40:28Z"
+
+
+def test_a_naive_time_is_refused() -> None:
+    """Which instant would it be?"""
+    unchecked = event()
+    unchecked.get_attributes()["time"] = datetime(2020, 1, 1)  # type: ignore[index]
+    refused(EncodeError, "invalid-attribute-type", to_nats_message, unchecked)
+
+
+# --- JSON envelopes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["time", "subject", "dataschema", "datacontenttype", "ext"])
+def test_null_is_unset(name: str) -> None:
+    """No TypeError, and no None among the attributes."""
+    assert name not in from_nats_message(envelope(**{name: None})).get_attributes()
+
+
+def test_null_data_is_not_absent_data() -> None:
+    """It is kept when the event is sent on."""
+    null, absent = from_nats_message(envelope(data=None)), from_nats_message(envelope())
+    assert (null.has_data, absent.has_data) == (True, False)
+    assert b'"data":null' in to_nats_message(null, mode="structured").data
+    assert b'"data":' not in to_nats_message(absent, mode="structured").data
+
+
+@pytest.mark.parametrize("data", ["x", None, {}])
+def test_data_and_data_base64_exclude_each_other(data: Any) -> None:
+    """Even where the data is null."""
+    refused(DecodeError, "data-conflict", from_nats_message, envelope(data=data, data_base64="eA=="))
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [("e!A==", "invalid-base64"), ("!!!!not base64", "invalid-base64"), (5, "invalid-data")]
+)
+def test_base64_is_strict(value: Any, code: str) -> None:
+    """Nothing is skipped, and no TypeError or binascii.Error leaves."""
+    refused(DecodeError, code, from_nats_message, envelope(data_base64=value))
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"), [(b'"str"', "not-an-object"), (b"[]", "not-an-object"), (b"\xff", "invalid-utf8")]
+)
+def test_payloads_that_are_no_object(payload: bytes, code: str) -> None:
+    """One family of errors for all of them."""
+    refused(DecodeError, code, from_nats_message, structured_message(payload))
+
+
+def test_a_byte_order_mark_is_skipped() -> None:
+    """As RFC 8259 allows."""
+    assert from_nats_message(structured_message(b"\xef\xbb\xbf" + json.dumps(BASE).encode())).get_id() == "1"
+
+
+def test_batches_and_other_formats_have_errors_of_their_own() -> None:
+    """Avro is not parsed as JSON."""
+    batch = NatsMessage("s", b"[]", {"content-type": "application/cloudevents-batch+json"})
+    refused(DecodeError, "batch-not-supported", from_nats_message, batch)
+    avro = NatsMessage("s", json.dumps(BASE).encode(), {"content-type": "application/cloudevents+avro"})
+    refused(DecodeError, "unsupported-format", from_nats_message, avro)
+
+
+def test_the_content_type_decides_over_ce_headers() -> None:
+    """A structured event is what its payload says."""
+    message = envelope(id="inner")
+    message.headers.append("ce-id", "outer")
+    assert from_nats_message(message).get_id() == "inner"
+
+
+def test_repeats_are_refused() -> None:
+    """In headers, whatever their case, and in JSON: two readers would see two events."""
+    twice = binary_message()
+    twice.headers.append("CE-ID", "2")
+    refused(DecodeError, "duplicate-attribute", from_nats_message, twice)
+    text = json.dumps(BASE).encode()[:-1] + b',"id":"2"}'
+    refused(DecodeError, "duplicate-attribute", from_nats_message, structured_message(text))
+
+
+def test_headers_can_be_none() -> None:
+    """As nats-py has it for a message without any."""
+    refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage("s", b"{}", None))  # type: ignore[arg-type]
+
+
+# --- Data -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", ['{"a":1}', "123", "hello", "null", ""])
+def test_a_str_under_json_is_a_json_string(data: str) -> None:
+    """The same in both modes, and the same on arrival."""
+    sent = event(data, datacontenttype="application/json")
+    assert json.loads(to_nats_message(sent).data) == data
+    assert members(data, datacontenttype="application/json")["data"] == data
+    assert [from_nats_message(to_nats_message(sent, mode=mode)).get_data() for mode in MODES] == [data, data]
+
+
+@pytest.mark.parametrize("content_type", ["application/octet-stream", "application/protobuf"])
+@pytest.mark.parametrize("data", [b"hi", b"\x08\x01", b"\xff"])
+def test_bytes_stay_bytes(content_type: str, data: bytes) -> None:
+    """Whether they happen to be UTF-8 or not."""
+    decoded = from_nats_message(binary_message(data, datacontenttype=content_type))
+    assert decoded.get_data() == data
+    assert b'"data_base64"' in to_nats_message(decoded, mode="structured").data
+
+
+@pytest.mark.parametrize("content_type", ["Application/JSON", "application/json ; charset=utf-8", "a/B+Json"])
+def test_media_types_have_no_case(content_type: str) -> None:
+    """And may have parameters."""
+    assert from_nats_message(binary_message(b'{"a":1}', datacontenttype=content_type)).get_data() == {"a": 1}
+
+
+def test_json_that_does_not_parse_is_an_error() -> None:
+    """It does not become text."""
+    message = binary_message(b"{bad", datacontenttype="application/json")
+    refused(DecodeError, "invalid-json", from_nats_message, message)
+
+
+@pytest.mark.parametrize("data", [[1, 2, None, True], (1, 2), True, 0, 1.5, {"a": {"b": []}}])
+@pytest.mark.parametrize("content_type", [None, "application/json"])
+def test_every_json_value_is_written_as_json(data: Any, content_type: str | None) -> None:
+    """Lists and scalars too, in both modes."""
+    attributes = {} if content_type is None else {"datacontenttype": content_type}
+    expected = list(data) if isinstance(data, tuple) else data
+    assert json.loads(to_nats_message(event(data, **attributes)).data) == expected
+    assert members(data, **attributes)["data"] == expected
+    assert header("datacontenttype", **attributes) == (content_type or "")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_repr_on_the_wire(mode: str) -> None:
+    """A dict is no text."""
+    refused(EncodeError, "invalid-data", to_nats_message, event({"a": 1}, datacontenttype="text/plain"), mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "data", [{"x": float("nan")}, [float("inf")], {1: 2}, {"at": datetime(2020, 1, 1)}, {"x": b"a"}]
+)
+def test_what_json_cannot_hold_is_refused(data: Any, mode: str) -> None:
+    """NaN, infinities, keys and values of other types."""
+    assert refused(EncodeError, "invalid-data", to_nats_message, event(data), mode=mode).attribute == "data"
+
+
+def test_the_type_of_data_has_one_place() -> None:
+    """The binding's ce-datacontenttype, and no content-type header beside it."""
+    headers = to_nats_message(event({"a": 1}, datacontenttype="application/json")).headers
+    assert headers.values("datacontenttype", ignore_case=True) == headers.values("content-type", ignore_case=True) == []
+    assert headers.values("ce-datacontenttype") == ["application/json"]
+
+
+def test_empty_bytes() -> None:
+    """Survive in JSON; in binary mode the wire has one way to say both."""
+    assert from_nats_message(to_nats_message(event(b""), mode="structured")).get_data() == b""
+    assert from_nats_message(to_nats_message(event(b""))).get_data() is None
+
+
+# --- Comparing ------------------------------------------------------------------------------------------------------
+
+
+def test_decoded_events_compare_and_print() -> None:
+    """What is the same is equal, and a failing test shows what differs."""
+    first, second = from_nats_message(envelope(data=1)), from_nats_message(envelope(data=1))
+    assert first == second
+    assert "'id': '1'" in repr(first)
