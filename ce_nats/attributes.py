@@ -84,7 +84,7 @@ def check_characters(name: str, value: str, fault: Fault) -> None:
     if found := _FORBIDDEN.search(value):
         raise fault(
             ErrorCode.INVALID_CHARACTER,
-            f"attribute {name!r} holds U+{ord(found.group()):04X}, which no attribute may hold",
+            f"attribute {preview(name)} holds U+{ord(found.group()):04X}, which no attribute may hold",
             attribute=name,
         )
 
@@ -98,7 +98,7 @@ def check_required(attributes: Mapping[str, object], fault: Fault) -> None:
     """
     for name in REQUIRED:
         if name not in attributes:
-            raise fault(ErrorCode.MISSING_ATTRIBUTE, f"the event has no attribute {name!r}", attribute=name)
+            raise fault(ErrorCode.MISSING_ATTRIBUTE, f"the event has no attribute {preview(name)}", attribute=name)
 
 
 # --- The eight attributes that the specification defines -----------------------------------------------------------
@@ -159,7 +159,7 @@ def _time(value: str, fault: Fault) -> Timestamp:
 
 
 def _empty(name: str, fault: Fault) -> CeNatsError:
-    return fault(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {name!r} is empty", attribute=name)
+    return fault(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {preview(name)} is empty", attribute=name)
 
 
 CORE: Final[Mapping[str, Callable[[str, Fault], Any]]] = {
@@ -192,10 +192,12 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
         EncodeError: See :data:`CORE` and :func:`canonical`; ``missing-attribute``.
     """
     checked: dict[str, JsonScalar] = {}
-    for name, value in attributes.items():
-        check = CORE.get(name)
+    for key, value in attributes.items():
+        check = CORE.get(key)
         if check is None:
-            check_name(name, EncodeError)
+            check_name(key, EncodeError)
+        name = str.__str__(key)  # of an enum's member the value, not its name
+        if check is None:
             checked[name] = _json_form(name, value)
         elif value is None:
             continue
@@ -260,8 +262,8 @@ def _core_text(name: str, value: object) -> str:
 
 
 def _time_text(value: object, name: str = "time") -> str:
-    if value.__class__ is Timestamp:
-        return value.text
+    if isinstance(value, Timestamp):
+        return _named(name, lambda timestamp: timestamp.text, value)
     if isinstance(value, datetime):
         return _named(name, format_datetime, value)
     if name == "time" and isinstance(value, str):
@@ -288,7 +290,7 @@ def check_integer(name: str, value: int, fault: Fault) -> int:
     if value not in _RANGE:
         raise fault(
             ErrorCode.INTEGER_OUT_OF_RANGE,
-            f"attribute {name!r} is outside -2147483648 to 2147483647",
+            f"attribute {preview(name)} is outside -2147483648 to 2147483647",
             attribute=name,
         )
     return value
@@ -297,7 +299,7 @@ def check_integer(name: str, value: int, fault: Fault) -> int:
 def _wrong_type(name: str, value: object, wanted: str, fault: Fault) -> CeNatsError:
     return fault(
         ErrorCode.INVALID_ATTRIBUTE_TYPE,
-        f"attribute {name!r} is {wanted}, not {type(value).__name__} {preview(value)}",
+        f"attribute {preview(name)} is {wanted}, not {type(value).__name__} {preview(value)}",
         attribute=name,
     )
 
@@ -361,17 +363,19 @@ def decode_base64(name: str, value: str) -> bytes:
         DecodeError: ``invalid-base64``.
     """
     if not _BASE64.fullmatch(value):
-        raise DecodeError(ErrorCode.INVALID_BASE64, f"{name!r} is not base64: {preview(value)}", attribute=name)
+        raise DecodeError(ErrorCode.INVALID_BASE64, f"{preview(name)} is not base64: {preview(value)}", attribute=name)
     try:
         return a2b_base64(value)
     except Base64Error as error:
-        raise DecodeError(ErrorCode.INVALID_BASE64, f"{name!r} is not base64", attribute=name) from error
+        raise DecodeError(ErrorCode.INVALID_BASE64, f"{preview(name)} is not base64", attribute=name) from error
 
 
 def _decode_boolean(name: str, value: str) -> bool:
     if value not in ("true", "false"):
         raise DecodeError(
-            ErrorCode.INVALID_BOOLEAN, f"attribute {name!r} is true or false, not {preview(value)}", attribute=name
+            ErrorCode.INVALID_BOOLEAN,
+            f"attribute {preview(name)} is true or false, not {preview(value)}",
+            attribute=name,
         )
     return value == "true"
 
@@ -379,7 +383,9 @@ def _decode_boolean(name: str, value: str) -> bool:
 def _decode_integer(name: str, value: str) -> int:
     if not _INTEGER.fullmatch(value):
         raise DecodeError(
-            ErrorCode.INVALID_INTEGER, f"attribute {name!r} is a decimal integer, not {preview(value)}", attribute=name
+            ErrorCode.INVALID_INTEGER,
+            f"attribute {preview(name)} is a decimal integer, not {preview(value)}",
+            attribute=name,
         )
     # A longer one is out of range whatever it is, and need not be converted.
     return check_integer(name, int(value[: _MOST_DIGITS + 1]), DecodeError)

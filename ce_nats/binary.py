@@ -108,7 +108,9 @@ def _decode_carefully(
             if check is None:
                 check_name(name, DecodeError)
             if name in attributes:
-                raise DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {name!r} is there twice", attribute=name)
+                raise DecodeError(
+                    ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name
+                )
             text = _decode_value(name, value, is_raw)
             attributes[name] = check(text, DecodeError) if check else decode_extension(name, text, types.get(name))
         except DecodeError as error:

@@ -16,7 +16,7 @@ from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, preview
 from .event import DecodedEvent
 from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
-from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, inspect, is_cloudevents_type, scan
+from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, inspect, is_cloudevents_type, parts, scan
 from .percent import encode as percent_encode
 
 __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
@@ -66,9 +66,9 @@ def to_nats_message(
         pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
     if headers:
         _add_headers(pairs, headers)
-    if subject:
+    if subject != "":
         check_subject(subject)
-    if reply:
+    if reply != "":
         check_subject(reply)
     return NatsMessage(subject, payload, Headers._of(pairs), reply)
 
@@ -99,15 +99,17 @@ def from_nats_message(
     Raises:
         DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
     """
-    is_marked = True
     if mode is None:
         mode, _, found, is_marked = inspect(message)
+        headers, payload = message.headers, message.data
     else:
-        mode = _mode(mode, DecodeError)
-        found = scan(_headers(message))[1]
-    payload = message.data
+        mode, is_marked = _mode(mode, DecodeError), True
+        headers, payload = parts(message)
+        found = scan(headers)[1]
     if payload.__class__ is not bytes:
         payload = _payload(payload)
+    if dialect.__class__ is not Dialect:
+        dialect = _dialect(dialect)
     if mode is ContentMode.STRUCTURED:
         return structured.decode(
             payload,
@@ -118,7 +120,7 @@ def from_nats_message(
     return binary.decode(
         found,
         payload,
-        content_type=_lower_case_content_type(message.headers) if dialect is Dialect.SDK_GO else None,
+        content_type=None if dialect is Dialect.SPEC else _lower_case_content_type(headers),
         dialect=dialect,
         parse_data=parse_data,
         extension_types=extension_types,
@@ -170,11 +172,14 @@ def _mode(mode: object, fault: type[EncodeError] | type[DecodeError]) -> Content
 
 def _parts(event: Any) -> tuple[Mapping[str, Any], Any]:
     try:
-        return event.get_attributes(), event.get_data()
-    except AttributeError as error:
+        attributes, value = event.get_attributes(), event.get_data()
+    except (AttributeError, TypeError) as error:
         raise EncodeError(
             ErrorCode.INVALID_MESSAGE, f"an event has get_attributes() and get_data(); {preview(event)} has not"
         ) from error
+    if not isinstance(attributes, Mapping):
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes are a mapping, not {preview(attributes)}")
+    return attributes, value
 
 
 def _is_json(event: Any, value: object) -> bool:
@@ -182,13 +187,11 @@ def _is_json(event: Any, value: object) -> bool:
     return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)
 
 
-def _headers(message: Message) -> HeadersLike:
+def _dialect(dialect: object) -> Dialect:
     try:
-        return message.headers
-    except AttributeError as error:
-        raise DecodeError(
-            ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
-        ) from error
+        return Dialect(dialect)
+    except ValueError as error:
+        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"{preview(dialect)} is not a dialect") from error
 
 
 def _lower_case_content_type(headers: HeadersLike) -> str | None:

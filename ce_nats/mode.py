@@ -106,12 +106,7 @@ def inspect(message: Message) -> Inspection:
     Raises:
         DecodeError: As :func:`detect_mode`.
     """
-    try:
-        headers, data = message.headers, message.data
-    except AttributeError as error:
-        raise DecodeError(
-            ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
-        ) from error
+    headers, data = parts(message)
     if headers == (_STRUCTURED_HEADERS if headers.__class__ is dict else _OWN_STRUCTURED_HEADERS):
         return _STRUCTURED_MESSAGE  # as this package and the C++ SDK write it
     content_types, found = scan(headers)
@@ -124,6 +119,21 @@ def inspect(message: Message) -> Inspection:
     return Inspection(
         ContentMode.STRUCTURED, "no header is a CloudEvents header, so the payload has to be the event", found, False
     )
+
+
+def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
+    """
+    Headers and payload of a message.
+
+    Raises:
+        DecodeError: ``invalid-message`` where it has none.
+    """
+    try:
+        return message.headers, message.data
+    except AttributeError as error:
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
+        ) from error
 
 
 def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:

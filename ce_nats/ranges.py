@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from .errors import DeliveryError, ErrorCode
 
@@ -106,7 +107,7 @@ def split(ranges: Sequence[StreamRange], pieces: int) -> list[StreamRange]:
     for item in ranges:
         count = min(len(item), max(1, round(pieces * len(item) / total)))
         cuts = [item.first + len(item) * part // count for part in range(count + 1)]
-        for start, end in zip(cuts, cuts[1:]):
+        for start, end in pairwise(cuts):
             from_beginning = item.from_beginning and start == item.first
             parts.append(replace(item, first=start, last=end - 1, from_beginning=from_beginning))
     return parts

@@ -53,7 +53,7 @@ def find(names: tuple[str, ...]) -> Shape | None:
         return _shapes[names]
     except KeyError:
         shape = _build(names)
-        if len(names) <= _MOST_NAMES and len("".join(map(str, names))) <= _LONGEST_NAMES:
+        if len(names) <= _MOST_NAMES and {*map(type, names)} <= _ONLY_STRINGS and len("".join(names)) <= _LONGEST_NAMES:
             if len(_shapes) >= _MOST_SHAPES:
                 _shapes.clear()
             _shapes[names] = shape
@@ -66,6 +66,7 @@ def _build(names: tuple[str, ...]) -> Shape | None:
             check_name(name, DecodeError)
     except DecodeError:
         return None
+    names = tuple(map(str.__str__, names))  # of an enum's member the value, not its name
     if len(set(names)) != len(names) or not set(REQUIRED) <= set(names):
         return None
     places = {name: index for index, name in enumerate(names)}

@@ -75,6 +75,8 @@ def _data_member(value: object, content_type: str | None) -> object:
     if kind is None or kind.kind is DataKind.JSON:
         # "stored directly as a JSON value", not as text that holds JSON
         return msgspec.Raw(data.encode_json(value))
+    if not kind.is_utf8:
+        data.encode(value, content_type)  # what cannot be sent in one mode cannot be sent in the other
     return data.check_text(value, kind)
 
 
@@ -191,7 +193,10 @@ def _fewest_quotes(members: dict[str, Any], payload: bytes) -> int:
 
 def _data_text(payload: bytes) -> msgspec.Raw:
     """The text of the member ``data``, as it stands in the payload."""
-    return _read_data_text(payload).data
+    try:
+        return _read_data_text(payload).data
+    except RecursionError as error:  # it takes a level more than to read the whole
+        raise data.json_error(payload, error, "the payload") from error
 
 
 def _check_unique(payload: bytes) -> None:

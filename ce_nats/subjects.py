@@ -29,7 +29,9 @@ def check_pattern(pattern: str) -> None:
     tokens = pattern.split(".")
     for position, token in enumerate(tokens):
         if not _TOKEN.fullmatch(token) or (token == ">" and position < len(tokens) - 1):
-            raise EncodeError(ErrorCode.INVALID_SUBJECT, f"{preview(pattern)} is not a subject or a pattern of subjects")
+            raise EncodeError(
+                ErrorCode.INVALID_SUBJECT, f"{preview(pattern)} is not a subject or a pattern of subjects"
+            )
 
 
 def is_literal(pattern: str) -> bool:

@@ -46,15 +46,15 @@ class Timestamp(datetime):
         DecodeError: ``invalid-timestamp`` where the text is not RFC 3339.
     """
 
-    __slots__ = ("_text",)
-    _text: str | None
+    # No slot: replace() makes a Timestamp without a call of __new__(), which then has this one.
+    _text: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Timestamp:
         if len(args) == 1 and not kwargs:
             if isinstance(args[0], str):
                 return cls.parse(args[0])
             if isinstance(args[0], datetime):
-                return cls.parse(format_datetime(args[0]))
+                return cls.parse(args[0].text if isinstance(args[0], Timestamp) else format_datetime(args[0]))
         self = super().__new__(cls, *args, **kwargs)
         self._text = None
         return self
@@ -144,7 +144,7 @@ def format_datetime(value: datetime) -> str:
         if offset is None:
             raise EncodeError(
                 ErrorCode.INVALID_ATTRIBUTE_TYPE,
-                f"{value!r} has no time zone, and RFC 3339 needs an offset",
+                f"{preview(value)} has no time zone, and RFC 3339 needs an offset",
                 requirement="RF-3339-01",
             )
         if offset % _MINUTE:
@@ -153,7 +153,7 @@ def format_datetime(value: datetime) -> str:
     except (OverflowError, TypeError, ValueError) as error:
         if isinstance(error, CeNatsError):
             raise
-        raise EncodeError(ErrorCode.INVALID_TIMESTAMP, f"{value!r} has no RFC 3339 form") from error
+        raise EncodeError(ErrorCode.INVALID_TIMESTAMP, f"{preview(value)} has no RFC 3339 form") from error
     return text[:-6] + "Z" if text.endswith("+00:00") else text
 
 

@@ -297,7 +297,7 @@ class Colour(str, Enum):
 
 
 class Rude:
-    """An object that does not even print."""
+    """An object that does not even print; hypothesis would stumble over it as well, so it is not in ``objects``."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -328,9 +328,9 @@ objects: st.SearchStrategy[Any] = st.one_of(
         lambda make: make(),
         st.sampled_from(
             [
-                *(object, Rude, set, frozenset, lambda: Colour.RED, lambda: Decimal(1), lambda: date(2020, 1, 1)),
+                *(object, set, frozenset, lambda: Colour.RED, lambda: Decimal(1), lambda: date(2020, 1, 1)),
                 *(lambda: 1j, lambda: bytearray(b"a"), lambda: memoryview(b"a"), lambda: range(3), lambda: Event),
-                *(lambda: Timestamp("2020-01-01T00:00:00Z"), lambda: 10**5000, lambda: iter("ab")),
+                *(lambda: Timestamp("2020-01-01T00:00:00Z"), lambda: iter("ab")),
             ]
         ),
     ),

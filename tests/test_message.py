@@ -352,7 +352,9 @@ def test_header_values(value):
     check_header("a", value)
 
 
-@pytest.mark.parametrize("value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x", " x", "x\t"])
+@pytest.mark.parametrize(
+    "value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x", " x", "x\t"]
+)
 def test_values_that_no_header_has(value):
     error = refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value)
     assert error.header == "a"

@@ -94,7 +94,7 @@ def test_any_event(event: Event) -> None:
         (plain_event(memoryview(b"a")), {"data_base64": "YQ=="}),
         (plain_event('{"a":1}', datacontenttype="a/b+json"), {"data": '{"a":1}'}),
         (plain_event([1], datacontenttype="application/json; charset=utf-16"), {"data": [1]}),
-        (plain_event("€", datacontenttype="text/plain; charset=iso-8859-1"), {"data": "€"}),
+        (plain_event("é", datacontenttype="text/plain; charset=iso-8859-1"), {"data": "é"}),
         (plain_event(), {}),
     ],
 )

@@ -8,8 +8,8 @@ nats-py's connection; the answers are read here, because nats-py's objects leave
 from __future__ import annotations
 
 import asyncio
+from calendar import timegm
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,9 +26,10 @@ DEFAULT_PREFIX: Final = "$JS.API"
 # nats-server: JSNoMessageFoundErr, JSStreamNotFoundErr
 _NO_MESSAGE_FOUND: Final = 10037
 _STREAM_NOT_FOUND: Final = 10059
+# Codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
+_SERVER_ERRORS: Final = 500
 # Requests under way at a time, where a question takes several of them.
 _MOST_REQUESTS: Final = 64
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 T = TypeVar("T", bound="_Answer")
 
@@ -39,9 +40,11 @@ class ApiError(DeliveryError):
 
     Attributes:
         number: The server's ``err_code``; 0 where it gave none.
+        is_temporary: It may answer differently in a moment: there is no leader, or it is still starting.
     """
 
     number: int = 0
+    is_temporary: bool = False
 
 
 class _Error(msgspec.Struct):
@@ -127,7 +130,7 @@ class StreamApi:
 
     async def sequence_at(self, state: StreamState, since: int) -> int:
         """
-        Sequence of the first message that was stored at or after an instant; ``state.last + 1`` where none was.
+        Sequence from which on messages were stored at or after an instant; ``state.last + 1`` where none was.
 
         That times ascend in a stream is taken for granted, as the server does it.
 
@@ -194,8 +197,7 @@ class StreamApi:
 
 def nanoseconds(at: Timestamp) -> int:
     """Nanoseconds since 1970, UTC."""
-    since = at - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + at.nanosecond
+    return timegm(at.utctimetuple()) * 1_000_000_000 + at.nanosecond
 
 
 def _refusal(stream: str, error: _Error) -> ApiError:
@@ -205,4 +207,5 @@ def _refusal(stream: str, error: _Error) -> ApiError:
         text = f"stream {stream}: {error.description} ({error.err_code or error.code})"
     refusal = ApiError(ErrorCode.DELIVERY_FAILED, text)
     refusal.number = error.err_code
+    refusal.is_temporary = error.code >= _SERVER_ERRORS
     return refusal

@@ -25,7 +25,7 @@ __all__ = ["ABSOLUTE_URI", "check", "decode_base64_error", "event", "is_name", "
 NAME: Final = full("[a-z0-9]++")
 ABSOLUTE_URI: Final = r"\A[A-Za-z][A-Za-z0-9+.-]*+:"
 # Strings must not hold control characters or noncharacters; a surrogate cannot stand in valid UTF-8.
-_FORBIDDEN: Final = (
+FORBIDDEN: Final = (
     r"[\x00-\x1f\x7f-\x9f\x{fdd0}-\x{fdef}"
     + "".join(rf"\x{{{plane << 16 | low:x}}}" for plane in range(17) for low in (0xFFFE, 0xFFFF))
     + "]"
@@ -50,7 +50,7 @@ def check(name: Column, text: Column, types: Mapping[str, DataType]) -> Column:
         text: Text of the value, valid UTF-8, not NULL.
         types: What extensions are declared as.
     """
-    rules = F.when(matches(text, _FORBIDDEN), code(ErrorCode.INVALID_CHARACTER))
+    rules = F.when(matches(text, FORBIDDEN), code(ErrorCode.INVALID_CHARACTER))
     rules = rules.when(name.isin(*ATTRIBUTES) & (text == ""), code(ErrorCode.EMPTY_ATTRIBUTE))
     broken = {
         "specversion": (text != "1.0", ErrorCode.UNSUPPORTED_SPECVERSION),

@@ -104,6 +104,8 @@ def explode_cloudevents(
     event = from_nats(
         F.col(headers), F.col(data).cast("binary"), headers_type=df.schema[headers].dataType, extensions=extensions
     )
+    if PLAIN:
+        return _fast(df, headers, data, prefix, extensions, mode, event)
     decoded = df.withColumn(_EVENT, event)
     if mode == "DROPMALFORMED":
         decoded = decoded.where(F.col(_EVENT)["error"].isNull())
@@ -117,6 +119,24 @@ def explode_cloudevents(
 
 
 _EVENT: Final = "__ce_nats_event"
+PLAIN = True
+from . import plain as plain_events
+_P = "__ce_nats_"
+def _fast(df, headers, data, prefix, extensions, mode, event):
+    def get(name): return F.col(_P + name)
+    d = df.select("*", F.col(headers).alias(_P+"headers"), F.coalesce(F.col(data).cast("binary"), F.lit(b"")).alias(_P+"data"))
+    types=_types(extensions)
+    for step in plain_events.steps(df.schema[headers].dataType, types):
+        d = d.select("*", *[c.alias(_P+n) for n, c in step(get).items()])
+    d = d.select("*", F.when(~get("plain"), event).alias(_P+"general"))
+    g=get("general"); p=get("plain")
+    plain={"specversion":F.lit("1.0"),**{n:get(n) for n in ("id","source","type","subject","time","datacontenttype","dataschema")}}
+    cols={n:F.when(p,plain[n]).otherwise(g["attributes"][n]) for n in ATTRIBUTES}
+    cols["extensions"]=F.when(p,get("extensions")).otherwise(g["extensions"])
+    cols["data"]=F.when(p,get("event_data")).otherwise(g["data"])
+    cols["mode"]=F.when(p,get("mode")).otherwise(g["mode"])
+    cols["error"]=g["error"]
+    return d.select(*df.columns, F.inline_outer(F.array(F.struct(*[c.alias(prefix+n) for n,c in cols.items()]))))
 
 
 def _event(names: Column, values: Column, payload: Column, types: Mapping[str, DataType]) -> Column:

@@ -56,6 +56,9 @@ _NUMBER_END: Final = '"]'
 # No string of the document is spelled like this one, for want of its mark.
 _LAST: Final = "end"
 
+# A number has one spelling only.
+LAST_NUMBER: Final = "4611686018427387847"
+
 # Where an object has no other container than "data", everything around it is flat.
 _SCALAR: Final = rf'(?:{_STRING}|[^"{{}}\[\],: \t\n\r]++)'
 _NAME_DATA: Final = r'"(?:d|\\u0064)(?:a|\\u0061)(?:t|\\u0074)(?:a|\\u0061)"'
@@ -94,6 +97,17 @@ def parse(text: Column) -> Column:
             F.from_json(wrapped, "array<map<string,string>>", STRICT),
             lambda maps: _document(wrapped, maps),
         ),
+    )
+
+
+def parse_plain(text: Column) -> Column:
+    """
+    Two maps, the second of which is ``{"": LAST_NUMBER}``, of an object; something else for anything else.
+
+    Types are lost, and escapes are gone; the caller has to see to it that ``LAST_NUMBER`` does not stand in the text.
+    """
+    return F.from_json(
+        F.concat(F.lit("["), text, F.lit(f',{{"":{LAST_NUMBER}}}]')), "array<map<string,string>>", STRICT
     )
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType
 from ..errors import ErrorCode
 from . import json, media_type
 from .attributes import check, decode_base64_error, event, fault, is_int, is_name, missing
-from .expressions import at, code, find, let, matches, when_first
+from .expressions import at, code, find, let, when_first
 from .json import Kind
 from .mode import STRUCTURED
 from .schema import ATTRIBUTES, REQUIRED
