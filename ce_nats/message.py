@@ -28,6 +28,7 @@ _FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
 _FORBIDDEN_IN_VALUE: Final = re.compile("[\r\n\0\ud800-\udfff]")
 # A subject is tokens between dots; a token has no white space, and "*" and ">" alone are wildcards.
 _SUBJECT: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+(?:\\.[^\x00-\x20\x7f.\ud800-\udfff]+)*")
+_PLAIN_SUBJECT: Final = re.compile(r"[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*")
 _WILDCARDS: Final = re.compile(r"(?:^|\.)[*>](?:\.|$)")
 _ONLY_STRINGS: Final = {str}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
@@ -230,7 +231,9 @@ def check_subject(subject: str, fault: type[CeNatsError] = EncodeError) -> None:
     Raises:
         fault: ``invalid-subject``.
     """
-    if subject.__class__ is not str or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
+    if subject.__class__ is str and _PLAIN_SUBJECT.fullmatch(subject):
+        return
+    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
         raise fault(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
 
 

@@ -85,11 +85,11 @@ class DataLossError(DeliveryError):
         )
 
     @classmethod
-    def shortened(cls, stream: str, read: int, last: int) -> DataLossError:
+    def shortened(cls, stream: str, known: int, last: int) -> DataLossError:
         return cls(
             ErrorCode.DELIVERY_FAILED,
-            f"stream {stream}: it was read up to message {read}, and now ends at {last}: "
-            f"messages {last + 1} to {read} are gone, as when a backup is restored",
+            f"stream {stream}: it had messages up to {known}, and now ends at {last}: "
+            f"messages {last + 1} to {known} are gone, as when a backup is restored",
         )
 
 

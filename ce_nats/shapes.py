@@ -77,13 +77,12 @@ def _build(names: tuple[str, ...]) -> Shape | None:
 def encode_headers(shape: Shape, given: Iterable[Any]) -> list[tuple[str, str]] | None:
     """``ce-`` headers of an event whose attributes are strings, but for ``time``."""
     values = _texts(shape, given)
-    if values is None or (left := _left_over(values)) is None or not _obeys_rules(shape, values):
+    if values is None or not _obeys_rules(shape, values):
         return None
-    for place, rest in enumerate(left):
-        if rest:
-            if not values[place].isprintable():
-                return None
-            values[place] = encode(values[place])
+    for place in _not_literal(values):
+        if not values[place].isprintable():
+            return None
+        values[place] = encode(values[place])
     return list(zip(shape.headers, values))
 
 
@@ -98,15 +97,11 @@ def encode_members(shape: Shape, given: Iterable[Any]) -> dict[str, Any] | None:
 def decode_headers(shape: Shape, given: Iterable[str]) -> dict[str, Any] | None:
     """Attributes in ``ce-`` header values."""
     values = list(given)
-    left = _left_over(values)
-    if left is None:
-        return None
     try:
-        for place, rest in enumerate(left):
-            if rest:
-                values[place] = decode(values[place].strip(" \t"))
-                if not values[place].isprintable():
-                    return None
+        for place in _not_literal(values):
+            values[place] = decode(values[place].strip(" \t"))
+            if not values[place].isprintable():
+                return None
         return _attributes(shape, values)
     except DecodeError:
         return None
@@ -148,22 +143,27 @@ def _obeys_rules(shape: Shape, values: list[str]) -> bool:
     )
 
 
-def _left_over(values: list[str]) -> list[bytes] | None:
+def _not_literal(values: list[str]) -> Iterable[int]:
     """
-    For each value the bytes that are not the same in a header as in the attribute.
+    Places of the values that are not the same in a header as in the attribute.
 
-    Where nothing is left the value prints; where something is left, that has to be looked at: what prints is neither a
-    control character nor a surrogate nor a noncharacter.
+    Of the others each character is one that a header value holds as it is, and a legal one. One pass over all of them
+    together takes those characters away, and looks at what is left between the separators.
     """
-    left = "\n".join(values).encode("utf-8", "surrogatepass").translate(None, _LITERAL_BYTES).split(b"\n")
-    return left if len(left) == len(values) else None
+    left = "\n".join(values).encode("utf-8", "surrogatepass").translate(None, _LITERAL_BYTES)
+    if left.count(b"\n") == len(left) == len(values) - 1:
+        return ()
+    parts = left.split(b"\n")
+    if len(parts) != len(values):  # some value has the separator in it
+        return range(len(values))
+    return [place for place, rest in enumerate(parts) if rest]
 
 
 def _time_text(value: object) -> str | None:
     try:
         if value.__class__ is Timestamp:
             return value.text
-        if value.__class__ is datetime:
+        if isinstance(value, datetime):
             return format_datetime(value)
         return Timestamp.parse(value, EncodeError).text if value.__class__ is str else None
     except CeNatsError:

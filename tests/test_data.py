@@ -61,8 +61,10 @@ def test_json_round_trip(value: Any) -> None:
 @given(json_values)
 def test_json_is_compact_utf8(value: Any) -> None:
     """No white space between tokens, no escapes for what UTF-8 can hold."""
-    reference = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    assert len(encode_json(value)) <= len(reference) + encode_json(value).count(b"e")  # 1e+22 and 1e22 both go
+    # Of numbers there are several spellings of one length.
+    without_floats = json.loads(json.dumps(value), parse_float=lambda text: 0)
+    reference = json.dumps(without_floats, ensure_ascii=False, separators=(",", ":"))
+    assert encode_json(without_floats) == reference.encode()
 
 
 @given(json_values, json_types)

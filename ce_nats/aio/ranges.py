@@ -357,11 +357,14 @@ class _Attempt:
     async def _check_tail(self) -> None:
         """The same for what follows the last batch."""
         rest = self._rest
-        if len(rest) and not rest.from_beginning:
-            state = await self._state()
-            if state is not None and state.first > rest.first:
-                gone = min(state.first - 1, rest.last)
-                self._on_loss(DataLossError.gone(rest.stream, rest.first, gone, state.first))
+        state = await self._state() if len(rest) else None
+        if state is None:
+            return
+        if state.last < rest.last:
+            self._on_loss(DataLossError.shortened(rest.stream, rest.last, state.last))
+        if state.first > rest.first and not rest.from_beginning:
+            gone = min(state.first - 1, rest.last)
+            self._on_loss(DataLossError.gone(rest.stream, rest.first, gone, state.first))
 
     async def _state(self) -> StreamState | None:
         """State of the stream; None where another one has taken its name, and that is borne."""

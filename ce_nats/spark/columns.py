@@ -124,21 +124,21 @@ from . import plain as plain_events
 _P = "__ce_nats_"
 def _fast(df, headers, data, prefix, extensions, mode, event):
     def get(name): return F.col(_P + name)
-    d = df.select("*", F.col(headers).alias(_P+"headers"), F.coalesce(F.col(data).cast("binary"), F.lit(b"")).alias(_P+"data"))
     types=_types(extensions)
-    for step in plain_events.steps(df.schema[headers].dataType, types):
+    n,v = header_columns.plain_columns(F.col(headers), df.schema[headers].dataType)
+    empty=F.array().cast("array<string>")
+    d = df.select("*", F.coalesce(n,empty).alias(_P+"names"), F.coalesce(v,empty).alias(_P+"values"), F.coalesce(F.col(data).cast("binary"), F.lit(b"")).alias(_P+"payload"))
+    for step in plain_events.STEPS:
         d = d.select("*", *[c.alias(_P+n) for n, c in step(get).items()])
-    d = d.select("*", F.when(~get("plain"), event).alias(_P+"general"))
-    g=get("general"); p=get("plain")
-    plain={"specversion":F.lit("1.0"),**{n:get(n) for n in ("id","source","type","subject","time","datacontenttype","dataschema")}}
-    cols={n:F.when(p,plain[n]).otherwise(g["attributes"][n]) for n in ATTRIBUTES}
-    cols["extensions"]=F.when(p,get("extensions")).otherwise(g["extensions"])
-    cols["data"]=F.when(p,get("event_data")).otherwise(g["data"])
-    cols["mode"]=F.when(p,get("mode")).otherwise(g["mode"])
-    cols["error"]=g["error"]
+    d = d.select("*", plain_events.check(get, types).alias(_P+"ok"))
+    p=get("ok")
+    plain=plain_events.event(get)
+    d = d.select("*", F.when(p, plain["extensions"]).alias(_P+"extensions"))
+    d = d.select("*", F.when(~p, event).alias(_P+"general"))
+    plain["extensions"]=get("extensions")
+    g=get("general")
+    cols={n:F.when(p,plain[n]).otherwise(g["attributes"][n] if n in ATTRIBUTES else g[n]) for n in (*ATTRIBUTES,"extensions","data","mode","error")}
     return d.select(*df.columns, F.inline_outer(F.array(F.struct(*[c.alias(prefix+n) for n,c in cols.items()]))))
-
-
 def _event(names: Column, values: Column, payload: Column, types: Mapping[str, DataType]) -> Column:
     is_empty = F.length(payload) == 0
     return let(

@@ -2,13 +2,18 @@
 Events as conforming senders write them, at a fraction of the cost: the common case of binary.py and structured.py.
 
 Header names in lower case, values of printable ASCII without quotes; JSON events of strings and, in the last place, data.
-Everything here is a conditional on whole columns, in steps that Spark compiles one by one. What is out of the ordinary,
-bad messages included, is not plain; the careful code then has the word, and is the only place that knows error codes.
+What is out of the ordinary, bad messages included, is not plain; the careful code then has the word, and is the only
+place that knows error codes.
+
+The work is done in steps, each of which becomes a projection of its own: what a step names is computed once, and the code
+that Spark generates stays small enough for the JVM to compile. Lists of attributes are looped over for the same reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import and_
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column
@@ -18,194 +23,207 @@ from pyspark.sql.types import DataType
 from . import json, media_type, percent, timestamp
 from .attributes import ABSOLUTE_URI, FORBIDDEN, type_error
 from .expressions import at, find, matches
-from .headers import plain_columns
 from .mode import BINARY, PREFIX, STRUCTURED
 from .schema import ATTRIBUTES
 
-__all__ = ["Step", "steps"]
+__all__ = ["STEPS", "Columns", "check", "event"]
 
-# Names of new columns and what they are, given the columns of the steps before.
-Step: TypeAlias = Callable[[Callable[[str], Column]], dict[str, Column]]
+# A column of the steps before, by name.
+Columns: TypeAlias = Callable[[str], Column]
 
 _CONTENT_TYPE: Final = "Content-Type"
 _STRUCTURED_TYPE: Final = "application/cloudevents+json"
 _JSON: Final = "application/json"
 _OTHER_SPELLING: Final = r"(?i)\A(?:ce-|content-type\z)"
-_EXTENSION: Final = r"\A[a-z0-9]++\z"
+_EXTENSION: Final = r"\A(?!data\z)[a-z0-9]++\z"
 _PLAIN_HEADER: Final = r"\A[!#-~]*+\z"
 _PLAIN_STRING: Final = r"\A[ -~]*+\z"
 # Escapes of characters that no attribute may hold, and of some that it may.
 _BAD_ESCAPE: Final = r"%(?:[01]|7[Ff]|[Cc]2%[89]|[Ee][Ff]%[Bb][7Ff]|[Ff].%..%[Bb][Ff])"
 _SURROGATE: Final = r"\\u[dD][89a-fA-F]"
 _REPLACEMENT: Final = "\ufffd"
-_TEXTUAL: Final = ("id", "source", "type", "subject", "dataschema")
+_TO_END: Final = 2**31 - 1
+
+# The places of attributes in the arrays of texts; extensions come behind them. Of the first two there is one spelling,
+# so that nothing in them needs decoding.
+_ORDER: Final = ("specversion", "time", "id", "source", "type", "subject", "dataschema", "datacontenttype")
+_DECODED: Final = _ORDER.index("id")
 
 
-def steps(shape: DataType, types: Mapping[str, DataType]) -> list[Step]:
-    """
-    The steps from the columns ``headers`` and ``data`` (BINARY, not NULL) to the columns of an event.
-
-    After the last one, ``plain`` says whether this code could answer; the columns of the event are right if it is true.
-
-    Args:
-        shape: Type of the headers.
-        types: What extensions are declared as.
-    """
-    return [lambda get: _columns(get, shape), _mode, _parse, _members, _raw, _joined, _decoded, lambda get: _verdict(get, types), _event]
+def _texts(*texts: str) -> Column:
+    return F.array(*map(F.lit, texts))
 
 
-def _columns(get: Callable[[str], Column], shape: DataType) -> dict[str, Column]:
-    names, values = plain_columns(get("headers"), shape)
-    return {"header_names": names, "header_values": values}
+# --- Steps ----------------------------------------------------------------------------------------------------------
 
 
-def _mode(get: Callable[[str], Column]) -> dict[str, Column]:
-    names = get("header_names")
-    content_type = find(names, _CONTENT_TYPE, get("header_values"))
-    marked = F.filter(names, lambda name: name.startswith(PREFIX))
-    is_structured = F.when(content_type.isNull(), F.coalesce(F.size(marked), F.lit(0)) == 0).otherwise(content_type == _STRUCTURED_TYPE)
-    is_odd = F.exists(names, lambda name: ~name.startswith(PREFIX) & (name != _CONTENT_TYPE) & matches(name, _OTHER_SPELLING))
-    is_single = F.when(content_type.isNull(), F.lit(True)).otherwise(
-        (F.size(F.filter(names, lambda name: name == _CONTENT_TYPE)) == 1) & (is_structured | ~F.lower(content_type).contains("cloudevents")))
-    return {"marked": marked, "is_structured": is_structured, "is_regular": is_single & ~F.coalesce(is_odd, F.lit(False))}
+def _mode(get: Columns) -> dict[str, Column]:
+    """Of ``names`` and ``values``: binary or structured, and whether there is nothing odd about the names."""
+    names = get("names")
+    content_type = find(names, _CONTENT_TYPE, get("values"))
+    attributes = F.filter(names, lambda name: name.startswith(PREFIX))
+    is_structured = F.when(content_type.isNull(), F.size(attributes) == 0).otherwise(content_type == _STRUCTURED_TYPE)
+    is_odd = F.exists(
+        names, lambda name: ~name.startswith(PREFIX) & (name != _CONTENT_TYPE) & matches(name, _OTHER_SPELLING)
+    )
+    is_clear = F.when(content_type.isNull(), F.lit(True)).otherwise(
+        (F.size(F.filter(names, lambda name: name == _CONTENT_TYPE)) == 1)
+        & (is_structured | ~F.lower(content_type).contains("cloudevents"))
+    )
+    return {"ce_names": attributes, "is_structured": is_structured, "is_regular": ~is_odd & is_clear}
 
 
-def _parse(get: Callable[[str], Column]) -> dict[str, Column]:
-    return {"document": F.when(get("is_structured"), json.parse_plain(get("data").cast("string")))}
+def _parse(get: Columns) -> dict[str, Column]:
+    return {"document": F.when(get("is_structured"), json.parse_plain(get("payload").cast("string")))}
 
 
-def _members(get: Callable[[str], Column]) -> dict[str, Column]:
+def _pairs(get: Columns) -> dict[str, Column]:
+    """Names and values to look attributes up in, whatever the mode."""
     is_structured, members = get("is_structured"), at(get("document"), 0)
+    keys = F.when(is_structured, F.map_keys(members)).otherwise(get("names"))
     return {
-        "names": F.when(is_structured, F.map_keys(members)).otherwise(get("marked")),
-        "keys": F.when(is_structured, F.map_keys(members)).otherwise(get("header_names")),
-        "values": F.when(is_structured, F.map_values(members)).otherwise(get("header_values")),
+        "keys": keys,
+        "texts": F.when(is_structured, F.map_values(members)).otherwise(get("values")),
+        "attributes": F.when(is_structured, F.map_keys(members)).otherwise(get("ce_names")),
     }
 
 
-def _raw(get: Callable[[str], Column]) -> dict[str, Column]:
-    is_structured = get("is_structured")
-    keys, values = get("keys"), get("values")
-
-    def value(name: str) -> Column:
-        key = F.when(is_structured, F.lit(name)).otherwise(F.lit(PREFIX + name))
-        return F.get(values, (F.array_position(keys, key) - 1).cast("int"))
-
-    known = [*ATTRIBUTES, "data", *(PREFIX + name for name in ATTRIBUTES)]
-    return {f"raw_{name}": value(name) for name in ATTRIBUTES} | {
-        "extension_keys": F.filter(get("names"), lambda name: ~name.isin(*known)),
-        "data_value": F.when(is_structured & (F.get(keys, F.size(keys) - 1) == "data"), F.get(values, F.size(keys) - 1)),
+def _lookups(get: Columns) -> dict[str, Column]:
+    is_structured, keys = get("is_structured"), get("keys")
+    known = F.when(is_structured, _texts(*_ORDER)).otherwise(_texts(*(PREFIX + name for name in _ORDER)))
+    others = [*_ORDER, "data", *(PREFIX + name for name in _ORDER)]
+    extensions = F.filter(get("attributes"), lambda name: ~name.isin(*others))
+    return {
+        "wanted": F.concat(known, extensions),
+        "extension_names": F.when(is_structured, extensions).otherwise(
+            F.transform(extensions, lambda name: F.substring(name, F.lit(len(PREFIX) + 1), F.lit(_TO_END)))
+        ),
         "has_data": F.coalesce(is_structured & (F.get(keys, F.size(keys) - 1) == "data"), F.lit(False)),
     }
 
 
-def _joined(get: Callable[[str], Column]) -> dict[str, Column]:
-    is_structured, keys, values = get("is_structured"), get("keys"), get("values")
-    extension_values = F.transform(get("extension_keys"), lambda key: F.get(values, (F.array_position(keys, key) - 1).cast("int")))
-    datacontenttype = F.nullif(get("raw_datacontenttype"), F.lit(_JSON))
-    joined = F.concat_ws("", *(get(f"raw_{name}") for name in _TEXTUAL), datacontenttype, extension_values)
-    return {"extension_values": extension_values, "joined": joined, "start": F.when(is_structured, _start(get, ":", ","))}
+def _raw(get: Columns) -> dict[str, Column]:
+    keys, texts = get("keys"), get("texts")
+    raw = F.transform(get("wanted"), lambda name: F.get(texts, (F.array_position(keys, name) - 1).cast("int")))
+    return {"raw": raw, "start": F.when(get("is_structured"), _start(get, ":", ","))}
 
 
-def _start(get: Callable[[str], Column], colon: str, comma: str) -> Column:
+def _start(get: Columns, colon: str, comma: str) -> Column:
     """The JSON text of an event in front of its data, if all members are strings without escapes."""
-    keys, values, has_data = get("keys"), get("values"), get("has_data")
-    count = F.size(keys) - has_data.cast("int")
-    members = F.transform(F.slice(keys, F.lit(1), F.greatest(count, F.lit(0))), lambda key, place: F.concat(F.lit('"'), key, F.lit(f'"{colon}"'), F.get(values, place), F.lit('"')))
+    keys, texts, has_data = get("keys"), get("texts"), get("has_data")
+    count = F.greatest(F.size(keys) - has_data.cast("int"), F.lit(0))
+    members = F.transform(
+        F.slice(keys, F.lit(1), count),
+        lambda key, place: F.concat(F.lit('"'), key, F.lit(f'"{colon}"'), F.get(texts, place), F.lit('"')),
+    )
     end = F.when(has_data, F.lit(f'{comma}"data"{colon}')).otherwise(F.lit("}"))
-    return F.concat(F.lit("{"), F.concat_ws(comma, members), end)
+    return F.concat(F.lit("{"), F.array_join(members, comma), end)
 
 
-def _decoded(get: Callable[[str], Column]) -> dict[str, Column]:
-    is_structured, joined = get("is_structured"), get("joined")
-    text = get("data").cast("string")
-    has_escapes = ~is_structured & joined.contains("%")
-
-    def decoded(value: Column) -> Column:
-        return F.when(has_escapes & value.contains("%"), percent.decode_plain(value)).otherwise(value)
-
+def _joined(get: Columns) -> dict[str, Column]:
+    is_structured, text, start = get("is_structured"), get("payload").cast("string"), get("start")
     return {
-        **{name: decoded(get(f"raw_{name}")) for name in (*_TEXTUAL, "datacontenttype")},
-        "extension_texts": F.transform(get("extension_values"), decoded),
-        "has_escapes": has_escapes,
-        "start_found": F.when(text.startswith(get("start")), get("start")).when(is_structured, _start(get, ": ", ", ")),
-        "time": timestamp.parse_plain(get("raw_time")),
+        "joined": F.concat_ws("", F.slice(get("raw"), F.lit(_DECODED + 1), F.lit(_TO_END))),
+        # Compact JSON, or with the blanks that Python's json module puts in.
+        "front": F.when(text.startswith(start), start).when(is_structured, _start(get, ": ", ", ")),
     }
 
 
-def _verdict(get: Callable[[str], Column], types: Mapping[str, DataType]) -> dict[str, Column]:
-    is_structured, joined, has_escapes = get("is_structured"), get("joined"), get("has_escapes")
-    texts = [get(name) for name in (*_TEXTUAL, "datacontenttype")]
-    raws = [get(f"raw_{name}") for name in (*_TEXTUAL, "datacontenttype")]
-    extensions, extension_texts = get("extension_keys"), get("extension_texts")
-    unescaped = F.concat_ws("", *texts, extension_texts)
-    are_decoded = ~unescaped.contains(_REPLACEMENT) & ~F.exists(extension_texts, lambda text: text.isNull())
-    for raw, text in zip(raws, texts, strict=True):
-        are_decoded = are_decoded & (raw.isNull() | text.isNotNull())
-    plain_header = matches(joined, _PLAIN_HEADER) & (~has_escapes | (~matches(joined, _BAD_ESCAPE) & are_decoded))
-    plain_string = matches(joined, _PLAIN_STRING) | ~matches(joined, FORBIDDEN)
-    count = F.lit(0)
-    for name in ATTRIBUTES:
-        count = count + get(f"raw_{name}").isNotNull().cast("int")
-    count = count + F.size(extensions) + get("has_data").cast("int")
-    datacontenttype, dataschema = get("datacontenttype"), get("dataschema")
-    is_json = datacontenttype.isNull() | (datacontenttype == _JSON) | media_type.is_json(datacontenttype)
-    checks = [
-        get("is_regular"),
-        get("raw_specversion") == "1.0",
-        get("id") != "",
-        get("source") != "",
-        get("type") != "",
-        get("subject").isNull() | (get("subject") != ""),
-        F.size(get("names")) == count,
-        get("raw_time").isNull() | get("time").isNotNull(),
-        datacontenttype.isNull() | (datacontenttype == _JSON) | media_type.is_valid(datacontenttype),
-        dataschema.isNull() | matches(dataschema, ABSOLUTE_URI),
-        ~F.exists(extensions, lambda key: ~matches(F.when(is_structured, key).otherwise(F.substring(key, 4, 1000)), _EXTENSION) | key.isin("ce-data")),
-        (F.size(extensions) < 2) | (F.size(F.array_distinct(extensions)) == F.size(extensions)),
-        F.when(is_structured, plain_string & _is_plain_document(get) & (~get("has_data") | is_json)).otherwise(plain_header),
-    ]
-    for name, wanted in types.items():
-        value = _extension(get, name)
-        error = type_error(value, wanted)
-        if error is not None:
-            checks.append(value.isNull() | error.isNull())
-    plain = checks[0]
-    for check in checks[1:]:
-        plain = plain & check
-    return {"plain": F.coalesce(plain, F.lit(False))}
+def _decoded(get: Columns) -> dict[str, Column]:
+    has_escapes = ~get("is_structured") & get("joined").contains("%")
+    decoded = F.transform(
+        get("raw"), lambda text: F.when(text.contains("%"), percent.decode_plain(text)).otherwise(text)
+    )
+    return {
+        "has_escapes": has_escapes,
+        "decoded": F.when(has_escapes, decoded).otherwise(get("raw")),
+        "time": timestamp.parse_plain(at(get("raw"), _ORDER.index("time"))),
+    }
 
 
-def _extension(get, name):
-    key = F.when(get("is_structured"), F.lit(name)).otherwise(F.lit(PREFIX + name))
-    return F.get(get("extension_texts"), (F.array_position(get("extension_keys"), key) - 1).cast("int"))
+def _verdict(get: Columns) -> dict[str, Column]:
+    is_plain = F.when(get("is_structured"), _is_plain_json(get)).otherwise(_is_plain_header(get))
+    # An attribute that is there twice counts once, and one that is null in JSON not at all.
+    found = F.size(F.filter(get("raw"), lambda text: text.isNotNull())) + get("has_data").cast("int")
+    wanted = get("wanted")
+    is_complete = (F.size(get("attributes")) == found) & (F.size(F.array_distinct(wanted)) == F.size(wanted))
+    return {"is_plain": is_plain & is_complete & get("is_regular")}
 
 
-def _is_plain_document(get: Callable[[str], Column]) -> Column:
-    text, start, value = get("data").cast("string"), get("start_found"), F.coalesce(get("data_value"), F.lit(""))
-    second = at(get("document"), 1)
-    whole = (F.size(get("document")) == 2) & (second[""] == json.LAST_NUMBER) & ~text.contains(json.LAST_NUMBER)
-    size = F.octet_length(text)
-    before = F.substring(get("data"), size - 1, F.lit(1))
-    blanks = [F.lit(blank) for blank in (b" ", b"\n", b"\t", b"\r")]
-    first = F.substring(get("data"), F.octet_length(start) + 1, F.lit(1))
-    bounds = text.startswith(start) & text.endswith("}") & ~before.isin(*blanks) & ~first.isin(*blanks)
-    return (
-        whole
-        & F.when(get("has_data"), bounds).otherwise(text == start)
-        & ~value.contains('Infinity"') & ~value.contains(_REPLACEMENT)
-        & (~text.contains("\\u") | ~matches(text, _SURROGATE))
+STEPS: Final = (_mode, _parse, _pairs, _lookups, _raw, _joined, _decoded, _verdict)
+
+
+def _is_plain_header(get: Columns) -> Column:
+    joined = get("joined")
+    decoded = F.concat_ws("", F.slice(get("decoded"), F.lit(_DECODED + 1), F.lit(_TO_END)))
+    # A malformed escape has become NULL, and bytes that are not UTF-8 a replacement character.
+    is_lost = F.exists(F.arrays_zip(get("raw").alias("raw"), get("decoded").alias("decoded")), lambda pair: pair["raw"].isNotNull() & pair["decoded"].isNull())
+    return matches(joined, _PLAIN_HEADER) & (
+        ~get("has_escapes") | (~matches(joined, _BAD_ESCAPE) & ~decoded.contains(_REPLACEMENT) & ~is_lost)
     )
 
 
-def _event(get: Callable[[str], Column]) -> dict[str, Column]:
-    is_structured, plain = get("is_structured"), get("plain")
-    start = get("start_found")
-    size = F.octet_length(start)
-    names = F.when(is_structured, get("extension_keys")).otherwise(F.transform(get("extension_keys"), lambda key: F.substring(key, 4, 1000)))
-    data = F.when(get("has_data"), F.substring(get("data"), size + 1, F.length(get("data")) - size - 1)).when(~is_structured & (F.length(get("data")) > 0), get("data"))
+def _is_plain_json(get: Columns) -> Column:
+    joined, text, front = get("joined"), get("payload").cast("string"), get("front")
+    elements = get("document")
+    is_whole = (F.size(elements) == 2) & (at(elements, 1)[""] == json.LAST_NUMBER) & ~text.contains(json.LAST_NUMBER)
+    is_plain = matches(joined, _PLAIN_STRING) | ~matches(joined, FORBIDDEN)
+    # As Spark spells the data: a number that is no float, and bytes that are not UTF-8, can be told by it.
+    data = F.coalesce(at(get("texts"), F.size(get("texts")) - 1), F.lit(""))
+    is_plain_data = ~data.contains('Infinity"') & ~data.contains(_REPLACEMENT)
+    has_surrogate = text.contains("\\u") & matches(text, _SURROGATE)
+    end = F.substring(text, -2, 2)
+    is_data_last = text.startswith(front) & text.endswith("}") & ~end.isin(" }", "\n}", "\t}", "\r}")
+    content_type = at(get("decoded"), _ORDER.index("datacontenttype"))
+    is_json = content_type.isNull() | (content_type == _JSON) | media_type.is_json(content_type)
+    return is_whole & is_plain & F.when(
+        get("has_data"), is_data_last & is_json & is_plain_data & ~has_surrogate
+    ).otherwise(text == front)
+
+
+# --- The outcome ----------------------------------------------------------------------------------------------------
+
+
+def check(get: Columns, types: Mapping[str, DataType]) -> Column:
+    """Whether this code can answer; never NULL."""
+    decoded = get("decoded")
+    values = {name: at(decoded, place) for place, name in enumerate(_ORDER)}
+    content_type, schema = values["datacontenttype"], values["dataschema"]
+    checks = [
+        get("is_plain"),
+        ~F.exists(get("extension_names"), lambda name: ~matches(name, _EXTENSION)),
+        values["specversion"] == "1.0",
+        values["id"].isNotNull() & values["source"].isNotNull() & values["type"].isNotNull(),
+        ~F.array_contains(F.array_compact(F.slice(decoded, 1, len(_ORDER))), ""),
+        values["time"].isNull() | get("time").isNotNull(),
+        content_type.isNull() | (content_type == _JSON) | media_type.is_valid(content_type),
+        schema.isNull() | matches(schema, ABSOLUTE_URI),
+    ]
+    for name, kind in types.items():
+        error = type_error(_extension(get, name), kind)
+        if error is not None:
+            checks.append(error.isNull())
+    return F.coalesce(reduce(and_, checks), F.lit(False))
+
+
+def event(get: Columns) -> dict[str, Column]:
+    """The columns of the event, by their names in ``FLAT``, where :func:`check` is true."""
+    is_structured, payload, front = get("is_structured"), get("payload"), get("front")
+    decoded = get("decoded")
+    size = F.octet_length(front)
+    data = F.when(is_structured, F.when(get("has_data"), F.substring(payload, size + 1, F.length(payload) - size - 1)))
+    values: dict[str, Column] = {name: at(decoded, place) for place, name in enumerate(_ORDER)}
     return {
-        "extensions": F.when(plain, F.map_from_arrays(names, get("extension_texts"))),
-        "event_data": data,
+        **values,
+        "time": get("time"),
+        "extensions": F.map_from_arrays(
+            get("extension_names"), F.slice(decoded, F.lit(len(_ORDER) + 1), F.lit(_TO_END))
+        ),
+        "data": data.otherwise(F.when(F.length(payload) > 0, payload)),
         "mode": F.when(is_structured, F.lit(STRUCTURED)).otherwise(F.lit(BINARY)),
+        "error": F.lit(None).cast("string"),
     }
+
+
+def _extension(get: Columns, name: str) -> Column:
+    return find(get("extension_names"), name, F.slice(get("decoded"), F.lit(len(_ORDER) + 1), F.lit(_TO_END)))
