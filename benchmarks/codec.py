@@ -13,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from statistics import median
 from typing import Any
@@ -71,8 +72,8 @@ def operations(event: CloudEvent, mode: ContentMode) -> dict[str, dict[str, Call
     for name, binding in PEERS.items():
         encode = getattr(binding, f"to_{mode}_event")
         decode = getattr(binding, f"from_{name}_event")
-        to[name] = lambda encode=encode: encode(event)  # type: ignore[misc]
-        back[name] = lambda decode=decode, wire=encode(event): decode(wire)
+        to[name] = partial(encode, event)
+        back[name] = partial(decode, encode(event))
     return {"to": to, "from": back}
 
 

@@ -46,7 +46,7 @@ def _event(rng: Random, number: int) -> CloudEvent:
     places = _CITIES if rng.random() < _ESCAPED else _PLAIN
     attributes = {
         "specversion": "1.0",
-        "id": f"{rng.getrandbits(64):016x}" + (" %d" % number if rng.random() < _ESCAPED else ""),
+        "id": f"{rng.getrandbits(64):016x}" + (f" {number}" if rng.random() < _ESCAPED else ""),
         "source": f"/plants/{rng.choice(places)}/line-{rng.randrange(20)}",
         "type": "com.example.reading.taken.v1",
         "subject": f"sensor-{rng.randrange(1000)}" + (" (spare)" if rng.random() < _ESCAPED else ""),

@@ -224,7 +224,7 @@ def check_header(name: str, value: str, fault: type[CeNatsError] = EncodeError) 
         )
 
 
-def check_subject(subject: str, fault: type[CeNatsError] = EncodeError) -> None:
+def check_subject(subject: object, fault: type[CeNatsError] = EncodeError) -> None:
     """
     Refuse what is no subject to publish to: white space, empty tokens, wildcards.
 

@@ -2,8 +2,8 @@
 The checks of attribute names and values, and the event that comes out when all are passed.
 
 CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes"; the same rules as ce_nats/attributes.py. An
-attribute is a struct of ``name``, ``text`` (its canonical string) and ``code`` (its error, or NULL) here; how it travelled
-is known to binary.py and structured.py.
+attribute is a struct of ``name``, ``text`` (its canonical string) and ``code`` (its error, or NULL) here; how it
+travelled is known to binary.py and structured.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ABSOLUTE_URI", "check", "decode_base64_error", "event", "is_name", "
 NAME: Final = full("[a-z0-9]++")
 ABSOLUTE_URI: Final = r"\A[A-Za-z][A-Za-z0-9+.-]*+:"
 # Strings must not hold control characters or noncharacters; a surrogate cannot stand in valid UTF-8.
-FORBIDDEN: Final = (
+_FORBIDDEN: Final = (
     r"[\x00-\x1f\x7f-\x9f\x{fdd0}-\x{fdef}"
     + "".join(rf"\x{{{plane << 16 | low:x}}}" for plane in range(17) for low in (0xFFFE, 0xFFFF))
     + "]"
@@ -50,7 +50,7 @@ def check(name: Column, text: Column, types: Mapping[str, DataType]) -> Column:
         text: Text of the value, valid UTF-8, not NULL.
         types: What extensions are declared as.
     """
-    rules = F.when(matches(text, FORBIDDEN), code(ErrorCode.INVALID_CHARACTER))
+    rules = F.when(matches(text, _FORBIDDEN), code(ErrorCode.INVALID_CHARACTER))
     rules = rules.when(name.isin(*ATTRIBUTES) & (text == ""), code(ErrorCode.EMPTY_ATTRIBUTE))
     broken = {
         "specversion": (text != "1.0", ErrorCode.UNSUPPORTED_SPECVERSION),

@@ -104,8 +104,6 @@ def explode_cloudevents(
     event = from_nats(
         F.col(headers), F.col(data).cast("binary"), headers_type=df.schema[headers].dataType, extensions=extensions
     )
-    if PLAIN:
-        return _fast(df, headers, data, prefix, extensions, mode, event)
     decoded = df.withColumn(_EVENT, event)
     if mode == "DROPMALFORMED":
         decoded = decoded.where(F.col(_EVENT)["error"].isNull())
@@ -119,26 +117,8 @@ def explode_cloudevents(
 
 
 _EVENT: Final = "__ce_nats_event"
-PLAIN = True
-from . import plain as plain_events
-_P = "__ce_nats_"
-def _fast(df, headers, data, prefix, extensions, mode, event):
-    def get(name): return F.col(_P + name)
-    types=_types(extensions)
-    n,v = header_columns.plain_columns(F.col(headers), df.schema[headers].dataType)
-    empty=F.array().cast("array<string>")
-    d = df.select("*", F.coalesce(n,empty).alias(_P+"names"), F.coalesce(v,empty).alias(_P+"values"), F.coalesce(F.col(data).cast("binary"), F.lit(b"")).alias(_P+"payload"))
-    for step in plain_events.STEPS:
-        d = d.select("*", *[c.alias(_P+n) for n, c in step(get).items()])
-    d = d.select("*", plain_events.check(get, types).alias(_P+"ok"))
-    p=get("ok")
-    plain=plain_events.event(get)
-    d = d.select("*", F.when(p, plain["extensions"]).alias(_P+"extensions"))
-    d = d.select("*", F.when(~p, event).alias(_P+"general"))
-    plain["extensions"]=get("extensions")
-    g=get("general")
-    cols={n:F.when(p,plain[n]).otherwise(g["attributes"][n] if n in ATTRIBUTES else g[n]) for n in (*ATTRIBUTES,"extensions","data","mode","error")}
-    return d.select(*df.columns, F.inline_outer(F.array(F.struct(*[c.alias(prefix+n) for n,c in cols.items()]))))
+
+
 def _event(names: Column, values: Column, payload: Column, types: Mapping[str, DataType]) -> Column:
     is_empty = F.length(payload) == 0
     return let(

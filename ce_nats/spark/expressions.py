@@ -1,8 +1,8 @@
 """
 Building blocks of column expressions that know nothing of CloudEvents.
 
-Only functions of ``pyspark.sql.functions`` are used, here and everywhere in this folder: no Python worker, no JVM object,
-so that the columns also run on Spark Connect and on platforms that refuse jars.
+Only functions of ``pyspark.sql.functions`` are used, here and everywhere in this folder: no Python worker, no JVM
+object, so that the columns also run on Spark Connect and on platforms that refuse jars.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 Strict JSON with Spark's own, lenient parser: the members of an object with their types, in wire order, repeats kept.
 
 RFC 8259. Spark's ``from_json`` knows the grammar, but gives every member as text, so that ``5`` and ``"5"`` look alike,
-rounds numbers, repairs lone surrogates, and does not look at what stands behind a document. So each string and number of
-the document is marked first, which also is the moment to look into it, and the document is parsed as the first of two
-elements of an array, the second of which it cannot spell.
+rounds numbers, repairs lone surrogates, and does not look at what stands behind a document. So each string and number
+of the document is marked first, which also is the moment to look into it, and the document is parsed as the first of
+two elements of an array, the second of which it cannot spell.
 
 What differs from ce_nats/data.py: nesting beyond 1,000 levels less two is invalid here, and so is a name of more than
 50,000 characters or a string of more than 100 million, in a document that would be valid JSON.
@@ -56,9 +56,6 @@ _NUMBER_END: Final = '"]'
 # No string of the document is spelled like this one, for want of its mark.
 _LAST: Final = "end"
 
-# A number has one spelling only.
-LAST_NUMBER: Final = "4611686018427387847"
-
 # Where an object has no other container than "data", everything around it is flat.
 _SCALAR: Final = rf'(?:{_STRING}|[^"{{}}\[\],: \t\n\r]++)'
 _NAME_DATA: Final = r'"(?:d|\\u0064)(?:a|\\u0061)(?:t|\\u0074)(?:a|\\u0061)"'
@@ -97,17 +94,6 @@ def parse(text: Column) -> Column:
             F.from_json(wrapped, "array<map<string,string>>", STRICT),
             lambda maps: _document(wrapped, maps),
         ),
-    )
-
-
-def parse_plain(text: Column) -> Column:
-    """
-    Two maps, the second of which is ``{"": LAST_NUMBER}``, of an object; something else for anything else.
-
-    Types are lost, and escapes are gone; the caller has to see to it that ``LAST_NUMBER`` does not stand in the text.
-    """
-    return F.from_json(
-        F.concat(F.lit("["), text, F.lit(f',{{"":{LAST_NUMBER}}}]')), "array<map<string,string>>", STRICT
     )
 
 
