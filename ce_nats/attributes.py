@@ -307,7 +307,7 @@ def _wrong_type(name: str, value: object, wanted: str, fault: Fault) -> CeNatsEr
 # --- wire -> Python ------------------------------------------------------------------------------------------------
 
 
-def decode_extension(name: str, value: str, wanted: type | None) -> Any:
+def decode_extension(name: str, value: str, wanted: Any) -> Any:
     """
     Give an extension that arrived as a string the Python type that the caller declared.
 
@@ -322,9 +322,11 @@ def decode_extension(name: str, value: str, wanted: type | None) -> Any:
     """
     if wanted is None or wanted is str:
         return value
-    parse = _PARSERS.get(wanted)
+    parse = _PARSERS.get(wanted) if isinstance(wanted, type) else None
     if parse is None:
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"extension_types: no attribute is a {wanted!r}", attribute=name)
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE, f"extension_types: no attribute is a {preview(wanted)}", attribute=name
+        )
     return parse(name, value)
 
 

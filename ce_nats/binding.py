@@ -16,7 +16,7 @@ from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, preview
 from .event import DecodedEvent
 from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
-from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, inspect, is_cloudevents_type, parts, scan
+from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, decide, is_cloudevents_type, parts, scan
 from .percent import encode as percent_encode
 
 __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
@@ -99,13 +99,14 @@ def from_nats_message(
     Raises:
         DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
     """
+    headers, payload = parts(message)
     if mode is None:
-        mode, _, found, is_marked = inspect(message)
-        headers, payload = message.headers, message.data
+        mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
     else:
         mode, is_marked = _mode(mode, DecodeError), True
-        headers, payload = parts(message)
         found = scan(headers)[1]
+    if extension_types is not None and not isinstance(extension_types, Mapping):
+        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"extension_types is a mapping, not {preview(extension_types)}")
     if payload.__class__ is not bytes:
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:

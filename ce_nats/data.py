@@ -102,7 +102,7 @@ def encode_json(value: object) -> bytes:
     except (UnicodeEncodeError, ValueError) as error:
         if isinstance(error, EncodeError):
             raise
-        raise _no_json("holds a lone surrogate or an integer of thousands of digits") from error
+        raise _no_json("holds a surrogate or an integer of thousands of digits") from error
     except RecursionError as error:
         raise _no_json("is nested too deep, or holds itself") from error
 

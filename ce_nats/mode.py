@@ -33,6 +33,7 @@ STRUCTURED_TYPE: Final = "application/cloudevents+json"
 _STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
 _BATCH: Final = "application/cloudevents-batch"
 _OTHER_FORMAT: Final = "application/cloudevents+"
+_READ_AGAIN: Final = (dict, Headers, type(None))
 # What is remembered of header names stays small whatever a peer sends.
 _MOST_SORTED: Final = 1024
 _MOST_NAMES: Final = 64
@@ -106,7 +107,16 @@ def inspect(message: Message) -> Inspection:
     Raises:
         DecodeError: As :func:`detect_mode`.
     """
-    headers, data = parts(message)
+    return decide(*parts(message), has_status=getattr(message, "status", None) is not None)
+
+
+def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> Inspection:
+    """
+    As :func:`inspect`, of what :func:`parts` gives.
+
+    Raises:
+        DecodeError: As :func:`detect_mode`.
+    """
     if headers == (_STRUCTURED_HEADERS if headers.__class__ is dict else _OWN_STRUCTURED_HEADERS):
         return _STRUCTURED_MESSAGE  # as this package and the C++ SDK write it
     content_types, found = scan(headers)
@@ -115,7 +125,7 @@ def inspect(message: Message) -> Inspection:
     if found.names:
         return Inspection(ContentMode.BINARY, "there are headers that start with 'ce-'", found)
     if not data:
-        raise _no_event(message, headers)
+        raise _no_event(headers, has_status)
     return Inspection(
         ContentMode.STRUCTURED, "no header is a CloudEvents header, so the payload has to be the event", found, False
     )
@@ -123,17 +133,18 @@ def inspect(message: Message) -> Inspection:
 
 def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
     """
-    Headers and payload of a message.
+    Headers and payload of a message; headers that can be read but once are taken over.
 
     Raises:
         DecodeError: ``invalid-message`` where it has none.
     """
     try:
-        return message.headers, message.data
+        headers, data = message.headers, message.data
     except AttributeError as error:
         raise DecodeError(
             ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
         ) from error
+    return headers if headers.__class__ in _READ_AGAIN else Headers(headers), data
 
 
 def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
@@ -221,10 +232,10 @@ def _structured_by(content_types: list[str]) -> str | None:
     return None
 
 
-def _no_event(message: Message, headers: HeadersLike) -> DecodeError:
+def _no_event(headers: HeadersLike, has_status: bool) -> DecodeError:
     """Say what an empty message without CloudEvents headers is."""
     known = dict(header_pairs(headers))
-    if "Status" in known or getattr(message, "status", None) is not None:
+    if has_status or "Status" in known:
         what = f"a status message of the server ({preview(known.get('Status', ''))})"
     elif "KV-Operation" in known or "Nats-Marker-Reason" in known:
         what = "a delete marker"

@@ -67,7 +67,7 @@ def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> byte
     try:
         return _to_json(envelope)
     except UnicodeEncodeError as error:
-        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a lone surrogate", attribute="data") from error
+        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error
 
 
 def _data_member(value: object, content_type: str | None) -> object:

@@ -26,7 +26,8 @@ _DATE_TIME: Final = re.compile(
 # What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form
 # is looked at first.
 _COMMON: Final = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
 _FROMISOFORMAT_READS_ALL: Final = sys.version_info >= (3, 11)
 _MINUTE: Final = timedelta(minutes=1)
