@@ -39,7 +39,7 @@ def test_snippets_run_in_order(tmp_path: Path) -> None:
         assert any(DEFAULT_URL in snippet for snippet in SNIPPETS)
         script = []
         for snippet in SNIPPETS:
-            if "pyspark" in snippet:
+            if "from pyspark" in snippet:
                 script.append(FILL_STREAM.format(url=server.url))
             script.append(snippet.replace(DEFAULT_URL, server.url))
         program = tmp_path / "readme.py"
@@ -62,4 +62,4 @@ async def _no_consumer_is_left(url: str) -> None:
 
 
 def _quiet() -> dict[str, str]:
-    return {**os.environ, "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, "PYTHONWARNINGS": "ignore", "PYSPARK_PYTHON": sys.executable}

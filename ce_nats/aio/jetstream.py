@@ -22,7 +22,7 @@ from nats.js.api import PubAck
 from ..binding import dedup_id
 from ..capture import StoredMessage
 from ..errors import DeliveryError, EncodeError, ErrorCode
-from ..message import HeadersLike
+from ..message import HeadersLike, NatsMessage
 from ..mode import ContentMode
 from ..timestamp import Timestamp
 from .publish import as_nats_headers, check_size, delivery, encode, header_bytes
@@ -77,11 +77,7 @@ async def publish(
     if dedup and MSG_ID not in message.headers:
         message.headers.append(MSG_ID, dedup_id(event))
     check_size(message, js._nc.max_payload)
-    size = header_bytes(message.headers)
-    if size > _MOST_HEADER_BYTES:
-        raise EncodeError(
-            ErrorCode.HEADERS_TOO_LARGE, f"headers are {size} bytes, and JetStream takes {_MOST_HEADER_BYTES}"
-        )
+    check_jetstream_size(message)
     with delivery(subject):
         try:
             return await js.publish(subject, message.data, timeout=timeout, headers=as_nats_headers(message.headers))
@@ -90,6 +86,20 @@ async def publish(
             raise DeliveryError(
                 ErrorCode.DELIVERY_FAILED, f"{subject}: what answered is no stream: there is no acknowledgement in it"
             ) from error
+
+
+def check_jetstream_size(message: NatsMessage) -> None:
+    """
+    Refuse headers that JetStream does not store.
+
+    Raises:
+        EncodeError: ``headers-too-large``.
+    """
+    size = header_bytes(message.headers)
+    if size > _MOST_HEADER_BYTES:
+        raise EncodeError(
+            ErrorCode.HEADERS_TOO_LARGE, f"headers are {size} bytes, and JetStream takes {_MOST_HEADER_BYTES}"
+        )
 
 
 async def read_stream(

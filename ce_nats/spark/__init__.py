@@ -1,5 +1,5 @@
 """
-CloudEvents in Spark: captured NATS messages to columns.
+CloudEvents in Spark: messages to columns, JetStream as a source and a sink of rows.
 
 Needs the extra ``spark`` (``pip install 'ce-nats[spark]'``) and a JDK.
 """
@@ -10,5 +10,6 @@ except ImportError as error:
     raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
 
 from .columns import explode_cloudevents, from_nats
+from .source import register
 
-__all__ = ["explode_cloudevents", "from_nats"]
+__all__ = ["explode_cloudevents", "from_nats", "register"]

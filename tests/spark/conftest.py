@@ -1,5 +1,7 @@
 """A real Spark, one for all tests of this folder."""
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +10,7 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # data sources run in workers, which have to find the same packages
     session = (
         SparkSession.builder.master("local[2]")
         .appName("ce_nats tests")

@@ -1,0 +1,143 @@
+"""
+Reading a stream: nats-py alone, the data source's reader alone, and Spark with one and two partitions.
+
+nats-py reads with its fastest consumer, the ordered push one, and does nothing with the messages. The reader makes
+Arrow batches of them, headers taken apart. Spark takes the batches over and throws them away (``noop``), planning and
+starting of tasks included. Everything reads the same range of one stream, kept in files: messages of 300 bytes with
+seven headers. Runs alternate, round by round; a ratio is taken within a round and the median over the rounds is shown.
+
+``python -m benchmarks.source [--rounds N] [--messages N] [--markdown]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from statistics import median
+
+import nats
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ce_nats.spark.source import NatsDataSource, register
+from ce_nats.testing import NatsServer
+
+STREAM = "BENCH"
+HEADERS = {
+    "ce-specversion": "1.0",
+    "ce-id": "4b9ac3ee-1d5a-4f0b-9b5f-7b1f1e6a0a01",
+    "ce-source": "https://example.com/orders/eu",
+    "ce-type": "com.example.order.created",
+    "ce-time": "2026-11-20T10:11:12.123456Z",
+    "ce-subject": "Gr%C3%B6%C3%9Fe",
+    "Content-Type": "application/json",
+}
+PAYLOAD = b'{"note": "' + b"x" * 288 + b'"}'
+
+
+async def fill(url: str, messages: int) -> None:
+    nc = await nats.connect(url)
+    js = nc.jetstream()
+    await js.add_stream(name=STREAM, subjects=["bench.*"])
+    for number in range(messages):
+        await nc.publish(f"bench.{number % 1000}", PAYLOAD, headers=HEADERS)
+        if number % 2000 == 0:
+            await nc.flush()
+    await nc.flush()
+    for _ in range(10_000):
+        if (await js.stream_info(STREAM)).state.messages == messages:
+            break
+        await asyncio.sleep(0.01)
+    await nc.close()
+
+
+async def read_with_nats_py(url: str, messages: int) -> None:
+    nc = await nats.connect(url)
+    subscription = await nc.jetstream().subscribe("bench.*", stream=STREAM, ordered_consumer=True)
+    seen = 0
+    async for _ in subscription.messages:
+        seen += 1
+        if seen == messages:
+            break
+    await nc.close()
+
+
+def read_with_reader(url: str, messages: int) -> None:
+    source = NatsDataSource({"url": url, "stream": STREAM, "partitions": "1"})
+    reader = source.reader(source.schema())
+    (partition,) = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(partition)) == messages
+
+
+def read_with_spark(spark: SparkSession, url: str, partitions: int) -> None:
+    options = {"url": url, "stream": STREAM, "partitions": partitions}
+    spark.read.format("nats").options(**options).load().write.format("noop").mode("overwrite").save()
+
+
+def measured(run: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and seconds of CPU in this process."""
+    started, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - started, time.process_time() - cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--markdown", action="store_true")
+    arguments = parser.parse_args()
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.log.level", "ERROR").getOrCreate()
+    register(spark)
+    with NatsServer(jetstream=True) as server:
+        asyncio.run(fill(server.url, arguments.messages))
+        ways: dict[str, Callable[[], object]] = {
+            "nats-py, ordered consumer": lambda: asyncio.run(read_with_nats_py(server.url, arguments.messages)),
+            "reader, to Arrow": lambda: read_with_reader(server.url, arguments.messages),
+            "Spark, 1 partition": lambda: read_with_spark(spark, server.url, 1),
+            "Spark, 2 partitions": lambda: read_with_spark(spark, server.url, 2),
+        }
+        for run in ways.values():
+            run()
+        results = [
+            {way: measured(run) for way, run in ways.items()}
+            for _ in track(range(arguments.rounds), "rounds", console=Console(stderr=True))
+        ]
+    spark.stop()
+    show(results, arguments.messages, markdown=arguments.markdown)
+
+
+def show(results: list[dict[str, tuple[float, float]]], messages: int, *, markdown: bool) -> None:
+    table = Table("read with", "messages/s", "against nats-py", "range", "CPU µs/message", box=None)
+    rows = []
+    bare = next(iter(results[0]))
+    for way in results[0]:
+        rates = [messages / round_[way][0] for round_ in results]
+        ratios = [round_[bare][0] / round_[way][0] for round_ in results]
+        in_process = not way.startswith("Spark")
+        cpu = f"{median(round_[way][1] for round_ in results) / messages * 1e6:.1f}" if in_process else "-"
+        spread = f"{min(ratios):.1f} to {max(ratios):.1f}"
+        rows.append([way, f"{median(rates):,.0f}", f"{median(ratios):.2f}", spread, cpu])
+    for row in rows:
+        table.add_row(*row)
+        if markdown:
+            print("| " + " | ".join(row) + " |")
+    if not markdown:
+        Console().print(table)
+    versions = f"Python {platform.python_version()}, nats-py {version('nats-py')}, Spark {version('pyspark')}"
+    print(f"{messages:,} messages, {len(results)} rounds; {versions}, {os.cpu_count()} CPUs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,464 @@
+"""
+Read a range of a stream's sequences, fast, and say what is missing in it.
+
+Messages come through a pull consumer that acknowledges nothing, lives in the server's memory, and is deleted at the
+end; the server forgets it by itself where the reader was killed. Between two batches nothing is under way, so whoever
+reads may take as long as it likes. The end of a range is where its last sequence was passed, or where the stream itself
+says that no further message is in it: no message is ever waited for that cannot come.
+
+nats-py parses the headers of every message into a dict, which costs more than all else together and loses repeated
+names and malformed bytes. It has no public way round that (``Client.msg_class`` gets the dict), so the method through
+which its parser hands over a message is overridden here, for one subscription. A nats-py without that method is
+noticed, and then messages are read one by one through the API, which is also the way for streams that give up what a
+consumer has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from ..capture import StoredMessage
+from ..errors import DeliveryError, ErrorCode
+from ..ranges import DataLossError, StreamRange, StreamState
+from ..subjects import covers
+from .jetstream import read_stream
+from .publish import delivery
+from .streams import DEFAULT_PREFIX, ApiError, StreamApi, leave, nanoseconds
+
+__all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]
+
+# Subject, reply subject, payload, header block; all as they stand on the wire. The reply subject of a message from a
+# consumer says which message it is: see metadata().
+RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
+# Connects the client that it is given, with the caller's credentials.
+Connect: TypeAlias = Callable[[Client], Awaitable[object]]
+
+# What one request asks for at most, and so what a batch is at most. The first one is small, because there is no telling
+# how far a number of messages reaches where many were deleted or filtered out.
+_FIRST_MESSAGES: Final = 1_000
+_MOST_MESSAGES: Final = 10_000
+_MOST_BYTES: Final = 8 * 2**20
+# How long the server keeps a consumer that nobody asks.
+_FORGET_AFTER: Final = 30.0
+_DELETE_SECONDS: Final = 2.0
+_RETRY_SECONDS: Final = 0.2
+
+_HANDED_OVER: Final = ("self", "sid", "subject", "reply", "data", "headers")
+_SEES_RAW_MESSAGES: Final = (
+    tuple(inspect.signature(getattr(Client, "_process_msg", lambda: None)).parameters) == _HANDED_OVER
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """
+    Messages of a stream, in ascending order.
+
+    Attributes:
+        stream: Name of the stream.
+        messages: At least one.
+        first: Sequence of the first one.
+        last: Sequence up to which there is nothing else in the range: that of the last message, or a later one.
+    """
+
+    stream: str
+    messages: list[RawMessage]
+    first: int
+    last: int
+
+
+def refuse_loss(error: DataLossError) -> None:
+    """Raise the error: the answer to lost messages by default."""
+    raise error
+
+
+async def read_range(
+    connect: Connect,
+    wanted: StreamRange,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    on_loss: Callable[[DataLossError], None] = refuse_loss,
+    request_timeout: float = 5.0,
+    retry_timeout: float = 30.0,
+) -> AsyncGenerator[RawBatch, None]:
+    """
+    Read a range of a stream.
+
+    Where the connection breaks, or the server loses the consumer, reading goes on behind the last batch.
+
+    Args:
+        connect: Connects a client; called once, and once for every new attempt.
+        wanted: The range, which ends at or before the stream's last message.
+        prefix: First tokens of the subjects of JetStream's API.
+        on_loss: Told of messages that the stream gave up before they were read, and that nobody deleted one by one; as
+            far as that can be told. Returns to go on, raises to end.
+        request_timeout: Seconds of silence after which an attempt is given up.
+        retry_timeout: Seconds to try without any progress.
+
+    Yields:
+        Batches of at most 10,000 messages or about 8 MiB.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: there is no such stream, or no progress; :class:`DataLossError` where
+            ``on_loss`` raises it.
+    """
+    rest = wanted
+    failing_since: float | None = None
+    while len(rest):
+        try:
+            attempt = _Attempt(connect, rest, prefix, on_loss, request_timeout)
+            async with aclosing(attempt.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+                    failing_since = None
+                    rest = _behind(rest, batch.last)
+            return
+        except (DeliveryError, nats.errors.Error, OSError) as error:
+            if isinstance(error, DataLossError) or (isinstance(error, ApiError) and not error.is_temporary):
+                raise
+            now = time.monotonic()
+            failing_since = failing_since or now
+            if now - failing_since >= retry_timeout:
+                raise DeliveryError(
+                    ErrorCode.DELIVERY_FAILED, f"stream {wanted.stream}, from message {rest.first} on: {error}"
+                ) from error
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+class RangeClient(Client):
+    """nats-py's client, with messages of pull requests as they stand on the wire; it does not reconnect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pull_inbox = ""
+        self._pull_sid = 0
+        self._pulls = 0
+        self._pull_reply = b""
+        self._pull_wanted = 0
+        self._pulled: list[RawMessage] = []
+        self._pull_status = b""
+        self._pull_ended = asyncio.Event()
+
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """As nats-py does; but a lost connection is closed at once, and whoever waits for messages learns of it."""
+
+        async def closed() -> None:
+            self._pull_ended.set()
+
+        await super().connect(*args, **{**options, "allow_reconnect": False, "closed_cb": closed})
+
+    async def pull(self, subject: str, request: dict[str, Any], silence: float) -> tuple[list[RawMessage], str]:
+        """
+        Send a pull request, and wait until it was answered in full.
+
+        Args:
+            subject: Of the API's ``CONSUMER.MSG.NEXT`` for a consumer.
+            request: ``batch`` and more.
+            silence: Seconds without any message after which it is given up.
+
+        Returns:
+            Messages, and the status line that ended them without its version, or ``""`` where all of them came.
+
+        Raises:
+            DeliveryError: ``delivery-failed``: nothing came, or the connection was closed.
+        """
+        if not self._pull_inbox:
+            self._pull_inbox = self.new_inbox()
+            self._pull_sid = (await self.subscribe(f"{self._pull_inbox}.*"))._id
+        self._pulls += 1
+        # A subject for each request, because the server also ends one that was answered in full with a status.
+        reply = f"{self._pull_inbox}.{self._pulls}"
+        self._pull_reply, self._pull_wanted = reply.encode(), request["batch"]
+        self._pulled, self._pull_status = [], b""
+        self._pull_ended.clear()
+        with delivery(subject):
+            await self.publish(subject, msgspec.json.encode(request), reply=reply)
+        seen = -1
+        while not self._pull_ended.is_set():
+            if seen == len(self._pulled):
+                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"no messages and no status in {silence} seconds")
+            seen = len(self._pulled)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._pull_ended.wait(), silence)
+        if self.is_closed:
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the connection was closed: {self.last_error}")
+        status = self._pull_status.partition(b"\r\n")[0].partition(b" ")[2]
+        return self._pulled, status.decode("utf-8", "replace")
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        if sid != self._pull_sid:
+            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
+        elif reply:
+            self._pulled.append((subject, reply, data, headers))
+            if len(self._pulled) == self._pull_wanted:
+                self._pull_ended.set()
+        elif subject == self._pull_reply:
+            self._pull_status = headers or b""
+            self._pull_ended.set()
+
+
+class _Attempt:
+    """One connection's worth of reading a range."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        wanted: StreamRange,
+        prefix: str,
+        on_loss: Callable[[DataLossError], None],
+        timeout: float,
+    ) -> None:
+        self._connect = connect
+        self._rest = wanted
+        self._on_loss = on_loss
+        self._timeout = timeout
+        self._client = RangeClient()
+        self._api = StreamApi(self._client, prefix, timeout)
+
+    async def batches(self) -> AsyncGenerator[RawBatch, None]:
+        try:
+            await self._connect(self._client)
+            state = await self._api.state(self._rest.stream)
+            ways = [self._through_api]
+            # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
+            if _SEES_RAW_MESSAGES and state.retention == "limits":
+                ways.insert(0, self._through_consumer)
+            for way in ways:
+                try:
+                    async with aclosing(way()) as batches:
+                        async for batch in batches:
+                            yield batch
+                            self._rest = _behind(self._rest, batch.last)
+                    return
+                except _NoConsumerError:
+                    continue
+        finally:
+            await leave(self._client)
+
+    async def _through_consumer(self) -> AsyncGenerator[RawBatch, None]:
+        async with self._consumer() as subject:
+            if not await self._check_beginning():
+                return
+            pulls = _Pulls(self._rest)
+            while len(self._rest):
+                messages, status = await self._client.pull(subject, pulls.request(self._rest), self._timeout)
+                if messages:
+                    batch = pulls.batch(self._rest, messages)
+                    await self._check_gaps(batch)
+                    if batch.messages:
+                        yield batch
+                    self._rest = _behind(self._rest, batch.last)
+                if not pulls.goes_on(messages, status) and len(self._rest) and await self._is_at_end():
+                    await self._check_tail()
+                    return
+
+    @asynccontextmanager
+    async def _consumer(self) -> AsyncIterator[str]:
+        """A consumer that begins with the range; gives the subject of its pull requests."""
+        rest = self._rest
+        name = f"ce-nats-{self._client.new_inbox().rpartition('.')[2]}"
+        config = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": max(1, rest.first),
+            "ack_policy": "none",
+            "inactive_threshold": int(_FORGET_AFTER * 1e9),
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        if rest.subjects:
+            config["filter_subjects"] = list(rest.subjects)
+        try:
+            await self._api.create_consumer(rest.stream, name, config)
+        except ApiError as error:
+            if error.is_temporary:
+                raise
+            raise _NoConsumerError from error
+        try:
+            yield f"{self._api.prefix}.CONSUMER.MSG.NEXT.{rest.stream}.{name}"
+        finally:
+            with suppress(Exception):
+                await asyncio.wait_for(self._api.delete_consumer(rest.stream, name), _DELETE_SECONDS)
+
+    async def _through_api(self) -> AsyncGenerator[RawBatch, None]:
+        if not await self._check_beginning():
+            return
+        rest = self._rest
+        # The API takes one pattern.
+        subject = rest.subjects[0] if len(rest.subjects) == 1 else ">"
+        js: JetStreamContext = self._client.jetstream(prefix=self._api.prefix, timeout=self._timeout)
+        async with aclosing(read_stream(js, rest.stream, subject=subject, start=rest.first, end=rest.last)) as batches:
+            async for stored in batches:
+                messages = [_as_raw(message) for message in stored if _is_wanted(message, rest)]
+                if messages:
+                    batch = RawBatch(rest.stream, messages, metadata(messages[0][1])[0], metadata(messages[-1][1])[0])
+                    await self._check_gaps(batch)
+                    yield batch
+                    self._rest = _behind(self._rest, batch.last)
+        await self._check_tail()
+
+    async def _is_at_end(self) -> bool:
+        """
+        Whether the stream has no further message of the range.
+
+        The stream is asked itself: what a consumer counts as pending has been wrong at times.
+        """
+        rest = self._rest
+        following = await self._api.next_sequence(rest.stream, rest.first, rest.subjects)
+        if following is not None and following <= rest.last:
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the consumer stopped in front of message {following}")
+        return True
+
+    async def _check_beginning(self) -> bool:
+        """
+        Look for the stream that is meant, and where it begins; whether there is anything left to read.
+
+        Asked after a consumer was created: the stream that is there now is then the one that the consumer belongs to,
+        or the consumer is gone.
+        """
+        rest = self._rest
+        state = await self._state()
+        if state is None:
+            return False
+        if state.first > rest.first and not rest.from_beginning:
+            self._on_loss(DataLossError.gone(rest.stream, rest.first, min(state.first - 1, rest.last), state.first))
+        self._rest = replace(rest, first=max(rest.first, state.first))
+        return len(self._rest) > 0
+
+    async def _check_gaps(self, batch: RawBatch) -> None:
+        """Find out whether the stream gave up messages in front of, or among, those of a batch."""
+        start = batch.first if self._rest.from_beginning else self._rest.first
+        if batch.first == start and batch.last - start + 1 == len(batch.messages):
+            return
+        state = await self._state()
+        if state is None or state.first <= start:
+            return
+        # What the stream had given up when it was looked at. Of a number that is missing there nobody can say any more
+        # whether its message was deleted long ago, or had another subject, or was lost just now.
+        there = {metadata(message[1])[0] for message in batch.messages}
+        missing = [number for number in range(start, min(state.first, batch.last + 1)) if number not in there]
+        if missing:
+            self._on_loss(DataLossError.gone(batch.stream, missing[0], missing[-1], state.first))
+
+    async def _check_tail(self) -> None:
+        """The same for what follows the last batch."""
+        rest = self._rest
+        state = await self._state() if len(rest) else None
+        if state is None:
+            return
+        if state.last < rest.last:
+            self._on_loss(DataLossError.shortened(rest.stream, rest.last, state.last))
+        if state.first > rest.first and not rest.from_beginning:
+            gone = min(state.first - 1, rest.last)
+            self._on_loss(DataLossError.gone(rest.stream, rest.first, gone, state.first))
+
+    async def _state(self) -> StreamState | None:
+        """State of the stream; None where another one has taken its name, and that is borne."""
+        state = await self._api.state(self._rest.stream)
+        if self._rest.created and state.created != self._rest.created:
+            self._on_loss(DataLossError.recreated(self._rest.stream, self._rest.created, state.created))
+            return None
+        return state
+
+
+class _NoConsumerError(Exception):
+    """The stream takes no consumer."""
+
+
+class _Pulls:
+    """What to ask a consumer for, and what to make of its answers."""
+
+    def __init__(self, wanted: StreamRange) -> None:
+        self._start = wanted.first
+        self._delivered = 0
+        self._asked = 0
+        self._most_bytes = _MOST_BYTES
+
+    def request(self, rest: StreamRange) -> dict[str, Any]:
+        """As many messages as the rest of the range holds, as far as one can tell, and hardly any behind it."""
+        self._asked = min(len(rest), _FIRST_MESSAGES)
+        if self._delivered:
+            expected = len(rest) * self._delivered / (rest.first - self._start)
+            self._asked = min(len(rest), _MOST_MESSAGES, math.ceil(expected * 1.1) + 100)
+        return {"batch": self._asked, "max_bytes": self._most_bytes, "no_wait": True}
+
+    def batch(self, rest: StreamRange, messages: list[RawMessage]) -> RawBatch:
+        """
+        Those of some messages that are in the range, which may be none.
+
+        Raises:
+            DeliveryError: ``delivery-failed``: some did not arrive.
+        """
+        first, number = metadata(messages[0][1])
+        last, last_number = metadata(messages[-1][1])
+        if number != self._delivered + 1 or last_number - number + 1 != len(messages) or first < rest.first:
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, "messages were lost on the way, or came twice")
+        self._delivered = last_number
+        if last > rest.last:
+            messages = messages[: bisect_right(messages, rest.last, key=lambda message: metadata(message[1])[0])]
+        return RawBatch(rest.stream, messages, first, min(last, rest.last))
+
+    def goes_on(self, messages: list[RawMessage], status: str) -> bool:
+        """
+        Whether the consumer may have more.
+
+        Raises:
+            DeliveryError: ``delivery-failed``: the status says that the consumer is of no use any more.
+        """
+        if len(messages) == self._asked or status == "409 Batch Completed":
+            return True
+        if status.startswith("409 Message Size Exceeds MaxBytes"):
+            if not messages:
+                self._most_bytes *= 2
+            return True
+        if status.startswith(("404", "408")):
+            return False
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the server answered {status or 'without a status'}")
+
+
+def metadata(reply: bytes) -> tuple[int, int]:
+    """
+    Stream sequence and consumer sequence, from the reply subject of a message.
+
+    ADR-15: ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>``,
+    or with domain and account hash in front of the stream and a random token at the end.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: it is no such subject.
+    """
+    tokens = reply.split(b".")
+    at = 5 if len(tokens) == 9 else 7
+    try:
+        return int(tokens[at]), int(tokens[at + 1])
+    except (IndexError, ValueError) as error:
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{reply!r} says nothing of a stream's message") from error
+
+
+def _behind(rest: StreamRange, sequence: int) -> StreamRange:
+    """What is left of a range behind a sequence."""
+    return StreamRange(rest.stream, sequence + 1, rest.last, rest.created, rest.subjects)
+
+
+def _is_wanted(message: StoredMessage, wanted: StreamRange) -> bool:
+    return not wanted.subjects or any(covers(pattern, message.subject) for pattern in wanted.subjects)
+
+
+def _as_raw(message: StoredMessage) -> RawMessage:
+    """A message from the API as a consumer would deliver it."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers)
+    block = f"NATS/1.0\r\n{lines}\r\n".encode("utf-8", "surrogateescape") if message.headers else None
+    sequence, at = message.sequence, nanoseconds(message.timestamp)
+    reply = f"$JS.ACK.{message.stream}.-.1.{sequence}.{sequence}.{at}.0"
+    return message.subject.encode(), reply.encode(), message.data, block

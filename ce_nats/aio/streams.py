@@ -1,0 +1,220 @@
+"""
+What can be asked of a stream without changing it: its state, and which message comes next.
+
+JetStream's API, requests and answers in JSON ("JetStream API Reference" of the NATS documentation). Requests go through
+nats-py's connection; the answers are read here, because nats-py's objects leave out or change what is needed of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from calendar import timegm
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import msgspec
+from nats.aio.client import Client
+
+from ..errors import DeliveryError, ErrorCode
+from ..ranges import StreamState
+from ..timestamp import Timestamp
+from .publish import delivery
+
+__all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "leave", "nanoseconds"]
+
+DEFAULT_PREFIX: Final = "$JS.API"
+# nats-server: JSNoMessageFoundErr, JSStreamNotFoundErr
+_NO_MESSAGE_FOUND: Final = 10037
+_STREAM_NOT_FOUND: Final = 10059
+# Codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
+_SERVER_ERRORS: Final = 500
+_LEAVE_SECONDS: Final = 2.0
+# Requests under way at a time, where a question takes several of them.
+_MOST_REQUESTS: Final = 64
+
+T = TypeVar("T", bound="_Answer")
+
+
+class ApiError(DeliveryError):
+    """
+    JetStream answered, and refused.
+
+    Attributes:
+        number: The server's ``err_code``; 0 where it gave none.
+        is_temporary: It may answer differently in a moment: there is no leader, or it is still starting.
+    """
+
+    number: int = 0
+    is_temporary: bool = False
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _Answer(msgspec.Struct):
+    error: _Error | None = None
+
+
+class _Config(msgspec.Struct):
+    retention: str = "limits"
+
+
+class _State(msgspec.Struct):
+    messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class _Info(_Answer):
+    created: str = ""
+    config: _Config = msgspec.field(default_factory=_Config)
+    state: _State = msgspec.field(default_factory=_State)
+
+
+class _Stored(msgspec.Struct):
+    seq: int
+    time: str
+
+
+class _Found(_Answer):
+    message: _Stored | None = None
+
+
+class StreamApi:
+    """
+    JetStream's API on a connection.
+
+    Args:
+        nc: An open connection.
+        prefix: First tokens of the API's subjects; another one reaches another domain or account.
+        timeout: Seconds to wait for an answer.
+    """
+
+    def __init__(self, nc: Client, prefix: str = DEFAULT_PREFIX, timeout: float = 5.0) -> None:
+        self.prefix = prefix
+        self._nc = nc
+        self._timeout = timeout
+
+    async def state(self, stream: str) -> StreamState:
+        """
+        State of a stream.
+
+        Raises:
+            DeliveryError: ``delivery-failed``: no answer; an :class:`ApiError` where there is no such stream.
+        """
+        info = await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
+        state = info.state
+        first = state.first_seq if state.messages else state.last_seq + 1
+        return StreamState(stream, info.created, first, state.last_seq, state.messages, info.config.retention)
+
+    async def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str] = ()) -> int | None:
+        """
+        Sequence of the first message from a sequence on, or None where there is none (any more, or yet).
+
+        Args:
+            stream: Name of the stream.
+            sequence: Where to begin, inclusive.
+            subjects: Patterns; by default all subjects. Each one takes a request.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        wanted = list(subjects) or [">"]
+        found: list[int] = []
+        for start in range(0, len(wanted), _MOST_REQUESTS):
+            questions = (self._next(stream, sequence, pattern) for pattern in wanted[start : start + _MOST_REQUESTS])
+            found += [message.seq for message in await asyncio.gather(*questions) if message is not None]
+        return min(found, default=None)
+
+    async def sequence_at(self, state: StreamState, since: int) -> int:
+        """
+        Sequence from which on messages were stored at or after an instant; ``state.last + 1`` where none was.
+
+        That times ascend in a stream is taken for granted, as the server does it.
+
+        Args:
+            state: Of the stream; messages behind ``state.last`` are not looked at.
+            since: Nanoseconds since 1970, UTC.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        low, high = state.first, state.last + 1  # the answer is in [low, high]
+        while low < high:
+            middle = (low + high) // 2
+            message = await self._next(state.name, middle, ">")
+            if message is None or message.seq >= high or nanoseconds(Timestamp.parse(message.time)) >= since:
+                # Between the middle and the message there is none, so none that is earlier.
+                high = middle
+            else:
+                low = message.seq + 1
+        return low
+
+    async def create_consumer(self, stream: str, name: str, config: dict[str, Any]) -> None:
+        """
+        Create a consumer.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        request = {"stream_name": stream, "config": {"name": name, **config}}
+        await self._ask(_Answer, stream, f"CONSUMER.CREATE.{stream}.{name}", request)
+
+    async def delete_consumer(self, stream: str, name: str) -> None:
+        """
+        Delete a consumer.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        await self._ask(_Answer, stream, f"CONSUMER.DELETE.{stream}.{name}")
+
+    async def _next(self, stream: str, sequence: int, pattern: str) -> _Stored | None:
+        request = {"seq": sequence, "next_by_subj": pattern}
+        try:
+            return (await self._ask(_Found, stream, f"STREAM.MSG.GET.{stream}", request)).message
+        except ApiError as error:
+            if error.number == _NO_MESSAGE_FOUND:
+                return None
+            raise
+
+    async def _ask(self, kind: type[T], stream: str, subject: str, request: dict[str, Any] | None = None) -> T:
+        body = b"" if request is None else msgspec.json.encode(request)
+        with delivery(f"stream {stream}"):
+            reply = await self._nc.request(f"{self.prefix}.{subject}", body, timeout=self._timeout)
+        try:
+            answer = msgspec.json.decode(reply.data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise DeliveryError(
+                ErrorCode.DELIVERY_FAILED, f"stream {stream}: what answered is not JetStream's API"
+            ) from error
+        if answer.error is not None:
+            raise _refusal(stream, answer.error)
+        return answer
+
+
+async def leave(nc: Client) -> None:
+    """Close a connection, in whatever state it is, and in two seconds at most; nothing is raised."""
+    # nats-py waits until everything is written, or TLS shut down, which may be never.
+    with suppress(Exception):
+        await asyncio.wait_for(nc.close(), _LEAVE_SECONDS)
+
+
+def nanoseconds(at: Timestamp) -> int:
+    """Nanoseconds since 1970, UTC."""
+    return timegm(at.utctimetuple()) * 1_000_000_000 + at.nanosecond
+
+
+def _refusal(stream: str, error: _Error) -> ApiError:
+    if error.err_code == _STREAM_NOT_FOUND:
+        text = f"there is no stream {stream}"
+    else:
+        text = f"stream {stream}: {error.description} ({error.err_code or error.code})"
+    refusal = ApiError(ErrorCode.DELIVERY_FAILED, text)
+    refusal.number = error.err_code
+    refusal.is_temporary = error.code >= _SERVER_ERRORS
+    return refusal

@@ -1,0 +1,280 @@
+"""
+JetStream as a data source of Spark, for tables and for streaming queries.
+
+    register(spark)
+    spark.read.format("nats").option("url", "nats://localhost:4222").option("stream", "ORDERS").load()
+
+A stream's sequence is the offset: it never changes what it stands for, so a range can be read by any worker, and again
+after a failure. No consumer is left on the server, nothing is acknowledged, and no message is changed. A row is a
+message as it was stored, event or not; ``ce_nats.spark`` decodes rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
+
+from ..ranges import DataLossError, StreamRange, StreamState, split
+from .connection import CONNECTION_OPTIONS, Connection, check_names
+from .filters import Narrowed, narrow
+from .offsets import Offset, advance, ranges
+from .planning import batch_ranges, first_offset, loss_policy, pieces
+from .selection import SELECTION_OPTIONS, Selection
+from .sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
+from .streams import Streams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # Spark 4.0 and 4.1
+        SupportsTriggerAvailableNow = object
+
+__all__ = ["NatsDataSource", "register"]
+
+# Spark puts these among the options of a sink.
+_OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
+_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+_HEADER: Final = StructType().add("key", StringType()).add("value", StringType())
+# As in ce_nats.capture.
+_ROW: Final = (
+    StructType()
+    .add("subject", StringType())
+    .add("reply", StringType())
+    .add("headers", ArrayType(_HEADER))
+    .add("data", BinaryType())
+    .add("stream", StringType())
+    .add("sequence", LongType())
+    .add("timestamp", TimestampType())
+)
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Make ``format("nats")`` known to a session.
+
+    Spark leaves filters of Python data sources to itself by default. Where the user has not decided about that, it is
+    turned on for the session, so that ``where("subject = 'orders.eu'")`` reads nothing else.
+    """
+    spark.dataSource.register(NatsDataSource)
+    if hasattr(DataSourceReader, "pushFilters") and spark.conf.get(_PUSH_DOWN, None) is None:
+        spark.conf.set(_PUSH_DOWN, "true")
+
+
+class NatsDataSource(DataSource):
+    """
+    ``format("nats")``.
+
+    Rows: ``subject``, ``reply`` (always empty: a stream does not keep it), ``headers`` (array of ``key`` and ``value``,
+    in wire order, repeats included), ``data`` (binary), ``stream``, ``sequence`` (from 1) and ``timestamp`` (when the
+    server stored it, in microseconds).
+
+    Options, in any case; those that say how to connect are in connection.py:
+
+    - ``url``: ``nats://host:4222``, or several with commas between them.
+    - ``stream``: name of a stream, or several with commas between them.
+    - ``subjects``: patterns with commas between them; by default all subjects.
+    - ``startingOffsets``: ``earliest`` (the default for tables), ``latest`` (the default for queries), a first
+      sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. ``startingTimestamp``: RFC 3339 instead.
+    - ``endingOffsets``: ``latest``, a last sequence, inclusive, or JSON as above. ``endingTimestamp``: RFC 3339,
+      exclusive. For tables only.
+    - ``minPartitions``: partitions to cut the sequences into; by default one for each 500,000 of a stream.
+    - ``maxMessagesPerTrigger``: most messages in a micro-batch, over all streams. Deleted messages and other subjects
+      count, but for those in front of the first one.
+    - ``failOnDataLoss``: ``true`` (the default) makes it an error when a stream no longer has what was to be read,
+      ``false`` a warning in the log. Messages that somebody deleted one by one are not missed.
+
+    Rows to write have ``headers`` and ``data`` (see sink.py), and ``subject`` unless there is an option of that name.
+    Options beside those of connection.py:
+
+    - ``subject``: subject of rows without one.
+    - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
+    - ``maxPending``: most acknowledgements that a task waits for at a time, 500 by default.
+    - ``dedup``: ``true`` (the default) gives events a ``Nats-Msg-Id`` of source and id where they have none.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "nats"
+
+    def schema(self) -> StructType:
+        return _ROW
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return NatsReader(*self._read_options(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return NatsStreamReader(*self._read_options(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NatsWriter:
+        if overwrite:
+            raise ValueError("messages are added to a stream, not put in the place of others: mode is append")
+        return NatsWriter(self._target(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NatsStreamWriter:  # noqa: N802
+        if overwrite:
+            raise ValueError("messages are added to a stream, not put in the place of others: outputMode is append")
+        return NatsStreamWriter(self._target(schema))
+
+    def _target(self, schema: StructType) -> Target:
+        check_names(self.options, (*CONNECTION_OPTIONS, *SINK_OPTIONS, *_OPTIONS_OF_SPARK))
+        return Target.from_options(self.options, schema)
+
+    def _read_options(self, schema: StructType, *, streaming: bool) -> tuple[Connection, Selection]:
+        if schema.simpleString() != _ROW.simpleString():
+            raise ValueError(f"the rows of nats are {_ROW.simpleString()}, not {schema.simpleString()}")
+        check_names(self.options, (*CONNECTION_OPTIONS, *SELECTION_OPTIONS))
+        return Connection.from_options(self.options), Selection.from_options(self.options, streaming=streaming)
+
+
+class NatsReader(DataSourceReader):
+    """Reads what streams have when the query is planned."""
+
+    def __init__(self, connection: Connection, selection: Selection) -> None:
+        self._connection = connection
+        self._selection = selection
+        self.narrowed = Narrowed(subjects=selection.subjects)
+        # On the object, not in the class: see _FilterPushDown.
+        self.pushFilters = _FilterPushDown(self)  # type: ignore[method-assign]
+
+    def use_filters(self, filters: Iterable[Any]) -> list[Any]:
+        """Use conditions of the query, and give back those that Spark still has to apply."""
+        self.narrowed, remaining = narrow(filters, self._selection.subjects)
+        return remaining
+
+    def partitions(self) -> Sequence[InputPartition]:
+        streams = Streams(self._connection)
+        try:
+            states = streams.states(self._selection.streams)
+            found = batch_ranges(self._selection, self.narrowed, states, streams, loss_policy(self._selection))
+        finally:
+            streams.close()
+        return [InputPartition(part) for part in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._connection, self._selection, partition)
+
+
+class _FilterPushDown:
+    """
+    A reader's ``pushFilters``, which works where Spark asks for it and is not there where Spark does not.
+
+    Spark refuses every reader whose class has the method, as long as the configuration (off by default) does not turn
+    filters on: with them a wrong result would have another reason. Rows are the same here with and without.
+    """
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader, filters: filters))
+
+    def __init__(self, reader: NatsReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Any]) -> Iterable[Any]:
+        return self._reader.use_filters(filters)
+
+
+class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    Reads on from offset to offset (see offsets.py).
+
+    Spark keeps one in a process of its own while a query runs, and sends copies to workers. From Spark 4.2 on it tells
+    the reader where the query stands; before that the reader remembers, and after a restart of the query it does not
+    know until the first batch, which is then not bound by ``maxMessagesPerTrigger``.
+    """
+
+    def __init__(self, connection: Connection, selection: Selection) -> None:
+        self._connection = connection
+        self._selection = selection
+        self._streams = Streams(connection)
+        self._on_loss = loss_policy(selection)
+        self._position: Offset | None = None
+        self._target: Offset | None = None
+        self._newest: Offset | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NatsStreamReader, (self._connection, self._selection)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        self._position = first_offset(self._selection, self._states(), self._streams)
+        return self._position
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        most = self._selection.most_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
+        # Before Spark 4.2 there are no arguments.
+        most = self._selection.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
+        start = start or self._position
+        states = self._states()
+        self._newest = advance({}, states, on_loss=self._on_loss)
+        if start is None:
+            start, most = {}, None
+        self._position = advance(start, states, most=most, target=self._target, skip=self._skip, on_loss=self._on_loss)
+        return self._position
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = advance({}, self._states(), on_loss=self._on_loss)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return self._newest
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._position = end
+        if start == end:
+            return []
+        found = ranges(start, end, self._streams.states(list(end)), self._selection.subjects, self._on_loss)
+        return [InputPartition(part) for part in split(found, pieces(self._selection, found))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._connection, self._selection, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: what is kept is in Spark's checkpoint."""
+
+    def stop(self) -> None:
+        self._streams.close()
+
+    def _states(self) -> dict[str, StreamState]:
+        return self._streams.states(self._selection.streams)
+
+    def _skip(self, state: StreamState, sequence: int) -> int:
+        if not self._selection.subjects and state.messages == state.last - state.first + 1:
+            return sequence
+        following = self._streams.next_sequence(state.name, sequence + 1, self._selection.subjects)
+        return state.last if following is None else following - 1
+
+
+def _read(connection: Connection, selection: Selection, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    wanted = partition.value
+    if wanted is None:  # Spark makes a partition where there is none
+        return iter(())
+    return _record_batches(connection, wanted, loss_policy(selection))
+
+
+def _record_batches(
+    connection: Connection, wanted: StreamRange, on_loss: Callable[[DataLossError], None]
+) -> Iterator[pa.RecordBatch]:
+    from ..aio.blocking import Blocking
+    from ..aio.ranges import read_range
+    from .batches import record_batch
+
+    with Blocking() as blocking:
+        batches = read_range(
+            connection.connect,
+            wanted,
+            prefix=connection.api_prefix,
+            on_loss=on_loss,
+            request_timeout=connection.request_timeout,
+            retry_timeout=connection.retry_timeout,
+        )
+        for batch in blocking.iterate(batches):
+            yield record_batch(batch)

@@ -1,0 +1,87 @@
+"""
+Patterns of subjects, and what they cover.
+
+"Subject-Based Messaging" of the NATS documentation: tokens between dots; ``*`` stands for one token, ``>`` as the last
+one for one or more. Pure text: nothing here asks a server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from .errors import EncodeError, ErrorCode, preview
+
+__all__ = ["check_pattern", "covers", "disjoint", "is_literal", "overlap"]
+
+# A wildcard is one as a whole token only, so "a*" is a token like any other.
+_TOKEN: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+")
+
+
+def check_pattern(pattern: str) -> None:
+    """
+    Refuse what is no subject to subscribe to: white space, empty tokens, ``>`` before the end.
+
+    Raises:
+        EncodeError: ``invalid-subject``.
+    """
+    tokens = pattern.split(".")
+    for position, token in enumerate(tokens):
+        if not _TOKEN.fullmatch(token) or (token == ">" and position < len(tokens) - 1):
+            raise EncodeError(
+                ErrorCode.INVALID_SUBJECT, f"{preview(pattern)} is not a subject or a pattern of subjects"
+            )
+
+
+def is_literal(pattern: str) -> bool:
+    """Whether a valid pattern has no wildcard, and so stands for one subject."""
+    return not any(token in ("*", ">") for token in pattern.split("."))
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Whether a pattern matches every subject that the other one, or the one subject, stands for."""
+    tokens, others = pattern.split("."), other.split(".")
+    for position, token in enumerate(tokens):
+        if position == len(others):
+            return False
+        if token == ">":
+            return True
+        if others[position] == ">" or token not in ("*", others[position]):
+            return False
+    return len(tokens) == len(others)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether there is a subject that both patterns match."""
+    tokens, others = one.split("."), other.split(".")
+    for a, b in zip(tokens, others):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(tokens) == len(others)
+
+
+def disjoint(patterns: Iterable[str]) -> tuple[str, ...]:
+    """
+    The same subjects in patterns that do not overlap, as a consumer wants them: those that others cover are left out.
+
+    Raises:
+        EncodeError: ``invalid-subject`` for a pattern that is none, and for two of which neither covers the other.
+    """
+    kept: list[str] = []
+    for pattern in patterns:
+        check_pattern(pattern)
+        if any(covers(known, pattern) for known in kept):
+            continue
+        kept = [known for known in kept if not covers(pattern, known)]
+        for known in kept:
+            if overlap(known, pattern):
+                raise EncodeError(
+                    ErrorCode.INVALID_SUBJECT,
+                    f"{preview(known)} and {preview(pattern)} overlap, and neither covers the other: "
+                    "no consumer takes both",
+                )
+        kept.append(pattern)
+    return tuple(kept)

@@ -1,0 +1,46 @@
+"""Ranges as values."""
+
+import pickle
+from random import Random
+
+import pytest
+
+from ce_nats.ranges import DataLossError, StreamRange, split
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_are_the_whole_in_order(seed):
+    random = Random(seed)
+    wanted = []
+    for stream in "abc":
+        first = random.randrange(1, 100)
+        wanted.append(StreamRange(stream, first, first + random.choice([-1, 0, 1, 10, 1_000]), from_beginning=True))
+    count = random.randrange(1, 30)
+    pieces = split(wanted, count)
+    assert [(item.stream, number) for item in pieces for number in range(item.first, item.last + 1)] == [
+        (item.stream, number) for item in wanted for number in range(item.first, item.last + 1)
+    ]
+    assert all(len(item) for item in pieces)
+    assert len(pieces) <= count + len(wanted)
+    # Only the first piece of a stream begins where the stream does.
+    begins = {(item.stream, item.first) for item in wanted}
+    assert all(item.from_beginning == ((item.stream, item.first) in begins) for item in pieces)
+
+
+def test_pieces_are_of_one_size():
+    sizes = [len(item) for item in split([StreamRange("a", 1, 1_000), StreamRange("b", 1, 3_000)], 8)]
+    assert sizes == [500] * 8
+
+
+def test_few_messages_make_few_pieces():
+    assert len(split([StreamRange("a", 1, 3)], 10)) == 3
+    assert split([StreamRange("a", 5, 4)], 10) == []
+
+
+def test_ranges_and_errors_travel():
+    wanted = StreamRange("a", 1, 2, "then", ("x.>",), True)
+    assert pickle.loads(pickle.dumps(wanted)) == wanted
+    error = DataLossError.gone("a", 3, 3, 4)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (DataLossError, str(error))
+    assert "stream a: message 3 is gone" in str(copy)

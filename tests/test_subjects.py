@@ -1,0 +1,77 @@
+"""Patterns of subjects, against every subject of a small alphabet."""
+
+from itertools import product
+
+import pytest
+
+from ce_nats.errors import EncodeError
+from ce_nats.subjects import check_pattern, covers, disjoint, is_literal, overlap
+
+SUBJECTS = [".".join(tokens) for length in (1, 2, 3, 4) for tokens in product("ab", repeat=length)]
+PATTERNS = [
+    ".".join(tokens) for length in (1, 2, 3) for tokens in product("ab*>", repeat=length) if ">" not in tokens[:-1]
+]
+
+
+def matched(pattern):
+    """The subjects that a pattern stands for, worked out token by token."""
+    tokens = pattern.split(".")
+
+    def matches(subject):
+        others = subject.split(".")
+        if tokens[-1] == ">":
+            others = [*others[: len(tokens) - 1], ">"] if len(others) >= len(tokens) else others
+        return len(tokens) == len(others) and all(a in ("*", b) for a, b in zip(tokens, others))
+
+    return {subject for subject in SUBJECTS if matches(subject)}
+
+
+def test_covers_and_overlap_say_what_the_sets_say():
+    sets = {pattern: matched(pattern) for pattern in PATTERNS}
+    assert sets["*.b.>"] == {"a.b.a", "a.b.b", "b.b.a", "b.b.b"} | {
+        f"{a}.b.{b}.{c}" for a, b, c in product("ab", repeat=3)
+    }
+    for one, other in product(PATTERNS, repeat=2):
+        assert overlap(one, other) == bool(sets[one] & sets[other]), (one, other)
+        if is_literal(other):
+            assert covers(one, other) == (sets[other] <= sets[one]), (one, other)
+        elif covers(one, other):
+            assert sets[other] <= sets[one], (one, other)
+    assert covers("a.>", "a.*.>")
+    assert not covers("*.b", "*.*")
+    assert not covers("a.*", "a.>")
+
+
+@pytest.mark.parametrize("pattern", ["a", "a.b", "*", ">", "a.*.>", "a*", ">a.b", "*b.c", "ü.$JS"])
+def test_patterns_are_taken(pattern):
+    check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", ".", "a.", ".a", "a..b", "a b", "a\n", "a\t.b", ">.a", "a.>.b", "a\x7f", "\ud800"]
+)
+def test_what_is_no_pattern_is_refused(pattern):
+    with pytest.raises(EncodeError) as info:
+        check_pattern(pattern)
+    assert info.value.code == "invalid-subject"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ([], ()),
+        (["a", "b"], ("a", "b")),
+        (["a", "a"], ("a",)),
+        (["a.b", "a.*", "c"], ("a.*", "c")),
+        (["a.*", "a.b", "c"], ("a.*", "c")),
+        (["a.b", "c.d", ">"], (">",)),
+        (["a.*.c", "a.b", "a.>"], ("a.>",)),
+    ],
+)
+def test_what_others_cover_is_left_out(patterns, expected):
+    assert disjoint(patterns) == expected
+
+
+def test_patterns_that_cross_are_refused():
+    with pytest.raises(EncodeError, match=r"'a\.\*' and '\*\.b' overlap"):
+        disjoint(["a.*", "*.b"])
