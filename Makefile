@@ -31,7 +31,7 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED) jdk
 	$(BIN)/python -m benchmarks.codec
-	$(BIN)/python -m benchmarks.spark_columns
+	$(BIN)/python -m benchmarks.source
 
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .
