@@ -6,7 +6,6 @@ from random import Random
 import nats
 import pytest
 
-from ce_nats.aio import flush
 from ce_nats.aio.streams import ApiError, StreamApi, leave, nanoseconds
 from ce_nats.errors import DeliveryError
 from ce_nats.testing import NatsServer
@@ -33,10 +32,9 @@ async def test_the_state_of_a_stream(api, js, subject, stream):
     assert (purged.first, purged.last, purged.messages) == (6, 5, 0)
 
 
-async def test_the_next_sequence(api, nc, js, subject, stream):
+async def test_the_next_sequence(api, js, subject, stream):
     for number in range(1, 101):
-        await nc.publish(f"{subject}.{number % 10}", b"")
-    await flush(nc)
+        await js.publish(f"{subject}.{number % 10}", b"")
     for number in (5, 15, 16):
         await js.delete_msg(stream, number)
     assert await api.next_sequence(stream, 0) == 1

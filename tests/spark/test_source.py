@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +24,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from ce_nats.aio.blocking import Blocking
+from ce_nats.errors import DeliveryError
 from ce_nats.ranges import DataLossError
+from ce_nats.spark import streams
 from ce_nats.spark.source import NatsDataSource, register
 from ce_nats.testing import NatsServer
 
@@ -886,6 +889,37 @@ def test_questions_outlive_the_server(tmp_path):
         late.start()
         assert read_up_to(query.latestOffset(start, ReadAllAvailable())) == [3]
         late.join()
+
+
+def test_a_connection_that_breaks_under_a_question_is_noticed_at_once():
+    with NatsServer(jetstream=True) as server, Blocking() as blocking:
+        broker = Broker(server, blocking)
+        broker.run(broker.js.add_stream(name="S", subjects=["S"]))
+        broker.close()
+        query = stream_reader(broker, "S", requestTimeout="30", retryTimeout="0.1")
+        start = query.initialOffset()
+        (process,) = server._processes
+        os.kill(process.pid, signal.SIGSTOP)  # it keeps its connections, and answers nothing
+        os.waitpid(process.pid, os.WUNTRACED)
+        late = threading.Timer(0.5, server.kill)
+        late.start()
+        started = time.perf_counter()
+        with pytest.raises(DeliveryError):
+            query.latestOffset(start, ReadAllAvailable())
+        assert time.perf_counter() - started < 10
+        late.join()
+
+
+def test_a_connection_is_not_kept_in_silence(broker, monkeypatch):
+    """The server would close it, because nobody answers its PINGs between two questions."""
+    stream = broker.add()
+    query = stream_reader(broker, stream)
+    start = query.initialOffset()
+    session = query._streams._session
+    monkeypatch.setattr(streams, "_BEARS_SILENCE", 0.0)
+    assert query.latestOffset(start, ReadAllAvailable()) == start
+    assert query._streams._session is not session
+    assert session._client.is_closed
 
 
 # --- Streaming: Spark ------------------------------------------------------------------------------------------------
