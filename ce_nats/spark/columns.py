@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType
 from . import binary, structured
 from . import headers as header_columns
 from . import mode as modes
+from . import plain as plain_events
 from .attributes import fault, typed
 from .expressions import let
 from .schema import ATTRIBUTES, EXTENSION_TYPES, HEADERS
@@ -54,7 +55,10 @@ def from_nats(
         TypeError: ``headers_type`` is none of these.
         ValueError: A type in ``extensions`` is none of these.
     """
-    types = _types(extensions)
+    return _from_nats(headers, data, headers_type, _types(extensions))
+
+
+def _from_nats(headers: Column, data: Column, headers_type: DataType, types: Mapping[str, DataType]) -> Column:
     return let(
         header_columns.columns(headers, headers_type),
         lambda found: F.when(found["code"].isNotNull(), fault(found["code"])).otherwise(
@@ -101,22 +105,83 @@ def explode_cloudevents(
     payload_type = df.schema[data].dataType
     if not isinstance(payload_type, (BinaryType, StringType)):
         raise TypeError(f"column {data} is BINARY or STRING, not {payload_type.simpleString()}")
-    event = from_nats(
-        F.col(headers), F.col(data).cast("binary"), headers_type=df.schema[headers].dataType, extensions=extensions
-    )
-    decoded = df.withColumn(_EVENT, event)
+    types = _types(extensions)
+    decoded = _decoded(df, headers, data, prefix, types)
+    error = F.col(_quoted(f"{prefix}error"))
     if mode == "DROPMALFORMED":
-        decoded = decoded.where(F.col(_EVENT)["error"].isNull())
-    error = F.col(_EVENT)["error"]
+        decoded = decoded.where(error.isNull())
     if mode == "FAILFAST":
         error = F.when(error.isNotNull(), F.raise_error(_complaint(df, error))).otherwise(error)
-    columns = {name: F.col(_EVENT)["attributes"][name] for name in ATTRIBUTES}
-    columns |= {name: F.col(_EVENT)[name] for name in ("extensions", "data", "mode")} | {"error": error}
-    columns |= {name: typed(F.col(_EVENT)["extensions"][name], wanted) for name, wanted in _types(extensions).items()}
-    return decoded.select(*df.columns, *(column.alias(prefix + name) for name, column in columns.items()))
+    texts = F.col(_quoted(f"{prefix}extensions"))
+    return decoded.select(
+        *_own(df),
+        *(F.col(_quoted(prefix + name)) for name in _COLUMNS),
+        error.alias(f"{prefix}error"),
+        *(typed(texts[name], wanted).alias(prefix + name) for name, wanted in types.items()),
+    )
 
 
-_EVENT: Final = "__ce_nats_event"
+_COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
+# Columns on the way begin like this.
+_STEP: Final = "__ce_nats_"
+
+
+def _decoded(df: DataFrame, headers: str, data: str, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
+    """The columns of ``df``, and those of the event."""
+    shape = df.schema[headers].dataType
+    given, payload = F.col(_quoted(headers)), F.col(_quoted(data)).cast("binary")
+    general = _from_nats(given, payload, shape, types)
+    plain = header_columns.plain_columns(given, shape)
+    if plain is None:
+        steps = df.withColumn(f"{_STEP}general", general)
+        columns = {name: _of_general(name) for name in _COLUMNS}
+    else:
+        steps = _plain_steps(df, *plain, payload, types)
+        steps = steps.withColumn(f"{_STEP}general", F.when(~_get("ok"), general))
+        columns = {name: F.when(_get("ok"), _get(f"plain_{name}")).otherwise(_of_general(name)) for name in _COLUMNS}
+    columns["error"] = _get("general")["error"]
+    row = F.struct(*(column.alias(prefix + name) for name, column in columns.items()))
+    # A generator, because the optimiser does not merge projections through one: a condition on one column would have
+    # the event decoded again for it.
+    return steps.select(*_own(df), F.inline_outer(F.array(row)))
+
+
+def _plain_steps(
+    df: DataFrame, names: Column, values: Column, payload: Column, types: Mapping[str, DataType]
+) -> DataFrame:
+    steps = df.select(
+        *_own(df),
+        names.alias(f"{_STEP}names"),
+        values.alias(f"{_STEP}values"),
+        payload.alias(f"{_STEP}payload"),
+    )
+    for step in plain_events.STEPS:
+        steps = steps.select("*", *(column.alias(_STEP + name) for name, column in step(_get).items()))
+    steps = steps.select("*", plain_events.check(_get, types).alias(f"{_STEP}ok"))
+    event = plain_events.event(_get)
+    # Maps and bytes are made for those rows only that are plain; the others cost nothing.
+    columns = {
+        name: F.when(_get("ok"), event[name]) if name in ("extensions", "data") else event[name] for name in _COLUMNS
+    }
+    return steps.select(
+        *_own(df), _get("ok"), *(column.alias(f"{_STEP}plain_{name}") for name, column in columns.items())
+    )
+
+
+def _get(name: str) -> Column:
+    return F.col(_STEP + name)
+
+
+def _of_general(name: str) -> Column:
+    return _get("general")["attributes"][name] if name in ATTRIBUTES else _get("general")[name]
+
+
+def _own(df: DataFrame) -> list[Column]:
+    return [F.col(_quoted(name)) for name in df.columns]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _event(names: Column, values: Column, payload: Column, types: Mapping[str, DataType]) -> Column:

@@ -1,10 +1,10 @@
 """
 Strict JSON with Spark's own, lenient parser: the members of an object with their types, in wire order, repeats kept.
 
-RFC 8259. Spark's ``from_json`` knows the grammar, but gives every member as text, so that ``5`` and ``"5"`` look alike,
-rounds numbers, repairs lone surrogates, and does not look at what stands behind a document. So each string and number
-of the document is marked first, which also is the moment to look into it, and the document is parsed as the first of
-two elements of an array, the second of which it cannot spell.
+RFC 8259. Spark's ``from_json`` knows the grammar, but gives every member as text, so that ``5`` and ``"5"`` look
+alike, rounds numbers, repairs lone surrogates, and does not look at what stands behind a document. So each string and
+number of the document is marked first, which also is the moment to look into it, and the document is parsed as the
+first of two elements of an array, the second of which it cannot spell.
 
 What differs from ce_nats/data.py: nesting beyond 1,000 levels less two is invalid here, and so is a name of more than
 50,000 characters or a string of more than 100 million, in a document that would be valid JSON.
@@ -19,21 +19,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from ..errors import ErrorCode
-from .expressions import at, code, full, let, matches
+from . import envelope
+from .expressions import at, code, find, full, let, matches
 
 __all__ = ["Kind", "data_text", "parse"]
 
-# What Spark lets pass by default, or could be told to let pass, and RFC 8259 does not.
-STRICT: Final = {
-    "allowComments": "false",
-    "allowUnquotedFieldNames": "false",
-    "allowSingleQuotes": "false",
-    "allowNumericLeadingZeros": "false",
-    "allowNonNumericNumbers": "false",
-    "allowBackslashEscapingAnyCharacter": "false",
-    "allowUnquotedControlChars": "false",
-    "mode": "PERMISSIVE",
-}
 _TO_END: Final = 2**31 - 1
 
 # Possessive wherever a pattern repeats: Java needs a stack for every repetition that it could take back.
@@ -79,22 +69,16 @@ class Kind(str, Enum):
 
 def parse(text: Column) -> Column:
     """
-    A struct of ``members`` and ``code``.
+    A struct of ``members``, ``data_text`` and ``code``.
 
     Members are structs of ``name``, ``kind`` and ``text``: of a string what it says, of an integer or a boolean its one
-    spelling, else of no use. The code is ``invalid-utf8``, ``invalid-json``, ``not-an-object`` or NULL.
+    spelling, else of no use. ``data_text`` is the JSON text of the member ``data`` where it was found in passing. The
+    code is ``invalid-utf8``, ``invalid-json``, ``not-an-object`` or NULL.
 
     Args:
         text: A document; bytes that are not UTF-8 are found.
     """
-    wrapped = F.concat(F.lit("["), _marked(text), F.lit(f',{{"{_LAST}":null}}]'))
-    return let(
-        F.when(F.is_valid_utf8(text), wrapped),
-        lambda wrapped: let(
-            F.from_json(wrapped, "array<map<string,string>>", STRICT),
-            lambda maps: _document(wrapped, maps),
-        ),
-    )
+    return let(_common(text), lambda common: F.when(common.isNotNull(), common).otherwise(_careful(text)))
 
 
 def data_text(text: Column) -> Column:
@@ -107,11 +91,69 @@ def data_text(text: Column) -> Column:
     return F.regexp_extract(text, _DATA, 1)
 
 
+# --- The common case, see envelope.py -------------------------------------------------------------------------------
+
+
+def _common(text: Column) -> Column:
+    """The struct of a document that is an envelope; NULL for others."""
+    return let(
+        envelope.maps(text),
+        lambda maps: F.when(
+            envelope.is_whole(text, maps),
+            let(
+                F.struct(F.map_keys(at(maps, 0)).alias("names"), F.map_values(at(maps, 0)).alias("texts")),
+                lambda found: let(
+                    envelope.front(text, found["names"], found["texts"]),
+                    lambda front: F.when(front.isNotNull(), _of_envelope(text, found["names"], found["texts"], front)),
+                ),
+            ),
+        ),
+    )
+
+
+def _of_envelope(text: Column, names: Column, texts: Column, front: Column) -> Column:
+    has_data = envelope.has_data(names)
+    # Data in another place is a string like the other members.
+    other = F.concat(F.lit('"'), find(names, "data", texts), F.lit('"'))
+    is_plain = F.when(has_data, envelope.is_plain_data(text, at(texts, F.size(texts) - 1))).otherwise(text == front)
+
+    def document(data: Column) -> Column:
+        kind = (
+            F.when(data.startswith('"'), F.lit(Kind.STRING.value))
+            .when(data == "null", F.lit(Kind.NULL.value))
+            .otherwise(F.lit(Kind.CONTAINER.value))
+        )
+        members = F.transform(
+            names,
+            lambda name, place: F.struct(
+                name.alias("name"),
+                F.when(name == "data", kind).otherwise(F.lit(Kind.STRING.value)).alias("kind"),
+                at(texts, place).alias("text"),
+            ),
+        )
+        return F.struct(members.alias("members"), data.alias("data_text"), _none().alias("code"))
+
+    return F.when(is_plain, let(F.when(has_data, envelope.data(text, front)).otherwise(other), document))
+
+
+# --- Every case -----------------------------------------------------------------------------------------------------
+
+
+def _careful(text: Column) -> Column:
+    wrapped = F.concat(F.lit("["), _marked(text), F.lit(f',{{"{_LAST}":null}}]'))
+    return let(
+        F.when(F.is_valid_utf8(text), wrapped),
+        lambda wrapped: let(
+            F.from_json(wrapped, envelope.MAPS, envelope.STRICT), lambda maps: _document(wrapped, maps)
+        ),
+    )
+
+
 def _document(wrapped: Column, maps: Column) -> Column:
     is_object = (F.size(maps) == 2) & F.map_contains_key(at(maps, 1), _LAST) & at(maps, 0).isNotNull()
     members = F.transform(F.map_entries(at(maps, 0)), _member)
     # Anything else but an object cannot be read as a map; as text it can.
-    elements = F.from_json(wrapped, "array<string>", STRICT)
+    elements = F.from_json(wrapped, "array<string>", envelope.STRICT)
     is_json = F.coalesce((F.size(elements) == 2) & (at(elements, 1) == f'{{"{_LAST}":null}}'), F.lit(False))
     error = F.when(wrapped.isNull(), code(ErrorCode.INVALID_UTF8)).when(
         ~F.coalesce(is_object, F.lit(False)),
@@ -119,8 +161,14 @@ def _document(wrapped: Column, maps: Column) -> Column:
     )
     return let(
         error,
-        lambda error: F.struct(F.when(error.isNull(), members).alias("members"), error.alias("code")),
+        lambda error: F.struct(
+            F.when(error.isNull(), members).alias("members"), _none().alias("data_text"), error.alias("code")
+        ),
     )
+
+
+def _none() -> Column:
+    return F.lit(None).cast("string")
 
 
 def _member(entry: Column) -> Column:

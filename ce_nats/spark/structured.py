@@ -60,7 +60,7 @@ def _decode(text: Column, document: Column, is_marked: Column, types: Mapping[st
         lambda error: F.when(error.isNotNull(), fault(error)).otherwise(
             let(
                 F.transform(document["members"], lambda member: _checked(member, types)),
-                lambda members: _of_members(text, members),
+                lambda members: _of_members(text, document, members),
             )
         ),
     )
@@ -86,7 +86,7 @@ def _checked(member: Column, types: Mapping[str, DataType]) -> Column:
     return F.struct(name.alias("name"), kind.alias("kind"), text.alias("text"), error.alias("code"))
 
 
-def _of_members(text: Column, members: Column) -> Column:
+def _of_members(text: Column, document: Column, members: Column) -> Column:
     attributes = F.filter(members, lambda one: ~one["name"].isin("data", _DATA_BASE64) & (one["kind"] != Kind.NULL))
     faults = F.filter(members["code"], lambda one: one.isNotNull())
     base64 = find(members["name"], _DATA_BASE64, members["text"])
@@ -96,7 +96,7 @@ def _of_members(text: Column, members: Column) -> Column:
         error,
         lambda error: F.when(error.isNotNull(), fault(error)).otherwise(
             let(
-                _data(text, members, base64),
+                _data(text, document, members, base64),
                 lambda data: F.when(data["code"].isNotNull(), fault(data["code"])).otherwise(
                     event(attributes, data["data"], STRUCTURED)
                 ),
@@ -105,7 +105,7 @@ def _of_members(text: Column, members: Column) -> Column:
     )
 
 
-def _data(text: Column, members: Column, base64: Column) -> Column:
+def _data(text: Column, document: Column, members: Column, base64: Column) -> Column:
     """A struct of ``data`` and ``code``; both are NULL where there is no data."""
     names = members["name"]
     content_type = find(names, "datacontenttype", members["text"])
@@ -117,7 +117,7 @@ def _data(text: Column, members: Column, base64: Column) -> Column:
         lambda written: F.when(written.isNotNull(), written).otherwise(
             F.struct(
                 F.when(kind.isNull(), F.try_to_binary(base64, F.lit("base64")))
-                .otherwise(json.data_text(text).cast("binary"))
+                .otherwise(F.coalesce(document["data_text"], json.data_text(text)).cast("binary"))
                 .alias("data"),
                 F.lit(None).cast("string").alias("code"),
             )

@@ -1,0 +1,55 @@
+"""Modes, typed extensions and shapes of explode_cloudevents."""
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from ce_nats.spark import explode_cloudevents
+
+ROWS = [
+    (1, [("ce-specversion", "1.0"), ("ce-id", "a"), ("ce-source", "/s"), ("ce-type", "t"), ("ce-n", "5")], bytearray(b"x")),
+    (2, [("ce-specversion", "1.0"), ("ce-id", "%C0%A0"), ("ce-source", "/s"), ("ce-type", "t")], bytearray()),
+    (3, [], bytearray(b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1]}')),
+]  # fmt: skip
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(ROWS, "sequence long, headers array<struct<key string, value string>>, data binary")
+
+
+def test_permissive_keeps_every_row(frame: DataFrame) -> None:
+    rows = explode_cloudevents(frame, extensions={"n": "int"}).orderBy("sequence").collect()
+    assert [(row.ce_id, row.ce_mode, row.ce_error, row.ce_n) for row in rows] == [
+        ("a", "binary", None, 5),
+        (None, None, "invalid-utf8", None),
+        ("b", "structured", None, 7),
+    ]
+    assert [row.ce_data and bytes(row.ce_data) for row in rows] == [b"x", None, b"[1]"]
+    assert rows[0].ce_extensions == {"n": "5"}
+
+
+def test_dropmalformed_leaves_bad_rows_out(frame: DataFrame) -> None:
+    rows = explode_cloudevents(frame, mode="DROPMALFORMED", prefix="x_").orderBy("sequence").collect()
+    assert [row.x_id for row in rows] == ["a", "b"]
+
+
+def test_failfast_fails_with_code_and_row(frame: DataFrame) -> None:
+    with pytest.raises(Exception, match="invalid-utf8 sequence=2"):
+        explode_cloudevents(frame, mode="FAILFAST").collect()
+    good = frame.where("sequence <> 2")
+    assert explode_cloudevents(good, mode="FAILFAST").count() == 2
+
+
+def test_no_python_worker_is_in_the_plan(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    explode_cloudevents(frame).where("ce_error IS NULL").explain(True)
+    plan = capsys.readouterr().out
+    assert "Project" in plan
+    assert "Python" not in plan
+
+
+def test_maps_of_headers(spark: SparkSession) -> None:
+    for shape in ("map<string,string>", "map<string,array<string>>"):
+        value = "'{}'" if shape == "map<string,string>" else "array('{}')"
+        pairs = ", ".join(f"'{name}', {value.format(text)}" for name, text in ROWS[0][1])
+        (row,) = explode_cloudevents(spark.sql(f"select map({pairs}) headers, 'x' data")).collect()
+        assert (row.ce_id, row.ce_extensions, bytes(row.ce_data)) == ("a", {"n": "5"}, b"x")
