@@ -89,8 +89,7 @@ class NatsDataSource(DataSource):
     - ``maxMessagesPerTrigger``: most messages in a micro-batch, over all streams. Deleted messages and other subjects
       count, but for those in front of the first one.
     - ``failOnDataLoss``: ``true`` (the default) makes it an error when a stream no longer has what was to be read,
-      ``false`` a warning in the log. Messages that were deleted one by one are not missed, unless they were the first
-      ones of the stream: nothing tells that from a purge.
+      ``false`` a warning in the log. Messages that somebody deleted one by one are not missed.
 
     Rows to write have ``headers`` and ``data`` (see sink.py), and ``subject`` unless there is an option of that name.
     Options beside those of connection.py:
@@ -185,8 +184,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Reads on from offset to offset (see offsets.py).
 
     Spark keeps one in a process of its own while a query runs, and sends copies to workers. From Spark 4.2 on it tells
-    the reader where the query stands; before that the reader remembers, after a restart of the query it does not know
-    until the first batch, which is then not bound by ``maxMessagesPerTrigger``, and ``availableNow`` is one batch.
+    the reader where the query stands; before that the reader remembers, and after a restart of the query it does not
+    know until the first batch, which is then not bound by ``maxMessagesPerTrigger``.
     """
 
     def __init__(self, connection: Connection, selection: Selection) -> None:

@@ -5,11 +5,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ce_nats.spark import explode_cloudevents
 
+BASE = [("ce-specversion", "1.0"), ("ce-source", "/s"), ("ce-type", "t")]
 ROWS = [
-    (1, [("ce-specversion", "1.0"), ("ce-id", "a"), ("ce-source", "/s"), ("ce-type", "t"), ("ce-n", "5")], bytearray(b"x")),
-    (2, [("ce-specversion", "1.0"), ("ce-id", "%C0%A0"), ("ce-source", "/s"), ("ce-type", "t")], bytearray()),
+    (1, [*BASE, ("ce-id", "a"), ("ce-n", "5")], bytearray(b"x")),
+    (2, [*BASE, ("ce-id", "%C0%A0")], bytearray()),
     (3, [], bytearray(b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1]}')),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
