@@ -440,7 +440,6 @@ async def test_a_server_that_says_nothing_is_an_error(own_server, filled):
     async with aclosing(read()) as batches:
         await anext(batches)
         os.kill(process.pid, signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)
         try:
             with pytest.raises(DeliveryError, match="stream FILLED"):
                 await asyncio.wait_for(anext(batches), SECONDS)
