@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, Ti
 
 from ..errors import ErrorCode
 from . import media_type, timestamp
-from .expressions import code, find, full, matches, when_first
+from .expressions import code, find, full, matches, printable, when_first
 from .schema import ATTRIBUTES, EVENT, REQUIRED
 
 __all__ = ["ABSOLUTE_URI", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]
@@ -30,7 +30,10 @@ _FORBIDDEN: Final = (
     + "".join(rf"\x{{{plane << 16 | low:x}}}" for plane in range(17) for low in (0xFFFE, 0xFFFF))
     + "]"
 )
-_PRINTABLE: Final = full("[ -~]*+")
+# Of the lowest plane, without halves of surrogates and noncharacters.
+_LETTERS: Final = r"\u00a0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd"
+_PRINTABLE: Final = rf"\A{printable()}\z"
+_COMMON: Final = rf"\A{printable(others=_LETTERS)}\z"
 _INTEGER: Final = full("-?(?:0|[1-9][0-9]*+)")
 _LONGEST_INTEGER: Final = len("-2147483648")
 # RFC 4648 4: the standard alphabet, padded. Trailing bits are not looked at.
@@ -44,8 +47,8 @@ def is_name(name: Column) -> Column:
 
 def is_legal(text: Column) -> Column:
     """Whether there are only characters that a CloudEvents String may hold."""
-    # Most texts are ASCII, and that is told several times faster.
-    return matches(text, _PRINTABLE) | ~matches(text, _FORBIDDEN)
+    # Most texts are ASCII, or at least of the lowest plane, and that is told several times faster.
+    return matches(text, _PRINTABLE) | matches(text, _COMMON) | ~matches(text, _FORBIDDEN)
 
 
 def check(name: Column, text: Column, types: Mapping[str, DataType]) -> Column:

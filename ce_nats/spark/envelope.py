@@ -1,8 +1,8 @@
 """
 JSON events whose members are strings without escapes, but for the data, which comes last.
 
-That is how most senders write them, and it can be told from what Spark's ``from_json`` gives: spell the members again
-and compare with the document. See json.py for all other documents and for what ``from_json`` does not tell.
+That is how most senders write them, and it is told by looking at the text, without a JSON parser for anything but the
+data. See json.py for all other documents.
 """
 
 from __future__ import annotations
@@ -12,94 +12,82 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from .expressions import at, let, matches
+from .expressions import matches, printable
+from .json import STRICT
 
-__all__ = ["MAPS", "STRICT", "data", "front", "has_data", "is_plain_data", "is_whole", "maps"]
+__all__ = ["data", "front", "is_json", "names", "pieces", "values"]
 
-MAPS: Final = "array<map<string,string>>"
-# What Spark lets pass by default, or could be told to let pass, and RFC 8259 does not.
-STRICT: Final = {
-    "allowComments": "false",
-    "allowUnquotedFieldNames": "false",
-    "allowSingleQuotes": "false",
-    "allowNumericLeadingZeros": "false",
-    "allowNonNumericNumbers": "false",
-    "allowBackslashEscapingAnyCharacter": "false",
-    "allowUnquotedControlChars": "false",
-    "mode": "PERMISSIVE",
-}
-
+# What stands before the data, or all of it where there is none. Java's regular expressions are fast where they loop
+# over a single class of characters; what else they must not hold is found in the values.
+_STRING: Final = '"' + printable(without='"\\', others=r"\x80-\uffff") + '"'
+_FRONT: Final = rf'\A(\{{(?:{_STRING}: ?{_STRING}(?:, ?|\}}\z))*+)(?:"data":|\z)'
+_DATA: Final = '"data":'
+_BRACE: Final = "}"
+# What stands behind the data while it is parsed: no strict JSON has it.
+_END: Final = "\x01"
+# A name, a colon, a value and a comma, of a front that is cut at its quotes.
+_PIECES: Final = 4
+# No control character, single quote or backslash. Halves of surrogates are looked at one by one, and pass.
+_SPECIAL: Final = "'\\"
+_BEYOND: Final = r"\x80-\uffff"
+_SIMPLE: Final = rf"\A{printable(without=_SPECIAL, others=_BEYOND)}\z"
+_LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}[ ,}\]]"
+# No number of fewer digits is too large for a float.
+_MOST_DIGITS: Final = 308
+_DIGITS: Final = rf"[0-9]{{{_MOST_DIGITS + 1}}}"
+_SURROGATE: Final = r"\\u[dD][89a-fA-F]"
 # A number has one spelling only, so a document that does not hold this text does not hold this number.
 _MARK: Final = "4611686018427387847"
-_INFINITE: Final = 'Infinity"'
-_REPLACEMENT: Final = "\ufffd"
-_SURROGATE: Final = r"\\u[dD][89a-fA-F]"
-_BLANKS: Final = " \t\n\r"
+_MARKS: Final = "array<struct<m: bigint>>"
 
 
-def maps(text: Column) -> Column:
-    """
-    The members of an object as a map, repeats and wire order kept, and behind it a map that is a mark.
-
-    ``from_json`` does not look at what stands behind a document. The document is therefore read as the first of two
-    elements of an array; :func:`is_whole` tells whether the second is ours.
-    """
-    return F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"":{_MARK}}}]')), MAPS, STRICT)
+def front(text: Column) -> Column:
+    """What stands before the data, the whole document where there is none, empty where that are not plain strings."""
+    return F.regexp_extract(text, _FRONT, 1)
 
 
-def is_whole(text: Column, found: Column) -> Column:
-    """Whether :func:`maps` has found an object and nothing behind it."""
-    mark = at(found, 1)[""]
-    return (F.size(found) == 2) & (mark == _MARK) & at(found, 0).isNotNull() & ~text.contains(_MARK)
+def pieces(before: Column) -> Column:
+    """A front cut at its quotes."""
+    return F.split(before, '"')
 
 
-def has_data(names: Column) -> Column:
-    """Whether the last member is ``data``."""
-    return at(names, F.size(names) - 1) == "data"
+def names(pieces: Column) -> Column:
+    return F.filter(pieces, lambda _, place: place % _PIECES == 1)
 
 
-def front(text: Column, names: Column, texts: Column) -> Column:
-    """
-    The document up to its data, or all of it, spelled from its members; NULL where the document is spelled otherwise.
-
-    A name or string that is written with an escape, and a value that is no string, make it different.
-    """
-    is_last = has_data(names)
-    count = F.size(names) - is_last.cast("int")
-
-    def spelled(colon: str, comma: str) -> Column:
-        members = F.transform(
-            F.slice(names, F.lit(1), count),
-            lambda name, place: F.concat(F.lit('"'), name, F.lit(f'"{colon}"'), at(texts, place), F.lit('"')),
-        )
-        end = F.when(is_last, F.lit(f'{comma}"data"{colon}')).otherwise(F.lit("}"))
-        return F.concat(F.lit("{"), F.array_join(members, comma), end)
-
-    # As most JSON writers do it, and as Python's does.
-    return let(
-        spelled(":", ","),
-        lambda compact: F.when(text.startswith(compact), compact).otherwise(
-            let(spelled(": ", ", "), lambda spaced: F.when(text.startswith(spaced), spaced))
-        ),
-    )
+def values(pieces: Column) -> Column:
+    return F.filter(pieces, lambda _, place: place % _PIECES == _PIECES - 1)
 
 
 def data(text: Column, before: Column) -> Column:
-    """The JSON text of the data, which stands between a front and the last brace."""
-    size = F.octet_length(before)
-    rest = F.substring(text.cast("binary"), size + 1, F.octet_length(text) - size - 1).cast("string")
-    return F.btrim(rest, F.lit(_BLANKS))
+    """The text between the name of the data and the brace at the end of the document; NULL where there is no data."""
+    start = F.octet_length(before) + len(_DATA)
+    size = F.octet_length(text) - start - len(_BRACE)
+    return F.when(size > 0, F.trim(F.substring(text.cast("binary"), start + 1, size).cast("string")))
 
 
-def is_plain_data(text: Column, respelled: Column) -> Column:
+def is_json(member: Column) -> Column:
+    """Whether the data of a document whose front is one is strict JSON, if it is UTF-8. Not all that is passes."""
+    return (
+        F.when(matches(member, _SIMPLE), _is_one_value(member)).otherwise(_is_one_object(member))
+        & ~matches(F.concat(member, F.lit(_BRACE)), _LARGE_EXPONENT)
+        & ((F.octet_length(member) <= _MOST_DIGITS) | ~matches(member, _DIGITS))
+    )
+
+
+def _is_one_value(text: Column) -> Column:
     """
-    Whether data that ``from_json`` could read is strict JSON in UTF-8.
+    Whether a text without escapes, single quotes and control characters is one JSON value, and nothing behind it.
 
-    Args:
-        text: The document.
-        respelled: The data as ``from_json`` gave it. A number that no float can hold and bytes that are not UTF-8 show
-            in it.
+    By the cheapest of Spark's parsers, which makes nothing, and takes single quotes and control characters for granted.
+    A text that closes the object by itself is parsed to its end there, without the mark.
     """
-    shown = F.coalesce(respelled, F.lit(""))
-    has_surrogate = text.contains("\\u") & matches(text, _SURROGATE)
-    return text.endswith("}") & ~shown.contains(_INFINITE) & ~shown.contains(_REPLACEMENT) & ~has_surrogate
+    names = F.json_object_keys(F.concat(F.lit('{"":'), text, F.lit(f',"{_END}":0}}')))
+    return names == F.array(F.lit(""), F.lit(_END))
+
+
+def _is_one_object(text: Column) -> Column:
+    """Whether a text is one JSON object, and nothing behind it."""
+    found = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"m":{_MARK}}}]')), _MARKS, STRICT)
+    is_one = (F.size(found) == 2) & (F.get(found, F.lit(1))["m"] == int(_MARK))
+    return is_one & ~text.contains(_MARK) & ~matches(text, _SURROGATE)

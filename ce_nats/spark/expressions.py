@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # everybody calls it F
 
 from ..errors import ErrorCode
 
-__all__ = ["at", "code", "find", "full", "let", "matches", "when_first"]
+__all__ = ["at", "code", "find", "full", "let", "matches", "printable", "uncompiled", "when_first"]
 
 _FIRST: Final = 0
 
@@ -28,6 +28,17 @@ def let(value: Column, body: Callable[[Column], Column]) -> Column:
     generated code of the other rows small enough to be compiled to machine code.
     """
     return F.get(F.zip_with(F.array(value), F.array(F.lit(_FIRST)), lambda bound, _: body(bound)), F.lit(_FIRST))
+
+
+def uncompiled(value: Column) -> Column:
+    """
+    The value, which is never NULL, in a projection that is no part of whole-stage code generation.
+
+    That makes one method of many expressions, and the JVM compiles no method of more than 8,000 bytes. The code of a
+    projection by itself is divided into smaller ones. Its mark is a function for which Spark generates no code; it is
+    not called.
+    """
+    return F.coalesce(F.nullif(value, F.lit(None).cast("boolean")), let(value, lambda bound: bound))
 
 
 def at(array: Column, index: Column | int) -> Column:
@@ -61,3 +72,13 @@ def matches(text: Column, pattern: str) -> Column:
 def full(pattern: str) -> str:
     r"""A pattern for the whole text; Java's ``$`` would let a final line feed pass."""
     return rf"\A(?:{pattern})\z"
+
+
+def printable(without: str = "", others: str = "") -> str:
+    """
+    A pattern of texts of printable ASCII characters, but for some, and with some others.
+
+    One by one: Java keeps single characters of a class in a table, and ranges in a chain of function calls.
+    """
+    characters = "".join(f"\\x{code:02x}" for code in range(0x20, 0x7F) if chr(code) not in without)
+    return f"[{characters}{others}]*"

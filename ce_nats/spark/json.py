@@ -19,12 +19,23 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from ..errors import ErrorCode
-from . import envelope
-from .expressions import at, code, find, full, let, matches
+from .expressions import at, code, full, let, matches
 
-__all__ = ["Kind", "data_text", "parse"]
+__all__ = ["STRICT", "Kind", "data_text", "parse"]
 
 _TO_END: Final = 2**31 - 1
+# What Spark lets pass by default, or could be told to let pass, and RFC 8259 does not.
+STRICT: Final = {
+    "allowComments": "false",
+    "allowUnquotedFieldNames": "false",
+    "allowSingleQuotes": "false",
+    "allowNumericLeadingZeros": "false",
+    "allowNonNumericNumbers": "false",
+    "allowBackslashEscapingAnyCharacter": "false",
+    "allowUnquotedControlChars": "false",
+    "mode": "PERMISSIVE",
+}
+_MAPS: Final = "array<map<string,string>>"
 
 # Possessive wherever a pattern repeats: Java needs a stack for every repetition that it could take back.
 _BLANKS: Final = r"[ \t\n\r]*+"
@@ -69,16 +80,19 @@ class Kind(str, Enum):
 
 def parse(text: Column) -> Column:
     """
-    A struct of ``members``, ``data_text`` and ``code``.
+    A struct of ``members`` and ``code``.
 
     Members are structs of ``name``, ``kind`` and ``text``: of a string what it says, of an integer or a boolean its one
-    spelling, else of no use. ``data_text`` is the JSON text of the member ``data`` where it was found in passing. The
-    code is ``invalid-utf8``, ``invalid-json``, ``not-an-object`` or NULL.
+    spelling, else of no use. The code is ``invalid-utf8``, ``invalid-json``, ``not-an-object`` or NULL.
 
     Args:
         text: A document; bytes that are not UTF-8 are found.
     """
-    return let(_common(text), lambda common: F.when(common.isNotNull(), common).otherwise(_careful(text)))
+    wrapped = F.concat(F.lit("["), _marked(text), F.lit(f',{{"{_LAST}":null}}]'))
+    return let(
+        F.when(F.is_valid_utf8(text), wrapped),
+        lambda wrapped: let(F.from_json(wrapped, _MAPS, STRICT), lambda maps: _document(wrapped, maps)),
+    )
 
 
 def data_text(text: Column) -> Column:
@@ -91,69 +105,11 @@ def data_text(text: Column) -> Column:
     return F.regexp_extract(text, _DATA, 1)
 
 
-# --- The common case, see envelope.py -------------------------------------------------------------------------------
-
-
-def _common(text: Column) -> Column:
-    """The struct of a document that is an envelope; NULL for others."""
-    return let(
-        envelope.maps(text),
-        lambda maps: F.when(
-            envelope.is_whole(text, maps),
-            let(
-                F.struct(F.map_keys(at(maps, 0)).alias("names"), F.map_values(at(maps, 0)).alias("texts")),
-                lambda found: let(
-                    envelope.front(text, found["names"], found["texts"]),
-                    lambda front: F.when(front.isNotNull(), _of_envelope(text, found["names"], found["texts"], front)),
-                ),
-            ),
-        ),
-    )
-
-
-def _of_envelope(text: Column, names: Column, texts: Column, front: Column) -> Column:
-    has_data = envelope.has_data(names)
-    # Data in another place is a string like the other members.
-    other = F.concat(F.lit('"'), find(names, "data", texts), F.lit('"'))
-    is_plain = F.when(has_data, envelope.is_plain_data(text, at(texts, F.size(texts) - 1))).otherwise(text == front)
-
-    def document(data: Column) -> Column:
-        kind = (
-            F.when(data.startswith('"'), F.lit(Kind.STRING.value))
-            .when(data == "null", F.lit(Kind.NULL.value))
-            .otherwise(F.lit(Kind.CONTAINER.value))
-        )
-        members = F.transform(
-            names,
-            lambda name, place: F.struct(
-                name.alias("name"),
-                F.when(name == "data", kind).otherwise(F.lit(Kind.STRING.value)).alias("kind"),
-                at(texts, place).alias("text"),
-            ),
-        )
-        return F.struct(members.alias("members"), data.alias("data_text"), _none().alias("code"))
-
-    return F.when(is_plain, let(F.when(has_data, envelope.data(text, front)).otherwise(other), document))
-
-
-# --- Every case -----------------------------------------------------------------------------------------------------
-
-
-def _careful(text: Column) -> Column:
-    wrapped = F.concat(F.lit("["), _marked(text), F.lit(f',{{"{_LAST}":null}}]'))
-    return let(
-        F.when(F.is_valid_utf8(text), wrapped),
-        lambda wrapped: let(
-            F.from_json(wrapped, envelope.MAPS, envelope.STRICT), lambda maps: _document(wrapped, maps)
-        ),
-    )
-
-
 def _document(wrapped: Column, maps: Column) -> Column:
     is_object = (F.size(maps) == 2) & F.map_contains_key(at(maps, 1), _LAST) & at(maps, 0).isNotNull()
     members = F.transform(F.map_entries(at(maps, 0)), _member)
     # Anything else but an object cannot be read as a map; as text it can.
-    elements = F.from_json(wrapped, "array<string>", envelope.STRICT)
+    elements = F.from_json(wrapped, "array<string>", STRICT)
     is_json = F.coalesce((F.size(elements) == 2) & (at(elements, 1) == f'{{"{_LAST}":null}}'), F.lit(False))
     error = F.when(wrapped.isNull(), code(ErrorCode.INVALID_UTF8)).when(
         ~F.coalesce(is_object, F.lit(False)),
@@ -161,14 +117,8 @@ def _document(wrapped: Column, maps: Column) -> Column:
     )
     return let(
         error,
-        lambda error: F.struct(
-            F.when(error.isNull(), members).alias("members"), _none().alias("data_text"), error.alias("code")
-        ),
+        lambda error: F.struct(F.when(error.isNull(), members).alias("members"), error.alias("code")),
     )
-
-
-def _none() -> Column:
-    return F.lit(None).cast("string")
 
 
 def _member(entry: Column) -> Column:

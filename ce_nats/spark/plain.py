@@ -6,9 +6,7 @@ without escapes and, in the last place, JSON data. What is out of the ordinary, 
 the careful code then has the word, and is the only place that knows error codes.
 
 The work is done in steps, each of which becomes a projection of its own, so that what a step names is computed once.
-Attributes are written out one by one, because a loop costs more; and since the JVM compiles no method of more than
-8,000 bytes, two of the steps use functions for which Spark generates no code (``from_json``, ``zip_with``), which
-divides the generated code into pieces below that.
+Attributes are written out one by one, because a loop over the headers costs more than all else together.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from pyspark.sql.types import DataType
 
 from . import envelope, media_type, percent, timestamp
 from .attributes import ABSOLUTE_URI, is_legal, type_error
-from .expressions import at, find, full, matches
+from .expressions import find, full, matches, printable, uncompiled
 from .mode import BINARY, PREFIX, STRUCTURED
-from .schema import ATTRIBUTES
+from .schema import ATTRIBUTES, REQUIRED
 
 __all__ = ["STEPS", "Columns", "check", "event"]
 
@@ -35,9 +33,18 @@ Columns: TypeAlias = Callable[[str], Column]
 
 _CONTENT_TYPE: Final = "Content-Type"
 _STRUCTURED_TYPE: Final = "application/cloudevents+json"
-_OTHER_SPELLING: Final = r"(?i)\A(?:ce-|content-type\z)"
-_EXTENSION: Final = full("(?!data$)[a-z0-9]++")
-_PLAIN: Final = full("[!#-~]*+")
+# The header that most messages in a stream have beside those of an event.
+_MSG_ID: Final = "Nats-Msg-Id"
+_KNOWN: Final = (*(PREFIX + name for name in ATTRIBUTES), _CONTENT_TYPE, _MSG_ID)
+_OURS: Final = rf"(?i)\A(?:{PREFIX}|content-type\z)"
+_EXTENSION: Final = full(r"(?!data\z)[a-z0-9]+")
+# In no header of a message.
+_NOWHERE: Final = "\r\n"
+# What has a meaning of its own in a header, or is white space that might be none of the value.
+_RESERVED: Final = ' "%'
+_QUOTING: Final = ' "'
+_CLEAN: Final = rf"\A{printable(without=_RESERVED)}\z"
+_PLAIN: Final = rf"\A{printable(without=_QUOTING)}\z"
 # Escapes of characters that no attribute may hold, and of some that it may.
 _BAD_ESCAPE: Final = r"%(?:[01]|7[Ff]|[Cc]2%[89]|[Ee][Ff]%[Bb][7Ff]|[Ff].%..%[Bb][Ff])"
 _REPLACEMENT: Final = "\ufffd"
@@ -47,95 +54,71 @@ _CODED: Final = tuple(name for name in ATTRIBUTES if name not in ("specversion",
 _TO_END: Final = 2**31 - 1
 
 
-def _index(names: Column, name: Column | str) -> Column:
-    return (F.array_position(names, name) - 1).cast("int")
-
-
 # --- Steps: from "names", "values" and "payload" --------------------------------------------------------------------
 
 
-def _mode(get: Columns) -> dict[str, Column]:
-    names = get("names")
-    content_type = find(names, _CONTENT_TYPE, get("values"))
-    attributes = F.filter(names, lambda name: name.startswith(PREFIX))
-    is_structured = F.when(content_type.isNull(), F.size(attributes) == 0).otherwise(content_type == _STRUCTURED_TYPE)
-    is_odd = F.exists(
-        names, lambda name: ~name.startswith(PREFIX) & (name != _CONTENT_TYPE) & matches(name, _OTHER_SPELLING)
+def _read(get: Columns) -> dict[str, Column]:
+    """What stands in the message under which name."""
+    names, values, payload = get("names"), get("values"), get("payload")
+    text = payload.cast("string")
+    content_type = find(names, _CONTENT_TYPE, values)
+    # A message without any header of an event is read as JSON, too.
+    has_version = F.array_position(names, f"{PREFIX}specversion") > 0
+    is_structured = F.coalesce(content_type == _STRUCTURED_TYPE, ~has_version)
+    front = F.when(is_structured, envelope.front(text))
+    pieces = envelope.pieces(front)
+    # Names and values to look attributes up in, whatever the mode.
+    keys = F.coalesce(envelope.names(pieces), names)
+    texts = F.coalesce(envelope.values(pieces), values)
+    others = F.array_except(names, F.array(*map(F.lit, _KNOWN)))
+    extensions = F.when(is_structured, F.filter(keys, lambda name: ~name.isin(*ATTRIBUTES))).otherwise(
+        F.filter(others, lambda name: name.startswith(PREFIX))
     )
-    is_clear = F.when(content_type.isNull(), F.lit(True)).otherwise(
-        (F.size(F.filter(names, lambda name: name == _CONTENT_TYPE)) == 1)
-        & (is_structured | ~F.lower(content_type).contains("cloudevents"))
-    )
-    return {"ce_names": attributes, "is_structured": is_structured, "is_regular": ~is_odd & is_clear}
-
-
-def _parse(get: Columns) -> dict[str, Column]:
-    return {"maps": F.when(get("is_structured"), envelope.maps(get("payload").cast("string")))}
-
-
-def _pairs(get: Columns) -> dict[str, Column]:
-    """Names and values to look attributes up in, whatever the mode."""
-    is_structured, members = get("is_structured"), at(get("maps"), 0)
-    return {
-        "keys": F.when(is_structured, F.map_keys(members)).otherwise(get("names")),
-        "texts": F.when(is_structured, F.map_values(members)).otherwise(get("values")),
-        "attributes": F.when(is_structured, F.map_keys(members)).otherwise(get("ce_names")),
-    }
-
-
-def _look_up(get: Columns) -> dict[str, Column]:
-    is_structured, keys, texts = get("is_structured"), get("keys"), get("texts")
 
     def raw(name: str) -> Column:
         key = F.when(is_structured, F.lit(name)).otherwise(F.lit(PREFIX + name))
         return F.get(texts, _index(keys, key))
 
-    no_extensions = [*ATTRIBUTES, "data", *(PREFIX + name for name in ATTRIBUTES)]
-    has_data = F.coalesce(is_structured & envelope.has_data(keys), F.lit(False))
     return {f"raw_{name}": raw(name) for name in ATTRIBUTES} | {
-        "extensions": F.filter(get("attributes"), lambda name: ~name.isin(*no_extensions)),
-        "has_data": has_data,
-        "is_json": F.when(is_structured, _is_json(get)),
-        "count": F.size(get("attributes")),
+        "keys": keys,
+        "texts": texts,
+        "content_type": content_type,
+        "is_structured": uncompiled(is_structured),
+        "others": others,
+        "member": envelope.data(text, front),
+        "extensions": extensions,
     }
 
 
-def _is_json(get: Columns) -> Column:
-    """Whether the document is strict JSON, and the data the last of its members if there is any."""
-    text, keys, texts = get("payload").cast("string"), get("keys"), get("texts")
-    respelled = F.when(envelope.has_data(keys), at(texts, F.size(keys) - 1))
-    return envelope.is_whole(text, get("maps")) & envelope.is_plain_data(text, respelled)
-
-
-def _join(get: Columns) -> dict[str, Column]:
-    keys, texts, extensions = get("keys"), get("texts"), get("extensions")
-    content_type = F.nullif(get("raw_datacontenttype"), F.lit(_JSON))
-    values = F.transform(extensions, lambda name: F.get(texts, _index(keys, name)))
-    joined = F.concat_ws(
-        "", *(get(f"raw_{name}") for name in _CODED if name != "datacontenttype"), content_type, values
-    )
-    front = envelope.front(get("payload").cast("string"), keys, texts)
-    return {"extension_values": values, "joined": joined, "front": F.when(get("is_structured"), front)}
+def _index(names: Column, name: Column) -> Column:
+    return (F.array_position(names, name) - 1).cast("int")
 
 
 def _decode(get: Columns) -> dict[str, Column]:
-    has_escapes = ~get("is_structured") & get("joined").contains("%")
+    is_structured, keys, values = get("is_structured"), get("keys"), get("texts")
+    texts = F.transform(get("extensions"), lambda name: F.get(values, _index(keys, name)))
+    # One look at all values together for what is common to them. The usual type of content is known to be right.
+    content_type = F.nullif(get("raw_datacontenttype"), F.lit(_JSON))
+    others = (get(f"raw_{name}") for name in _CODED if name != "datacontenttype")
+    joined = F.concat_ws("", *others, content_type, texts)
+    has_escapes = ~is_structured & ~matches(joined, _CLEAN)
 
     def decoded(value: Column) -> Column:
         return F.when(has_escapes & value.contains("%"), percent.decode_plain(value)).otherwise(value)
 
-    names = F.transform(get("extensions"), lambda name: F.substring(name, F.lit(len(PREFIX) + 1), F.lit(_TO_END)))
+    def bare(name: Column) -> Column:
+        return F.when(is_structured, name).otherwise(F.substring(name, F.lit(len(PREFIX) + 1), F.lit(_TO_END)))
+
     return {name: decoded(get(f"raw_{name}")) for name in _CODED} | {
-        "has_escapes": has_escapes,
-        "extension_names": F.when(get("is_structured"), get("extensions")).otherwise(names),
-        "extension_texts": F.when(has_escapes, F.transform(get("extension_values"), decoded)).otherwise(
-            get("extension_values")
-        ),
+        "joined": joined,
+        "has_escapes": uncompiled(has_escapes),
+        "extension_names": F.transform(get("extensions"), bare),
+        "extension_texts": F.when(has_escapes, F.transform(texts, decoded)).otherwise(texts),
         "time": timestamp.parse_plain(get("raw_time")),
     }
 
 
-STEPS: Final = (_mode, _parse, _pairs, _look_up, _join, _decode)
+STEPS: Final = (_read, _decode)
 
 
 # --- The outcome ----------------------------------------------------------------------------------------------------
@@ -143,57 +126,73 @@ STEPS: Final = (_mode, _parse, _pairs, _look_up, _join, _decode)
 
 def check(get: Columns, types: Mapping[str, DataType]) -> Column:
     """Whether this code can answer; never NULL."""
-    names, content_type, schema = get("extension_names"), get("datacontenttype"), get("dataschema")
-    texts = get("extension_texts")
-    # What is there twice counts once, what has a malformed escape or is null in JSON not at all.
-    found = reduce(
-        add,
-        [get(name).isNotNull().cast("int") for name in (*_CODED, "raw_specversion", "raw_time")]
-        + [get("has_data").cast("int"), F.size(F.filter(texts, lambda text: text.isNotNull()))],
-    )
+    content_type, schema, names = get("datacontenttype"), get("dataschema"), get("extension_names")
     checks = [
-        get("is_regular"),
-        get("count") == found,
         get("raw_specversion") == "1.0",
-        (get("id") != "") & (get("source") != "") & (get("type") != ""),
+        *(get(name) != "" for name in REQUIRED if name in _CODED),
         get("subject").isNull() | (get("subject") != ""),
         get("raw_time").isNull() | get("time").isNotNull(),
         content_type.isNull() | (content_type == _JSON) | media_type.is_valid(content_type),
         schema.isNull() | matches(schema, ABSOLUTE_URI),
         ~F.exists(names, lambda name: ~matches(name, _EXTENSION)),
         (F.size(names) < 2) | (F.size(F.array_distinct(names)) == F.size(names)),
+        # Both are NULL where there is a NULL in the array.
+        ~F.array_contains(get("names"), _NOWHERE) & ~F.array_contains(get("values"), _NOWHERE),
         F.when(get("is_structured"), _is_plain_json(get)).otherwise(_is_plain_header(get)),
     ]
     for name, kind in types.items():
-        error = type_error(find(names, name, texts), kind)
+        error = type_error(find(names, name, get("extension_texts")), kind)
         if error is not None:
             checks.append(error.isNull())
-    return F.coalesce(reduce(and_, checks), F.lit(False))
+    return uncompiled(F.coalesce(reduce(and_, checks), F.lit(False)))
+
+
+def _found(get: Columns) -> Column:
+    """How many attributes of the specification there are. What is there twice counts once."""
+    names = (*_CODED, "raw_specversion", "raw_time")
+    return reduce(add, (get(name).isNotNull().cast("int") for name in names))
+
+
+def _own(get: Columns) -> Column:
+    """How many headers are known here and are no attributes. What is there twice counts once."""
+    has_msg_id = F.array_position(get("names"), _MSG_ID) > 0
+    return get("content_type").isNotNull().cast("int") + has_msg_id.cast("int")
 
 
 def _is_plain_header(get: Columns) -> Column:
+    content_type, others, joined = get("content_type"), get("others"), get("joined")
     decoded = F.concat_ws("", *map(get, _CODED), get("extension_texts"))
-    is_legal_when_decoded = ~matches(get("joined"), _BAD_ESCAPE) & ~decoded.contains(_REPLACEMENT)
-    return matches(get("joined"), _PLAIN) & (~get("has_escapes") | is_legal_when_decoded)
+    is_right = matches(joined, _PLAIN) & ~matches(joined, _BAD_ESCAPE) & ~matches(decoded, _REPLACEMENT)
+    return (
+        (content_type.isNull() | ~F.lower(content_type).contains("cloudevents"))
+        & (F.size(get("names")) == _found(get) + _own(get) + F.size(others))
+        # Ours in another spelling.
+        & ~F.exists(others, lambda name: ~name.startswith(PREFIX) & matches(name, _OURS))
+        & (~get("has_escapes") | is_right)
+    )
 
 
 def _is_plain_json(get: Columns) -> Column:
-    content_type, front = get("datacontenttype"), get("front")
+    content_type, others, count = get("datacontenttype"), get("others"), F.size(get("extensions"))
+    text, member = get("payload").cast("string"), get("member")
     is_json_data = content_type.isNull() | (content_type == _JSON) | media_type.is_json(content_type)
-    # Without data, the front is all of it.
-    is_plain = F.when(get("has_data"), is_json_data).otherwise(F.octet_length(get("payload")) == F.octet_length(front))
-    return get("is_json") & front.isNotNull() & is_plain & is_legal(get("joined"))
+    return (
+        (F.size(get("names")) == _own(get) + F.size(others))
+        & ~F.exists(others, lambda name: matches(name, _OURS))
+        & (F.size(get("keys")) == _found(get) + count)
+        & is_legal(get("joined"))
+        & F.is_valid_utf8(text)
+        & text.endswith("}")
+        & (member.isNull() | (is_json_data & envelope.is_json(member)))
+    )
 
 
 def event(get: Columns) -> dict[str, Column]:
     """Columns by the names of ``FLAT``, where :func:`check` is true."""
     is_structured, payload = get("is_structured"), get("payload")
-    member = envelope.data(payload.cast("string"), get("front")).cast("binary")
     return {name: get(name) for name in ATTRIBUTES if name != "specversion"} | {
         "specversion": F.lit("1.0"),
         "extensions": F.map_from_arrays(get("extension_names"), get("extension_texts")),
-        "data": F.when(is_structured, F.when(get("has_data"), member)).otherwise(
-            F.when(F.length(payload) > 0, payload)
-        ),
+        "data": F.when(is_structured, get("member").cast("binary")).otherwise(F.when(F.length(payload) > 0, payload)),
         "mode": F.when(is_structured, F.lit(STRUCTURED)).otherwise(F.lit(BINARY)),
     }

@@ -117,7 +117,7 @@ def _data(text: Column, document: Column, members: Column, base64: Column) -> Co
         lambda written: F.when(written.isNotNull(), written).otherwise(
             F.struct(
                 F.when(kind.isNull(), F.try_to_binary(base64, F.lit("base64")))
-                .otherwise(F.coalesce(document["data_text"], json.data_text(text)).cast("binary"))
+                .otherwise(json.data_text(text).cast("binary"))
                 .alias("data"),
                 F.lit(None).cast("string").alias("code"),
             )
