@@ -5,9 +5,9 @@ What becomes of a delivery: acknowledged, delivered again later, or put aside as
 judged by fixtures in any language. :class:`DeadLetter` is what stands in the headers of a message that was put aside.
 
 A dead letter has the payload and the headers of the original, and further headers that begin with ``Dead-Letter-``,
-a prefix that no CloudEvents attribute has. A header that would make JetStream do something once more
-(``Nats-Rollup: all`` empties a stream) does not stand under its own name: it is put aside, in a ``Dead-Letter-Header``
-whose value is the name, a space and the value.
+a prefix that no CloudEvents attribute has. Headers for the server do not stand under their own names: ``Nats-Rollup``
+would empty the dead letters' stream, ``Nats-Expected-Stream`` and ``Nats-Stream-Source`` would have it refuse the
+message. They are put aside, each in a ``Dead-Letter-Header`` whose value is the name, a space and the value.
 """
 
 from __future__ import annotations
@@ -26,14 +26,6 @@ __all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "
 PREFIX: Final = "Dead-Letter-"
 PUT_ASIDE: Final = f"{PREFIX}Header"
 MSG_ID: Final = "Nats-Msg-Id"
-# Headers of the server that tell something and order nothing. Nats-Msg-Id orders something, but of two the server takes
-# the first, and that is the dead letter's own.
-_HARMLESS: Final = frozenset(
-    {
-        *(MSG_ID, "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Last-Sequence", "Nats-Time-Stamp"),
-        *("Nats-Stream-Source", "Nats-Msg-Size", "Nats-Marker-Reason"),
-    }
-)
 # Characters of an exception's text, before escaping.
 _LONGEST_TEXT: Final = 300
 
@@ -277,8 +269,12 @@ class DeadLetter:
 
 
 def is_put_aside(name: str) -> bool:
-    """Whether a header of the original stands in a ``Dead-Letter-Header``: it orders, or is a dead letter's."""
-    return (name.startswith("Nats-") and name not in _HARMLESS) or name.startswith(PREFIX)
+    """
+    Whether a header of the original stands in a ``Dead-Letter-Header``: it is for the server, or a dead letter's.
+
+    ``Nats-Msg-Id`` stays: of two the server takes the first, and that is the dead letter's own.
+    """
+    return name.startswith(("Nats-", PREFIX)) and name != MSG_ID
 
 
 def _unicode(text: str) -> str:
