@@ -418,15 +418,15 @@ class PullConsumer:
         outcome = Outcome.RECEIVED
         error: CeNatsError | None = None
         try:
-            if decide(outcome, item.deliveries, self.policy).action is Action.HANDLE:
-                try:
-                    item._event = await self._decode(item.message)
+            try:
+                item._event = await self._decode(item.message)
+                if decide(outcome, item.deliveries, self.policy).action is Action.HANDLE:
                     return True
-                except DecodeError as fault:
-                    outcome, error = Outcome.MARKER if _is_marker(item.message) else Outcome.UNDECODABLE, fault
-                except DeliveryError as fault:
-                    self._report(fault, item)
-                    outcome, error = Outcome.FAILED, fault
+            except DecodeError as fault:
+                outcome, error = Outcome.MARKER if _is_marker(item.message) else Outcome.UNDECODABLE, fault
+            except DeliveryError as fault:
+                self._report(fault, item)
+                outcome, error = Outcome.FAILED, fault
             await self._settle(item, decide(outcome, item.deliveries, self.policy), error)
         except DeliveryError as fault:
             self._report(fault, item)
