@@ -49,6 +49,7 @@ def test_snippets_run_in_order(tmp_path: Path) -> None:
         )
         assert run.returncode == 0, run.stderr[-4000:]
         assert "com.example.paid {'total': 12.5}" in run.stdout
+        assert "charged 12.5" in run.stdout
         assert re.search(r"\|com\.example\.paid\| +1\|", run.stdout), run.stdout
         assert re.search(r"\|not-a-cloudevent\| +1\|", run.stdout), run.stdout
         asyncio.run(_no_consumer_is_left(server.url))

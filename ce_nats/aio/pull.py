@@ -44,7 +44,7 @@ from ..binding import from_nats_message
 from ..deadletter import Action, Backoff, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
 from ..event import DecodedEvent, NotDelivered
-from ..message import check_subject
+from ..message import Headers, NatsMessage, check_subject
 from ..mode import MARKERS, ContentMode, detect_mode
 from .deadletter import original, store
 from .jetstream import as_message
@@ -70,6 +70,12 @@ _MOST_BYTES: Final = 16 * 2**20
 # Statuses that another request would only get again: "Consumer Deleted", "Consumer is push based", and what the
 # consumer's own limits forbid ("Exceeded MaxRequestBatch of 10").
 _FINAL: Final = ("consumer deleted", "consumer is push", "exceeded maxrequest", "bad request")
+
+# Can be decoded in every mode.
+_EVENT: Final = NatsMessage(
+    data=b'{"specversion":"1.0","id":"1","source":"s","type":"t"}',
+    headers=Headers([("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "s"), ("ce-type", "t")]),
+)
 
 
 class Reject(Exception):  # noqa: N818 - a verdict on the message, not a fault of the program
@@ -167,6 +173,10 @@ class Delivery:
             if error is None:
                 raise
             self._consumer._report(fault, self)
+        except asyncio.CancelledError:
+            # A dead letter was being stored; if it was, its id keeps it from being stored again.
+            await self._consumer._settle(self, decide(Outcome.RELEASED, self.deliveries, self._consumer.policy), None)
+            raise
 
     def __repr__(self) -> str:
         return f"Delivery({self.stream!r}, {self.sequence}, deliveries={self.deliveries}, event={self._event!r})"
@@ -219,6 +229,7 @@ class PullConsumer:
 
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is none.
+        DecodeError: ``invalid-message``: an option of the decoder makes no sense.
         ValueError: A number is out of its range.
     """
 
@@ -259,6 +270,7 @@ class PullConsumer:
         self._decode_message = partial(
             from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
         )
+        self._decode_message(_EVENT)  # an option that makes no sense would make a dead letter of every message
         self._on_error = on_error
 
         self._headers_only = False

@@ -125,7 +125,7 @@ async def test_the_server_is_killed_and_restarted(server, nc, js, fill, restarts
     assert handled.keys() == set(range(count))
     assert nc.stats["reconnects"] >= restarts
     assert (await js.stream_info("DEAD")).state.messages == 0
-    print(f"{count} events, {restarts} restarts, {handled.total() - count} handled again")
+    print(f"{count} events, {restarts} restarts, {handled.total() - count} handlings more")
 
 
 async def test_the_connection_is_lost_with_messages_unacknowledged(server, js, fill):
@@ -163,14 +163,14 @@ async def test_a_handler_hangs_past_ack_wait(server, js, fill):
         handled.add(event)
         if len(handled) == 1:
             since.append(time.monotonic())
-            await until(lambda: time.monotonic() > since[0] + 4 * 0.4)
+            await until(lambda: time.monotonic() > since[0] + 2 * 1.5)
 
     async def also_handle(event):
         others.add(event)
 
     async with (
         connected(server) as nc,
-        consumer_of(js, ack_wait=0.4) as consumer,
+        consumer_of(js, ack_wait=1.5) as consumer,
         consumer_of(nc.jetstream()) as other,
     ):
         waiting = asyncio.create_task(other.run(also_handle))
@@ -199,7 +199,8 @@ async def test_a_process_dies_with_unacknowledged_messages(server, js, fill):
 
     async with consumer_of(js) as consumer:
         await run_until(js, consumer, handle, lambda: handled.total() >= count + 10)
-    assert handled == Counter([*range(count), *range(10)])
+    assert handled.keys() == set(range(count))
+    assert all(handled[number] > 1 for number in range(10))
 
 
 @pytest.mark.parametrize("is_flooded", [False, True])
@@ -225,7 +226,8 @@ async def test_a_slow_consumer(is_flooded):
                     if is_flooded:
                         flood(server, padding, 60)
 
-            options = {"dead_letter": None, "ack_wait": 1, "prefetch": 1000, "max_deliveries": 100}
+            ack_wait = 1 if is_flooded else 30
+            options = {"dead_letter": None, "ack_wait": ack_wait, "prefetch": 1000, "max_deliveries": 100}
             async with consumer_of(nc.jetstream(), **options) as consumer:
                 await run_until(js, consumer, handle, lambda: len(handled) == count)
             assert nc.stats["reconnects"] == is_flooded

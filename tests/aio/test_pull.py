@@ -5,7 +5,7 @@ import msgspec
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats import ContentMode, EncodeError, to_nats_message
+from ce_nats import ContentMode, DecodeError, EncodeError, to_nats_message
 from ce_nats.aio import DeliveryError, PullConsumer, Reject
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.deadletter import DeadLetter, Reason
@@ -226,6 +226,22 @@ async def test_a_cancelled_block_gives_its_message_back_at_once(publish, consume
             assert delivery.deliveries == 2
 
 
+async def test_cancelled_while_its_dead_letter_is_stored_a_message_is_given_back(nc, subject, publish, consume, acks):
+    async def fail(consumer):
+        async with await take(consumer):
+            raise Reject
+
+    await publish(1)
+    silent = await nc.subscribe(f"silent.{subject}")
+    async with consume(dead_letter=f"silent.{subject}") as consumer:
+        task = asyncio.create_task(fail(consumer))
+        await silent.next_msg(SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await after(acks.get()) == b"-NAK"
+
+
 async def test_a_double_acknowledgement_is_confirmed(js, stream, publish, consume):
     await publish(1)
     async with consume(double_ack=True) as consumer:
@@ -276,7 +292,7 @@ async def test_a_limit_of_the_consumer_counts(js, stream, publish, consume, dead
 async def test_long_handlers_keep_their_messages(publish, consume, acks, is_settled):
     """And so do messages that wait for their turn."""
     await publish(1, 2)
-    async with consume(ack_wait=0.3) as consumer:
+    async with consume(ack_wait=1.5) as consumer:
         async with (delivery := await take(consumer)):
             for _ in range(2 * 4):  # at a third of ack_wait, for two messages
                 assert await after(acks.get()) == b"+WPI"
@@ -580,6 +596,9 @@ async def test_an_existing_consumer_is_used_as_it_is(js, stream, publish, consum
         ({"prefetch": 0}, ValueError),
         ({"max_deliveries": 0}, ValueError),
         ({"backoff": []}, ValueError),
+        ({"dialect": "esperanto"}, DecodeError),
+        ({"mode": "batch"}, DecodeError),
+        ({"extension_types": 5}, DecodeError),
     ],
 )
 async def test_options_that_make_no_sense_are_refused(consume, options, fault):
