@@ -331,7 +331,21 @@ async def test_what_was_fetched_and_not_handled_goes_to_others_at_once(publish, 
     await is_settled()
 
 
-async def test_a_cancelled_wait_loses_nothing(js, subject, publish, consume, dead_letters):
+async def test_what_is_on_its_way_goes_to_others_at_once(js, subject, stream, make_event, consume, is_settled):
+    """Events so large that most are still on their way when the first one is there."""
+    for number in range(30):
+        await ce_js.publish(js, make_event(number, b"x" * 400_000), subject)
+    async with consume() as first:
+        await take(first)
+    numbers = set()
+    async with consume() as second:
+        while len(numbers) < 30:
+            async with await take(second) as event:
+                numbers.add(number_of(event))
+    await is_settled()
+
+
+async def test_a_cancelled_wait_loses_nothing(js, subject, publish, consume, dead_letters, is_settled):
     """Neither for an event nor while a dead letter is stored, wherever the cancellation strikes."""
     async with consume() as consumer:
         delivery = None
@@ -349,6 +363,7 @@ async def test_a_cancelled_wait_loses_nothing(js, subject, publish, consume, dea
                 break
         async with delivery or await take(consumer) as event:
             assert number_of(event) == 2
+        await is_settled()
     await dead_letters(1)
 
 
@@ -524,6 +539,17 @@ async def test_an_idle_consumer_goes_on(publish, consume, monkeypatch):
         await publish(1)
         async with await after(reader) as event:
             assert number_of(event) == 1
+
+
+async def test_a_consumer_that_is_gone_before_it_is_asked_ends_the_iteration(js, stream, publish, consume):
+    await publish(1)
+    async with consume(prefetch=1) as consumer:
+        await until(lambda: consumer._ready)
+        await js.delete_consumer(stream, "c")
+        async with await take(consumer):
+            pass
+        with pytest.raises(DeliveryError, match="gone"):
+            await take(consumer)
 
 
 @pytest.mark.parametrize("method", ["deleted", "with its stream"])
