@@ -14,7 +14,8 @@ Every message that is held, in a block or waiting for one, is reported as being 
 ``ack_wait``, so that nobody else gets it meanwhile. (Code that blocks the event loop for longer blocks that too.)
 
 Requests go out as nats-py would send them, but are followed here: its ``fetch()`` takes a message that somebody
-published with a header ``Status`` for one of the server's and drops it.
+published with a header ``Status`` for one of the server's and drops it. One thing cannot be helped from here: a header
+block shorter than ``NATS/1.0``, which any client may publish, ends the loop in which nats-py 2.16 reads its connection.
 """
 
 from __future__ import annotations
@@ -95,14 +96,22 @@ class Delivery:
     def __init__(self, consumer: PullConsumer, message: Msg) -> None:
         self._consumer = consumer
         self._event: DecodedEvent | None = None
+        self._error: CeNatsError | None = None
         self._message = message
         self.is_settled = False
         self.is_entered = False
 
     @property
     def event(self) -> DecodedEvent:
-        """The event; on a consumer with ``headers_only``, data is a :class:`~ce_nats.event.NotDelivered`."""
-        assert self._event is not None
+        """
+        The event; on a consumer with ``headers_only``, data is a :class:`~ce_nats.event.NotDelivered`.
+
+        Raises:
+            CeNatsError: Why there is none. Iteration gives no such delivery; ``on_error`` may get one.
+        """
+        if self._event is None:
+            assert self._error is not None
+            raise self._error
         return self._event
 
     @property
@@ -214,9 +223,9 @@ class PullConsumer:
             copy, and what is left of them is what the stream keeps.
         create: The consumer's configuration, where there is none of that name yet; name and kind are filled in. One
             that is there is used as it is.
-        max_deliveries: Deliveries after which a message is a dead letter. A consumer whose own ``max_deliver`` is lower
-            sets the limit; leave that unlimited, as it is by default: the server gives up in silence, also where a dead
-            letter could not be stored.
+        max_deliveries: Deliveries after which a message is a dead letter; as the server counts them, so that a delivery
+            that was given back is one too. A consumer whose own ``max_deliver`` is lower sets the limit; leave that
+            unlimited, as it is by default: the server gives up in silence, even where no dead letter could be stored.
         backoff: Delay before each further delivery: a :class:`~ce_nats.deadletter.Backoff`, or seconds one by one.
         prefetch: Most messages fetched and not handled yet.
         double_ack: Wait until the server confirms each acknowledgement.
@@ -435,10 +444,12 @@ class PullConsumer:
                 if decide(outcome, item.deliveries, self.policy).action is Action.HANDLE:
                     return True
             except DecodeError as fault:
-                outcome, error = Outcome.MARKER if _is_marker(item.message) else Outcome.UNDECODABLE, fault
+                outcome = Outcome.MARKER if _is_marker(item.message) else Outcome.UNDECODABLE
+                item._error = error = fault
             except DeliveryError as fault:
+                outcome = Outcome.FAILED
+                item._error = error = fault
                 self._report(fault, item)
-                outcome, error = Outcome.FAILED, fault
             await self._settle(item, decide(outcome, item.deliveries, self.policy), error)
         except DeliveryError as fault:
             self._report(fault, item)
@@ -451,7 +462,7 @@ class PullConsumer:
     async def _decode(self, message: Msg) -> DecodedEvent:
         if not self._headers_only or _is_marker(message):
             return self._decode_message(message)
-        size = int((message.headers or {}).get(_SIZE, "0"))
+        size = _size(message)
         try:
             mode = self._mode or detect_mode(message)
         except DecodeError:
@@ -676,6 +687,12 @@ def _text(error: BaseException | None) -> str:
 def _is_marker(message: Msg) -> bool:
     headers: dict[str, Any] = message.headers or {}
     return not message.data and any(name in headers for name in MARKERS)
+
+
+def _size(message: Msg) -> int:
+    """Bytes that were not delivered; the server says so in a header, which others may have sent before."""
+    text = (message.headers or {}).get(_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _check_name(name: str) -> None:

@@ -14,6 +14,7 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig
 
+from ce_nats import DecodeError
 from ce_nats.aio import PullConsumer, flush
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.deadletter import DeadLetter
@@ -125,7 +126,6 @@ async def test_the_server_is_killed_and_restarted(server, nc, js, fill, restarts
     assert handled.keys() == set(range(count))
     assert nc.stats["reconnects"] >= restarts
     assert (await js.stream_info("DEAD")).state.messages == 0
-    print(f"{count} events, {restarts} restarts, {handled.total() - count} handlings more")
 
 
 async def test_the_connection_is_lost_with_messages_unacknowledged(server, js, fill):
@@ -258,6 +258,8 @@ async def test_no_stream_listens_for_dead_letters(js, fill):
 
     def report(error, delivery):
         reported.append((str(error.code), delivery.sequence, delivery.deliveries))
+        with pytest.raises(DecodeError):
+            delivery.event  # noqa: B018 - it raises
 
     async def handle(event):
         handled.add(event)
