@@ -6,11 +6,29 @@ The package's own constructor makes up an id, a time and a specversion where the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from cloudevents.core.v1.event import CloudEvent
 
-__all__ = ["DecodedEvent"]
+__all__ = ["DecodedEvent", "NotDelivered"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotDelivered:
+    """
+    Stands for data that is there and was not sent along, as to a consumer that takes headers only.
+
+    No mode has a form for it, so an event with it cannot be encoded by mistake and lose its data.
+
+    Attributes:
+        size: Bytes of the payload.
+    """
+
+    size: int
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class DecodedEvent(CloudEvent):

@@ -29,6 +29,8 @@ __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
 PREFIX: Final = "ce-"
 CONTENT_TYPE: Final = "Content-Type"
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
+# What a key-value bucket puts on the tombstone of a key, and a stream on the marker of a limit.
+MARKERS: Final = ("KV-Operation", "Nats-Marker-Reason")
 
 _STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
 _BATCH: Final = "application/cloudevents-batch"
@@ -237,7 +239,7 @@ def _no_event(headers: HeadersLike, has_status: bool) -> DecodeError:
     known = dict(header_pairs(headers))
     if has_status or "Status" in known:
         what = f"a status message of the server ({preview(known.get('Status', ''))})"
-    elif "KV-Operation" in known or "Nats-Marker-Reason" in known:
+    elif any(name in known for name in MARKERS):
         what = "a delete marker"
     elif "Nats-Msg-Size" in known:
         what = "a message whose payload was not delivered (headers only)"

@@ -32,7 +32,7 @@ __all__ = ["StoredMessage", "publish", "read_stream"]
 MSG_ID: Final = "Nats-Msg-Id"
 
 # "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
-_MOST_HEADER_BYTES: Final = 2**16 - 1
+MOST_HEADER_BYTES: Final = 2**16 - 1
 # nats-server: JSNoMessageFoundErr
 _NO_MESSAGE_FOUND: Final = 10037
 # Requests under way at a time, and what their answers may be together. The server drops a client that has more than
@@ -96,9 +96,9 @@ def check_jetstream_size(message: NatsMessage) -> None:
         EncodeError: ``headers-too-large``.
     """
     size = header_bytes(message.headers)
-    if size > _MOST_HEADER_BYTES:
+    if size > MOST_HEADER_BYTES:
         raise EncodeError(
-            ErrorCode.HEADERS_TOO_LARGE, f"headers are {size} bytes, and JetStream takes {_MOST_HEADER_BYTES}"
+            ErrorCode.HEADERS_TOO_LARGE, f"headers are {size} bytes, and JetStream takes {MOST_HEADER_BYTES}"
         )
 
 
@@ -181,8 +181,8 @@ def _most_requests(nc: Client) -> int:
     return max(1, min(_MOST_REQUESTS, _MOST_BYTES_UNDER_WAY // largest_answer))
 
 
-class _Stored(msgspec.Struct):
-    """A message in the API's answer; both byte strings are base64 in JSON."""
+class Stored(msgspec.Struct):
+    """A message in the API's answer, with the bytes of its header block; both byte strings are base64 in JSON."""
 
     subject: str
     seq: int
@@ -192,7 +192,7 @@ class _Stored(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    message: _Stored | None = None
+    message: Stored | None = None
     error: dict[str, Any] = {}
 
 
@@ -201,21 +201,35 @@ _decode_answer: Final = msgspec.json.Decoder(_Answer).decode
 
 async def _next_message(js: JetStreamContext, stream: str, subject: str, sequence: int) -> StoredMessage | None:
     """The first message on a subject from a sequence on, or None."""
-    # nats-py's get_msg() parses the header block; the answer itself holds its bytes.
-    request = msgspec.json.encode({"seq": sequence, "next_by_subj": subject})
+    stored = await stored_message(js, stream, {"seq": sequence, "next_by_subj": subject})
+    return None if stored is None else as_message(stored, stream)
+
+
+async def stored_message(js: JetStreamContext, stream: str, request: dict[str, Any]) -> Stored | None:
+    """
+    The message that ``STREAM.MSG.GET`` finds, or None.
+
+    nats-py's ``get_msg()`` parses the header block; the answer itself holds its bytes.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: there is no such stream, JetStream is off, or the server did not answer.
+    """
+    subject = f"{js._prefix}.STREAM.MSG.GET.{stream}"
     with delivery(f"stream {stream}"):
-        reply = await js._nc.request(f"{js._prefix}.STREAM.MSG.GET.{stream}", request, timeout=js._timeout)
+        reply = await js._nc.request(subject, msgspec.json.encode(request), timeout=js._timeout)
     try:
         answer = _decode_answer(reply.data)
     except msgspec.MsgspecError as error:
         raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: unexpected answer of the server") from error
-    stored = answer.message
-    if stored is not None:
-        time = Timestamp.parse(stored.time)
-        return StoredMessage(stored.subject, "", _pairs(stored.hdrs), stored.data, stream, stored.seq, time)
-    if answer.error.get("err_code") == _NO_MESSAGE_FOUND:
-        return None
-    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: {answer.error}")
+    if answer.message is None and answer.error.get("err_code") != _NO_MESSAGE_FOUND:
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: {answer.error}")
+    return answer.message
+
+
+def as_message(stored: Stored, stream: str) -> StoredMessage:
+    """A stored message with its header block read."""
+    time = Timestamp.parse(stored.time)
+    return StoredMessage(stored.subject, "", _pairs(stored.hdrs), stored.data, stream, stored.seq, time)
 
 
 def _pairs(block: bytes) -> list[tuple[str, str]]:

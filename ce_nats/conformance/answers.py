@@ -18,6 +18,7 @@ from .. import media_type, percent
 from ..attributes import canonical
 from ..binary import Dialect
 from ..binding import from_nats_message, to_nats_message
+from ..deadletter import Action, Backoff, Outcome, RetryPolicy, decide
 from ..errors import CeNatsError
 from ..event import DecodedEvent
 from ..media_type import DataKind
@@ -316,6 +317,26 @@ def _frame(frame: Any) -> Fields:
     }
 
 
+# --- Deliveries -----------------------------------------------------------------------------------------------------
+
+
+def _decide(given: Input) -> Fields:
+    policy = RetryPolicy(given["max_deliveries"], _backoff(given["backoff"]))
+    decision = decide(Outcome(given["outcome"]), given["deliveries"], policy)
+    fields: Fields = {"action": str(decision.action)}
+    if decision.action is Action.RETRY:
+        fields["delay_ms"] = round(decision.delay * 1000)
+    if decision.reason is not None:
+        fields["reason"] = str(decision.reason)
+    return fields
+
+
+def _backoff(given: Any) -> Backoff | list[float]:
+    if isinstance(given, list):
+        return [delay / 1000 for delay in given]
+    return Backoff(given["first_ms"] / 1000, given["factor"], given["most_ms"] / 1000)
+
+
 OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
     "percent.encode": _percent_encode,
     "percent.decode": _percent_decode,
@@ -334,4 +355,5 @@ OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
     "wire.nats.encode_hpub": _encode_hpub,
     "wire.nats.encode_hmsg": _encode_hmsg,
     "wire.nats.decode_frames": _decode_frames,
+    "deadletter.decide": _decide,
 }

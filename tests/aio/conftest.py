@@ -10,6 +10,8 @@ from cloudevents.core.v1.event import CloudEvent
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.capture import StoredMessage
 from ce_nats.testing import NatsServer
 
 
@@ -88,3 +90,28 @@ def make_event() -> Callable[..., CloudEvent]:
         return event
 
     return make
+
+
+@pytest.fixture
+async def dead(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
+    """A subject for dead letters, and a stream of that name (but for the dots) that listens on it."""
+    name = f"dead.{subject}"
+    await js.add_stream(name=name.replace(".", "_"), subjects=[name], storage="memory")
+    yield name
+    await js.delete_stream(name.replace(".", "_"))
+
+
+@pytest.fixture
+def dead_letters(js: JetStreamContext, dead: str) -> Callable[[int], Awaitable[list[StoredMessage]]]:
+    """Wait for so many dead letters; there are no more at that moment."""
+
+    async def wait(count: int) -> list[StoredMessage]:
+        for _ in range(500):
+            letters = [letter async for batch in read_stream(js, dead.replace(".", "_")) for letter in batch]
+            if len(letters) >= count:
+                assert len(letters) == count, letters
+                return letters
+            await asyncio.sleep(0.01)
+        pytest.fail(f"there are no {count} dead letters")
+
+    return wait

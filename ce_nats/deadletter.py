@@ -1,0 +1,282 @@
+"""
+What becomes of a delivery: acknowledged, delivered again later, or put aside as a dead letter.
+
+``decide`` is a pure function of what happened, how often the message was delivered, and a policy, so that it can be
+judged by fixtures in any language. :class:`DeadLetter` is what stands in the headers of a message that was put aside.
+
+A dead letter has the payload and the headers of the original, and further headers that begin with ``Dead-Letter-``,
+a prefix that no CloudEvents attribute has. Headers for the server do not stand under their own names: ``Nats-Rollup``
+would empty the dead letters' stream, ``Nats-Expected-Stream`` and ``Nats-Stream-Source`` would have it refuse the
+message. They are put aside, each in a ``Dead-Letter-Header`` whose value is the name, a space and the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from .errors import CeNatsError, DecodeError, ErrorCode
+from .percent import decode as percent_decode
+from .percent import encode as percent_encode
+
+__all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "RetryPolicy", "decide", "is_put_aside"]
+
+PREFIX: Final = "Dead-Letter-"
+PUT_ASIDE: Final = f"{PREFIX}Header"
+MSG_ID: Final = "Nats-Msg-Id"
+# Characters of an exception's text, before escaping.
+_LONGEST_TEXT: Final = 300
+
+
+class Outcome(str, Enum):
+    """What happened to a delivery."""
+
+    RECEIVED = "received"  # it arrived, and nothing was done with it yet
+    DONE = "done"  # the handler returned
+    MARKER = "marker"  # there is no event in it, and none is missing: a tombstone of a key-value bucket
+    FAILED = "failed"  # the handler raised; another time it may succeed
+    REJECTED = "rejected"  # the handler says that it never will
+    UNDECODABLE = "undecodable"  # it is no CloudEvent
+    RELEASED = "released"  # the handler was cancelled, or never ran: nothing was found out about the message
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Action(str, Enum):
+    """What to do about it."""
+
+    HANDLE = "handle"
+    ACK = "ack"
+    RETRY = "retry"
+    DEAD_LETTER = "dead-letter"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Reason(str, Enum):
+    """Why a message is a dead letter."""
+
+    UNDECODABLE = "undecodable"
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """
+    Delays that grow by a factor up to a limit: ``first * factor ** (deliveries - 1)`` seconds.
+
+    Raises:
+        ValueError: A delay is negative, or the factor is below 1.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    most: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first < float("inf") and 0 <= self.most < float("inf") and 1 <= self.factor < float("inf")):
+            raise ValueError(f"delays are not negative and their factor is 1 or more: {self}")
+
+    def delay(self, deliveries: int) -> float:
+        """Seconds to wait after so many deliveries, which are 1 or more."""
+        try:
+            return float(min(self.most, self.first * self.factor ** (deliveries - 1)))
+        except OverflowError:
+            return float(self.most if self.first else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """
+    How often a message is tried, and when again.
+
+    Args:
+        max_deliveries: Deliveries after which a message is a dead letter, 1 or more.
+        backoff: A :class:`Backoff`, or the delays in seconds one by one; the last one stands for all that follow.
+
+    Raises:
+        ValueError: ``max_deliveries`` is below 1, there is no delay, or one is negative.
+    """
+
+    max_deliveries: int = 5
+    backoff: Backoff | Sequence[float] = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        if self.max_deliveries < 1:
+            raise ValueError(f"a message is delivered once at least, not {self.max_deliveries} times")
+        if not isinstance(self.backoff, Backoff):
+            delays = tuple(map(float, self.backoff))
+            if not delays or not all(0 <= delay < float("inf") for delay in delays):
+                raise ValueError(f"delays are one or more numbers that are not negative, not {self.backoff!r}")
+            object.__setattr__(self, "backoff", delays)
+
+    def delay(self, deliveries: int) -> float:
+        """Seconds to wait after so many deliveries, which are 1 or more."""
+        if isinstance(self.backoff, Backoff):
+            return self.backoff.delay(deliveries)
+        return self.backoff[min(deliveries, len(self.backoff)) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    What to do about a delivery.
+
+    Attributes:
+        action: What to do.
+        delay: Seconds until the message is delivered again, for ``RETRY``; 0 means at once.
+        reason: Why, for ``DEAD_LETTER``.
+    """
+
+    action: Action
+    delay: float = 0.0
+    reason: Reason | None = None
+
+
+def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy) -> Decision:
+    """
+    What to do about a delivery.
+
+    A message that was delivered more often than the policy allows is a dead letter before it is handled again: its
+    handler does not live to say so. One that was released goes to somebody else at once, however often it was
+    delivered.
+
+    Args:
+        outcome: What happened.
+        deliveries: How often the message was delivered, this time included; 1 or more.
+        policy: How often a message is tried, and when again.
+    """
+    if outcome in (Outcome.DONE, Outcome.MARKER):
+        return Decision(Action.ACK)
+    if outcome is Outcome.RELEASED:
+        return Decision(Action.RETRY)
+    if outcome is Outcome.UNDECODABLE:
+        return Decision(Action.DEAD_LETTER, reason=Reason.UNDECODABLE)
+    if outcome is Outcome.REJECTED:
+        return Decision(Action.DEAD_LETTER, reason=Reason.REJECTED)
+    if outcome is Outcome.RECEIVED and deliveries <= policy.max_deliveries:
+        return Decision(Action.HANDLE)
+    if outcome is Outcome.FAILED and deliveries < policy.max_deliveries:
+        return Decision(Action.RETRY, delay=policy.delay(deliveries))
+    return Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """
+    What is known of a message that was put aside.
+
+    Attributes:
+        reason: Why it was.
+        error: The code of the error (:class:`~ce_nats.ErrorCode`), or the name of another exception's class; ``""``
+            where none was seen, because the handler never got to say what went wrong.
+        text: The error's text, cut to 300 characters, or ``""``.
+        subject: The original's subject.
+        stream: The stream that it is from.
+        consumer: The consumer that put it aside.
+        sequence: Its sequence in that stream.
+        deliveries: How often it was delivered.
+        is_complete: False where the stream had the original no more, so that headers are as nats-py gives them
+            (without repeats, and without what is no UTF-8), and a payload that was not delivered is missing.
+    """
+
+    reason: Reason
+    error: str
+    text: str
+    subject: str
+    stream: str
+    consumer: str
+    sequence: int
+    deliveries: int
+    is_complete: bool = True
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Names and values, printable ASCII; free text is percent-encoded."""
+        pairs = [
+            ("Reason", str(self.reason)),
+            ("Error", percent_encode(_unicode(self.error))),
+            ("Text", percent_encode(_unicode(self.text[:_LONGEST_TEXT]))),
+            ("Subject", percent_encode(_unicode(self.subject))),
+            ("Stream", self.stream),
+            ("Consumer", self.consumer),
+            ("Sequence", str(self.sequence)),
+            ("Deliveries", str(self.deliveries)),
+        ]
+        if not self.is_complete:
+            pairs.append(("Original", "gone"))
+        return [(PREFIX + name, value) for name, value in pairs if value]
+
+    @classmethod
+    def split(cls, headers: Iterable[tuple[str, str]]) -> tuple[DeadLetter, list[tuple[str, str]]]:
+        """
+        A dead letter's own headers, and those of the original.
+
+        Args:
+            headers: All headers, in wire order, as ``ce_nats.aio.jetstream.read_stream`` gives them.
+
+        Returns:
+            What is known, and the original's headers. Those that were put aside stand behind the others.
+
+        Raises:
+            DecodeError: ``missing-attribute`` or ``invalid-header-value``: this is no dead letter.
+        """
+        own: dict[str, str] = {}
+        originals: list[tuple[str, str]] = []
+        put_aside: list[tuple[str, str]] = []
+        has_own_id = False
+        for name, value in headers:
+            if name == PUT_ASIDE:
+                put_aside.append((value.partition(" ")[0], value.partition(" ")[2]))
+            elif name.startswith(PREFIX):
+                own.setdefault(name.removeprefix(PREFIX), value)
+            elif name == MSG_ID and not has_own_id:
+                has_own_id = True
+            else:
+                originals.append((name, value))
+        return cls._read(own), originals + put_aside
+
+    @classmethod
+    def _read(cls, own: dict[str, str]) -> DeadLetter:
+        try:
+            return cls(
+                Reason(own["Reason"]),
+                percent_decode(own.get("Error", "")),
+                percent_decode(own.get("Text", "")),
+                percent_decode(own.get("Subject", "")),
+                own["Stream"],
+                own.get("Consumer", ""),
+                int(own["Sequence"]),
+                int(own["Deliveries"]),
+                "Original" not in own,
+            )
+        except KeyError as error:
+            header = f"{PREFIX}{error.args[0]}"
+            raise DecodeError(
+                ErrorCode.MISSING_ATTRIBUTE, f"this is no dead letter: there is no {header}", header=header
+            ) from error
+        except CeNatsError:
+            raise
+        except ValueError as error:
+            raise DecodeError(ErrorCode.INVALID_HEADER_VALUE, f"this is no dead letter: {error}") from error
+
+
+def is_put_aside(name: str) -> bool:
+    """
+    Whether a header of the original stands in a ``Dead-Letter-Header``: it is for the server, or a dead letter's.
+
+    ``Nats-Msg-Id`` stays: of two the server takes the first, and that is the dead letter's own.
+    """
+    return name.startswith(("Nats-", PREFIX)) and name != MSG_ID
+
+
+def _unicode(text: str) -> str:
+    """Text without lone surrogates, which the text of an exception may have and UTF-8 has not."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,280 @@
+"""
+What goes wrong while events are consumed: with N events in, each is handled at least once, and none that was not sent.
+
+Each test has a server of its own, and counts: what was handled, how often the connection was lost, what is left over.
+"""
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats import DecodeError
+from ce_nats.aio import PullConsumer, flush
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.deadletter import DeadLetter
+from ce_nats.testing import NatsServer
+
+SECONDS = 20  # to wait for what has to happen
+EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
+
+
+@asynccontextmanager
+async def connected(server, **more):
+    async def ignore(error):
+        """That the connection is lost is what the tests are about."""
+
+    options = {"reconnect_time_wait": 0.02, "max_reconnect_attempts": -1, "connect_timeout": 1, "error_cb": ignore}
+    nc = await nats.connect(server.url, **options, **more)
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+@pytest.fixture
+def server():
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def nc(server):
+    async with connected(server) as nc:
+        yield nc
+
+
+@pytest.fixture
+def js(nc):
+    return nc.jetstream(timeout=2)
+
+
+@pytest.fixture
+async def fill(js):
+    """A stream E of so many events, and a stream for dead letters."""
+
+    async def fill(count, padding=b""):
+        await js.add_stream(name="E", subjects=["e"])
+        await js.add_stream(name="DEAD", subjects=["dead"])
+        for number in range(count):
+            await js.publish_async("e", EVENT % number + padding)
+        await js.publish_async_completed()
+
+    return fill
+
+
+def consumer_of(js, *, ack_wait=30, **options):
+    return PullConsumer(
+        js, "E", "c", **{"dead_letter": "dead", "create": ConsumerConfig(ack_wait=ack_wait), "backoff": [0], **options}
+    )
+
+
+class Handled(Counter):
+    """How often each event was handled."""
+
+    def add(self, event):
+        self[int(event.get_id())] += 1
+
+
+async def until(condition):
+    for _ in range(100 * SECONDS):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it does not come to that")
+
+
+async def nothing_is_left(js):
+    for _ in range(100 * SECONDS):
+        info = await js.consumer_info("E", "c")
+        if info.num_pending == info.num_ack_pending == 0:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"{info.num_pending} not delivered, {info.num_ack_pending} not acknowledged")
+
+
+async def run_until(js, consumer, handle, condition, *, concurrency=1):
+    """Run a handler until a condition holds and nothing is left."""
+    running = asyncio.create_task(consumer.run(handle, concurrency=concurrency))
+    await until(lambda: condition() or running.done())
+    await nothing_is_left(js)
+    consumer.stop()
+    await asyncio.wait_for(running, SECONDS)
+
+
+@pytest.mark.parametrize(("restarts", "concurrency"), [(1, 1), (3, 8)])
+async def test_the_server_is_killed_and_restarted(server, nc, js, fill, restarts, concurrency):
+    count = 1000
+    await fill(count)
+    handled = Handled()
+    due = [count * part // (restarts + 1) for part in range(1, restarts + 1)]
+
+    async def handle(event):
+        handled.add(event)
+        if due and len(handled) >= due[0]:
+            due.pop(0)
+            server.kill()
+            await asyncio.to_thread(server.restart)
+
+    async with consumer_of(js, ack_wait=1, max_deliveries=100) as consumer:
+        await run_until(js, consumer, handle, lambda: len(handled) >= count, concurrency=concurrency)
+    assert handled.keys() == set(range(count))
+    assert nc.stats["reconnects"] >= restarts
+    assert (await js.stream_info("DEAD")).state.messages == 0
+
+
+async def test_the_connection_is_lost_with_messages_unacknowledged(server, js, fill):
+    """They are acknowledged on the next one; with ack_wait long enough, nothing is handled twice."""
+    count = 200
+    await fill(count)
+    handled = Handled()
+    lost = asyncio.Event()
+
+    async def note():
+        lost.set()
+
+    async with connected(server, disconnected_cb=note) as nc, consumer_of(nc.jetstream()) as consumer:
+
+        async def handle(event):
+            handled.add(event)
+            if len(handled) == 50:
+                await flush(nc)  # what was acknowledged until now has arrived
+                nc._transport._io_writer.transport.abort()
+            if len(handled) > 40:
+                await lost.wait()  # so that ten handlers hold messages while there is no connection
+
+        await run_until(js, consumer, handle, lambda: len(handled) == count, concurrency=10)
+        assert nc.stats["reconnects"] == 1
+    assert handled == Counter(range(count))
+
+
+async def test_a_handler_hangs_past_ack_wait(server, js, fill):
+    """Another consumer waits for its message, and does not get it."""
+    await fill(2)
+    handled, others = Handled(), Handled()
+    since = []
+
+    async def handle(event):
+        handled.add(event)
+        if len(handled) == 1:
+            since.append(time.monotonic())
+            await until(lambda: time.monotonic() > since[0] + 2 * 1.5)
+
+    async def also_handle(event):
+        others.add(event)
+
+    async with (
+        connected(server) as nc,
+        consumer_of(js, ack_wait=1.5) as consumer,
+        consumer_of(nc.jetstream()) as other,
+    ):
+        waiting = asyncio.create_task(other.run(also_handle))
+        await run_until(js, consumer, handle, lambda: handled.total() + others.total() >= 2)
+        other.stop()
+        await asyncio.wait_for(waiting, SECONDS)
+    assert handled + others == Counter(range(2))
+
+
+async def test_a_process_dies_with_unacknowledged_messages(server, js, fill):
+    """They are delivered again to another one, which handles some for the second time."""
+    count = 100
+    await fill(count)
+    handled = Handled()
+    async with connected(server) as nc:
+        consumer = await consumer_of(nc.jetstream(), ack_wait=0.5, prefetch=20).__aenter__()
+        for _ in range(10):
+            delivery = await asyncio.wait_for(anext(consumer), SECONDS)
+            handled.add(delivery.event)
+        nc._transport._io_writer.transport.abort()
+        await nc.close()  # nothing was acknowledged, and nothing is given back
+        await consumer.__aexit__(None, None, None)
+
+    async def handle(event):
+        handled.add(event)
+
+    async with consumer_of(js) as consumer:
+        await run_until(js, consumer, handle, lambda: handled.total() >= count + 10)
+    assert handled.keys() == set(range(count))
+    assert all(handled[number] > 1 for number in range(10))
+
+
+@pytest.mark.parametrize("is_flooded", [False, True])
+async def test_a_slow_consumer(is_flooded):
+    """
+    A handler that blocks the event loop does not read what the server sends. The server cuts off a client that has more
+    waiting than it may, so less than that is asked for; where others send too much, what was lost is delivered again.
+    """
+    count, padding = 50, b" " * 900_000
+    with NatsServer(jetstream=True, config="max_pending: 24MB") as server:
+        async with connected(server) as other, connected(server) as nc:
+            js = other.jetstream()
+            await js.add_stream(name="E", subjects=["e"])
+            for number in range(count):
+                await js.publish("e", EVENT % number + padding)
+            handled = Handled()
+            await nc.subscribe("noise")
+
+            async def handle(event):
+                handled.add(event)
+                if len(handled) == 3:
+                    time.sleep(0.3)  # noqa: ASYNC251 - it is to block
+                    if is_flooded:
+                        flood(server, padding, 60)
+
+            ack_wait = 1 if is_flooded else 30
+            options = {"dead_letter": None, "ack_wait": ack_wait, "prefetch": 1000, "max_deliveries": 100}
+            async with consumer_of(nc.jetstream(), **options) as consumer:
+                await run_until(js, consumer, handle, lambda: len(handled) == count)
+            assert nc.stats["reconnects"] == is_flooded
+        assert ("Slow Consumer" in server.log) is is_flooded
+    assert handled.keys() == set(range(count))
+    assert is_flooded or handled == Counter(range(count))
+
+
+def flood(server, payload, count):
+    """Publish to a subject that the connection under test is subscribed to, without any event loop."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as connection:
+        lines = connection.makefile("rb")
+        assert lines.readline().startswith(b"INFO ")
+        connection.sendall(b'CONNECT {"verbose":false}\r\n')
+        for _ in range(count):
+            connection.sendall(b"PUB noise %d\r\n%b\r\n" % (len(payload), payload))
+        connection.sendall(b"PING\r\n")
+        assert lines.readline() == b"PONG\r\n"
+
+
+async def test_no_stream_listens_for_dead_letters(js, fill):
+    """The original is neither lost nor terminated, and the rest goes on; when there is a stream, it is stored."""
+    count = 10
+    await fill(count)
+    await js.delete_stream("DEAD")
+    await js.publish("e", b"no event")
+    handled, reported = Handled(), []
+
+    def report(error, delivery):
+        reported.append((str(error.code), delivery.sequence, delivery.deliveries))
+        with pytest.raises(DecodeError):
+            delivery.event  # noqa: B018 - it raises
+
+    async def handle(event):
+        handled.add(event)
+
+    async with consumer_of(js, on_error=report, backoff=[0.02], max_deliveries=2) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await until(lambda: len(reported) >= 4 and len(handled) == count)
+        assert (await js.consumer_info("E", "c")).ack_floor.stream_seq == count
+        await js.add_stream(name="DEAD", subjects=["dead"])
+        await nothing_is_left(js)
+        consumer.stop()
+        await asyncio.wait_for(running, SECONDS)
+    assert handled == Counter(range(count))
+    assert reported == [("delivery-failed", count + 1, delivery) for delivery in range(1, len(reported) + 1)]
+    ((letter,),) = [batch async for batch in ce_js.read_stream(js, "DEAD")]
+    known, headers = DeadLetter.split(letter.headers)
+    assert (letter.data, headers) == (b"no event", [])
+    assert (known.error, known.sequence) == ("not-a-cloudevent", count + 1)
