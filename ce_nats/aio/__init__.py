@@ -9,5 +9,21 @@ from ..errors import DeliveryError
 from . import jetstream
 from .consume import Events, Received, events, subscribe
 from .publish import flush, publish
+from .publisher import Failure, Publisher, PublishError
+from .request import request, respond
 
-__all__ = ["DeliveryError", "Events", "Received", "events", "flush", "jetstream", "publish", "subscribe"]
+__all__ = [
+    "DeliveryError",
+    "Events",
+    "Failure",
+    "PublishError",
+    "Publisher",
+    "Received",
+    "events",
+    "flush",
+    "jetstream",
+    "publish",
+    "request",
+    "respond",
+    "subscribe",
+]

@@ -22,7 +22,7 @@ from nats.js.client import JetStreamContext
 
 from ..errors import DeliveryError, ErrorCode
 from ..message import NatsMessage
-from .jetstream import check_jetstream_size
+from .jetstream import MOST_HEADER_BYTES
 from .publish import as_nats_headers, check_size, flush
 
 __all__ = ["BulkPublisher", "Sent"]
@@ -123,9 +123,7 @@ class BulkPublisher:
         return Sent(total, duplicates)
 
     def _check(self, message: NatsMessage, max_payload: int) -> None:
-        check_size(message, max_payload)
-        if self._acknowledged:
-            check_jetstream_size(message)
+        check_size(message, max_payload, MOST_HEADER_BYTES if self._acknowledged else None)
 
     async def _send(self, js: JetStreamContext, messages: list[NatsMessage]) -> tuple[list[NatsMessage], int, str]:
         """Messages that were not acknowledged, the number of duplicates among the others, and why not."""
