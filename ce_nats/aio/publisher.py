@@ -72,6 +72,7 @@ class Publisher:
         js: From ``nc.jetstream()``.
         mode: ``BINARY`` or ``STRUCTURED``.
         dedup: As for :func:`ce_nats.aio.jetstream.publish`.
+        headerless: As for :func:`ce_nats.aio.publish`; takes ``dedup=None``.
         window: Most events without an acknowledgement.
         ack_timeout: Seconds to wait for an acknowledgement.
         retry_timeout: Seconds to go on sending an event.
@@ -88,12 +89,14 @@ class Publisher:
         *,
         mode: ContentMode = ContentMode.BINARY,
         dedup: DedupId | None = dedup_id,
+        headerless: bool = False,
         window: int = 1000,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
     ) -> None:
         self._mode = mode
         self._dedup = dedup
+        self._headerless = headerless
         self._nc = js._nc
         self._outbox = Outbox(js._nc, self._done, max(1, window), ack_timeout, retry_timeout)
         self.acknowledged = 0
@@ -145,7 +148,14 @@ class Publisher:
             DeliveryError: ``delivery-failed``: the connection is closed. This event was not sent.
         """
         message = prepare_for_stream(
-            self._nc, event, subject, mode=self._mode, headers=headers, dedup=self._dedup, trace=trace
+            self._nc,
+            event,
+            subject,
+            mode=self._mode,
+            headers=headers,
+            dedup=self._dedup,
+            headerless=self._headerless,
+            trace=trace,
         )
         await self._outbox.room()
         self._raise_failures()
