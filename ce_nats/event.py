@@ -91,6 +91,6 @@ def parts_of(event: Any) -> tuple[Mapping[str, Any], Any]:
         raise EncodeError(
             ErrorCode.INVALID_MESSAGE, f"an event has get_attributes() and get_data(); {preview(event)} has not"
         ) from error
-    if not isinstance(attributes, Mapping):
+    if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
         raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes are a mapping, not {preview(attributes)}")
     return attributes, value

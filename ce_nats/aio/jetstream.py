@@ -91,6 +91,7 @@ async def publish(
     message = prepare_for_stream(
         js._nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
     )
+    check_size(message, js._nc.max_payload, MOST_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
     with delivery(subject):
         try:
@@ -127,7 +128,7 @@ def prepare_for_stream(
     trace: TraceContext | None,
 ) -> NatsMessage:
     """
-    The message of an event, ready for nats-py, the server and a stream.
+    The message of an event, ready for nats-py, the server and a stream; its size is not checked.
 
     Raises:
         EncodeError: As :func:`publish` does.
@@ -140,8 +141,7 @@ def prepare_for_stream(
         )
     message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
     if dedup is not None and not (headers and MSG_ID in message.headers):
-        message.headers.append(MSG_ID, _message_id(event, dedup))
-    check_size(message, nc.max_payload, MOST_HEADER_BYTES)
+        message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it once more
     return message
 
 

@@ -129,7 +129,8 @@ class Outbox:
         Raises:
             DeliveryError: ``delivery-failed``: the connection is closed or being drained.
         """
-        await self.room()
+        while self.is_full:
+            await self._wait()
         now = time.monotonic()
         ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
         sending = Sending(message, block, ack, tag, now + self.retry_timeout, now + self.ack_timeout)
@@ -145,9 +146,13 @@ class Outbox:
                 raise
         return sending
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.under_way) >= self.window
+
     async def room(self) -> None:
         """Wait until there is room in the window."""
-        while len(self.under_way) >= self.window:
+        while self.is_full:
             await self._wait()
 
     async def drain(self) -> None:

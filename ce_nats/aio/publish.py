@@ -117,7 +117,8 @@ def prepare(
     if trace is not None:
         event, headers = _traced(event, headers, trace)
     message = to_nats_message(event, subject, mode=mode, reply=reply, headers=headers)
-    check_subject(message.subject)  # to_nats_message leaves "" to be filled in later
+    if not message.subject:
+        check_subject("")  # to_nats_message leaves it to be filled in later
     if not has_headers:
         # Without any header it has to be JSON: version 1.0.2 of the binding.
         message.headers = Headers()
@@ -153,7 +154,9 @@ def check_further(pairs: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def check_size(message: NatsMessage, max_payload: int, max_headers: int | None = None) -> None:
+def check_size(
+    message: NatsMessage, max_payload: int, max_headers: int | None = None, header_size: int | None = None
+) -> None:
     """
     Refuse what the server would cut the connection for, and what a stream would not take.
 
@@ -161,12 +164,14 @@ def check_size(message: NatsMessage, max_payload: int, max_headers: int | None =
         message: What is to be sent.
         max_payload: Most bytes of headers and payload together.
         max_headers: Most bytes of headers.
+        header_size: Bytes of headers, where they are known.
 
     Raises:
         EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` where the subjects do not fit in
             a line.
     """
-    header_size = header_bytes(message.headers)
+    if header_size is None:
+        header_size = header_bytes(message.headers)
     size = header_size + len(message.data)
     if size > max_payload:
         raise EncodeError(

@@ -16,8 +16,9 @@ from ..message import HeadersLike
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TraceContext
-from .jetstream import DedupId, prepare_for_stream
+from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
 from .outbox import Outbox, Sending, header_block
+from .publish import check_size
 
 __all__ = ["Failure", "PublishError", "Publisher"]
 
@@ -157,9 +158,13 @@ class Publisher:
             headerless=self._headerless,
             trace=trace,
         )
-        await self._outbox.room()
-        self._raise_failures()
-        return (await self._outbox.send(message, header_block(message.headers), event)).ack
+        block = header_block(message.headers)
+        check_size(message, self._nc.max_payload, MOST_HEADER_BYTES, len(block))
+        if self._outbox.is_full:
+            await self._outbox.room()
+        if self.failures:
+            self._raise_failures()
+        return (await self._outbox.send(message, block, event)).ack
 
     async def flush(self) -> None:
         """
