@@ -1,8 +1,9 @@
 """
 CloudEvents over a NATS connection, with asyncio and nats-py.
 
-``publish`` sends events and ``subscribe`` receives them; ``ce_nats.aio.jetstream`` does the same with streams.
-Connections are nats-py's own: what ``await nats.connect()`` gives.
+``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
+publishes to streams one by one and reads them, a ``Publisher`` publishes many. Connections are nats-py's own: what
+``await nats.connect()`` gives.
 """
 
 from ..errors import DeliveryError

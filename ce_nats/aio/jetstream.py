@@ -186,7 +186,8 @@ async def read_stream(
         Lists of at least one message, by ascending sequence.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such stream, JetStream is off, or the server did not answer.
+        DeliveryError: ``delivery-failed``: there is no such stream; ``no-responders``: JetStream is off; ``timeout``:
+            the server did not answer.
     """
     with delivery(f"stream {stream}"):
         state = (await js.stream_info(stream)).state

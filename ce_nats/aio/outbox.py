@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +33,7 @@ _TICK_SECONDS: Final = 0.1
 # How long a stream that has just not been there gets to come back.
 _PAUSE_SECONDS: Final = 0.5
 _NO_RESPONDERS: Final = "503"
+_EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
 
 
@@ -44,7 +45,8 @@ class Sending:
     Attributes:
         message: What is sent.
         block: Its header block.
-        ack: The acknowledgement, or a DeliveryError.
+        ack: The acknowledgement, or a DeliveryError: ``no-responders``, ``delivery-failed`` where a stream refused, or
+            ``timeout``, where it may have been stored.
         tag: Whatever the sender wants to find here again.
         give_up: When it is not sent again any more, in seconds of ``time.monotonic()``.
         due: When something has to be done unless an acknowledgement comes, likewise.
@@ -72,7 +74,6 @@ class _Ack(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Ack).decode
 
 
-@dataclass(slots=True)
 class Outbox:
     """
     The messages that are under way on a connection, as an asynchronous context manager.
@@ -85,20 +86,33 @@ class Outbox:
         window: Most messages under way.
         ack_timeout: Seconds to wait for an acknowledgement before a message is sent again.
         retry_timeout: Seconds to go on sending a message.
+
+    Attributes:
+        nc: The connection.
+        under_way: Messages under way, by the last token of their reply subjects.
     """
 
-    nc: Client
-    done: Callable[[Sending, PubAck | DeliveryError], None]
-    window: int
-    ack_timeout: float
-    retry_timeout: float
-    under_way: dict[str, Sending] = field(default_factory=dict)
-    _prefix: str = ""
-    _number: int = 0
-    _has_stream: bool = False
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _subscription: Subscription | None = None
-    _watcher: asyncio.Task[None] | None = None
+    def __init__(
+        self,
+        nc: Client,
+        done: Callable[[Sending, PubAck | DeliveryError], object],
+        *,
+        window: int,
+        ack_timeout: float,
+        retry_timeout: float,
+    ) -> None:
+        self.nc = nc
+        self.under_way: dict[str, Sending] = {}
+        self._done = done
+        self._window = window
+        self._ack_timeout = ack_timeout
+        self._retry_timeout = retry_timeout
+        self._prefix = ""
+        self._number = 0
+        self._has_stream = False
+        self._changed = asyncio.Event()
+        self._subscription: Subscription | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Outbox:
         self._prefix = f"{self.nc.new_inbox()}."
@@ -111,6 +125,7 @@ class Outbox:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
         if self._subscription is not None:
             with suppress(nats.errors.Error):
                 await self._subscription.unsubscribe()
@@ -127,13 +142,17 @@ class Outbox:
             tag: Whatever the sender wants to find in :class:`Sending`.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the connection is closed or being drained.
+            DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block.
         """
         while self.is_full:
             await self._wait()
+        if self._watcher is None:
+            raise DeliveryError(
+                ErrorCode.DELIVERY_FAILED, f"{message.subject}: nobody waits for acknowledgements outside of the block"
+            )
         now = time.monotonic()
         ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
-        sending = Sending(message, block, ack, tag, now + self.retry_timeout, now + self.ack_timeout)
+        sending = Sending(message, block, ack, tag, now + self._retry_timeout, now + self._ack_timeout)
         self._number += 1
         token = str(self._number)
         self.under_way[token] = sending
@@ -148,7 +167,7 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        return len(self.under_way) >= self.window
+        return len(self.under_way) >= self._window
 
     async def room(self) -> None:
         """Wait until there is room in the window."""
@@ -203,7 +222,7 @@ class Outbox:
         sending = self.under_way.pop(token)
         if not sending.ack.done():
             sending.ack.set_result(ack)
-        self.done(sending, ack)
+        self._done(sending, ack)
         self._changed.set()
 
     def _fail(self, token: str, error: DeliveryError) -> None:
@@ -211,7 +230,7 @@ class Outbox:
         if not sending.ack.done():
             sending.ack.set_exception(error)
             sending.ack.exception()  # not everybody looks at every future, and `done` is told
-        self.done(sending, error)
+        self._done(sending, error)
         self._changed.set()
 
     async def _watch(self) -> None:
@@ -226,11 +245,12 @@ class Outbox:
     async def _look_after(self, token: str, sending: Sending, now: float) -> None:
         subject = sending.message.subject
         if self.nc.is_closed:
-            self._fail(token, DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: the connection is closed"))
+            # It may have been stored, as with every other acknowledgement that does not come.
+            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{subject}: the connection was closed too early"))
         elif now >= sending.give_up or not _may_be_repeated(sending):
             self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no acknowledgement came in time"))
         else:
-            sending.due = now + self.ack_timeout
+            sending.due = now + self._ack_timeout
             if self.nc.is_connected:
                 with suppress(nats.errors.Error, OSError):
                     await self._publish(token, sending)
@@ -269,7 +289,9 @@ async def _write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> 
 
 
 def _may_be_repeated(sending: Sending) -> bool:
-    return sending.attempts == 0 or MSG_ID in sending.message.headers
+    # nats-server looks at what a message expects before it looks for a duplicate: it would refuse the copy of a message
+    # that it has stored.
+    return sending.attempts == 0 or (MSG_ID in sending.message.headers and _EXPECTATION not in sending.block)
 
 
 def _api_error(error: dict[str, Any]) -> Exception | None:

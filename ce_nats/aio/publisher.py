@@ -66,8 +66,9 @@ class Publisher:
 
     A message whose acknowledgement does not come is sent again, for ``retry_timeout`` seconds in all, so that a broken
     connection or a restarted server costs time and no events. Only messages with a ``Nats-Msg-Id`` are: the server
-    tells them from their copies. Others are given up after ``ack_timeout``. A message that is sent again may be stored
-    behind later ones.
+    tells them from their copies, within the stream's duplicate window (two minutes, unless it was made otherwise).
+    Others are given up after ``ack_timeout``, and so are those with ``Nats-Expected-Last-...``: the server would refuse
+    the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -99,7 +100,9 @@ class Publisher:
         self._dedup = dedup
         self._headerless = headerless
         self._nc = js._nc
-        self._outbox = Outbox(js._nc, self._done, max(1, window), ack_timeout, retry_timeout)
+        self._outbox = Outbox(
+            js._nc, self._done, window=max(1, window), ack_timeout=ack_timeout, retry_timeout=retry_timeout
+        )
         self.acknowledged = 0
         self.duplicates = 0
         self.failures: list[Failure] = []

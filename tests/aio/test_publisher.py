@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 
 import nats
 import pytest
+from nats.js.errors import APIError
 
 from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher, PublishError
@@ -293,6 +294,17 @@ async def test_a_closed_connection(server, subject, make_event):
         await Publisher(nc.jetstream()).__aenter__()
 
 
+async def test_events_are_published_in_the_block_only(js, subject, stream, make_event):
+    publisher = Publisher(js)
+    with pytest.raises(DeliveryError):
+        await publisher.publish(make_event(), subject)
+    async with publisher:
+        await publisher.publish(make_event(), subject)
+    with pytest.raises(DeliveryError):
+        await publisher.publish(make_event(2), subject)
+    assert await ids(js, stream) == ["event 1"]
+
+
 # --- What gets lost --------------------------------------------------------------------------------------------------
 
 
@@ -305,13 +317,28 @@ async def test_a_message_is_sent_again_until_it_is_acknowledged(js, subject, lis
     assert len({(message.data, json.dumps(message.headers)) for message in listener.messages}) == 1
 
 
-async def test_without_an_id_a_message_is_sent_once(js, subject, listener, make_event):
-    """The stream could not tell it from its copy."""
+@pytest.mark.parametrize(
+    ("dedup", "headers"),
+    [(None, None), (ce_js.bare_id, {"Nats-Expected-Last-Subject-Sequence": "0"})],
+    ids=["no id", "expectation"],
+)
+async def test_what_the_server_could_not_tell_from_a_copy_is_sent_once(
+    js, subject, listener, make_event, dedup, headers
+):
     with pytest.raises(PublishError) as info:
-        async with Publisher(js, ack_timeout=0.05, dedup=None) as publisher:
-            await publisher.publish(make_event(), subject)
+        async with Publisher(js, ack_timeout=0.05, dedup=dedup) as publisher:
+            await publisher.publish(make_event(), subject, headers=headers)
     assert info.value.code == "timeout"
     assert len(listener.messages) == 1
+
+
+async def test_the_server_refuses_the_copy_of_a_message_with_expectations(js, subject, stream):
+    """Although it has its ``Nats-Msg-Id``: a copy would be reported as refused while the message is stored."""
+    headers = {"Nats-Msg-Id": "1", "Nats-Expected-Last-Sequence": "0"}
+    await js.publish(subject, b"", headers=headers)
+    with pytest.raises(APIError) as info:
+        await js.publish(subject, b"", headers=headers)
+    assert info.value.err_code == 10071
 
 
 async def test_sending_again_comes_to_an_end(js, subject, listener, make_event):
