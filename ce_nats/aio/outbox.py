@@ -289,8 +289,8 @@ async def _write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> 
 
 
 def _may_be_repeated(sending: Sending) -> bool:
-    # nats-server looks at what a message expects before it looks for a duplicate: it would refuse the copy of a message
-    # that it has stored.
+    # From 2.12 on nats-server looks at what a message expects before it looks for a duplicate: it would refuse the copy
+    # of a message that it has stored.
     return sending.attempts == 0 or (MSG_ID in sending.message.headers and _EXPECTATION not in sending.block)
 
 

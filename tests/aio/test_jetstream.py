@@ -82,8 +82,11 @@ async def test_a_msg_id_of_ones_own_is_checked(js, subject, make_event, wrong):
     assert (info.value.code, info.value.header) == ("invalid-header-value", "Nats-Msg-Id")
 
 
-async def test_a_message_may_have_a_time_to_live(js, subject, make_event):
+async def test_a_message_may_have_a_time_to_live(nc, js, subject, make_event):
     """The server answers for the header: a stream without TTLs refuses it."""
+    version = nc.connected_server_version
+    if (version.major, version.minor) < (2, 11):
+        pytest.skip("nats-server has had TTLs of messages since 2.11")
     name = subject.replace(".", "_")
     headers = {"Nats-TTL": "1h"}
     for allowed in (False, True):
