@@ -21,7 +21,8 @@ FILL_STREAM = """
 async def _fill():
     nc = await nats.connect({url!r})
     js = nc.jetstream()
-    await js.add_stream(name="ORDERS", subjects=["orders.>"])
+    # A slow machine takes longer than the two minutes of the default from here to the sink.
+    await js.add_stream(name="ORDERS", subjects=["orders.>"], duplicate_window=3600)
     await aio.jetstream.publish(js, event, "orders.paid")
     await js.publish("orders.bad", b"no event")
     await nc.close()
