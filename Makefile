@@ -31,6 +31,7 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED) jdk
 	$(BIN)/python -m benchmarks.codec
+	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
 
 fmt: $(INSTALLED)

@@ -11,6 +11,7 @@ from .binding import dedup_id, from_nats_message, to_nats_message
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode
 from .message import Headers, NatsMessage
 from .mode import ContentMode, detect_mode
+from .subject_template import SubjectTemplate
 from .timestamp import Timestamp
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ErrorCode",
     "Headers",
     "NatsMessage",
+    "SubjectTemplate",
     "Timestamp",
     "__version__",
     "dedup_id",

@@ -14,10 +14,11 @@ from . import binary, data, structured
 from .attributes import ExtensionTypes, checked_attributes
 from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, preview
-from .event import DecodedEvent
+from .event import DecodedEvent, parts_of
 from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
 from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, decide, is_cloudevents_type, parts, scan
 from .percent import encode as percent_encode
+from .subject_template import SubjectTemplate
 
 __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 
@@ -27,7 +28,7 @@ _LONGEST_DEDUP_ID: Final = 256
 
 def to_nats_message(
     event: Any,
-    subject: str = "",
+    subject: str | SubjectTemplate = "",
     *,
     mode: ContentMode = ContentMode.BINARY,
     reply: str = "",
@@ -43,7 +44,7 @@ def to_nats_message(
         event: Anything with ``get_attributes()`` and ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
             ``str``, ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
             datacontenttype is JSON and gets ``application/json``.
-        subject: NATS subject to publish to, or ``""``.
+        subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``.
         mode: ``BINARY`` (attributes in headers, data as payload) or ``STRUCTURED`` (the event as JSON).
         reply: Reply subject, or ``""``.
         headers: Further headers, ``Nats-Msg-Id`` say, put behind the event's own.
@@ -52,7 +53,7 @@ def to_nats_message(
         EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then
             headers and subjects. See :class:`~ce_nats.ErrorCode`.
     """
-    attributes, value = _parts(event)
+    attributes, value = parts_of(event)
     # An event that was decoded knows null from nothing.
     has_data = value is not None or getattr(event, "has_data", False)
     if has_data and attributes.get("datacontenttype") is None and _is_json(event, value):
@@ -66,7 +67,9 @@ def to_nats_message(
         pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
     if headers:
         _add_headers(pairs, headers)
-    if subject != "":
+    if isinstance(subject, SubjectTemplate):
+        subject = subject.subject(event)
+    elif subject != "":
         check_subject(subject)
     if reply != "":
         check_subject(reply)
@@ -139,9 +142,13 @@ def dedup_id(event: Any) -> str:
     Raises:
         EncodeError: As :func:`to_nats_message` does for the attributes.
     """
-    attributes = checked_attributes(_parts(event)[0])
-    parts = (percent_encode(str(attributes[name])).replace("|", "%7C") for name in ("source", "id"))
-    text = "|".join(parts)
+    checked = checked_attributes(parts_of(event)[0])
+    return dedup_text(str(checked["source"]), str(checked["id"]))
+
+
+def dedup_text(source: str, identifier: str) -> str:
+    """:func:`dedup_id` of attributes that were checked."""
+    text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
     return text if len(text) <= _LONGEST_DEDUP_ID else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
 
 
@@ -169,18 +176,6 @@ def _mode(mode: object, fault: type[EncodeError] | type[DecodeError]) -> Content
         return ContentMode(mode)
     except ValueError as error:
         raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(mode)} is not a content mode") from error
-
-
-def _parts(event: Any) -> tuple[Mapping[str, Any], Any]:
-    try:
-        attributes, value = event.get_attributes(), event.get_data()
-    except (AttributeError, TypeError) as error:
-        raise EncodeError(
-            ErrorCode.INVALID_MESSAGE, f"an event has get_attributes() and get_data(); {preview(event)} has not"
-        ) from error
-    if not isinstance(attributes, Mapping):
-        raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes are a mapping, not {preview(attributes)}")
-    return attributes, value
 
 
 def _is_json(event: Any, value: object) -> bool:

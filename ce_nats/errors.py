@@ -43,6 +43,7 @@ class ErrorCode(str, Enum):
     INVALID_MEDIA_TYPE = "invalid-media-type"
     INVALID_TIMESTAMP = "invalid-timestamp"
     INVALID_URI = "invalid-uri"
+    INVALID_TRACE_CONTEXT = "invalid-trace-context"
 
     # Header values.
     UNTERMINATED_QUOTE = "unterminated-quote"
@@ -66,9 +67,12 @@ class ErrorCode(str, Enum):
     INVALID_FRAME = "invalid-frame"
     TRUNCATED_FRAME = "truncated-frame"
 
-    # Delivery: what only a server can refuse.
+    # Delivery: what a server refuses, and that nobody answers.
     PAYLOAD_TOO_LARGE = "payload-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
+    HEADERS_NOT_SUPPORTED = "headers-not-supported"
+    NO_RESPONDERS = "no-responders"
+    TIMEOUT = "timeout"
     DELIVERY_FAILED = "delivery-failed"
 
     def __str__(self) -> str:

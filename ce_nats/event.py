@@ -1,17 +1,20 @@
 """
-The event that decoding gives: a ``cloudevents`` CloudEvent that was checked already.
+Events: what every kind of them has, and the one that decoding gives, a ``cloudevents`` CloudEvent that was checked.
 
 The package's own constructor makes up an id, a time and a specversion where they are missing; a decoder must not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cloudevents.core.v1.event import CloudEvent
 
-__all__ = ["DecodedEvent", "NotDelivered"]
+from .errors import EncodeError, ErrorCode, preview
+
+__all__ = ["DecodedEvent", "ExtendedEvent", "NotDelivered", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +69,46 @@ class DecodedEvent(CloudEvent):
 
     def __repr__(self) -> str:
         return f"DecodedEvent({self._attributes!r}, {self._data!r})"
+
+
+class ExtendedEvent:
+    """
+    An event with further attributes, which the event itself knows nothing of; its own ones win.
+
+    Args:
+        event: Anything with ``get_attributes()`` and ``get_data()``.
+        further: Attributes by name.
+
+    Raises:
+        EncodeError: ``invalid-message`` where it is no event.
+    """
+
+    def __init__(self, event: Any, further: Mapping[str, Any]) -> None:
+        own, self._data = parts_of(event)
+        self._attributes = {**own, **{name: value for name, value in further.items() if own.get(name) is None}}
+        self.has_data: bool = getattr(event, "has_data", False)
+        self.is_json: bool = getattr(event, "is_json", False)
+
+    def get_attributes(self) -> dict[str, Any]:
+        return self._attributes
+
+    def get_data(self) -> Any:
+        return self._data
+
+
+def parts_of(event: Any) -> tuple[Mapping[str, Any], Any]:
+    """
+    Attributes and data of any event, unchecked.
+
+    Raises:
+        EncodeError: ``invalid-message`` where it is no event.
+    """
+    try:
+        attributes, value = event.get_attributes(), event.get_data()
+    except (AttributeError, TypeError) as error:
+        raise EncodeError(
+            ErrorCode.INVALID_MESSAGE, f"an event has get_attributes() and get_data(); {preview(event)} has not"
+        ) from error
+    if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes are a mapping, not {preview(attributes)}")
+    return attributes, value

@@ -18,7 +18,7 @@ from ce_nats.wire import nats
 
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
-    *("ContentMode", "Dialect", "NatsMessage", "Headers", "Timestamp"),
+    *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp"),
     *("CeNatsError", "EncodeError", "DecodeError", "ErrorCode", "__version__"),
 }
 # Modules that need an extra to be imported.

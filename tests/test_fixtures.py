@@ -42,7 +42,11 @@ CODES_WITHOUT_VECTORS = {
     ErrorCode.INVALID_MESSAGE: "is about Python objects that are no message or event at all",
     ErrorCode.PAYLOAD_TOO_LARGE: "goes by the limit that a server announces",
     ErrorCode.HEADERS_TOO_LARGE: "goes by the limit that a server has",
+    ErrorCode.HEADERS_NOT_SUPPORTED: "goes by what a server announces",
+    ErrorCode.NO_RESPONDERS: "takes a server",
+    ErrorCode.TIMEOUT: "takes a server",
     ErrorCode.DELIVERY_FAILED: "takes a server",
+    ErrorCode.INVALID_TRACE_CONTEXT: "is about an extension, which the codec carries as any other",
 }
 
 

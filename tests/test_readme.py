@@ -21,7 +21,7 @@ FILL_STREAM = """
 async def _fill():
     nc = await nats.connect({url!r})
     js = nc.jetstream()
-    # On a busy machine, Spark writes the message again after more than the usual two minutes.
+    # A slow machine takes longer than the two minutes of the default from here to the sink.
     await js.add_stream(name="ORDERS", subjects=["orders.>"], duplicate_window=3600)
     await aio.jetstream.publish(js, event, "orders.paid")
     await js.publish("orders.bad", b"no event")

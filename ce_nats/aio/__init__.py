@@ -1,8 +1,8 @@
 """
 CloudEvents over a NATS connection, with asyncio and nats-py.
 
-``publish`` sends events and ``subscribe`` receives them; ``ce_nats.aio.jetstream`` publishes to streams and reads them,
-and ``PullConsumer`` consumes them.
+``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
+publishes to streams one by one and reads them, a ``Publisher`` publishes many, and a ``PullConsumer`` consumes them.
 Connections are nats-py's own: what ``await nats.connect()`` gives.
 """
 
@@ -10,12 +10,17 @@ from ..errors import DeliveryError
 from . import jetstream
 from .consume import Events, Received, events, subscribe
 from .publish import flush, publish
+from .publisher import Failure, Publisher, PublishError
 from .pull import Delivery, PullConsumer, Reject
+from .request import request, respond
 
 __all__ = [
     "Delivery",
     "DeliveryError",
     "Events",
+    "Failure",
+    "PublishError",
+    "Publisher",
     "PullConsumer",
     "Received",
     "Reject",
@@ -23,5 +28,7 @@ __all__ = [
     "flush",
     "jetstream",
     "publish",
+    "request",
+    "respond",
     "subscribe",
 ]

@@ -13,21 +13,24 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
-from nats.js.client import JetStreamContext
 
 from ..errors import DeliveryError, ErrorCode
 from ..message import NatsMessage
-from .jetstream import check_jetstream_size
+from ..wire.nats import encode_header_block
+from .jetstream import MOST_HEADER_BYTES
+from .outbox import Outbox, Sending
 from .publish import as_nats_headers, check_size, flush
 
 __all__ = ["BulkPublisher", "Sent"]
 
 _PAUSE_SECONDS: Final = 0.2
+
+# A message, and its header block.
+Framed: TypeAlias = tuple[NatsMessage, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,6 @@ class BulkPublisher:
 
     Args:
         connect: Connects a client that never was connected; raises DeliveryError.
-        prefix: First tokens of the subjects of JetStream's API.
         acknowledged: False publishes to core NATS: nobody says whether a message was stored, or by whom.
         window: Most acknowledgements outstanding.
         ack_timeout: Seconds to wait for an acknowledgement.
@@ -64,20 +66,18 @@ class BulkPublisher:
         self,
         connect: Callable[[Client], Awaitable[None]],
         *,
-        prefix: str = "$JS.API",
         acknowledged: bool = True,
         window: int = 500,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
     ) -> None:
         self._connect = connect
-        self._prefix = prefix
         self._acknowledged = acknowledged
         self._window = window
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
         self._client: Client | None = None
-        self._js: JetStreamContext | None = None
+        self._outbox: Outbox | None = None
         self._was_acknowledged = False
 
     async def __aenter__(self) -> BulkPublisher:
@@ -91,9 +91,10 @@ class BulkPublisher:
         Send messages, in their order as far as nothing has to be sent again.
 
         Raises:
-            EncodeError: ``payload-too-large`` or ``headers-too-large``; nothing of the window it is in was sent.
-            DeliveryError: ``delivery-failed``: a stream refused a message, none listens on its subject, or nothing was
-                acknowledged for ``retry_timeout`` seconds.
+            EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
+                ``invalid-header-value`` or ``invalid-subject``; nothing of the window it is in was sent.
+            DeliveryError: ``no-responders``: no stream listens; ``delivery-failed``: one refused a message, or nothing
+                was acknowledged for ``retry_timeout`` seconds.
         """
         sent = Sent()
         for first in range(0, len(messages), self._window):
@@ -103,61 +104,57 @@ class BulkPublisher:
     async def _publish_window(self, messages: list[NatsMessage]) -> Sent:
         total, duplicates = len(messages), 0
         give_up = time.monotonic() + self._retry_timeout
-        while messages:
-            js = await self._connected(give_up)
-            for message in messages:
-                self._check(message, js._nc.max_payload)
-            if not self._acknowledged:
-                await self._send_plainly(js._nc, messages)
+        blocks = [encode_header_block(message.headers) if message.headers else b"" for message in messages]
+        outstanding = list(zip(messages, blocks))
+        while outstanding:
+            client = await self._connected(give_up)
+            for message, block in outstanding:
+                limit = MOST_HEADER_BYTES if self._acknowledged else None
+                check_size(message, client.max_payload, limit, len(block))
+            if self._outbox is None:
+                await self._send_plainly(client, messages)
                 break
-            outstanding, found, reason = await self._send(js, messages)
+            before = len(outstanding)
+            outstanding, found, reason = await self._send(self._outbox, outstanding)
             duplicates += found
-            if len(outstanding) < len(messages):
+            if len(outstanding) < before:
                 give_up = time.monotonic() + self._retry_timeout
             elif time.monotonic() >= give_up:
-                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{outstanding[0].subject}: {reason}")
-            messages = outstanding
-            if messages:
+                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{outstanding[0][0].subject}: {reason}")
+            if outstanding:
                 await self._disconnect()
                 await asyncio.sleep(_PAUSE_SECONDS)
         return Sent(total, duplicates)
 
-    def _check(self, message: NatsMessage, max_payload: int) -> None:
-        check_size(message, max_payload)
-        if self._acknowledged:
-            check_jetstream_size(message)
-
-    async def _send(self, js: JetStreamContext, messages: list[NatsMessage]) -> tuple[list[NatsMessage], int, str]:
+    async def _send(self, outbox: Outbox, messages: list[Framed]) -> tuple[list[Framed], int, str]:
         """Messages that were not acknowledged, the number of duplicates among the others, and why not."""
-        futures: list[asyncio.Future[Any]] = []
+        sendings: list[Sending] = []
         reason = "no acknowledgement came in time"
         try:
-            for message in messages:
-                headers = as_nats_headers(message.headers)
-                futures.append(await js.publish_async(message.subject, message.data, headers=headers))
-        except (nats.errors.Error, OSError) as error:
+            for message, block in messages:
+                sendings.append(await outbox.send(message, block))
+        except (DeliveryError, OSError) as error:
             reason = str(error) or type(error).__name__
-        if futures:
-            await asyncio.wait(futures, timeout=self._ack_timeout)
-        outstanding = messages[len(futures) :]
+        await outbox.drain()
+        outstanding = messages[len(sendings) :]
         duplicates = 0
-        for message, future in zip(messages, futures):
-            if not future.done():
-                future.cancel()
-                outstanding.append(message)
-            elif (refusal := future.exception()) is None:
-                duplicates += bool(future.result().duplicate)
+        for framed, sending in zip(messages, sendings):
+            failure = sending.ack.exception()
+            if failure is None:
+                duplicates += bool(sending.ack.result().duplicate)
                 self._was_acknowledged = True
-            elif self._may_pass(refusal):
-                outstanding.append(message)
-                reason = "no stream listens"
+            elif isinstance(failure, DeliveryError) and self._may_pass(failure):
+                outstanding.append(framed)
+                reason = failure.message
             else:
-                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{message.subject}: {refusal}") from refusal
+                raise failure
         return outstanding, duplicates, reason
 
-    def _may_pass(self, error: BaseException) -> bool:
+    def _may_pass(self, error: DeliveryError) -> bool:
         """A server that has just come back has no stream for a while; one that never had one will not have it later."""
-        return self._was_acknowledged and isinstance(error, nats.js.errors.NoStreamResponseError)
+        if error.code is ErrorCode.NO_RESPONDERS:
+            return self._was_acknowledged
+        return error.code is ErrorCode.TIMEOUT
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
         try:
@@ -167,23 +164,31 @@ class BulkPublisher:
             raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"core NATS: {error}") from error
         await flush(client)
 
-    async def _connected(self, give_up: float) -> JetStreamContext:
-        while self._js is None or self._client is None or not self._client.is_connected:
+    async def _connected(self, give_up: float) -> Client:
+        while self._client is None or not self._client.is_connected:
             await self._disconnect()
             client = Client()
             try:
                 await self._connect(client)
+                self._client = client
+                if self._acknowledged:
+                    # What is not acknowledged goes out again here, on a connection that works.
+                    timeout = self._ack_timeout
+                    outbox = Outbox(
+                        client, lambda *_: None, window=self._window, ack_timeout=timeout, retry_timeout=timeout
+                    )
+                    self._outbox = await outbox.__aenter__()
             except DeliveryError:
                 if time.monotonic() >= give_up:
                     raise
+                await self._disconnect()
                 await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            self._client = client
-            self._js = client.jetstream(prefix=self._prefix, publish_async_max_pending=self._window)
-        return self._js
+        return self._client
 
     async def _disconnect(self) -> None:
+        if self._outbox is not None:
+            await self._outbox.__aexit__()
         if self._client is not None:
             with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
                 await self._client.close()
-        self._client = self._js = None
+        self._client = self._outbox = None

@@ -10,26 +10,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
-from ..binding import dedup_id
+from ..attributes import canonical
+from ..binding import dedup_id, dedup_text
 from ..capture import StoredMessage
-from ..errors import DeliveryError, EncodeError, ErrorCode
-from ..message import HeadersLike, NatsMessage
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
+from ..event import parts_of
+from ..message import HeadersLike, NatsMessage, check_header
 from ..mode import ContentMode
+from ..subject_template import SubjectTemplate
 from ..timestamp import Timestamp
-from .publish import as_nats_headers, check_size, delivery, encode, header_bytes
+from ..tracing import TraceContext
+from .publish import as_nats_headers, check_further, check_size, delivery, prepare, takes_headers
 
-__all__ = ["StoredMessage", "publish", "read_stream"]
+__all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
+
+DedupId: TypeAlias = Callable[[Any], str]
 
 MSG_ID: Final = "Nats-Msg-Id"
+NO_ACKNOWLEDGEMENT: Final = "what answered is no stream: there is no acknowledgement in it"
 
 # "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
 MOST_HEADER_BYTES: Final = 2**16 - 1
@@ -45,61 +52,111 @@ _MOST_BATCH_BYTES: Final = 16 * 2**20
 async def publish(
     js: JetStreamContext,
     event: Any,
-    subject: str,
+    subject: str | SubjectTemplate,
     *,
     mode: ContentMode = ContentMode.BINARY,
     headers: HeadersLike = None,
-    dedup: bool = True,
+    dedup: DedupId | None = dedup_id,
     timeout: float | None = None,
+    headerless: bool = False,
+    trace: TraceContext | None = None,
 ) -> PubAck:
     """
     Publish an event to the stream that listens on a subject, and wait until it is stored.
 
+    :class:`~ce_nats.aio.Publisher` does not wait for each one, and is many times as fast.
+
     Args:
         js: From ``nc.jetstream()``.
         event: As :func:`ce_nats.to_nats_message` takes it.
-        subject: NATS subject to publish to.
+        subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
         headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` say. They are not changed.
-        dedup: Send :func:`ce_nats.dedup_id` as ``Nats-Msg-Id``, unless ``headers`` have one, so that the server stores
-            an event once however often it is sent within the stream's duplicate window.
+        dedup: What makes the ``Nats-Msg-Id`` of an event, unless ``headers`` have one, so that the server stores an
+            event once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
+            :func:`bare_id` in a stream of Knative, Dapr or Argo. None sends no id.
         timeout: Seconds to wait; by default as long as ``js`` does.
+        headerless: As for :func:`ce_nats.aio.publish`; takes ``dedup=None``.
+        trace: As for :func:`ce_nats.aio.publish`.
 
     Returns:
         The acknowledgement: ``stream``, ``seq``, and ``duplicate``, which is True where the event was there already.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
-        DeliveryError: ``delivery-failed``: no stream listens, the stream refused (``__cause__`` has ``err_code``),
-            no answer came in time, or the connection is closed. The event may have been stored where no answer came.
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may have
+            been stored; ``delivery-failed``: the stream refused (``__cause__`` has ``err_code``), or the connection is
+            closed.
     """
-    message = encode(event, subject, mode=mode, headers=headers)
-    if dedup and MSG_ID not in message.headers:
-        message.headers.append(MSG_ID, dedup_id(event))
-    check_size(message, js._nc.max_payload)
-    check_jetstream_size(message)
+    message = prepare_for_stream(
+        js._nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
+    )
+    check_size(message, js._nc.max_payload, MOST_HEADER_BYTES)
+    subject, headers = message.subject, as_nats_headers(message.headers)
     with delivery(subject):
         try:
-            return await js.publish(subject, message.data, timeout=timeout, headers=as_nats_headers(message.headers))
+            return await js.publish(subject, message.data, timeout=timeout, headers=headers)
         except (AttributeError, TypeError, ValueError) as error:
             # Anybody may have subscribed to the subject and replied.
-            raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED, f"{subject}: what answered is no stream: there is no acknowledgement in it"
-            ) from error
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
 
 
-def check_jetstream_size(message: NatsMessage) -> None:
+def bare_id(event: Any) -> str:
     """
-    Refuse headers that JetStream does not store.
+    The ``Nats-Msg-Id`` that Knative, Dapr and Argo give an event: its id as it stands.
+
+    Events of two sources with one id are one event then, and the second one is dropped.
 
     Raises:
-        EncodeError: ``headers-too-large``.
+        EncodeError: ``missing-attribute`` or ``invalid-attribute-type``.
     """
-    size = header_bytes(message.headers)
-    if size > MOST_HEADER_BYTES:
+    identifier = parts_of(event)[0].get("id")
+    if identifier is None:
+        raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event has no id", attribute="id")
+    return canonical(identifier, "id")
+
+
+def prepare_for_stream(
+    nc: Client,
+    event: Any,
+    subject: str | SubjectTemplate,
+    *,
+    mode: ContentMode,
+    headers: HeadersLike,
+    dedup: DedupId | None,
+    headerless: bool = False,
+    trace: TraceContext | None,
+) -> NatsMessage:
+    """
+    The message of an event, ready for nats-py, the server and a stream; its size is not checked.
+
+    Raises:
+        EncodeError: As :func:`publish` does.
+    """
+    if dedup is not None and headerless and not takes_headers(nc):
         raise EncodeError(
-            ErrorCode.HEADERS_TOO_LARGE, f"headers are {size} bytes, and JetStream takes {MOST_HEADER_BYTES}"
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            f"the server takes no headers, so none is {MSG_ID!r}; dedup=None does without",
+            header=MSG_ID,
         )
+    message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
+    if dedup is not None and not (headers and MSG_ID in message.headers):
+        message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it once more
+    return message
+
+
+def _message_id(event: Any, dedup: DedupId) -> str:
+    if dedup is dedup_id:
+        attributes = parts_of(event)[0]  # which have been checked
+        return dedup_text(str(attributes["source"]), str(attributes["id"]))
+    identifier = dedup(event)
+    if not isinstance(identifier, str):
+        raise EncodeError(
+            ErrorCode.INVALID_HEADER_VALUE, f"{MSG_ID!r} is text, not {preview(identifier)}", header=MSG_ID
+        )
+    check_header(MSG_ID, identifier)
+    check_further([(MSG_ID, identifier)])
+    return identifier
 
 
 async def read_stream(
@@ -129,7 +186,8 @@ async def read_stream(
         Lists of at least one message, by ascending sequence.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such stream, JetStream is off, or the server did not answer.
+        DeliveryError: ``delivery-failed``: there is no such stream; ``no-responders``: JetStream is off; ``timeout``:
+            the server did not answer.
     """
     with delivery(f"stream {stream}"):
         state = (await js.stream_info(stream)).state

@@ -2,39 +2,51 @@
 Send events on a NATS connection.
 
 NATS binding, section 3. Encoding is ``ce_nats.to_nats_message``; this module adds what a server and nats-py ask for.
-Sizes are checked before anything is sent, because nats-py leaves headers out of its own check and the server then cuts
-the connection.
+Everything for which a server cuts the connection is refused before it is sent, because nats-py does not look: headers
+and payload together beyond ``max_payload``, headers where the server takes none, a subject that fills the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import nats.errors
+import nats.js.errors
 from nats.aio.client import Client
 
 from ..binding import to_nats_message
-from ..errors import DeliveryError, EncodeError, ErrorCode, preview
-from ..message import Headers, HeadersLike, NatsMessage, check_subject
+from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ..event import ExtendedEvent, parts_of
+from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, header_pairs
 from ..mode import ContentMode
+from ..subject_template import SubjectTemplate
+from ..tracing import TRACEPARENT, TraceContext
 
 __all__ = ["flush", "publish"]
 
 # "NATS/1.0" CRLF before the header lines, CRLF behind them; ": " and CRLF in each.
 _BLOCK_BYTES: Final = 12
 _LINE_BYTES: Final = 4
+# RFC 9110 5.6.2, which is narrower than ADR-4.
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# nats-server ends a connection that sends a longer line than 4096 bytes ("maximum control line exceeded"). The rest is
+# for sizes, and for a reply subject of nats-py's own making.
+_MOST_SUBJECT_BYTES: Final = 4096 - 256
 
 
 async def publish(
     nc: Client,
     event: Any,
-    subject: str,
+    subject: str | SubjectTemplate,
     *,
     mode: ContentMode = ContentMode.BINARY,
     reply: str = "",
     headers: HeadersLike = None,
+    headerless: bool = False,
+    trace: TraceContext | None = None,
 ) -> None:
     """
     Publish an event. As with core NATS altogether, nobody says whether it arrived; :func:`flush` waits until the
@@ -43,21 +55,26 @@ async def publish(
     Args:
         nc: An open connection.
         event: As :func:`ce_nats.to_nats_message` takes it.
-        subject: NATS subject to publish to.
+        subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
         reply: Reply subject, or ``""``.
         headers: Further headers, as :func:`ce_nats.to_nats_message` takes them. Repeated names are sent as they are
             (receivers on nats-py see the last one only).
+        headerless: True sends the event as JSON without any header where the server takes none (before 2.2, or told
+            so); False refuses.
+        trace: Where this is sent from, :func:`ce_nats.tracing.current_trace` say. It goes into the headers
+            ``traceparent`` and ``tracestate``, and into the event where that has no trace of its own.
 
     Raises:
         EncodeError: What :func:`ce_nats.to_nats_message` raises; ``payload-too-large`` where headers and payload are
-            together larger than the server takes; ``invalid-subject`` without a subject; ``invalid-header-name`` and
-            ``invalid-header-value`` for headers that nats-py refuses or would change. Nothing was sent.
+            together larger than the server takes; ``headers-not-supported``; ``invalid-subject`` without a subject, or
+            with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for headers that
+            nats-py refuses or would change. Nothing was sent.
         DeliveryError: ``delivery-failed``: the connection is closed, or its buffer full.
     """
-    message = encode(event, subject, mode=mode, reply=reply, headers=headers)
+    message = prepare(nc, event, subject, mode=mode, reply=reply, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
-    with delivery(subject):
+    with delivery(message.subject):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
 
 
@@ -69,59 +86,122 @@ async def flush(nc: Client) -> None:
     PONG the buffer is written, so the second one's PING stands behind it.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the connection is closed, or the server does not answer.
+        DeliveryError: ``delivery-failed``: the connection is closed; ``timeout``: the server does not answer.
     """
     with delivery("flush"):
         await nc.flush()
         await nc.flush()
 
 
-def encode(event: Any, subject: str, *, mode: ContentMode, reply: str = "", headers: HeadersLike = None) -> NatsMessage:
+def prepare(
+    nc: Client,
+    event: Any,
+    subject: str | SubjectTemplate,
+    *,
+    mode: ContentMode,
+    reply: str = "",
+    headers: HeadersLike = None,
+    headerless: bool = False,
+    trace: TraceContext | None = None,
+) -> NatsMessage:
     """
-    The message of an event, ready for nats-py.
+    The message of an event, ready for nats-py and for the server that a connection leads to; its size is not checked.
 
     Raises:
-        EncodeError: As :func:`publish` does, sizes aside.
+        EncodeError: As :func:`publish` does.
     """
+    has_headers = takes_headers(nc)
+    if not has_headers:
+        _check_headerless(headerless, headers)
+        mode = ContentMode.STRUCTURED
+    if trace is not None:
+        event, headers = _traced(event, headers, trace)
     message = to_nats_message(event, subject, mode=mode, reply=reply, headers=headers)
-    check_subject(subject)  # to_nats_message leaves "" to be filled in later
-    for name, value in message.headers.items():
+    if not message.subject:
+        check_subject("")  # to_nats_message leaves it to be filled in later
+    if not has_headers:
+        # Without any header it has to be JSON: version 1.0.2 of the binding.
+        message.headers = Headers()
+    elif headers:
+        # Those of the event itself are percent-encoded.
+        check_further(message.headers.items())
+    return message
+
+
+def takes_headers(nc: Client) -> bool:
+    """Whether the server takes headers: from 2.2 on, unless it was told otherwise. True before it has been asked."""
+    info = nc._server_info
+    return bool(info.get("headers", not info))
+
+
+def check_further(pairs: Iterable[tuple[str, str]]) -> None:
+    """
+    Refuse headers, legal by ADR-4, that nats-py refuses or would change.
+
+    Raises:
+        EncodeError: ``invalid-header-name``, ``invalid-header-value``.
+    """
+    for name, value in pairs:
+        if not _TOKEN.fullmatch(name):
+            raise EncodeError(
+                ErrorCode.INVALID_HEADER_NAME, f"nats-py cannot send a header named {preview(name)}", header=name
+            )
         if value != value.strip():
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_VALUE,
                 f"nats-py would strip the white space around the value of header {preview(name)}: {preview(value)}",
                 header=name,
             )
-    return message
 
 
-def check_size(message: NatsMessage, max_payload: int) -> None:
+def check_size(
+    message: NatsMessage, max_payload: int, max_headers: int | None = None, header_size: int | None = None
+) -> None:
     """
-    Refuse what the server would cut the connection for.
+    Refuse what the server would cut the connection for, and what a stream would not take.
 
     Args:
         message: What is to be sent.
         max_payload: Most bytes of headers and payload together.
+        max_headers: Most bytes of headers.
+        header_size: Bytes of headers, where they are known.
 
     Raises:
-        EncodeError: ``payload-too-large``.
+        EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` where the subjects do not fit in
+            a line.
     """
-    size = header_bytes(message.headers) + len(message.data)
+    if header_size is None:
+        header_size = header_bytes(message.headers)
+    size = header_size + len(message.data)
     if size > max_payload:
         raise EncodeError(
             ErrorCode.PAYLOAD_TOO_LARGE, f"headers and payload are {size} bytes, and the server takes {max_payload}"
         )
+    if max_headers is not None and header_size > max_headers:
+        raise EncodeError(
+            ErrorCode.HEADERS_TOO_LARGE, f"headers are {header_size} bytes, and JetStream takes {max_headers}"
+        )
+    length = _bytes_of(message.subject) + _bytes_of(message.reply)
+    if length > _MOST_SUBJECT_BYTES:
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT,
+            f"a subject of {length} bytes is too long: with a reply subject it may have {_MOST_SUBJECT_BYTES}",
+        )
 
 
 def header_bytes(headers: Headers) -> int:
-    """Bytes of a header block as nats-py writes it, from ``NATS/1.0`` to the empty line."""
-    lines = (len(name) + len(value.encode()) + _LINE_BYTES for name, value in headers.items())
-    return _BLOCK_BYTES + sum(lines)
+    """Bytes of a header block as nats-py writes it, from ``NATS/1.0`` to the empty line; 0 without headers."""
+    pairs = headers.items()
+    return _BLOCK_BYTES + _LINE_BYTES * len(pairs) + _bytes_of("".join(map("".join, pairs))) if pairs else 0
 
 
-def as_nats_headers(headers: Headers) -> dict[str, str]:
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def as_nats_headers(headers: Headers) -> dict[str, str] | None:
     """Headers as nats-py's annotations want them; all it does is to run over ``items()``, so repeats get through."""
-    return cast("dict[str, str]", headers)
+    return cast("dict[str, str]", headers) if headers else None
 
 
 @contextmanager
@@ -134,7 +214,7 @@ def delivery(target: str) -> Iterator[None]:
 
     Raises:
         EncodeError: ``invalid-header-name``, which nats-py notices before it sends.
-        DeliveryError: ``delivery-failed`` for everything else.
+        DeliveryError: ``no-responders``, ``timeout``, and ``delivery-failed`` for everything else.
     """
     try:
         yield
@@ -142,5 +222,39 @@ def delivery(target: str) -> Iterator[None]:
         raise EncodeError(
             ErrorCode.INVALID_HEADER_NAME, f"nats-py cannot send a header named {preview(error.key)}", header=error.key
         ) from error
+    except (nats.errors.NoRespondersError, nats.js.errors.NoStreamResponseError) as error:
+        raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {error}") from error
+    except nats.errors.TimeoutError as error:
+        raise DeliveryError(ErrorCode.TIMEOUT, f"{target}: {error}") from error
     except nats.errors.Error as error:
         raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{target}: {error}") from error
+
+
+def _check_headerless(headerless: bool, headers: HeadersLike) -> None:
+    if not headerless:
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            "the server takes no headers; headerless=True sends events as JSON without them",
+        )
+    if headers and (further := _pairs(headers)):
+        name = further[0][0]
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED, f"the server takes no headers, so none is {preview(name)}", header=name
+        )
+
+
+def _traced(event: Any, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
+    """Event and headers with a trace; what they have already stays: an event's trace is the one that it began with."""
+    pairs = _pairs(headers)
+    if not any(folded(name) == TRACEPARENT for name, _ in pairs):
+        pairs = [*pairs, *trace.fields().items()]
+    if parts_of(event)[0].get(TRACEPARENT) is None:
+        event = ExtendedEvent(event, trace.fields())
+    return event, pairs
+
+
+def _pairs(headers: HeadersLike) -> list[tuple[str, str]]:
+    try:
+        return header_pairs(headers)
+    except DecodeError as error:
+        raise EncodeError(error.code, error.message, header=error.header) from error

@@ -104,7 +104,8 @@ class StreamApi:
         State of a stream.
 
         Raises:
-            DeliveryError: ``delivery-failed``: no answer; an :class:`ApiError` where there is no such stream.
+            DeliveryError: ``no-responders`` or ``timeout``: no answer; an :class:`ApiError` where there is no such
+                stream.
         """
         info = await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
         state = info.state

@@ -60,11 +60,47 @@ async def test_an_id_of_another_source_is_another_event(js, subject, stream, mak
 
 
 async def test_dedup_can_be_left_out_or_given(js, subject, stream, make_event):
-    await ce_js.publish(js, make_event(), subject, dedup=False)
+    await ce_js.publish(js, make_event(), subject, dedup=None)
     await ce_js.publish(js, make_event(), subject, headers={"Nats-Msg-Id": "mine"})
     plain, given = await read(js, stream)
     assert "Nats-Msg-Id" not in dict(plain.headers)
     assert [value for name, value in given.headers if name == "Nats-Msg-Id"] == ["mine"]
+
+
+async def test_the_bare_id_is_that_of_knative(js, subject, stream, make_event):
+    """Knative's channel sends ``Nats-Msg-Id: <id>``, as it stands; a stream of both keeps one of the two."""
+    await js.publish(subject, b"{}", headers={"Nats-Msg-Id": "event Ω%1"})
+    ack = await ce_js.publish(js, make_event("Ω%1"), subject, dedup=ce_js.bare_id)
+    assert ack.duplicate
+    assert not (await ce_js.publish(js, make_event("Ω%1"), subject)).duplicate
+
+
+@pytest.mark.parametrize("wrong", ["a\r\nb: c", " a", "a\u00a0", 5, None], ids=ascii)
+async def test_a_msg_id_of_ones_own_is_checked(js, subject, make_event, wrong):
+    with pytest.raises(EncodeError) as info:
+        await ce_js.publish(js, make_event(), subject, dedup=lambda event: wrong)
+    assert (info.value.code, info.value.header) == ("invalid-header-value", "Nats-Msg-Id")
+
+
+async def test_a_message_may_have_a_time_to_live(nc, js, subject, make_event):
+    """The server answers for the header: a stream without TTLs refuses it."""
+    version = nc.connected_server_version
+    if (version.major, version.minor) < (2, 11):
+        pytest.skip("nats-server has had TTLs of messages since 2.11")
+    name = subject.replace(".", "_")
+    headers = {"Nats-TTL": "1h"}
+    for allowed in (False, True):
+        await js.add_stream(name=name, subjects=[subject], storage="memory", allow_msg_ttl=allowed)
+        if allowed:
+            await ce_js.publish(js, make_event(), subject, headers=headers)
+            ((message),) = await read(js, name)
+            assert ("Nats-TTL", "1h") in message.headers
+        else:
+            with pytest.raises(DeliveryError) as info:
+                await ce_js.publish(js, make_event(), subject, headers=headers)
+            assert info.value.__cause__.err_code == 10166
+        await js.delete_stream(name)
+    assert headers == {"Nats-TTL": "1h"}
 
 
 async def test_the_callers_headers_are_not_changed(js, subject, stream, make_event):
@@ -85,9 +121,17 @@ async def test_an_expectation_that_does_not_hold_is_a_delivery_error(js, subject
     assert info.value.__cause__.err_code == 10071
 
 
-async def test_a_subject_without_a_stream_is_a_delivery_error(js, subject, make_event):
-    with pytest.raises(DeliveryError):
+async def test_a_subject_without_a_stream_has_no_responders(js, subject, make_event):
+    with pytest.raises(DeliveryError) as info:
         await ce_js.publish(js, make_event(), f"nobody.{subject}")
+    assert info.value.code == "no-responders"
+
+
+async def test_a_stream_that_does_not_answer_is_a_timeout(nc, js, subject, make_event):
+    await nc.subscribe(subject)
+    with pytest.raises(DeliveryError) as info:
+        await ce_js.publish(js, make_event(), subject, timeout=0.05)
+    assert info.value.code == "timeout"
 
 
 async def test_an_answer_that_is_no_acknowledgement_is_a_delivery_error(nc, js, subject, make_event):

@@ -4,10 +4,11 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import ContentMode, EncodeError, from_nats_message
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
 from ce_nats.aio import DeliveryError, flush, publish
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.testing import NatsServer
+from ce_nats.tracing import TraceContext, trace_of_event, trace_of_headers
 
 
 @pytest.fixture
@@ -143,3 +144,87 @@ async def test_a_closed_connection_is_a_delivery_error(server, make_event):
         await publish(nc, make_event(), "s")
     assert info.value.code == "delivery-failed"
     assert isinstance(info.value.__cause__, nats.errors.ConnectionClosedError)
+
+
+# --- Servers without headers -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def headerless():
+    with NatsServer(config="no_header_support: true") as server:
+        nc = await nats.connect(server.url, allow_reconnect=False, error_cb=_ignore)
+        yield nc
+        await nc.close()
+
+
+async def test_headers_are_refused_where_the_server_takes_none(headerless, make_event):
+    """Sent all the same, they would cost the connection, as the last lines show."""
+    for mode in ContentMode:
+        with pytest.raises(EncodeError) as info:
+            await publish(headerless, make_event(), "s", mode=mode)
+        assert info.value.code == "headers-not-supported"
+    await flush(headerless)
+    await headerless.publish("s", b"", headers={"a": "b"})
+    with pytest.raises(DeliveryError):
+        await flush(headerless)
+
+
+async def test_json_without_headers_where_that_is_wanted(headerless, make_event):
+    subscription = await headerless.subscribe("s")
+    for mode in ContentMode:
+        await publish(headerless, make_event(7, b"\0"), "s", mode=mode, headerless=True)
+        message = await subscription.next_msg()
+        assert message.headers is None
+        assert (from_nats_message(message).get_id(), from_nats_message(message).get_data()) == ("event 7", b"\0")
+    with pytest.raises(EncodeError) as info:
+        await publish(headerless, make_event(), "s", headers={"Trace": "1"}, headerless=True)
+    assert (info.value.code, info.value.header) == ("headers-not-supported", "Trace")
+
+
+async def test_headers_are_sent_where_they_can_be(nc, subject, subscription, make_event):
+    await publish(nc, make_event(), subject, headerless=True)
+    assert (await subscription.next_msg()).headers["ce-type"] == "com.example.test"
+
+
+# --- Subjects and traces ---------------------------------------------------------------------------------------------
+
+
+async def test_a_template_gives_the_subject(nc, subject, make_event):
+    template = SubjectTemplate(f"{subject}.{{source}}.{{type:tokens}}")
+    subscription = await nc.subscribe(template.pattern)
+    await publish(nc, make_event(source="/a.b > *"), template)
+    message = await subscription.next_msg()
+    assert message.subject == f"{subject}.%2Fa%2Eb%20%3E%20%2A.com.example.test"
+    assert template.attributes(message.subject) == {"source": "/a.b > *", "type": "com.example.test"}
+
+
+async def test_a_subject_that_fills_the_line_is_refused(nc, make_event):
+    """The server cuts the connection where the line is longer than 4096 bytes."""
+    long = "é" * 1920
+    subscription = await nc.subscribe("*")
+    await publish(nc, make_event(), long)
+    assert (await subscription.next_msg()).subject == long
+    with pytest.raises(EncodeError) as info:
+        await publish(nc, make_event(), long, reply="r")
+    assert info.value.code == "invalid-subject"
+
+
+async def test_a_trace_is_sent_in_headers_and_in_the_event(nc, subject, subscription, make_event):
+    trace = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01", "rojo=1")
+    headers = {"X": "1"}
+    await publish(nc, make_event(), subject, trace=trace, headers=headers)
+    message = await subscription.next_msg()
+    assert trace_of_headers(message.headers) == trace_of_event(from_nats_message(message)) == trace
+    assert headers == {"X": "1"}
+
+
+async def test_the_trace_that_an_event_began_with_stays(nc, subject, subscription, make_event):
+    began = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01")
+    hop = TraceContext("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01", "rojo=1")
+    await publish(nc, make_event(**began.fields()), subject, trace=hop)
+    message = await subscription.next_msg()
+    assert trace_of_event(from_nats_message(message)) == began
+    assert trace_of_headers(message.headers) == hop
+    # A caller who writes the headers knows what is in them.
+    await publish(nc, make_event(), subject, trace=hop, headers=began.fields())
+    assert trace_of_headers((await subscription.next_msg()).headers) == began

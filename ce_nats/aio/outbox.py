@@ -1,0 +1,303 @@
+"""
+Messages under way to streams: each one is kept until its acknowledgement is there.
+
+At most ``window`` of them at a time, on a connection that somebody else keeps. What is lost with a broken connection,
+message or acknowledgement, is sent again where a ``Nats-Msg-Id`` lets the server tell a message from its copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js.api import PubAck
+from nats.js.errors import APIError
+
+from ..errors import DeliveryError, ErrorCode
+from ..message import Headers, NatsMessage
+from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
+from .publish import as_nats_headers, delivery
+
+__all__ = ["Outbox", "Sending", "header_block"]
+
+_TICK_SECONDS: Final = 0.1
+# How long a stream that has just not been there gets to come back.
+_PAUSE_SECONDS: Final = 0.5
+_NO_RESPONDERS: Final = "503"
+_EXPECTATION: Final = b"\r\nNats-Expected-Last-"
+_ERROR_MEMBERS: Final = ("code", "err_code", "description")
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """
+    A message under way.
+
+    Attributes:
+        message: What is sent.
+        block: Its header block.
+        ack: The acknowledgement, or a DeliveryError: ``no-responders``, ``delivery-failed`` where a stream refused, or
+            ``timeout``, where it may have been stored.
+        tag: Whatever the sender wants to find here again.
+        give_up: When it is not sent again any more, in seconds of ``time.monotonic()``.
+        due: When something has to be done unless an acknowledgement comes, likewise.
+        attempts: How often it was sent.
+    """
+
+    message: NatsMessage
+    block: bytes
+    ack: asyncio.Future[PubAck]
+    tag: Any
+    give_up: float
+    due: float
+    attempts: int = 0
+
+
+class _Ack(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool | None = None
+    domain: str | None = None
+    val: str | None = None
+    error: dict[str, Any] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Ack).decode
+
+
+class Outbox:
+    """
+    The messages that are under way on a connection, as an asynchronous context manager.
+
+    Leaving the block waits for nothing: see :meth:`drain`.
+
+    Args:
+        nc: An open connection.
+        done: Called with each message and what became of it.
+        window: Most messages under way.
+        ack_timeout: Seconds to wait for an acknowledgement before a message is sent again.
+        retry_timeout: Seconds to go on sending a message.
+
+    Attributes:
+        nc: The connection.
+        under_way: Messages under way, by the last token of their reply subjects.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        done: Callable[[Sending, PubAck | DeliveryError], object],
+        *,
+        window: int,
+        ack_timeout: float,
+        retry_timeout: float,
+    ) -> None:
+        self.nc = nc
+        self.under_way: dict[str, Sending] = {}
+        self._done = done
+        self._window = window
+        self._ack_timeout = ack_timeout
+        self._retry_timeout = retry_timeout
+        self._prefix = ""
+        self._number = 0
+        self._has_stream = False
+        self._changed = asyncio.Event()
+        self._subscription: Subscription | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Outbox:
+        self._prefix = f"{self.nc.new_inbox()}."
+        with delivery("acknowledgements"):
+            self._subscription = await self.nc.subscribe(f"{self._prefix}*", cb=self._receive)
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+        if self._subscription is not None:
+            with suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
+        for sending in self.under_way.values():
+            sending.ack.cancel()
+
+    async def send(self, message: NatsMessage, block: bytes, tag: Any = None) -> Sending:
+        """
+        Send a message once there is room for it.
+
+        Args:
+            message: Its subject is valid, and its size has been checked; its ``reply`` is not used.
+            block: Its headers as bytes, ``b""`` without any, valid too: see :func:`header_block`.
+            tag: Whatever the sender wants to find in :class:`Sending`.
+
+        Raises:
+            DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block.
+        """
+        while self.is_full:
+            await self._wait()
+        if self._watcher is None:
+            raise DeliveryError(
+                ErrorCode.DELIVERY_FAILED, f"{message.subject}: nobody waits for acknowledgements outside of the block"
+            )
+        now = time.monotonic()
+        ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
+        sending = Sending(message, block, ack, tag, now + self._retry_timeout, now + self._ack_timeout)
+        self._number += 1
+        token = str(self._number)
+        self.under_way[token] = sending
+        try:
+            await self._publish(token, sending)
+        except BaseException:
+            self.under_way.pop(token, None)
+            ack.cancel()
+            with delivery(message.subject):
+                raise
+        return sending
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.under_way) >= self._window
+
+    async def room(self) -> None:
+        """Wait until there is room in the window."""
+        while self.is_full:
+            await self._wait()
+
+    async def drain(self) -> None:
+        """Wait until nothing is under way any more; each message takes ``retry_timeout`` at most."""
+        while self.under_way:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _publish(self, token: str, sending: Sending) -> None:
+        try:
+            await _write(self.nc, sending.message, sending.block, self._prefix + token)
+            sending.attempts += 1
+        except nats.errors.OutboundBufferLimitError:
+            # The connection is broken, and what nats-py keeps meanwhile is enough. Later.
+            sending.due = time.monotonic() + _PAUSE_SECONDS
+
+    async def _receive(self, answer: Msg) -> None:
+        token = answer.subject[len(self._prefix) :]
+        sending = self.under_way.get(token)
+        if sending is None:
+            return
+        subject = sending.message.subject
+        if not answer.data and answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+            if self._has_stream and _may_be_repeated(sending):
+                # A server that has just come back has no stream for a while; one without any will not have it later.
+                sending.due = min(sending.due, time.monotonic() + _PAUSE_SECONDS)
+            else:
+                self._fail(token, DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens"))
+            return
+        try:
+            ack = _decode(answer.data)
+        except msgspec.MsgspecError:
+            ack = _Ack()
+        if ack.error is not None:
+            refusal = DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {ack.error.get('description', ack.error)}")
+            refusal.__cause__ = _api_error(ack.error)
+            self._fail(token, refusal)
+        elif not ack.stream:
+            self._fail(token, DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {NO_ACKNOWLEDGEMENT}"))
+        else:
+            self._has_stream = True
+            self._finish(token, PubAck(ack.stream, ack.seq, ack.domain, ack.duplicate, val=ack.val))
+
+    def _finish(self, token: str, ack: PubAck) -> None:
+        sending = self.under_way.pop(token)
+        if not sending.ack.done():
+            sending.ack.set_result(ack)
+        self._done(sending, ack)
+        self._changed.set()
+
+    def _fail(self, token: str, error: DeliveryError) -> None:
+        sending = self.under_way.pop(token)
+        if not sending.ack.done():
+            sending.ack.set_exception(error)
+            sending.ack.exception()  # not everybody looks at every future, and `done` is told
+        self._done(sending, error)
+        self._changed.set()
+
+    async def _watch(self) -> None:
+        """Send again, or give up, what is due."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now = time.monotonic()
+            for token, sending in [item for item in self.under_way.items() if item[1].due <= now or self.nc.is_closed]:
+                if token in self.under_way:
+                    await self._look_after(token, sending, now)
+
+    async def _look_after(self, token: str, sending: Sending, now: float) -> None:
+        subject = sending.message.subject
+        if self.nc.is_closed:
+            # It may have been stored, as with every other acknowledgement that does not come.
+            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{subject}: the connection was closed too early"))
+        elif now >= sending.give_up or not _may_be_repeated(sending):
+            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no acknowledgement came in time"))
+        else:
+            sending.due = now + self._ack_timeout
+            if self.nc.is_connected:
+                with suppress(nats.errors.Error, OSError):
+                    await self._publish(token, sending)
+
+
+def header_block(headers: Headers) -> bytes:
+    """The header block that nats-py would write for headers that have been checked; ``b""`` without any."""
+    pairs = headers.items()
+    if not pairs:
+        return b""
+    return "".join(["NATS/1.0\r\n", *[f"{name}: {value}\r\n" for name, value in pairs], "\r\n"]).encode()
+
+
+async def _write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> None:
+    """
+    As ``nc.publish()``, for what has been checked.
+
+    nats-py looks at every character of every header, which takes longer than all the rest of publishing.
+
+    Raises:
+        nats.errors.Error: As ``nc.publish()`` does.
+    """
+    if not nc.is_connected or nc._flush_queue is None:
+        await nc.publish(message.subject, message.data, reply, headers=as_nats_headers(message.headers))
+        return
+    payload = message.data
+    total = len(block) + len(payload)
+    sizes = (
+        f"HPUB {message.subject} {reply} {len(block)} {total}" if block else f"PUB {message.subject} {reply} {total}"
+    )
+    nc.stats["out_msgs"] += 1
+    nc.stats["out_bytes"] += len(payload)
+    await nc._send_command(b"".join((sizes.encode(), b"\r\n", block, payload, b"\r\n")))
+    if nc._flush_queue.empty():
+        await nc._flush_pending()
+
+
+def _may_be_repeated(sending: Sending) -> bool:
+    # From 2.12 on nats-server looks at what a message expects before it looks for a duplicate: it would refuse the copy
+    # of a message that it has stored.
+    return sending.attempts == 0 or (MSG_ID in sending.message.headers and _EXPECTATION not in sending.block)
+
+
+def _api_error(error: dict[str, Any]) -> Exception | None:
+    """What nats-py's own ``js.publish()`` would raise."""
+    try:
+        APIError.from_error({"code": 0, **{name: error[name] for name in error if name in _ERROR_MEMBERS}})
+    except APIError as known:
+        return known
+    return None

@@ -1,0 +1,200 @@
+"""Publish many events to JetStream: acknowledgements are gathered while the next events go out."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+
+from ..binding import dedup_id
+from ..errors import DeliveryError, ErrorCode
+from ..message import HeadersLike
+from ..mode import ContentMode
+from ..subject_template import SubjectTemplate
+from ..tracing import TraceContext
+from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
+from .outbox import Outbox, Sending, header_block
+from .publish import check_size
+
+__all__ = ["Failure", "PublishError", "Publisher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    An event without an acknowledgement.
+
+    Attributes:
+        event: What was given to :meth:`Publisher.publish`.
+        subject: The subject it was published to.
+        error: Why: ``no-responders``, ``timeout`` (it may have been stored), or ``delivery-failed``, with the server's
+            ``err_code`` in ``__cause__`` where a stream refused.
+    """
+
+    event: Any
+    subject: str
+    error: DeliveryError
+
+
+class PublishError(DeliveryError):
+    """
+    Events were not acknowledged. Code and text are those of the first.
+
+    Attributes:
+        failures: All of them that nobody has been told of yet, in the order in which they came to be known.
+    """
+
+    failures: tuple[Failure, ...] = ()
+
+
+class Publisher:
+    """
+    Publishes events to the streams that listen, as an asynchronous context manager.
+
+        async with Publisher(nc.jetstream()) as publisher:
+            for event in events:
+                await publisher.publish(event, "orders.paid")
+        print(publisher.acknowledged)
+
+    At the end of the block everything is acknowledged, or an error has the events that are not. Where the block is left
+    by an exception, acknowledgements are waited for too, and :attr:`failures` has the events without one; where it is
+    cancelled, nothing is waited for.
+
+    A message whose acknowledgement does not come is sent again, for ``retry_timeout`` seconds in all, so that a broken
+    connection or a restarted server costs time and no events. Only messages with a ``Nats-Msg-Id`` are: the server
+    tells them from their copies, within the stream's duplicate window (two minutes, unless it was made otherwise).
+    Others are given up after ``ack_timeout``, and so are those with ``Nats-Expected-Last-...``: the server would refuse
+    the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        mode: ``BINARY`` or ``STRUCTURED``.
+        dedup: As for :func:`ce_nats.aio.jetstream.publish`.
+        headerless: As for :func:`ce_nats.aio.publish`; takes ``dedup=None``.
+        window: Most events without an acknowledgement.
+        ack_timeout: Seconds to wait for an acknowledgement.
+        retry_timeout: Seconds to go on sending an event.
+
+    Attributes:
+        acknowledged: Events that are stored.
+        duplicates: How many of them the stream had already. What was sent again here is not counted.
+        failures: Events without an acknowledgement that no exception has told of.
+    """
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        *,
+        mode: ContentMode = ContentMode.BINARY,
+        dedup: DedupId | None = dedup_id,
+        headerless: bool = False,
+        window: int = 1000,
+        ack_timeout: float = 5.0,
+        retry_timeout: float = 30.0,
+    ) -> None:
+        self._mode = mode
+        self._dedup = dedup
+        self._headerless = headerless
+        self._nc = js._nc
+        self._outbox = Outbox(
+            js._nc, self._done, window=max(1, window), ack_timeout=ack_timeout, retry_timeout=retry_timeout
+        )
+        self.acknowledged = 0
+        self.duplicates = 0
+        self.failures: list[Failure] = []
+
+    async def __aenter__(self) -> Publisher:
+        await self._outbox.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or isinstance(error, Exception):
+                await self._outbox.drain()
+        finally:
+            for sending in self._outbox.under_way.values():
+                self._note(sending, DeliveryError(ErrorCode.TIMEOUT, f"{sending.message.subject}: not waited for"))
+            await self._outbox.__aexit__()
+        if error is None:
+            self._raise_failures()
+
+    async def publish(
+        self,
+        event: Any,
+        subject: str | SubjectTemplate,
+        *,
+        headers: HeadersLike = None,
+        trace: TraceContext | None = None,
+    ) -> asyncio.Future[PubAck]:
+        """
+        Publish an event; returns as soon as there is room for it in the window.
+
+        Args:
+            event: As :func:`ce_nats.to_nats_message` takes it.
+            subject: NATS subject to publish to, or a template of it.
+            headers: As for :func:`ce_nats.aio.jetstream.publish`.
+            trace: As for :func:`ce_nats.aio.publish`.
+
+        Returns:
+            A future of the acknowledgement. It can be left alone: failures are raised here and at the end of the block
+            just as well.
+
+        Raises:
+            EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
+            PublishError: Earlier events were not acknowledged. This one was not sent; each failure is raised once, so
+                one may go on.
+            DeliveryError: ``delivery-failed``: the connection is closed. This event was not sent.
+        """
+        message = prepare_for_stream(
+            self._nc,
+            event,
+            subject,
+            mode=self._mode,
+            headers=headers,
+            dedup=self._dedup,
+            headerless=self._headerless,
+            trace=trace,
+        )
+        block = header_block(message.headers)
+        check_size(message, self._nc.max_payload, MOST_HEADER_BYTES, len(block))
+        if self._outbox.is_full:
+            await self._outbox.room()
+        if self.failures:
+            self._raise_failures()
+        return (await self._outbox.send(message, block, event)).ack
+
+    async def flush(self) -> None:
+        """
+        Wait until every event so far is acknowledged.
+
+        Raises:
+            PublishError: Some are not, and will not be.
+        """
+        await self._outbox.drain()
+        self._raise_failures()
+
+    def _done(self, sending: Sending, outcome: PubAck | DeliveryError) -> None:
+        if isinstance(outcome, DeliveryError):
+            self._note(sending, outcome)
+        else:
+            self.acknowledged += 1
+            self.duplicates += bool(outcome.duplicate and sending.attempts == 1)
+
+    def _note(self, sending: Sending, error: DeliveryError) -> None:
+        self.failures.append(Failure(sending.tag, sending.message.subject, error))
+
+    def _raise_failures(self) -> None:
+        if not self.failures:
+            return
+        failures, self.failures = tuple(self.failures), []
+        first = failures[0].error
+        text = first.message if len(failures) == 1 else f"{first.message} (and {len(failures) - 1} more)"
+        error = PublishError(first.code, text)
+        error.failures = failures
+        raise error from first

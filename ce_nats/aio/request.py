@@ -1,0 +1,139 @@
+"""
+Request and reply with events on both sides, over core NATS.
+
+"Request-Reply" of the NATS documentation. A reply is an event of its own: nothing of the request is in it but what the
+Correlation and Distributed Tracing extensions of CloudEvents carry on. (nats-py's ``respond()`` sends the request's
+headers back, so that a reply looks like the request.)
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from ..attributes import ExtensionTypes
+from ..binary import Dialect
+from ..binding import from_nats_message
+from ..correlation import follow as follow_up
+from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ..event import DecodedEvent, ExtendedEvent, parts_of
+from ..message import HeadersLike
+from ..mode import ContentMode
+from ..subject_template import SubjectTemplate
+from ..tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_headers
+from .consume import Received, receive
+from .publish import as_nats_headers, check_size, delivery, prepare, publish
+
+__all__ = ["request", "respond"]
+
+_ACKNOWLEDGEMENTS: Final = "$JS.ACK."
+
+
+async def request(
+    nc: Client,
+    event: Any,
+    subject: str | SubjectTemplate,
+    *,
+    mode: ContentMode = ContentMode.BINARY,
+    timeout: float = 5.0,
+    headers: HeadersLike = None,
+    headerless: bool = False,
+    trace: TraceContext | None = None,
+    dialect: Dialect = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> Received:
+    """
+    Send an event to whoever listens, and wait for the first reply.
+
+        answer = (await request(nc, question, "prices")).event
+
+    Args:
+        nc: An open connection.
+        event: As :func:`ce_nats.to_nats_message` takes it.
+        subject: NATS subject to publish to, or a template of it.
+        mode: ``BINARY`` or ``STRUCTURED``; the reply comes in the mode that its sender chose.
+        timeout: Seconds to wait for the reply.
+        headers: As for :func:`ce_nats.aio.publish`.
+        headerless: As for :func:`ce_nats.aio.publish`.
+        trace: As for :func:`ce_nats.aio.publish`.
+        dialect: Whose binary mode the reply is in.
+        parse_data: False gives the reply's data as bytes.
+        extension_types: Python types of the reply's extension attributes.
+
+    Returns:
+        The reply. Its ``event`` raises a DecodeError where the reply is no event; ``message`` has what came.
+
+    Raises:
+        EncodeError: As :func:`ce_nats.aio.publish` does. Nothing was sent.
+        DeliveryError: ``no-responders``: nobody listens (a server without headers cannot tell, and the time runs out);
+            ``timeout``: nobody replied in time; ``delivery-failed``: the connection is closed.
+    """
+    message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
+    check_size(message, nc.max_payload)
+    decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    with delivery(message.subject):
+        reply = await nc.request(
+            message.subject, message.data, timeout=timeout, headers=as_nats_headers(message.headers)
+        )
+    received = receive(reply, decode)
+    if received is None:
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{message.subject}: the answer is a status, {reply.headers}")
+    return received
+
+
+async def respond(
+    request: Msg | Received,
+    event: Any,
+    *,
+    mode: ContentMode = ContentMode.BINARY,
+    headers: HeadersLike = None,
+    headerless: bool = False,
+    follow: bool = True,
+    trace: TraceContext | None = None,
+) -> None:
+    """
+    Reply to a request with an event.
+
+        async for item in requests:
+            await respond(item, CloudEvent({"source": "/shop", "type": "price"}, 12.5))
+
+    Args:
+        request: What was received.
+        event: The reply, as :func:`ce_nats.to_nats_message` takes it.
+        mode: ``BINARY`` or ``STRUCTURED``.
+        headers: As for :func:`ce_nats.aio.publish`.
+        headerless: As for :func:`ce_nats.aio.publish`.
+        follow: Give the reply the request's id as ``causationid``, its ``correlationid`` and its trace, as far as the
+            request has them and the reply has none of its own. False sends the event as it is.
+        trace: As for :func:`ce_nats.aio.publish`; by default, with ``follow``, where the request was sent from.
+
+    Raises:
+        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` where the message asks for no reply, or
+            came from JetStream, which takes a reply for an acknowledgement.
+        DeliveryError: ``delivery-failed``: the connection is closed.
+    """
+    message = request.message if isinstance(request, Received) else request
+    if not message.reply or message.reply.startswith(_ACKNOWLEDGEMENTS):
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT, f"the message on {preview(message.subject)} asks for no reply", attribute=None
+        )
+    if follow:
+        event = _following(event, request)
+        trace = trace or trace_of_headers(message.headers)
+    await publish(message._client, event, message.reply, mode=mode, headers=headers, headerless=headerless, trace=trace)
+
+
+def _following(event: Any, request: Msg | Received) -> Any:
+    try:
+        cause: DecodedEvent = request.event if isinstance(request, Received) else from_nats_message(request)
+    except DecodeError:
+        return event  # what asked was no event
+    further = follow_up(cause)
+    trace = trace_of_event(cause)
+    if trace is not None and parts_of(event)[0].get(TRACEPARENT) is None:
+        further.update(trace.fields())
+    return ExtendedEvent(event, further)

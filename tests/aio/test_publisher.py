@@ -1,0 +1,383 @@
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+from nats.js.errors import APIError
+
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
+from ce_nats.aio import DeliveryError, Publisher, PublishError
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.testing import NatsServer
+from ce_nats.tracing import TraceContext
+
+
+async def stored(js, stream):
+    """All messages of a stream, in one list."""
+    return [message async for batch in read_stream(js, stream) for message in batch]
+
+
+async def ids(js, stream):
+    return [from_nats_message(message).get_id() for message in await stored(js, stream)]
+
+
+class Listener:
+    """
+    Somebody who gets what is published, and acknowledges when a test says so.
+
+    Attributes:
+        messages: What came, in its order.
+    """
+
+    def __init__(self):
+        self.messages = []
+        self._came = asyncio.Condition()
+
+    async def take(self, message):
+        async with self._came:
+            self.messages.append(message)
+            self._came.notify_all()
+
+    async def until(self, count):
+        async with self._came:
+            await asyncio.wait_for(self._came.wait_for(lambda: len(self.messages) >= count), 5)
+
+    async def acknowledge(self, number):
+        message = self.messages[number]
+        await message._client.publish(message.reply, b'{"stream":"S","seq":%d}' % (number + 1))
+
+
+@pytest.fixture
+async def listener(nc, subject):
+    listener = Listener()
+    await nc.subscribe(subject, cb=listener.take)
+    return listener
+
+
+# --- What is published -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+async def test_all_events_are_stored_in_order(js, subject, stream, make_event, mode):
+    async with Publisher(js, mode=mode, window=7) as publisher:
+        acks = [await publisher.publish(make_event(number), subject) for number in range(500)]
+    assert await ids(js, stream) == [f"event {number}" for number in range(500)]
+    assert [ack.result().seq for ack in acks] == list(range(1, 501))
+    assert (publisher.acknowledged, publisher.duplicates) == (500, 0)
+
+
+async def test_the_bytes_are_those_of_publish(js, subject, stream, make_event):
+    """Publisher writes frames past nats-py's publish(); what the server stores must not show it."""
+    sent = [
+        (make_event(1, {"a": "ü"}, subject="Euro € 😀"), None),
+        (make_event(2), {"Nats-Expected-Stream": stream, "Trace": "é"}),
+        (make_event(3, b"\r\n\0", datacontenttype="a/b"), [("Tag", "ä"), ("tag", "2"), ("Tag", "3")]),
+    ]
+    async with Publisher(js, dedup=None) as publisher:
+        for event, headers in sent:
+            await publisher.publish(event, subject, headers=headers)
+    for event, headers in sent:
+        await ce_js.publish(js, event, subject, headers=headers, dedup=None)
+    contents = [(message.headers, message.data) for message in await stored(js, stream)]
+    assert contents[:3] == contents[3:]
+
+
+async def test_duplicates_are_counted(js, subject, stream, make_event):
+    for expected in (0, 10):
+        async with Publisher(js) as publisher:
+            for number in range(10):
+                await publisher.publish(make_event(number), subject)
+        assert (publisher.acknowledged, publisher.duplicates) == (10, expected)
+    assert len(await stored(js, stream)) == 10
+
+
+async def test_options_of_a_single_event(js, subject, stream, make_event):
+    trace = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01")
+    headers = {"Nats-Expected-Last-Sequence": "0"}
+    async with Publisher(js, dedup=ce_js.bare_id) as publisher:
+        await publisher.publish(make_event(), SubjectTemplate(f"{subject}.{{type}}"), headers=headers, trace=trace)
+    (message,) = await stored(js, stream)
+    assert message.subject == f"{subject}.com%2Eexample%2Etest"
+    found = dict(message.headers)
+    assert (found["traceparent"], found["Nats-Msg-Id"]) == (trace.traceparent, "event 1")
+    assert headers == {"Nats-Expected-Last-Sequence": "0"}
+
+
+async def test_several_tasks_share_a_window(js, subject, stream, make_event):
+    async def work(first):
+        for number in range(first, first + 50):
+            await publisher.publish(make_event(number), subject)
+
+    async with Publisher(js, window=3) as publisher:
+        await asyncio.gather(*(work(first) for first in range(0, 500, 50)))
+    assert sorted(await ids(js, stream)) == sorted(f"event {number}" for number in range(500))
+
+
+async def test_without_headers(make_event):
+    with NatsServer(jetstream=True, config="no_header_support: true") as server:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="S", subjects=["s"])
+        async with Publisher(js, dedup=None, headerless=True) as publisher:
+            await publisher.publish(make_event(), "s")
+            for wrong in (Publisher(js, dedup=None), Publisher(js, headerless=True)):
+                with pytest.raises(EncodeError) as info:
+                    await wrong.publish(make_event(), "s")
+                assert info.value.code == "headers-not-supported"
+        message = await js.get_msg("S", 1)
+        assert message.headers is None
+        assert from_nats_message(message).get_id() == "event 1"
+        await nc.close()
+
+
+# --- The window ------------------------------------------------------------------------------------------------------
+
+
+async def test_publishing_waits_for_room(js, subject, listener, make_event):
+    async with Publisher(js, window=2) as publisher:
+        for number in range(2):
+            await publisher.publish(make_event(number), subject)
+        third = asyncio.create_task(publisher.publish(make_event(2), subject))
+        await listener.until(2)
+        assert not third.done()
+        await listener.acknowledge(1)
+        await third
+        await listener.until(3)
+        assert publisher.acknowledged == 1
+        await listener.acknowledge(0)
+        await listener.acknowledge(2)
+    assert publisher.acknowledged == 3
+
+
+async def test_flush_waits_for_all(js, subject, stream, make_event):
+    async with Publisher(js) as publisher:
+        for number in range(100):
+            await publisher.publish(make_event(number), subject)
+        await publisher.flush()
+        assert publisher.acknowledged == 100
+
+
+async def test_an_exception_waits_too(js, subject, listener, make_event):
+    async def leave():
+        async with publisher:
+            await publisher.publish(make_event(0), subject)
+            raise ZeroDivisionError
+
+    publisher = Publisher(js)
+    leaving = asyncio.create_task(leave())
+    await listener.until(1)
+    await listener.acknowledge(0)
+    with pytest.raises(ZeroDivisionError):
+        await leaving
+    assert (publisher.acknowledged, publisher.failures) == (1, [])
+
+
+async def test_a_cancellation_waits_for_nothing(js, subject, listener, make_event):
+    async def hang():
+        async with publisher:
+            acks.append(await publisher.publish(event, subject))
+            await asyncio.Event().wait()
+
+    publisher, event, acks = Publisher(js, ack_timeout=60), make_event(1), []
+    hanging = asyncio.create_task(hang())
+    await listener.until(1)
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    (failure,) = publisher.failures
+    assert (failure.event, failure.error.code, acks[0].cancelled()) == (event, "timeout", True)
+
+
+async def test_a_future_may_be_cancelled(js, subject, listener, make_event):
+    """As ``asyncio.wait_for()`` does it; the event is under way all the same."""
+    async with Publisher(js) as publisher:
+        (await publisher.publish(make_event(), subject)).cancel()
+        await listener.until(1)
+        await listener.acknowledge(0)
+    assert publisher.acknowledged == 1
+
+
+async def test_nothing_is_left_behind(nc, js, subject, stream, make_event):
+    tasks, subscriptions = asyncio.all_tasks(), len(nc._subs)
+    async with Publisher(js) as publisher:
+        await publisher.publish(make_event(), subject)
+    await asyncio.sleep(0)  # so that the task of the subscription sees that it is cancelled
+    assert (asyncio.all_tasks(), len(nc._subs)) == (tasks, subscriptions)
+
+
+# --- Failures --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failure_has_its_event(js, subject, stream, make_event):
+    """At the end of the block; the others are stored."""
+    events = [make_event(number) for number in range(5)]
+    publisher = await Publisher(js).__aenter__()
+    for event in events:
+        await publisher.publish(event, f"{subject}.x" if event is not events[3] else f"nobody.{subject}")
+    with pytest.raises(PublishError) as info:
+        await publisher.__aexit__(None, None, None)
+    (failure,) = info.value.failures
+    assert (failure.event, failure.subject) == (events[3], f"nobody.{subject}")
+    assert info.value.code == failure.error.code == "no-responders"
+    assert publisher.acknowledged == 4
+    assert await ids(js, stream) == ["event 0", "event 1", "event 2", "event 4"]
+
+
+async def test_a_refusal_has_the_server_s_number(js, subject, stream, make_event):
+    """nats-py's publish_async() leaves the futures of refused messages open for ever."""
+    wrong = {"Nats-Expected-Last-Sequence": "7"}
+    async with Publisher(js) as publisher:
+        acks = [await publisher.publish(make_event(number), subject, headers=wrong) for number in range(2)]
+        with pytest.raises(PublishError) as info:
+            await publisher.flush()
+    assert [failure.error.__cause__.err_code for failure in info.value.failures] == [10071, 10071]
+    assert info.value.code == "delivery-failed"
+    assert "and 1 more" in str(info.value)
+    assert all(ack.exception().__cause__.err_code == 10071 for ack in acks)
+
+
+async def test_a_failure_is_raised_once(js, subject, stream, make_event):
+    """By the next publish(), which sends nothing then; after that one may go on."""
+    async with Publisher(js) as publisher:
+        ack = await publisher.publish(make_event(0), f"nobody.{subject}")
+        await asyncio.wait([ack])
+        with pytest.raises(PublishError):
+            await publisher.publish(make_event(1), subject)
+        await publisher.publish(make_event(2), subject)
+    assert await ids(js, stream) == ["event 2"]
+
+
+@pytest.mark.parametrize("answer", [b"thanks", b"", b"[]", b"{}", b'"error"', b'{"error":5}', b'{"error":{}}', b"\xff"])
+async def test_an_answer_that_is_no_acknowledgement(nc, js, subject, make_event, answer):
+    async def reply(message):
+        await nc.publish(message.reply, answer)
+
+    await nc.subscribe(subject, cb=reply)
+    with pytest.raises(PublishError) as info:
+        async with Publisher(js) as publisher:
+            await publisher.publish(make_event(), subject)
+    assert info.value.code == "delivery-failed"
+
+
+async def test_what_cannot_be_sent_is_not(nc, js, subject, stream, make_event):
+    async with Publisher(js) as publisher:
+        for event, headers, code in [
+            (make_event(x=1.5), None, "invalid-attribute-type"),
+            (make_event(data=b"x" * nc.max_payload), None, "payload-too-large"),
+            (make_event(), {"x": "y" * 2**16}, "headers-too-large"),
+            (make_event(), {"a": "b\r\nc: d"}, "invalid-header-value"),
+            (make_event(), {"a(b)": "c"}, "invalid-header-name"),
+            (make_event(), {"a": "\u00a0b"}, "invalid-header-value"),
+        ]:
+            with pytest.raises(EncodeError) as info:
+                await publisher.publish(event, subject, headers=headers)
+            assert info.value.code == code
+        await publisher.publish(make_event(), subject)
+    assert len(await stored(js, stream)) == 1
+
+
+async def test_a_closed_connection(server, subject, make_event):
+    """Nobody waits for acknowledgements that cannot come."""
+    nc = await nats.connect(server.url)
+    await nc.subscribe(subject)
+    publisher = await Publisher(nc.jetstream(), ack_timeout=60, retry_timeout=60).__aenter__()
+    await publisher.publish(make_event(0), subject)
+    await nc.close()
+    with pytest.raises(DeliveryError):
+        await publisher.publish(make_event(1), subject)
+    with pytest.raises(PublishError) as info:
+        await publisher.__aexit__(None, None, None)
+    assert [failure.event.get_id() for failure in info.value.failures] == ["event 0"]
+    with pytest.raises(DeliveryError):
+        await Publisher(nc.jetstream()).__aenter__()
+
+
+async def test_events_are_published_in_the_block_only(js, subject, stream, make_event):
+    publisher = Publisher(js)
+    with pytest.raises(DeliveryError):
+        await publisher.publish(make_event(), subject)
+    async with publisher:
+        await publisher.publish(make_event(), subject)
+    with pytest.raises(DeliveryError):
+        await publisher.publish(make_event(2), subject)
+    assert await ids(js, stream) == ["event 1"]
+
+
+# --- What gets lost --------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_sent_again_until_it_is_acknowledged(js, subject, listener, make_event):
+    async with Publisher(js, ack_timeout=0.05) as publisher:
+        await publisher.publish(make_event(), subject)
+        await listener.until(3)
+        await listener.acknowledge(0)
+    assert publisher.acknowledged == 1
+    assert len({(message.data, json.dumps(message.headers)) for message in listener.messages}) == 1
+
+
+@pytest.mark.parametrize(
+    ("dedup", "headers"),
+    [(None, None), (ce_js.bare_id, {"Nats-Expected-Last-Subject-Sequence": "0"})],
+    ids=["no id", "expectation"],
+)
+async def test_what_the_server_could_not_tell_from_a_copy_is_sent_once(
+    js, subject, listener, make_event, dedup, headers
+):
+    with pytest.raises(PublishError) as info:
+        async with Publisher(js, ack_timeout=0.05, dedup=dedup) as publisher:
+            await publisher.publish(make_event(), subject, headers=headers)
+    assert info.value.code == "timeout"
+    assert len(listener.messages) == 1
+
+
+async def test_the_copy_of_a_message_with_expectations(nc, js, subject, stream):
+    """From 2.12 on the server refuses it, although the message is stored; before, it was a duplicate."""
+    headers = {"Nats-Msg-Id": "1", "Nats-Expected-Last-Sequence": "0"}
+    await js.publish(subject, b"", headers=headers)
+    version = nc.connected_server_version
+    if (version.major, version.minor) < (2, 12):
+        assert (await js.publish(subject, b"", headers=headers)).duplicate
+        return
+    with pytest.raises(APIError) as info:
+        await js.publish(subject, b"", headers=headers)
+    assert info.value.err_code == 10071
+
+
+async def test_sending_again_comes_to_an_end(js, subject, listener, make_event):
+    with pytest.raises(PublishError) as info:
+        async with Publisher(js, ack_timeout=0.05, retry_timeout=0.2) as publisher:
+            await publisher.publish(make_event(), subject)
+    assert info.value.code == "timeout"
+    assert len(listener.messages) > 1
+
+
+@asynccontextmanager
+async def connection(server, **options):
+    async def ignore(error): ...
+
+    nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=ignore, **options)
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+# nats-py keeps 2 MiB by default while it is not connected; with 0 it refuses what is published then.
+@pytest.mark.parametrize("pending_size", [2 * 2**20, 0])
+async def test_a_killed_server_costs_no_event(make_event, pending_size):
+    """Killed with a window under way, and started again: each event is in the stream exactly once."""
+    count = 3000
+    with NatsServer(jetstream=True) as server:
+        async with connection(server, pending_size=pending_size) as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="S", subjects=["s"])
+            async with Publisher(js, window=200, ack_timeout=0.5) as publisher:
+                for number in range(count):
+                    if number in (1000, 2000):
+                        server.kill()
+                        asyncio.get_running_loop().call_later(0.2, server.restart)
+                    await publisher.publish(make_event(number), "s")
+            assert publisher.acknowledged == count
+            assert sorted(await ids(js, "S")) == sorted(f"event {number}" for number in range(count))

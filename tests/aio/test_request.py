@@ -1,0 +1,177 @@
+import asyncio
+from contextlib import asynccontextmanager
+
+import nats
+import nats.errors
+import pytest
+
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
+from ce_nats.aio import DeliveryError, request, respond, subscribe
+from ce_nats.testing import NatsServer
+from ce_nats.tracing import TraceContext
+
+TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01", "rojo=1")
+HOP = TraceContext("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01", "congo=2")
+
+
+@asynccontextmanager
+async def responder(nc, subject, answer):
+    """Somebody who calls ``answer(received)`` for each request; its failure comes out at the end of the block."""
+
+    async def work(requests):
+        async for received in requests:
+            await answer(received)
+
+    async with await subscribe(nc, subject) as requests:
+        task = asyncio.create_task(work(requests))
+        yield
+    await task
+
+
+@pytest.fixture
+def ask(nc, subject, make_event):
+    """Send a request, and give the reply."""
+
+    async def ask(answer, event=None, **options):
+        async with responder(nc, subject, answer):
+            return await request(nc, event or make_event(1, "?"), subject, **options)
+
+    return ask
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+@pytest.mark.parametrize("reply_mode", ContentMode)
+async def test_events_on_both_sides(ask, make_event, mode, reply_mode):
+    async def answer(received):
+        assert received.event.get_data() == "?"
+        await respond(received, make_event(2, {"a": 1}), mode=reply_mode)
+
+    received = await ask(answer, mode=mode)
+    assert (received.event.get_id(), received.event.get_data()) == ("event 2", {"a": 1})
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_reply_has_nothing_of_the_request(ask, make_event, follow):
+    """But what the Correlation extension carries on, where that is wanted."""
+
+    async def answer(received):
+        assert received.message.headers["X-Token"] == "1"
+        await respond(received, make_event(2), follow=follow)
+
+    asked = make_event(1, "?", secret="mine", datacontenttype="text/plain", correlationid="c")
+    reply = await ask(answer, asked, headers={"X-Token": "1", "Nats-Msg-Id": "2"})
+    own = {"ce-specversion": "1.0", "ce-id": "event%202", "ce-source": "/tests", "ce-type": "com.example.test"}
+    extensions = {"ce-causationid": "event%201", "ce-correlationid": "c"} if follow else {}
+    assert (reply.message.headers, reply.message.data) == ({**own, **extensions}, b"")
+
+
+async def test_nats_py_sends_the_request_s_headers_back(nc, subject, make_event):
+    """Why there is a respond() here: a reply made with nats-py's own looks like the request."""
+
+    async def answer(message):
+        await message.respond(b'"the answer"')
+
+    await nc.subscribe(subject, cb=answer)
+    reply = await request(nc, make_event(1, "?"), subject)
+    assert (reply.event.get_id(), reply.message.data) == ("event 1", b'"the answer"')
+
+
+async def test_the_request_s_trace_goes_on(ask, make_event):
+    """The event keeps the trace that it began with; the headers have the hop."""
+
+    async def answer(received):
+        assert received.message.headers["traceparent"] == HOP.traceparent
+        assert received.event.get_extension("traceparent") == TRACE.traceparent
+        await respond(received, make_event(2))
+
+    reply = await ask(answer, make_event(1, **TRACE.fields()), trace=HOP)
+    assert reply.event.get_extension("traceparent") == TRACE.traceparent
+    assert reply.event.get_extension("tracestate") == "rojo=1"
+    assert reply.message.headers["traceparent"] == HOP.traceparent
+
+
+async def test_what_the_reply_has_of_its_own_stays(ask, make_event):
+    own = {"traceparent": HOP.traceparent, "causationid": "x", "correlationid": "y"}
+
+    async def answer(received):
+        await respond(received, make_event(2, **own))
+
+    reply = await ask(answer, make_event(1, **TRACE.fields(), correlationid="z"))
+    attributes = reply.event.get_attributes()
+    assert {name: attributes[name] for name in own} == own
+    assert "tracestate" not in attributes
+
+
+async def test_a_message_of_nats_py_is_a_request_too(nc, subject, make_event):
+    async def answer(message):
+        await respond(message, make_event(2))
+
+    await nc.subscribe(subject, cb=answer)
+    event = (await request(nc, make_event(1), subject)).event
+    assert event.get_extension("causationid") == "event 1"
+    # What asked need not be an event.
+    assert "causationid" not in from_nats_message(await nc.request(subject, b"no event")).get_attributes()
+
+
+async def test_a_reply_that_is_no_event_is_seen_as_such(nc, subject, make_event):
+    async def answer(message):
+        await nc.publish(message.reply, b"what?")
+
+    await nc.subscribe(subject, cb=answer)
+    reply = await request(nc, make_event(), subject)
+    assert (reply.error.code, reply.message.data) == ("not-a-cloudevent", b"what?")
+
+
+async def test_a_status_is_no_reply(nc, subject, make_event, send_raw):
+    async def answer(message):
+        send_raw(message.reply, b"Status: 408\r\n")
+
+    await nc.subscribe(subject, cb=answer)
+    with pytest.raises(DeliveryError) as info:
+        await request(nc, make_event(), subject)
+    assert info.value.code == "delivery-failed"
+
+
+async def test_nobody_listens(nc, subject, make_event):
+    with pytest.raises(DeliveryError) as info:
+        await request(nc, make_event(), SubjectTemplate(subject + ".{type:tokens}"))
+    assert info.value.code == "no-responders"
+    assert str(info.value).startswith(f"no-responders: {subject}.com.example.test: ")
+    assert isinstance(info.value.__cause__, nats.errors.NoRespondersError)
+
+
+async def test_nobody_answers(nc, subject, make_event):
+    await nc.subscribe(subject)
+    with pytest.raises(DeliveryError) as info:
+        await request(nc, make_event(), subject, timeout=0.05)
+    assert info.value.code == "timeout"
+
+
+async def test_a_message_that_asks_for_nothing(nc, js, subject, stream, make_event):
+    """JetStream delivers messages with a reply subject for acknowledgements: a reply there would be taken for one."""
+    plain = await nc.subscribe(subject)
+    consumer = await js.subscribe(subject, stream=stream, manual_ack=True)
+    await nc.publish(subject, b"{}")
+    for subscription in (plain, consumer):
+        with pytest.raises(EncodeError) as info:
+            await respond(await subscription.next_msg(), make_event())
+        assert info.value.code == "invalid-subject"
+
+
+async def test_without_headers(make_event):
+    """Requests and replies as JSON; nobody says there that nobody listens."""
+
+    async def answer(received):
+        await respond(received, make_event(2), headerless=True)
+
+    with NatsServer(config="no_header_support: true") as server:
+        nc = await nats.connect(server.url)
+        async with responder(nc, "s", answer):
+            reply = await request(nc, make_event(1, correlationid="c"), "s", headerless=True, trace=TRACE)
+        assert reply.message.headers is None
+        attributes = reply.event.get_attributes()
+        assert (attributes["correlationid"], attributes["traceparent"]) == ("c", TRACE.traceparent)
+        with pytest.raises(EncodeError) as info:
+            await request(nc, make_event(), "s")
+        assert info.value.code == "headers-not-supported"
+        await nc.close()
