@@ -4,6 +4,9 @@ Many messages into JetStream, with a bounded number of acknowledgements outstand
 A message counts as sent when its stream has acknowledged it. What was not acknowledged, because the server went away
 say, is sent again on a new connection; ``Nats-Msg-Id`` keeps the stream from storing it twice within its duplicate
 window.
+
+nats-py's own ``publish_async`` never tells of a refusal (2.16 raises where it should hand over), so acknowledgements
+are received here.
 """
 
 from __future__ import annotations
@@ -15,19 +18,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
-from nats.js.client import JetStreamContext
+from nats.aio.msg import Msg
 
 from ..errors import DeliveryError, ErrorCode
 from ..message import NatsMessage
 from .jetstream import check_jetstream_size
-from .publish import as_nats_headers, check_size, flush
+from .publish import as_nats_headers, check_size, delivery, flush
+from .streams import leave
 
 __all__ = ["BulkPublisher", "Sent"]
 
 _PAUSE_SECONDS: Final = 0.2
+_NO_RESPONDERS: Final = "503"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,9 @@ class BulkPublisher:
 
     Args:
         connect: Connects a client that never was connected; raises DeliveryError.
-        prefix: First tokens of the subjects of JetStream's API.
         acknowledged: False publishes to core NATS: nobody says whether a message was stored, or by whom.
         window: Most acknowledgements outstanding.
-        ack_timeout: Seconds to wait for an acknowledgement.
+        ack_timeout: Seconds without any acknowledgement after which those outstanding are given up.
         retry_timeout: Seconds to try again without any progress.
     """
 
@@ -64,20 +68,17 @@ class BulkPublisher:
         self,
         connect: Callable[[Client], Awaitable[None]],
         *,
-        prefix: str = "$JS.API",
         acknowledged: bool = True,
         window: int = 500,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
     ) -> None:
         self._connect = connect
-        self._prefix = prefix
         self._acknowledged = acknowledged
         self._window = window
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
-        self._client: Client | None = None
-        self._js: JetStreamContext | None = None
+        self._client: _AskingClient | None = None
         self._was_acknowledged = False
 
     async def __aenter__(self) -> BulkPublisher:
@@ -92,6 +93,7 @@ class BulkPublisher:
 
         Raises:
             EncodeError: ``payload-too-large`` or ``headers-too-large``; nothing of the window it is in was sent.
+                ``invalid-header-name``, which nats-py notices when it is the message's turn.
             DeliveryError: ``delivery-failed``: a stream refused a message, none listens on its subject, or nothing was
                 acknowledged for ``retry_timeout`` seconds.
         """
@@ -104,13 +106,14 @@ class BulkPublisher:
         total, duplicates = len(messages), 0
         give_up = time.monotonic() + self._retry_timeout
         while messages:
-            js = await self._connected(give_up)
+            client = await self._connected(give_up)
             for message in messages:
-                self._check(message, js._nc.max_payload)
+                self._check(message, client.max_payload)
             if not self._acknowledged:
-                await self._send_plainly(js._nc, messages)
+                await self._send_plainly(client, messages)
                 break
-            outstanding, found, reason = await self._send(js, messages)
+            answers, reason = await client.ask(messages, self._ack_timeout)
+            found, outstanding, reason = self._read(messages, answers, reason)
             duplicates += found
             if len(outstanding) < len(messages):
                 give_up = time.monotonic() + self._retry_timeout
@@ -127,50 +130,35 @@ class BulkPublisher:
         if self._acknowledged:
             check_jetstream_size(message)
 
-    async def _send(self, js: JetStreamContext, messages: list[NatsMessage]) -> tuple[list[NatsMessage], int, str]:
-        """Messages that were not acknowledged, the number of duplicates among the others, and why not."""
-        futures: list[asyncio.Future[Any]] = []
-        reason = "no acknowledgement came in time"
-        try:
-            for message in messages:
-                headers = as_nats_headers(message.headers)
-                futures.append(await js.publish_async(message.subject, message.data, headers=headers))
-        except (nats.errors.Error, OSError) as error:
-            reason = str(error) or type(error).__name__
-        if futures:
-            await asyncio.wait(futures, timeout=self._ack_timeout)
-        outstanding = messages[len(futures) :]
-        duplicates = 0
-        for message, future in zip(messages, futures):
-            if not future.done():
-                future.cancel()
+    def _read(
+        self, messages: Sequence[NatsMessage], answers: Sequence[Msg | None], reason: str
+    ) -> tuple[int, list[NatsMessage], str]:
+        """The number of duplicates, messages that have to be sent again, and why."""
+        outstanding, duplicates = [], 0
+        for message, answer in zip(messages, answers):
+            if answer is None:
                 outstanding.append(message)
-            elif (refusal := future.exception()) is None:
-                duplicates += bool(future.result().duplicate)
-                self._was_acknowledged = True
-            elif self._may_pass(refusal):
+            elif answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+                # A server that has just come back has no stream for a while; one that never had one will have none.
+                if not self._was_acknowledged:
+                    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{message.subject}: no stream listens")
                 outstanding.append(message)
-                reason = "no stream listens"
+                reason = "no stream listens any more"
             else:
-                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{message.subject}: {refusal}") from refusal
-        return outstanding, duplicates, reason
-
-    def _may_pass(self, error: BaseException) -> bool:
-        """A server that has just come back has no stream for a while; one that never had one will not have it later."""
-        return self._was_acknowledged and isinstance(error, nats.js.errors.NoStreamResponseError)
+                duplicates += _is_duplicate(message.subject, answer)
+                self._was_acknowledged = True
+        return duplicates, outstanding, reason
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
-        try:
+        with delivery("core NATS"):
             for message in messages:
                 await client.publish(message.subject, message.data, headers=as_nats_headers(message.headers))
-        except nats.errors.Error as error:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"core NATS: {error}") from error
         await flush(client)
 
-    async def _connected(self, give_up: float) -> JetStreamContext:
-        while self._js is None or self._client is None or not self._client.is_connected:
+    async def _connected(self, give_up: float) -> _AskingClient:
+        while self._client is None or not self._client.is_connected:
             await self._disconnect()
-            client = Client()
+            client = _AskingClient()
             try:
                 await self._connect(client)
             except DeliveryError:
@@ -179,11 +167,112 @@ class BulkPublisher:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self._client = client
-            self._js = client.jetstream(prefix=self._prefix, publish_async_max_pending=self._window)
-        return self._js
+        return self._client
 
     async def _disconnect(self) -> None:
         if self._client is not None:
-            with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-                await self._client.close()
-        self._client = self._js = None
+            await leave(self._client)
+        self._client = None
+
+
+class _AskingClient(Client):
+    """nats-py's client, with the answers to what it publishes; it does not reconnect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ack_inbox = ""
+        self._asked = 0
+        self._answers: list[Msg | None] = []
+        self._missing = 0
+        self._is_over = asyncio.Event()
+
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """As nats-py does; but a lost connection is closed at once, and whoever waits for answers learns of it."""
+
+        async def closed() -> None:
+            self._is_over.set()
+
+        await super().connect(*args, **{**options, "allow_reconnect": False, "closed_cb": closed})
+
+    async def ask(self, messages: Sequence[NatsMessage], silence: float) -> tuple[list[Msg | None], str]:
+        """
+        Publish messages, and wait for an answer to each.
+
+        Args:
+            messages: What to publish, all at once.
+            silence: Seconds without any answer after which the rest is given up.
+
+        Returns:
+            For each message its answer, or None where there is none, and the reason for that.
+
+        Raises:
+            EncodeError: ``invalid-header-name``.
+        """
+        self._asked += len(self._answers)
+        self._answers, self._missing = [None] * len(messages), len(messages)
+        self._is_over.clear()
+        with suppress(nats.errors.ConnectionClosedError):
+            await self._publish_all(messages)
+        seen = -1
+        while not (self._is_over.is_set() or self.is_closed):
+            if seen == self._missing:
+                return self._answers, f"no acknowledgement came in {silence} seconds"
+            seen = self._missing
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_over.wait(), silence)
+        return self._answers, f"the connection was lost: {self.last_error}"
+
+    async def _publish_all(self, messages: Sequence[NatsMessage]) -> None:
+        if not self._ack_inbox:
+            self._ack_inbox = self.new_inbox()
+            await self.subscribe(f"{self._ack_inbox}.*", cb=self._take)
+        for number, message in enumerate(messages, self._asked):
+            reply, headers = f"{self._ack_inbox}.{number}", as_nats_headers(message.headers)
+            try:
+                await self.publish(message.subject, message.data, reply, headers=headers)
+            except nats.errors.ConnectionClosedError:
+                raise
+            except nats.errors.Error:
+                with delivery(message.subject):
+                    raise
+
+    async def _take(self, answer: Msg) -> None:
+        index = int(answer.subject.rpartition(".")[2]) - self._asked
+        if 0 <= index < len(self._answers) and self._answers[index] is None:
+            self._answers[index] = answer
+            self._missing -= 1
+            if not self._missing:
+                self._is_over.set()
+
+
+class _Error(msgspec.Struct):
+    description: str = ""
+    err_code: int = 0
+
+
+class _Ack(msgspec.Struct):
+    """What a stream says to a message; without a name it was no stream."""
+
+    stream: str = ""
+    duplicate: bool = False
+    error: _Error | None = None
+
+
+def _is_duplicate(subject: str, answer: Msg) -> bool:
+    """
+    Whether the stream had the message already.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: the stream refused it, or it was no stream that answered.
+    """
+    try:
+        ack = msgspec.json.decode(answer.data, type=_Ack)
+    except msgspec.MsgspecError:
+        ack = _Ack()
+    if ack.error is not None:
+        reason = f"{ack.error.description} ({ack.error.err_code})"
+    elif not ack.stream:
+        reason = "what answered is no stream"
+    else:
+        return ack.duplicate
+    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {reason}")

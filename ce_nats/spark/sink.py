@@ -116,7 +116,6 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
     connection = target.connection
     publisher = BulkPublisher(
         connection.connect,
-        prefix=connection.api_prefix,
         acknowledged=target.acknowledged,
         window=target.window,
         ack_timeout=connection.request_timeout,
