@@ -5,7 +5,8 @@ A producer publishes the mix of messages.py into a stream in files. A job in a p
 the stream into Parquet, exploded into events, and into a second stream. At random moments the whole job, that is
 Python, the JVM and all workers, gets SIGKILL and is started again from its checkpoints; at other random moments the
 server does. In the end every sequence of the stream has to be in Parquet exactly once, with the event that was sent,
-and every event exactly once in the second stream. Random numbers are seeded; the times of things that run are not.
+and every event exactly once in the second stream; the job's password must be in no file that it wrote, and nothing of
+it on the server. Random numbers are seeded; the times of things that run are not.
 
 ``python -m benchmarks.kill [--kills N] [--seed N]``
 """
@@ -23,13 +24,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import uuid4
 
-import nats
+from nats.aio.client import Client
 from pyspark.sql import SparkSession
 
 from ce_nats import DecodeError, Headers, NatsMessage, dedup_id, from_nats_message
@@ -41,7 +44,7 @@ from ce_nats.spark.schema import ATTRIBUTES
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import decode_header_block
 
-from .kill_job import COPY, EVENTS
+from .kill_job import COPY, EVENTS, PASSWORD
 from .messages import Pairs, messages
 
 MSG_ID = "Nats-Msg-Id"
@@ -60,8 +63,8 @@ class Outcome:
     What a run left behind.
 
     Attributes:
-        url: The server's.
-        rows: Directory with the Parquet files.
+        connection: How to connect to the server.
+        directory: Checkpoints, logs, and the Parquet files in ``rows``.
         sent: Headers and payload of the messages, by the number in their subject.
         kills: How often the job was killed.
         open_batches: At how many of the kills a batch was planned and not committed.
@@ -69,8 +72,8 @@ class Outcome:
         unlucky_starts: How often the job ended by itself because the server was down when it began.
     """
 
-    url: str
-    rows: Path
+    connection: Connection
+    directory: Path
     sent: list[tuple[Pairs, bytes]] = field(default_factory=list)
     kills: int = 0
     open_batches: int = 0
@@ -84,13 +87,20 @@ class Outcome:
 class Job:
     """The job's process and everything that it started."""
 
-    def __init__(self, url: str, directory: Path, *, drain: bool = False) -> None:
-        self._log = directory / "job.log"
-        command = [sys.executable, "-m", "benchmarks.kill_job", "--url", url, "--directory", str(directory)]
+    def __init__(self, outcome: Outcome, *, drain: bool = False) -> None:
+        connection, directory = outcome.connection, outcome.directory
+        self._log = directory / f"job-{len(list(directory.glob('job-*')))}.log"
+        command = [sys.executable, "-m", "benchmarks.kill_job", "--url", connection.servers[0]]
+        command += ["--directory", str(directory), *["--drain"] * drain]
         with self._log.open("wb") as log:
             # A session of its own: Spark's Python workers leave their parent's process group, not its session.
             self._process = subprocess.Popen(
-                command + ["--drain"] * drain, cwd=_ROOT, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=_ROOT,
+                env={**os.environ, PASSWORD: connection.password or ""},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     @property
@@ -187,9 +197,8 @@ class Producer(Beside):
         asyncio.run(self._publish())
 
     async def _publish(self) -> None:
-        async with BulkPublisher(
-            Connection((self._outcome.url,)).connect, ack_timeout=2.0, retry_timeout=60.0
-        ) as publisher:
+        connect = self._outcome.connection.connect
+        async with BulkPublisher(connect, ack_timeout=2.0, retry_timeout=60.0) as publisher:
             while not self.stopping.is_set():
                 group = list(islice(self._messages, self._random.randrange(1, 40)))
                 number = len(self._outcome.sent)
@@ -200,7 +209,7 @@ class Producer(Beside):
                     ]
                 )
                 self._outcome.sent += group
-                await asyncio.sleep(self._random.uniform(0, 0.08))
+                await asyncio.sleep(self._random.uniform(0, 0.2))
 
 
 class PowerCuts(Beside):
@@ -223,12 +232,21 @@ class PowerCuts(Beside):
 # --- The run ---------------------------------------------------------------------------------------------------------
 
 
-def run(server: NatsServer, directory: Path, *, kills: int, seed: int) -> Outcome:
+@contextmanager
+def guarded_server() -> Iterator[tuple[NatsServer, str]]:
+    """A server with JetStream that knows one user, "job", and the password."""
+    password = f"S3cr3t{uuid4().hex}"
+    with NatsServer(jetstream=True, config=f"authorization {{ user: job, password: {password} }}") as server:
+        yield server, password
+
+
+def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed: int) -> Outcome:
     """
     Kill a job so many times, and let it come to its end then.
 
     Args:
-        server: With JetStream, and nothing in it.
+        server: With JetStream, and nothing in it: see :func:`guarded_server`.
+        password: Of the user "job" of the server.
         directory: For checkpoints, Parquet and logs.
         kills: How often the job is killed.
         seed: For the messages, and for how long to wait before anything is killed.
@@ -236,14 +254,14 @@ def run(server: NatsServer, directory: Path, *, kills: int, seed: int) -> Outcom
     Raises:
         RuntimeError: The job ended by itself, not for want of a server; or it makes no progress.
     """
-    outcome = Outcome(server.url, directory / "rows")
-    asyncio.run(_make_streams(server.url))
+    outcome = Outcome(Connection((server.url,), user="job", password=password), directory)
+    asyncio.run(_make_streams(outcome.connection))
     random = Random(seed)
     with Producer(outcome, seed), PowerCuts(outcome, server, seed):
         while outcome.kills < kills:
             is_early = outcome.kills % _EARLY == _EARLY - 1
-            _live_and_die(outcome, directory, random, is_early=is_early)
-    last = Job(server.url, directory, drain=True)
+            _live_and_die(outcome, random, is_early=is_early)
+    last = Job(outcome, drain=True)
     try:
         last.wait()
     finally:
@@ -251,10 +269,11 @@ def run(server: NatsServer, directory: Path, *, kills: int, seed: int) -> Outcom
     return outcome
 
 
-def _live_and_die(outcome: Outcome, directory: Path, random: Random, *, is_early: bool) -> None:
+def _live_and_die(outcome: Outcome, random: Random, *, is_early: bool) -> None:
     """One life of the job."""
+    directory = outcome.directory
     before = _batches(directory, "offsets")
-    job = Job(outcome.url, directory)
+    job = Job(outcome)
     try:
         if not is_early:
             # Both queries have begun with a batch that is new.
@@ -293,8 +312,9 @@ def _all_newer(now: dict[str, int], before: dict[str, int]) -> bool:
     return all(now[name] > before[name] for name in now)
 
 
-async def _make_streams(url: str) -> None:
-    nc = await nats.connect(url)
+async def _make_streams(connection: Connection) -> None:
+    nc = Client()
+    await connection.connect(nc)
     for name in ("IN", "OUT"):
         subjects = [f"{name.lower()}.*"]
         await nc.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=_DUPLICATE_WINDOW)
@@ -306,17 +326,32 @@ async def _make_streams(url: str) -> None:
 
 def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
     """What is wrong with the result of a run, in words; nothing where all is as it has to be."""
-    stored = asyncio.run(_stored(outcome.url, "IN"))
+    stored = asyncio.run(_stored(outcome.connection, "IN"))
     found = [] if len(stored) == len(outcome.sent) else [f"{len(outcome.sent)} were sent, {len(stored)} are in IN"]
-    rows = spark.read.parquet(str(outcome.rows)).toArrow().to_pylist()
+    rows = spark.read.parquet(str(outcome.directory / "rows")).toArrow().to_pylist()
     found += _exactly_once("sequences in Parquet", [row["sequence"] for row in rows], range(1, len(outcome.sent) + 1))
     found += _exactly_once("messages in Parquet", [_number(row["subject"]) for row in rows], range(len(outcome.sent)))
     found += [f"Parquet: {text}" for row in rows for text in _differences(row, outcome.sent[_number(row["subject"])])]
-    return found + list(_faults_of_copy(outcome))
+    found += _faults_of_copy(outcome)
+    found += asyncio.run(_left_on_server(outcome.connection))
+    secret = (outcome.connection.password or "").encode()
+    paths = (path for path in outcome.directory.rglob("*") if path.is_file())
+    return found + [f"the password is in {path}" for path in paths if secret in path.read_bytes()]
+
+
+async def _left_on_server(connection: Connection) -> list[str]:
+    """Consumers but those that readers left behind when they were killed, and that the server will forget."""
+    nc = Client()
+    await connection.connect(nc)
+    consumers = await nc.jetstream().consumers_info("IN")
+    await nc.close()
+    return [
+        f"consumer {it.name} stays" for it in consumers if it.config.durable_name or not it.config.inactive_threshold
+    ]
 
 
 def _faults_of_copy(outcome: Outcome) -> Iterator[str]:
-    copied = asyncio.run(_stored(outcome.url, "OUT"))
+    copied = asyncio.run(_stored(outcome.connection, "OUT"))
     numbers = [_number(subject) for subject, _, _ in copied]
     ids = [_dedup_id(*message) for message in outcome.sent]
     # What is no event has nothing that would tell it from another, so that it may be there twice.
@@ -374,13 +409,14 @@ def _number(subject: str) -> int:
     return int(subject.rpartition(".")[2])
 
 
-async def _stored(url: str, stream: str) -> list[tuple[str, Pairs, bytes]]:
+async def _stored(connection: Connection, stream: str) -> list[tuple[str, Pairs, bytes]]:
     """Subject, headers and payload of all messages of a stream."""
-    nc = await nats.connect(url)
+    nc = Client()
+    await connection.connect(nc)
     last = (await nc.jetstream().stream_info(stream)).state.last_seq
     await nc.close()
     found = []
-    async for batch in read_range(Connection((url,)).connect, StreamRange(stream, 1, last)):
+    async for batch in read_range(connection.connect, StreamRange(stream, 1, last)):
         for subject, _, data, block in batch.messages:
             pairs = decode_header_block(block).headers.items() if block else []
             found.append((subject.decode(), list(pairs), data))
@@ -394,8 +430,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory, NatsServer(jetstream=True) as server:
-        outcome = run(server, Path(directory), kills=arguments.kills, seed=arguments.seed)
+    with tempfile.TemporaryDirectory() as directory, guarded_server() as (server, password):
+        outcome = run(server, password, Path(directory), kills=arguments.kills, seed=arguments.seed)
         seconds = time.monotonic() - started
         print(
             f"{outcome.kills} kills of the job ({outcome.open_batches} inside of a batch), {outcome.server_kills} of "

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
 
 from ce_nats.spark import explode_cloudevents
 from ce_nats.spark.source import register
@@ -21,6 +20,8 @@ from ce_nats.spark.source import register
 # A query each, with its checkpoint.
 EVENTS = "events"
 COPY = "copy"
+# Environment variable with the password of the user "job".
+PASSWORD = "CE_NATS_KILL_PASSWORD"
 # Server, worker and driver have to go away in the middle of something, so batches are many.
 _PER_BATCH = 1_000
 
@@ -33,22 +34,39 @@ def main() -> None:
     arguments = parser.parse_args()
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.memory", "1g").config("spark.log.level", "WARN")
-    spark = builder.getOrCreate()
+    spark = session(arguments.directory)
     register(spark)
-    source = spark.readStream.format("nats").option("url", arguments.url).option("stream", "IN")
-    source = source.option("startingOffsets", "earliest").option("partitions", 2)
-    rows = source.option("maxMessagesPerTrigger", _PER_BATCH).load()
-    queries = [
-        start(copies(rows), COPY, arguments, format="nats", url=arguments.url, maxPending="100"),
-        start(explode_cloudevents(rows), EVENTS, arguments, format="parquet", path=str(arguments.directory / "rows")),
-    ]
+    server = {"url": arguments.url, "user": "job", "password": os.environ[PASSWORD]}
+    source = spark.readStream.format("nats").options(**server, stream="IN", startingOffsets="earliest", partitions=2)
+    rows = (source if arguments.drain else source.option("maxMessagesPerTrigger", _PER_BATCH)).load()
+    copy = copies(rows).writeStream.format("nats").options(**server, maxPending=100)
+    events = explode_cloudevents(rows).writeStream.format("parquet").option("path", str(arguments.directory / "rows"))
+    queries = []
+    for name, writer in ((COPY, copy), (EVENTS, events)):
+        writer = writer.option("checkpointLocation", str(arguments.directory / name))
+        queries.append((writer.trigger(availableNow=True) if arguments.drain else writer).start())
     if arguments.drain:
         for query in queries:
             query.awaitTermination()
     else:
         spark.streams.awaitAnyTermination()
+
+
+def session(directory: Path) -> SparkSession:
+    events = directory / "spark-events"
+    events.mkdir(exist_ok=True)
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "WARN",
+        "spark.driver.memory": "1g",
+        # It does not live long enough for the better compiler to pay.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Plans and settings, as Spark keeps them for its history: nothing secret may be there.
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    return SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
 
 
 def copies(rows: DataFrame) -> DataFrame:
@@ -58,12 +76,6 @@ def copies(rows: DataFrame) -> DataFrame:
         F.filter("headers", lambda header: header["key"] != "Nats-Msg-Id").alias("headers"),
         "data",
     )
-
-
-def start(rows: DataFrame, name: str, arguments: argparse.Namespace, **options: str) -> StreamingQuery:
-    writer = rows.writeStream.options(**{key: value for key, value in options.items() if key != "format"})
-    writer = writer.format(options["format"]).option("checkpointLocation", str(arguments.directory / name))
-    return (writer.trigger(availableNow=True) if arguments.drain else writer).start()
 
 
 if __name__ == "__main__":

@@ -634,6 +634,18 @@ def test_secrets_show_nowhere(session, capfd):
     assert secret not in "".join(said)
 
 
+def test_ten_thousand_subjects(broker, session, table):
+    """Planned and read whole, by a list of subjects, and by a pattern with few of them."""
+    stream = broker.add()
+    broker.fill(stream, 10_000, subject="a.{}")
+    assert table(stream, partitions=2).agg(fn.count_distinct("subject")).first()[0] == 10_000
+    wanted = [f"{stream}.a.{number}" for number in range(0, 10_000, 25)]
+    assert table(stream).where(fn.col("subject").isin(wanted)).count() == 400
+    assert table(stream, subjects=f"{stream}.a.9999").select("sequence").collect()[0].sequence == 10_000
+    many = ",".join(f"{stream}.a.{number}" for number in range(0, 10_000, 10))
+    assert sequences(reader(broker, stream, subjects=many)) == list(range(1, 10_001, 10))
+
+
 # --- Streaming: the reader alone -------------------------------------------------------------------------------------
 
 
@@ -940,6 +952,13 @@ def test_available_now_equals_the_table(broker, run_query, table):
     (last,) = progress[-1]["sources"]
     assert last["endOffset"] == last["latestOffset"]
     assert {name: part["sequence"] for name, part in last["endOffset"].items()} == {one: 200, other: 100}
+    # How far behind the query was, from batch to batch.
+    (sources,) = zip(*(item["sources"] for item in progress if item["numInputRows"]))
+    behind = [
+        sum(part["sequence"] - source["endOffset"][name]["sequence"] for name, part in source["latestOffset"].items())
+        for source in sources
+    ]
+    assert behind == [240, 180, 120, 60, 0]
 
 
 def test_a_restart_goes_on_exactly(broker, run_query):
