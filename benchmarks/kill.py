@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -70,6 +70,7 @@ class Outcome:
         open_batches: At how many of the kills a batch was planned and not committed.
         server_kills: How often the server was killed.
         unlucky_starts: How often the job ended by itself because the server was down when it began.
+        broken: Set when the producer or the power cuts have failed.
     """
 
     connection: Connection
@@ -79,6 +80,7 @@ class Outcome:
     open_batches: int = 0
     server_kills: int = 0
     unlucky_starts: int = 0
+    broken: threading.Event = field(default_factory=threading.Event)
 
 
 # --- What is killed --------------------------------------------------------------------------------------------------
@@ -159,7 +161,8 @@ def _members(session: int) -> list[int]:
 class Beside:
     """A thread that works in steps until it is told to stop; its error is raised then."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
         self.stopping = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
@@ -182,14 +185,14 @@ class Beside:
             self.work()
         except BaseException as error:
             self._error = error
+            self.outcome.broken.set()
 
 
 class Producer(Beside):
     """Publishes messages in small groups; a message that was not acknowledged is sent again."""
 
     def __init__(self, outcome: Outcome, seed: int) -> None:
-        super().__init__()
-        self._outcome = outcome
+        super().__init__(outcome)
         self._random = Random(seed)
         self._messages = messages(10**9, seed)
 
@@ -197,18 +200,18 @@ class Producer(Beside):
         asyncio.run(self._publish())
 
     async def _publish(self) -> None:
-        connect = self._outcome.connection.connect
+        connect = self.outcome.connection.connect
         async with BulkPublisher(connect, ack_timeout=2.0, retry_timeout=60.0) as publisher:
             while not self.stopping.is_set():
                 group = list(islice(self._messages, self._random.randrange(1, 40)))
-                number = len(self._outcome.sent)
+                number = len(self.outcome.sent)
                 await publisher.publish(
                     [
                         NatsMessage(f"in.{number + offset}", data, Headers(pairs))
                         for offset, (pairs, data) in enumerate(group)
                     ]
                 )
-                self._outcome.sent += group
+                self.outcome.sent += group
                 await asyncio.sleep(self._random.uniform(0, 0.2))
 
 
@@ -216,15 +219,14 @@ class PowerCuts(Beside):
     """Kills the server, and starts it again a moment later."""
 
     def __init__(self, outcome: Outcome, server: NatsServer, seed: int) -> None:
-        super().__init__()
-        self._outcome = outcome
+        super().__init__(outcome)
         self._server = server
         self._random = Random(seed)
 
     def work(self) -> None:
         while not self.stopping.wait(self._random.uniform(2, 8)):
             self._server.kill()
-            self._outcome.server_kills += 1
+            self.outcome.server_kills += 1
             self.stopping.wait(self._random.uniform(0, 0.8))
             self._server.restart()
 
@@ -236,7 +238,8 @@ class PowerCuts(Beside):
 def guarded_server() -> Iterator[tuple[NatsServer, str]]:
     """A server with JetStream that knows one user, "job", and the password."""
     password = f"S3cr3t{uuid4().hex}"
-    with NatsServer(jetstream=True, config=f"authorization {{ user: job, password: {password} }}") as server:
+    config = f"authorization {{ user: job, password: {password} }}"
+    with NatsServer(jetstream=True, config=config, timeout=60) as server:
         yield server, password
 
 
@@ -277,9 +280,9 @@ def _live_and_die(outcome: Outcome, random: Random, *, is_early: bool) -> None:
     try:
         if not is_early:
             # Both queries have begun with a batch that is new.
-            _wait(lambda: not job.is_running or _all_newer(_batches(directory, "offsets"), before), job)
+            _wait(outcome, job, lambda: _all_newer(_batches(directory, "offsets"), before))
         patience = time.monotonic() + random.uniform(0, 12 if is_early else 4)
-        _wait(lambda: not job.is_running or time.monotonic() >= patience, job)
+        _wait(outcome, job, lambda: time.monotonic() >= patience)
         if job.is_running:
             outcome.kills += 1
             job.kill()
@@ -292,10 +295,11 @@ def _live_and_die(outcome: Outcome, random: Random, *, is_early: bool) -> None:
         job.kill()
 
 
-def _wait(condition: Any, job: Job) -> None:
+def _wait(outcome: Outcome, job: Job, condition: Callable[[], bool]) -> None:
+    """Wait for something to happen, or for the end of the job."""
     end = time.monotonic() + _SECONDS
-    while not condition():
-        if time.monotonic() > end:
+    while job.is_running and not condition():
+        if outcome.broken.is_set() or time.monotonic() > end:
             raise RuntimeError(f"the job makes no progress:\n{job.log[-8000:]}")
         time.sleep(_POLL_SECONDS)
 
