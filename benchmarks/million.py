@@ -202,6 +202,7 @@ def main() -> None:
                 started = time.perf_counter()
                 known[way]()
                 results[way] = time.perf_counter() - started, watch.most
+            print(f"{DESCRIPTIONS[way]}: {results[way][0]:.1f} s", file=sys.stderr)
         check(spark, Path(name), arguments.messages)
     spark.stop()
     show(results, arguments.messages, markdown=arguments.markdown)
