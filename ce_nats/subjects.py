@@ -70,9 +70,22 @@ def disjoint(patterns: Iterable[str]) -> tuple[str, ...]:
     Raises:
         EncodeError: ``invalid-subject`` for a pattern that is none, and for two of which neither covers the other.
     """
+    given = dict.fromkeys(patterns)
+    for pattern in given:
+        check_pattern(pattern)
+    # There may be thousands of subjects; only patterns have to be compared with one another.
+    wide = _disjoint_wide([pattern for pattern in given if not is_literal(pattern)])
+    return tuple(
+        pattern
+        for pattern in given
+        if pattern in wide or (is_literal(pattern) and not any(covers(known, pattern) for known in wide))
+    )
+
+
+def _disjoint_wide(patterns: Iterable[str]) -> list[str]:
+    """:func:`disjoint` for patterns with wildcards."""
     kept: list[str] = []
     for pattern in patterns:
-        check_pattern(pattern)
         if any(covers(known, pattern) for known in kept):
             continue
         kept = [known for known in kept if not covers(pattern, known)]
@@ -84,4 +97,4 @@ def disjoint(patterns: Iterable[str]) -> tuple[str, ...]:
                     "no consumer takes both",
                 )
         kept.append(pattern)
-    return tuple(kept)
+    return kept

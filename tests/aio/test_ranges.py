@@ -225,6 +225,31 @@ async def test_limits_that_run_over_are_a_loss(connect, way, js, subject, stream
     assert (batch.first, batch.last, len(batch.messages), len(losses)) == (8, 12, 5, 1)
 
 
+async def test_what_was_overwritten_is_not_missed(connect, way, nc, js, subject, stream):
+    """A stream that keeps the last message of each subject, as a key-value bucket does, is all holes."""
+    await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs_per_subject=1)
+    for number in range(3_000):
+        await nc.publish(f"{subject}.{number if number % 30 == 0 else 'busy'}", b"")
+    await flush(nc)
+    await until(lambda state: state.last_seq == 3_000, js, stream)
+    kept = [*range(1, 3_000, 30), 3_000]
+    assert await numbers(connect, stream, 1, 3_000) == kept
+    assert await numbers(connect, stream, 500, 2_000) == [number for number in kept if 500 <= number <= 2_000]
+    assert await numbers(connect, stream, 2, 30) == []
+
+
+async def test_limits_by_age_are_a_loss(connect, js, subject):
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory", max_age=0.5, duplicate_window=0.5)
+    for _ in range(5):
+        await js.publish(subject, b"")
+    await until(lambda state: state.messages == 0, js, name)
+    await js.publish(subject, b"")
+    with pytest.raises(DataLossError, match=r"messages 2 to 5 are gone .* begins at 6"):
+        await numbers(connect, name, 2, 6)
+    await js.delete_stream(name)
+
+
 @pytest.mark.parametrize("subjects", [False, True])
 async def test_a_purge_between_two_batches_is_a_loss(connect, nc, js, subject, stream, subjects):
     """What was read before the purge is not lost, and what stays is read."""

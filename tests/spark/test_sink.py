@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import nats
 import pytest
@@ -145,7 +146,7 @@ def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> N
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (("nowhere.a", [], bytearray()), "nowhere.a: "),
+        (("nowhere.a", [], bytearray()), "nowhere.a: no stream listens"),
         (("out.*", [], bytearray()), "invalid-subject"),
         (("out.a", [("a b", "c")], bytearray()), "invalid-header-name"),
         (("out.a", [("a", "b\r\nc: d")], bytearray()), "invalid-header-value"),
@@ -209,6 +210,47 @@ def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServ
     pour()
     found = [message.headers["ce-id"] for message in stored(server)]
     assert sorted(found, key=int) == [str(number) for number in range(60)]
+
+
+def test_secrets_show_nowhere(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither in plans, nor in errors, nor in what workers print, nor in progress and checkpoint of a query."""
+    secret = "S3cr3t" + uuid4().hex
+    said = []
+    with NatsServer(jetstream=True, config=f"authorization {{ user: alice, password: {secret} }}") as server:
+        url = f"nats://alice:{secret}@127.0.0.1:{server.port}"
+
+        async def make() -> None:
+            nc = await nats.connect(url)
+            await nc.jetstream().add_stream(name="OUT", subjects=["out.>"], storage="memory", duplicate_window=60)
+            await nc.close()
+
+        asyncio.run(make())
+        spark.createDataFrame(rows_of(events(3)), ROW).write.parquet(str(tmp_path / "in"))
+        frame = spark.read.parquet(str(tmp_path / "in"))
+        frame.write.format("nats").mode("append").option("url", url).save()
+        query = (
+            spark.readStream.schema(ROW)
+            .parquet(str(tmp_path / "in"))
+            .writeStream.format("nats")
+            .options(url=f"127.0.0.1:{server.port}", user="alice", password=secret)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        query.explain(extended=True)
+        said += [progress.json for progress in query.recentProgress]
+        for bad in (f"nats://alice:{secret}x@127.0.0.1:{server.port}", f"nats://alice:{secret}@127.0.0.1:1"):
+            with pytest.raises(Exception, match="cannot connect") as info:
+                frame.write.format("nats").mode("append").options(url=bad, retryTimeout="0.2").save()
+            said.append(str(info.value))
+        with pytest.raises(Exception, match="nowhere: no stream listens") as info:
+            frame.select("headers").write.format("nats").mode("append").options(url=url, subject="nowhere").save()
+        said.append(str(info.value))
+    said += [path.read_text("utf-8", "replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    said += capfd.readouterr()
+    assert "numInputRows" in "".join(said)
+    assert secret not in "".join(said)
 
 
 def test_a_server_that_restarts_meanwhile(spark: SparkSession, server: NatsServer) -> None:

@@ -634,6 +634,22 @@ def test_secrets_show_nowhere(session, capfd):
     assert secret not in "".join(said)
 
 
+def test_ten_thousand_subjects(broker):
+    """Planned and read whole, by a list of subjects, and by one of them."""
+    from pyspark.sql.datasource import In
+
+    stream = broker.add()
+    broker.fill(stream, 10_000, subject="a.{}")
+    whole = reader(broker, stream, partitions="2")
+    assert len({row["subject"] for row in rows_of(whole, whole.partitions())}) == 10_000
+    some = reader(broker, stream)
+    list(some.pushFilters([In(("subject",), [f"{stream}.a.{number}" for number in range(0, 10_000, 100)])]))
+    assert {number % 100 for number in sequences(some)} == {1}
+    many = ",".join(f"{stream}.a.{number}" for number in range(0, 10_000, 10))
+    assert sequences(reader(broker, stream, subjects=many)) == list(range(1, 10_001, 10))
+    assert sequences(reader(broker, stream, subjects=f"{stream}.a.9999")) == [10_000]
+
+
 # --- Streaming: the reader alone -------------------------------------------------------------------------------------
 
 
@@ -940,6 +956,13 @@ def test_available_now_equals_the_table(broker, run_query, table):
     (last,) = progress[-1]["sources"]
     assert last["endOffset"] == last["latestOffset"]
     assert {name: part["sequence"] for name, part in last["endOffset"].items()} == {one: 200, other: 100}
+    # How far behind the query was, from batch to batch.
+    (sources,) = zip(*(item["sources"] for item in progress if item["numInputRows"]))
+    behind = [
+        sum(part["sequence"] - source["endOffset"][name]["sequence"] for name, part in source["latestOffset"].items())
+        for source in sources
+    ]
+    assert behind == [240, 180, 120, 60, 0]
 
 
 def test_a_restart_goes_on_exactly(broker, run_query):

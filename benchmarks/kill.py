@@ -1,0 +1,456 @@
+"""
+Exactly once, although everything is killed: a streaming job, again and again, and the nats-server under it.
+
+A producer publishes the mix of messages.py into a stream in files. A job in a process of its own (kill_job.py) reads
+the stream into Parquet, exploded into events, and into a second stream. At random moments the whole job, that is
+Python, the JVM and all workers, gets SIGKILL and is started again from its checkpoints; at other random moments the
+server does. In the end every sequence of the stream has to be in Parquet exactly once, with the event that was sent,
+and every event exactly once in the second stream; the job's password must be in no file that it wrote, and nothing of
+it on the server. Random numbers are seeded; the times of things that run are not.
+
+``python -m benchmarks.kill [--kills N] [--seed N]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+from nats.aio.client import Client
+from pyspark.sql import SparkSession
+
+from ce_nats import DecodeError, Headers, NatsMessage, dedup_id, from_nats_message
+from ce_nats.aio.bulk import BulkPublisher
+from ce_nats.aio.ranges import read_range
+from ce_nats.ranges import StreamRange
+from ce_nats.spark.connection import Connection
+from ce_nats.spark.schema import ATTRIBUTES
+from ce_nats.testing import NatsServer
+from ce_nats.wire.nats import decode_header_block
+
+from .kill_job import COPY, EVENTS, PASSWORD
+from .messages import Pairs, messages
+
+MSG_ID = "Nats-Msg-Id"
+# Longer than any run: what is sent again after it would be stored again.
+_DUPLICATE_WINDOW = 3600.0
+_ROOT = Path(__file__).parents[1]
+_SECONDS = 180.0  # for any one thing that has to happen
+_POLL_SECONDS = 0.02
+# Every fourth kill falls into the start of the job, before it reads anything.
+_EARLY = 4
+
+
+@dataclass
+class Outcome:
+    """
+    What a run left behind.
+
+    Attributes:
+        connection: How to connect to the server.
+        directory: Checkpoints, logs, and the Parquet files in ``rows``.
+        sent: Headers and payload of the messages, by the number in their subject.
+        kills: How often the job was killed.
+        open_batches: At how many of the kills a batch was planned and not committed.
+        server_kills: How often the server was killed.
+        unlucky_starts: How often the job ended by itself because the server was down when it began.
+        broken: Set when the producer or the power cuts have failed.
+    """
+
+    connection: Connection
+    directory: Path
+    sent: list[tuple[Pairs, bytes]] = field(default_factory=list)
+    kills: int = 0
+    open_batches: int = 0
+    server_kills: int = 0
+    unlucky_starts: int = 0
+    broken: threading.Event = field(default_factory=threading.Event)
+
+
+# --- What is killed --------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """The job's process and everything that it started."""
+
+    def __init__(self, outcome: Outcome, *, drain: bool = False) -> None:
+        connection, directory = outcome.connection, outcome.directory
+        self._log = directory / f"job-{len(list(directory.glob('job-*')))}.log"
+        command = [sys.executable, "-m", "benchmarks.kill_job", "--url", connection.servers[0]]
+        command += ["--directory", str(directory), *["--drain"] * drain]
+        with self._log.open("wb") as log:
+            # A session of its own: Spark's Python workers leave their parent's process group, not its session.
+            self._process = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env={**os.environ, PASSWORD: connection.password or ""},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def found_no_server(self) -> bool:
+        return "cannot connect to nats" in self.log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text("utf-8", "replace")
+
+    def wait(self) -> None:
+        """Wait for its end, which has to be a good one."""
+        if self._process.wait(_SECONDS) != 0:
+            raise RuntimeError(f"the job failed:\n{self.log[-8000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL to all of it, and wait until nothing is left."""
+        if self.is_running:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        while alive := _members(self._process.pid):
+            for pid in alive:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(_POLL_SECONDS)
+        self._process.wait()
+
+
+def _members(session: int) -> list[int]:
+    """
+    Processes of a session that are alive.
+
+    Where there is no /proc there are none, and workers are left to end by themselves when the JVM has gone.
+    """
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = stat.read_text("utf-8", "replace").partition(" ")
+        except OSError:
+            continue  # it has just ended
+        # proc(5): the name, in brackets, state, parent, process group, session.
+        state, _, _, its_session = rest.rpartition(")")[2].split()[:4]
+        if int(its_session) == session and state not in "ZX":
+            found.append(int(pid))
+    return found
+
+
+# --- What runs beside ------------------------------------------------------------------------------------------------
+
+
+class Beside:
+    """A thread that works in steps until it is told to stop; its error is raised then."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Any:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stopping.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self._error = error
+            self.outcome.broken.set()
+
+
+class Producer(Beside):
+    """Publishes messages in small groups; a message that was not acknowledged is sent again."""
+
+    def __init__(self, outcome: Outcome, seed: int) -> None:
+        super().__init__(outcome)
+        self._random = Random(seed)
+        self._messages = messages(10**9, seed)
+
+    def work(self) -> None:
+        asyncio.run(self._publish())
+
+    async def _publish(self) -> None:
+        connect = self.outcome.connection.connect
+        async with BulkPublisher(connect, ack_timeout=2.0, retry_timeout=60.0) as publisher:
+            while not self.stopping.is_set():
+                group = list(islice(self._messages, self._random.randrange(1, 40)))
+                number = len(self.outcome.sent)
+                await publisher.publish(
+                    [
+                        NatsMessage(f"in.{number + offset}", data, Headers(pairs))
+                        for offset, (pairs, data) in enumerate(group)
+                    ]
+                )
+                self.outcome.sent += group
+                await asyncio.sleep(self._random.uniform(0, 0.2))
+
+
+class PowerCuts(Beside):
+    """Kills the server, and starts it again a moment later."""
+
+    def __init__(self, outcome: Outcome, server: NatsServer, seed: int) -> None:
+        super().__init__(outcome)
+        self._server = server
+        self._random = Random(seed)
+
+    def work(self) -> None:
+        while not self.stopping.wait(self._random.uniform(2, 8)):
+            self._server.kill()
+            self.outcome.server_kills += 1
+            self.stopping.wait(self._random.uniform(0, 0.8))
+            self._server.restart()
+
+
+# --- The run ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def guarded_server() -> Iterator[tuple[NatsServer, str]]:
+    """A server with JetStream that knows one user, "job", and the password."""
+    password = f"S3cr3t{uuid4().hex}"
+    config = f"authorization {{ user: job, password: {password} }}"
+    with NatsServer(jetstream=True, config=config, timeout=60) as server:
+        yield server, password
+
+
+def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed: int) -> Outcome:
+    """
+    Kill a job so many times, and let it come to its end then.
+
+    Args:
+        server: With JetStream, and nothing in it: see :func:`guarded_server`.
+        password: Of the user "job" of the server.
+        directory: For checkpoints, Parquet and logs.
+        kills: How often the job is killed.
+        seed: For the messages, and for how long to wait before anything is killed.
+
+    Raises:
+        RuntimeError: The job ended by itself, not for want of a server; or it makes no progress.
+    """
+    outcome = Outcome(Connection((server.url,), user="job", password=password), directory)
+    asyncio.run(_make_streams(outcome.connection))
+    random = Random(seed)
+    with Producer(outcome, seed), PowerCuts(outcome, server, seed):
+        while outcome.kills < kills:
+            is_early = outcome.kills % _EARLY == _EARLY - 1
+            _live_and_die(outcome, random, is_early=is_early)
+    last = Job(outcome, drain=True)
+    try:
+        last.wait()
+    finally:
+        last.kill()
+    return outcome
+
+
+def _live_and_die(outcome: Outcome, random: Random, *, is_early: bool) -> None:
+    """One life of the job."""
+    directory = outcome.directory
+    before = _batches(directory, "offsets")
+    job = Job(outcome)
+    try:
+        if not is_early:
+            # Both queries have begun with a batch that is new.
+            _wait(outcome, job, lambda: _all_newer(_batches(directory, "offsets"), before))
+        patience = time.monotonic() + random.uniform(0, 12 if is_early else 4)
+        _wait(outcome, job, lambda: time.monotonic() >= patience)
+        if job.is_running:
+            outcome.kills += 1
+            job.kill()
+            outcome.open_batches += _batches(directory, "offsets") != _batches(directory, "commits")
+        elif job.found_no_server:
+            outcome.unlucky_starts += 1
+        else:
+            raise RuntimeError(f"the job ended by itself:\n{job.log[-8000:]}")
+    finally:
+        job.kill()
+
+
+def _wait(outcome: Outcome, job: Job, condition: Callable[[], bool]) -> None:
+    """Wait for something to happen, or for the end of the job."""
+    end = time.monotonic() + _SECONDS
+    while job.is_running and not condition():
+        if outcome.broken.is_set() or time.monotonic() > end:
+            raise RuntimeError(f"the job makes no progress:\n{job.log[-8000:]}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _batches(directory: Path, log: str) -> dict[str, int]:
+    """Newest batch in a log of each query's checkpoint, -1 before there is one."""
+    return {
+        name: max((int(path.name) for path in (directory / name / log).glob("*") if path.name.isdigit()), default=-1)
+        for name in (EVENTS, COPY)
+    }
+
+
+def _all_newer(now: dict[str, int], before: dict[str, int]) -> bool:
+    return all(now[name] > before[name] for name in now)
+
+
+async def _make_streams(connection: Connection) -> None:
+    nc = Client()
+    await connection.connect(nc)
+    for name in ("IN", "OUT"):
+        subjects = [f"{name.lower()}.*"]
+        await nc.jetstream().add_stream(name=name, subjects=subjects, duplicate_window=_DUPLICATE_WINDOW)
+    await nc.close()
+
+
+# --- The result ------------------------------------------------------------------------------------------------------
+
+
+def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
+    """What is wrong with the result of a run, in words; nothing where all is as it has to be."""
+    stored = asyncio.run(_stored(outcome.connection, "IN"))
+    found = [] if len(stored) == len(outcome.sent) else [f"{len(outcome.sent)} were sent, {len(stored)} are in IN"]
+    rows = spark.read.parquet(str(outcome.directory / "rows")).toArrow().to_pylist()
+    found += _exactly_once("sequences in Parquet", [row["sequence"] for row in rows], range(1, len(outcome.sent) + 1))
+    found += _exactly_once("messages in Parquet", [_number(row["subject"]) for row in rows], range(len(outcome.sent)))
+    found += [f"Parquet: {text}" for row in rows for text in _differences(row, outcome.sent[_number(row["subject"])])]
+    found += _faults_of_copy(outcome)
+    found += asyncio.run(_left_on_server(outcome.connection))
+    secret = (outcome.connection.password or "").encode()
+    paths = (path for path in outcome.directory.rglob("*") if path.is_file())
+    return found + [f"the password is in {path}" for path in paths if secret in path.read_bytes()]
+
+
+async def _left_on_server(connection: Connection) -> list[str]:
+    """Consumers but those that readers left behind when they were killed, and that the server will forget."""
+    nc = Client()
+    await connection.connect(nc)
+    consumers = await nc.jetstream().consumers_info("IN")
+    await nc.close()
+    return [
+        f"consumer {it.name} stays" for it in consumers if it.config.durable_name or not it.config.inactive_threshold
+    ]
+
+
+def _faults_of_copy(outcome: Outcome) -> Iterator[str]:
+    copied = asyncio.run(_stored(outcome.connection, "OUT"))
+    numbers = [_number(subject) for subject, _, _ in copied]
+    ids = [_dedup_id(*message) for message in outcome.sent]
+    # What is no event has nothing that would tell it from another, so that it may be there twice.
+    yield from _exactly_once("events in OUT", [n for n in numbers if ids[n]], [n for n, id_ in enumerate(ids) if id_])
+    yield from _exactly_once("other messages in OUT", {n for n in numbers if not ids[n]}, [
+        n for n, id_ in enumerate(ids) if not id_
+    ])  # fmt: skip
+    for number, (_, pairs, data) in zip(numbers, copied):
+        sent_pairs, sent_data = outcome.sent[number]
+        expected = [pair for pair in sent_pairs if pair[0] != MSG_ID]
+        if ids[number]:
+            expected.append((MSG_ID, ids[number]))
+        if (pairs, data) != (expected, sent_data):
+            yield f"OUT: message {number} is {pairs} {data!r}, and was {expected} {sent_data!r}"
+
+
+def _exactly_once(what: str, found: Any, expected: Any) -> list[str]:
+    counts = Counter(found)
+    missing = sorted(set(expected) - counts.keys())
+    repeated = sorted(number for number, count in counts.items() if count > 1)
+    strange = sorted(counts.keys() - set(expected))
+    parts = {"missing": missing, "more than once": repeated, "never sent": strange}
+    return [f"{what}: {len(numbers)} {how}: {numbers[:20]}" for how, numbers in parts.items() if numbers]
+
+
+def _differences(row: dict[str, Any], sent: tuple[Pairs, bytes]) -> Iterator[str]:
+    """Where a row is not the event that was sent."""
+    expected: dict[str, Any] = dict.fromkeys((*ATTRIBUTES, "extensions", "data", "error"))
+    try:
+        event = _event(*sent)
+    except DecodeError as error:
+        expected["error"] = str(error.code)
+    else:
+        attributes = event.get_attributes()
+        expected.update({name: attributes.get(name) for name in ATTRIBUTES})
+        expected["extensions"] = [(name, value) for name, value in attributes.items() if name not in ATTRIBUTES]
+        expected["data"] = event.get_data()
+    for name, value in expected.items():
+        if (given := row[f"ce_{name}"]) != value:
+            yield f"message {row['subject']}: {name} is {given!r}, and was {value!r}"
+
+
+def _event(pairs: Pairs, data: bytes) -> Any:
+    return from_nats_message(NatsMessage("", data, Headers(pairs)), parse_data=False)
+
+
+def _dedup_id(pairs: Pairs, data: bytes) -> str:
+    try:
+        return dedup_id(_event(pairs, data))
+    except DecodeError:
+        return ""
+
+
+def _number(subject: str) -> int:
+    return int(subject.rpartition(".")[2])
+
+
+async def _stored(connection: Connection, stream: str) -> list[tuple[str, Pairs, bytes]]:
+    """Subject, headers and payload of all messages of a stream."""
+    nc = Client()
+    await connection.connect(nc)
+    last = (await nc.jetstream().stream_info(stream)).state.last_seq
+    await nc.close()
+    found = []
+    async for batch in read_range(connection.connect, StreamRange(stream, 1, last)):
+        for subject, _, data, block in batch.messages:
+            pairs = decode_header_block(block).headers.items() if block else []
+            found.append((subject.decode(), list(pairs), data))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=Random().randrange(10**6))
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory, guarded_server() as (server, password):
+        outcome = run(server, password, Path(directory), kills=arguments.kills, seed=arguments.seed)
+        seconds = time.monotonic() - started
+        print(
+            f"{outcome.kills} kills of the job ({outcome.open_batches} inside of a batch), {outcome.server_kills} of "
+            f"the server, {outcome.unlucky_starts} starts without a server; {len(outcome.sent):,} messages; "
+            f"{seconds:.0f} s",
+            flush=True,
+        )
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        spark = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
+        wrong = faults(outcome, spark)
+        spark.stop()
+    for text in wrong[:50]:
+        print(text)
+    sys.exit(f"{len(wrong)} faults, seed {arguments.seed}" if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""
+A million messages out of JetStream, as events into Parquet: time, rate, and what memory it takes.
+
+The mix of messages.py (a block of 100,000 again and again, so that making them does not take longer than all else) is
+stored in a stream in files, and read with two partitions: by the source alone (``noop`` throws the rows away), by
+source and ``explode_cloudevents``, and by both into Parquet, as a table and as a streaming query that ends where the
+stream ends (``availableNow``). What came out is counted. Memory is the resident memory of the JVM and of all Python
+processes of Spark together, sampled ten times a second, where there is a /proc.
+
+``python -m benchmarks.million [--messages N] [--only WAY ...] [--markdown]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+
+from nats.aio.client import Client
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ce_nats import Headers, NatsMessage
+from ce_nats.aio.bulk import BulkPublisher
+from ce_nats.spark import explode_cloudevents
+from ce_nats.spark.connection import Connection
+from ce_nats.spark.source import register
+from ce_nats.testing import NatsServer
+
+from .messages import messages
+
+STREAM = "MILLION"
+_BLOCK = 100_000
+_GROUP = 2_000
+_SAMPLE_SECONDS = 0.1
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+# --- The stream ------------------------------------------------------------------------------------------------------
+
+
+async def fill(connection: Connection, count: int) -> None:
+    nc = Client()
+    await connection.connect(nc)
+    await nc.jetstream().add_stream(name=STREAM, subjects=["readings.*"])
+    groups = -(-count // _GROUP)
+    async with BulkPublisher(connection.connect, acknowledged=False, window=_GROUP) as publisher:
+        source = _numbered(count)
+        for _ in track(range(groups), "publishing", console=Console(stderr=True)):
+            await publisher.publish(list(islice(source, _GROUP)))
+    for _ in range(6_000):
+        if (await nc.jetstream().stream_info(STREAM)).state.messages == count:
+            break
+        await asyncio.sleep(0.01)
+    else:
+        raise RuntimeError("not all messages are in the stream")
+    await nc.close()
+
+
+def _numbered(count: int) -> Iterator[NatsMessage]:
+    block = list(messages(min(count, _BLOCK)))
+    for number in range(count):
+        pairs, data = block[number % len(block)]
+        kept = [(name, f"m-{number}" if name == "Nats-Msg-Id" else value) for name, value in pairs]
+        yield NatsMessage(f"readings.{number % 1000}", data, Headers(kept))
+
+
+# --- Memory ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Memory:
+    """Most bytes that were resident: of the JVM, of all of Spark's Python processes together, of the largest one."""
+
+    jvm: int = 0
+    workers: int = 0
+    largest: int = 0
+
+
+class Watch:
+    """Samples the memory of the processes below this one, as a context manager."""
+
+    def __init__(self) -> None:
+        self.most = Memory()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_SAMPLE_SECONDS):
+            jvm, workers = _resident()
+            self.most.jvm = max(self.most.jvm, jvm)
+            self.most.workers = max(self.most.workers, sum(workers))
+            self.most.largest = max(self.most.largest, *workers, 0)
+
+
+def _resident() -> tuple[int, list[int]]:
+    """Bytes of the JVM, and of each Python process under it."""
+    processes = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text("utf-8", "replace")
+        except OSError:
+            continue  # it has just ended
+        # proc(5): pid, the name in brackets, state, parent; field 24 is the number of resident pages.
+        front, _, rest = text.rpartition(")")
+        fields = rest.split()
+        processes[int(path.parent.name)] = (int(fields[1]), int(fields[21]) * _PAGE, front.partition("(")[2])
+    below = {os.getpid()}
+    while len(found := below | {pid for pid, (parent, _, _) in processes.items() if parent in below}) > len(below):
+        below = found
+    below -= {os.getpid()}
+    jvm = max((size for pid in below for _, size, name in [processes[pid]] if name == "java"), default=0)
+    return jvm, [size for pid in below for _, size, name in [processes[pid]] if name.startswith("python")]
+
+
+# --- The ways --------------------------------------------------------------------------------------------------------
+
+
+def discard(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def run_query(rows: DataFrame, directory: Path) -> None:
+    writer = rows.writeStream.format("parquet").option("path", str(directory / "streamed"))
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def ways(spark: SparkSession, url: str, directory: Path) -> dict[str, Callable[[], None]]:
+    options = {"url": url, "stream": STREAM, "partitions": 2}
+    table = spark.read.format("nats").options(**options).load()
+    query = spark.readStream.format("nats").options(**options, startingOffsets="earliest").load()
+    return {
+        "source": lambda: discard(table),
+        "explode": lambda: discard(explode_cloudevents(table)),
+        "parquet": lambda: explode_cloudevents(table).write.parquet(str(directory / "written")),
+        "query": lambda: run_query(explode_cloudevents(query), directory),
+    }
+
+
+DESCRIPTIONS = {
+    "source": "source",
+    "explode": "source, explode",
+    "parquet": "source, explode, Parquet",
+    "query": "the same, streaming query",
+}
+
+
+def check(spark: SparkSession, directory: Path, count: int) -> None:
+    """Count what is in Parquet."""
+    for path in (directory / "written", directory / "streamed"):
+        if not path.exists():
+            continue
+        rows = spark.read.parquet(str(path))
+        found = rows.agg(F.count("*"), F.count_distinct("sequence"), F.max("sequence"), F.count("ce_error")).first()
+        assert found is not None
+        if tuple(found)[:3] != (count, count, count):
+            sys.exit(
+                f"{path.name}: rows, sequences, last sequence and errors are {tuple(found)}, and {count} were sent"
+            )
+        print(f"{path.name}: {found[0]:,} rows, each sequence once, {found[3]:,} malformed", file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--only", nargs="+", choices=DESCRIPTIONS, default=list(DESCRIPTIONS))
+    parser.add_argument("--markdown", action="store_true")
+    arguments = parser.parse_args()
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
+    register(spark)
+    results: dict[str, tuple[float, Memory]] = {}
+    with tempfile.TemporaryDirectory() as name, NatsServer(jetstream=True) as server:
+        asyncio.run(fill(Connection((server.url,)), arguments.messages))
+        known = ways(spark, server.url, Path(name))
+        for way in arguments.only:
+            with Watch() as watch:
+                started = time.perf_counter()
+                known[way]()
+                results[way] = time.perf_counter() - started, watch.most
+            print(f"{DESCRIPTIONS[way]}: {results[way][0]:.1f} s", file=sys.stderr)
+        check(spark, Path(name), arguments.messages)
+    spark.stop()
+    show(results, arguments.messages, markdown=arguments.markdown)
+
+
+def show(results: dict[str, tuple[float, Memory]], count: int, *, markdown: bool) -> None:
+    table = Table("way", "seconds", "messages/s", "JVM, MB", "Python, MB", "largest worker, MB", box=None)
+    for way, (seconds, most) in results.items():
+        sizes = [f"{size / 2**20:,.0f}" for size in (most.jvm, most.workers, most.largest)]
+        row = [DESCRIPTIONS[way], f"{seconds:.1f}", f"{count / seconds:,.0f}", *sizes]
+        table.add_row(*row)
+        if markdown:
+            print("| " + " | ".join(row) + " |")
+    if not markdown:
+        Console().print(table)
+    versions = f"Python {platform.python_version()}, nats-py {version('nats-py')}, Spark {version('pyspark')}"
+    print(f"{count:,} messages, 2 partitions; {versions}, {os.cpu_count()} CPUs")
+
+
+if __name__ == "__main__":
+    main()
