@@ -10,6 +10,7 @@ except ImportError as error:
     raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
 
 from .columns import explode_cloudevents, from_nats
+from .encode import to_nats
 from .source import register
 
-__all__ = ["explode_cloudevents", "from_nats", "register"]
+__all__ = ["explode_cloudevents", "from_nats", "register", "to_nats"]

@@ -114,7 +114,7 @@ def missing(names: Column) -> Column:
     return when_first((F.size(F.array_except(required, names)) > 0, ErrorCode.MISSING_ATTRIBUTE))
 
 
-def event(attributes: Column, data: Column, mode: str) -> Column:
+def event(attributes: Column, data: Column, mode: str, is_json: Column | None = None) -> Column:
     """
     The struct of an event without fault.
 
@@ -122,6 +122,7 @@ def event(attributes: Column, data: Column, mode: str) -> Column:
         attributes: Array of structs of ``name`` and ``text``, distinct names.
         data: Bytes, or NULL.
         mode: Content mode.
+        is_json: Whether the data is JSON by nothing but the mode; NULL and None mean no.
     """
     names, texts = attributes["name"], attributes["text"]
     values = {name: find(names, name, texts) for name in ATTRIBUTES}
@@ -136,6 +137,7 @@ def event(attributes: Column, data: Column, mode: str) -> Column:
             core.alias("attributes"),
             F.map_from_arrays(extensions["name"], extensions["text"]).alias("extensions"),
             data.alias("data"),
+            F.coalesce(F.lit(False) if is_json is None else is_json, F.lit(False)).alias("is_json"),
             F.lit(mode).alias("mode"),
             F.lit(None).cast("string").alias("error"),
         )
