@@ -505,7 +505,8 @@ def test_errors(spark: SparkSession, mode: str, event: str, wanted: str | None) 
 
 
 def test_typed_extensions_and_times(spark: SparkSession) -> None:
-    fields = f"{CORE}, timestamp'1960-02-29 12:00:00.00125Z' time, true b, -5S n, X'fbff' x, timestamp'2020-01-01 00:00:00Z' at"
+    time, at = "timestamp'1960-02-29 12:00:00.00125Z'", "timestamp'2020-01-01 00:00:00Z'"
+    fields = f"{CORE}, {time} time, true b, -5S n, X'fbff' x, {at} at"
     typed = {"time": "1960-02-29T12:00:00.001250Z", "b": True, "n": -5, "x": "+/8=", "at": "2020-01-01T00:00:00Z"}
     headers, payload = made(spark, struct(fields), "structured")
     assert headers == [("Content-Type", "application/cloudevents+json")]
