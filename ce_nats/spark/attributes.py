@@ -20,7 +20,7 @@ from . import media_type, timestamp
 from .expressions import code, find, full, matches, when_first
 from .schema import ATTRIBUTES, EVENT, REQUIRED
 
-__all__ = ["ABSOLUTE_URI", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]
+__all__ = ["ABSOLUTE_URI", "PRINTABLE", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]
 
 NAME: Final = full("[a-z0-9]++")
 ABSOLUTE_URI: Final = r"\A[A-Za-z][A-Za-z0-9+.-]*+:"
@@ -30,7 +30,7 @@ _FORBIDDEN: Final = (
     + "".join(rf"\x{{{plane << 16 | low:x}}}" for plane in range(17) for low in (0xFFFE, 0xFFFF))
     + "]"
 )
-_PRINTABLE: Final = full("[ -~]*+")
+PRINTABLE: Final = full("[ -~]*+")
 _INTEGER: Final = full("-?(?:0|[1-9][0-9]*+)")
 _LONGEST_INTEGER: Final = len("-2147483648")
 # RFC 4648 4: the standard alphabet, padded. Trailing bits are not looked at.
@@ -45,7 +45,7 @@ def is_name(name: Column) -> Column:
 def is_legal(text: Column) -> Column:
     """Whether there are only characters that a CloudEvents String may hold."""
     # Most texts are ASCII, and that is told several times faster.
-    return matches(text, _PRINTABLE) | ~matches(text, _FORBIDDEN)
+    return matches(text, PRINTABLE) | ~matches(text, _FORBIDDEN)
 
 
 def check(name: Column, text: Column, types: Mapping[str, DataType]) -> Column:

@@ -7,6 +7,7 @@ a code in ``error`` and nothing else; it never fails the query.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column
@@ -23,19 +24,17 @@ from pyspark.sql.types import (
 )
 
 from ..errors import ErrorCode
-from . import data, percent, timestamp
-from .attributes import check, is_name, missing
-from .expressions import at, code, find, let, when_first
+from . import checks, data, percent, timestamp
+from .checks import Attributes
+from .expressions import code, let
 from .mode import BINARY, PREFIX, STRUCTURED
-from .schema import ATTRIBUTES, EVENT, HEADERS, MESSAGE, check_event
+from .schema import EVENT, HEADERS, MESSAGE, check_event
 
 __all__ = ["to_nats"]
 
 _CONTENT_TYPE: Final = "Content-Type"
 _STRUCTURED_TYPE: Final = "application/cloudevents+json"
 _IMPLIED_TYPE: Final = "application/json"
-# An attribute: its name, its canonical string, and whether JSON has it without quotes.
-_PAIRS: Final = "array<struct<name:string,text:string,is_bare:boolean>>"
 _TEXTS: Final = MapType(StringType(), StringType())
 
 
@@ -68,113 +67,83 @@ def to_nats(event: Column, *, mode: str = BINARY, event_type: DataType = EVENT) 
     """
     if mode not in (BINARY, STRUCTURED):
         raise ValueError(f"mode is {BINARY} or {STRUCTURED}, not {mode!r}")
-    shape, attributes = check_event(event_type)
+    shape, fields = check_event(event_type)
 
-    def encoded(event: Column) -> Column:
+    def encoded(event: Column, time: Column) -> Column:
+        attributes = _attributes(event, time, shape, fields)
         error = F.when(event.isNull(), code(ErrorCode.INVALID_MESSAGE))
         if "error" in shape.names:
             error = F.coalesce(error, event["error"])
-        return F.when(error.isNotNull(), _fault(error)).otherwise(
-            let(
-                _attributes(event, shape, attributes),
-                lambda pairs: _message(pairs, _codes(pairs, attributes), event, shape, mode),
-            )
+        return let(
+            F.coalesce(error, checks.error(attributes)),
+            lambda error: F.when(error.isNotNull(), _fault(error)).otherwise(
+                _message(event, shape, attributes, _bare(fields), mode)
+            ),
         )
 
-    return let(event, encoded)
+    return let(event, lambda event: let(_time(event["attributes"], fields), lambda time: encoded(event, time)))
 
 
-def _message(pairs: Column, codes: Column, event: Column, shape: StructType, mode: str) -> Column:
+def _message(event: Column, shape: StructType, attributes: Attributes, bare: set[str], mode: str) -> Column:
     kind = shape["data"].dataType if "data" in shape.names else None
-    write = data.payload if mode == BINARY else data.member
-    join = _binary if mode == BINARY else _structured
     value = event["data"] if kind is not None else F.lit(None)
+    given = attributes.fields.get("datacontenttype", F.lit(None))
+    if attributes.extensions is not None:
+        given = F.coalesce(given, F.try_element_at(attributes.extensions, F.lit("datacontenttype")))
+    implied = F.when(given.isNull() & _is_json(event, shape), F.lit(_IMPLIED_TYPE))
+    write = data.payload if mode == BINARY else data.member
+
+    def joined(types: Column, written: Column) -> Column:
+        if mode == BINARY:
+            return _struct(_headers(attributes, types["implied"]), written["data"])
+        members = _members(attributes, bare, types["implied"])
+        header = F.struct(F.lit(_CONTENT_TYPE).alias("key"), F.lit(_STRUCTURED_TYPE).alias("value"))
+        return _struct(F.array(header), F.concat(F.lit("{"), members, written["data"], F.lit("}")).cast("binary"))
+
     return let(
-        F.coalesce(at(F.filter(codes, lambda one: one.isNotNull()), 0), missing(pairs["name"])),
-        lambda error: F.when(error.isNotNull(), _fault(error)).otherwise(
-            let(
-                find(pairs["name"], "datacontenttype", pairs["text"]),
-                lambda content_type: let(
-                    write(value, kind, content_type),
-                    lambda written: F.when(written["code"].isNotNull(), _fault(written["code"])).otherwise(
-                        join(pairs, written["data"])
-                    ),
-                ),
-            )
+        F.struct(given.alias("given"), implied.alias("implied")),
+        lambda types: let(
+            write(value, kind, F.coalesce(types["given"], types["implied"])),
+            lambda written: F.when(written["code"].isNotNull(), _fault(written["code"])).otherwise(
+                joined(types, written)
+            ),
         ),
     )
 
 
-def _binary(pairs: Column, payload: Column) -> Column:
-    headers = F.transform(
-        pairs,
-        lambda one: F.struct(
-            F.concat(F.lit(PREFIX), one["name"]).alias("key"), percent.encode(_canonical(one)).alias("value")
-        ),
-    )
-    return _struct(headers, payload)
-
-
-def _structured(pairs: Column, member: Column) -> Column:
-    def spelled(one: Column) -> Column:
-        text = _canonical(one)
-        # There are no control characters in attributes.
-        escaped = F.replace(F.replace(text, F.lit("\\"), F.lit("\\\\")), F.lit('"'), F.lit('\\"'))
-        value = F.when(one["is_bare"], text).otherwise(F.concat(F.lit('"'), escaped, F.lit('"')))
-        return F.concat(F.lit('"'), one["name"], F.lit('":'), value)
-
-    members = F.array_join(F.transform(pairs, spelled), ",")
-    header = F.struct(F.lit(_CONTENT_TYPE).alias("key"), F.lit(_STRUCTURED_TYPE).alias("value"))
-    return _struct(F.array(header), F.concat(F.lit("{"), members, member, F.lit("}")).cast("binary"))
-
-
-def _canonical(one: Column) -> Column:
-    return F.when(one["name"] == "time", timestamp.canonical(one["text"])).otherwise(one["text"])
+def _is_json(event: Column, shape: StructType) -> Column:
+    """Whether there is data that is JSON where no datacontenttype says otherwise."""
+    if "data" not in shape.names:
+        return F.lit(False)
+    if not isinstance(shape["data"].dataType, BinaryType):
+        return event["data"].isNotNull()
+    if "is_json" not in shape.names:
+        return F.lit(False)
+    return event["data"].isNotNull() & F.coalesce(event["is_json"], F.lit(False))
 
 
 # --- Attributes -----------------------------------------------------------------------------------------------------
 
 
-def _attributes(event: Column, shape: StructType, attributes: StructType) -> Column:
-    """Attributes as structs of ``name``, ``text`` and ``is_bare``; only an extension can have a NULL for a text."""
-    fields = F.filter(
-        F.array(*_fields(event["attributes"], attributes)).cast(_PAIRS),
-        lambda one: one["text"].isNotNull(),
-    )
-    if "extensions" in shape.names:
-        entries = F.transform(
-            F.map_entries(event["extensions"].cast(_TEXTS)),
-            lambda entry: _pair(entry["key"], entry["value"]),
-        ).cast(_PAIRS)
-        extensions = F.filter(entries, lambda one: one["text"].isNotNull() | ~one["name"].isin(*ATTRIBUTES))
-        fields = F.concat(fields, F.coalesce(extensions, F.array().cast(_PAIRS)))
-    if "data" not in shape.names:
-        return fields
-    is_json = event["data"].isNotNull()
-    if isinstance(shape["data"].dataType, BinaryType):
-        if "is_json" not in shape.names:
-            return fields
-        is_json &= F.coalesce(event["is_json"], F.lit(False))
-    implied = F.array(_pair(F.lit("datacontenttype"), F.lit(_IMPLIED_TYPE))).cast(_PAIRS)
-    return let(
-        fields,
-        lambda pairs: F.when(
-            is_json & ~F.array_contains(pairs["name"], "datacontenttype"), F.concat(pairs, implied)
-        ).otherwise(pairs),
-    )
+def _attributes(event: Column, time: Column, shape: StructType, fields: StructType) -> Attributes:
+    texts: dict[str, Column] = {}
+    limits: dict[str, DataType] = {}
+    for field in fields:
+        if field.name in ("time", "time_text"):
+            texts["time"] = time
+            continue
+        texts[field.name] = _text(event["attributes"][field.name], field.dataType)
+        # What can be beyond the attribute's own type.
+        if isinstance(field.dataType, (LongType, TimestampType)):
+            limits[field.name] = IntegerType() if isinstance(field.dataType, LongType) else field.dataType
+    extensions = event["extensions"].cast(_TEXTS) if "extensions" in shape.names else None
+    return Attributes(texts, extensions, limits)
 
 
-def _fields(attributes: Column, shape: StructType) -> list[Column]:
-    names = [name for name in shape.names if name != "time_text" or "time" not in shape.names]
-    pairs = []
-    for name in names:
-        kind = shape[name].dataType
-        text = _text(attributes[name], kind)
-        if name == "time" and "time_text" in shape.names:
-            text = F.coalesce(attributes["time_text"], text)
-        is_bare = not isinstance(kind, (StringType, BinaryType, TimestampType))
-        pairs.append(_pair(F.lit("time" if name == "time_text" else name), text, is_bare=is_bare))
-    return pairs
+def _time(attributes: Column, fields: StructType) -> Column:
+    kept = attributes["time_text"].cast("string") if "time_text" in fields.names else None
+    made = _text(attributes["time"], fields["time"].dataType) if "time" in fields.names else None
+    return F.coalesce(*(text for text in (kept, made, F.lit(None).cast("string")) if text is not None))
 
 
 def _text(value: Column, kind: DataType) -> Column:
@@ -186,33 +155,64 @@ def _text(value: Column, kind: DataType) -> Column:
     return value.cast("string")
 
 
-def _pair(name: Column, text: Column, *, is_bare: bool = False) -> Column:
-    return F.struct(name.alias("name"), text.alias("text"), F.lit(is_bare).alias("is_bare"))
+def _bare(fields: StructType) -> set[str]:
+    """Names of attributes that JSON has without quotes."""
+    quoted = (StringType, BinaryType, TimestampType)
+    return {field.name for field in fields if not isinstance(field.dataType, quoted)}
 
 
-def _codes(pairs: Column, shape: StructType) -> Column:
-    """The code of each attribute, NULL for those that are right."""
-    kinds = {name: _limits(shape[name].dataType) for name in shape.names if name not in (*ATTRIBUTES, "time_text")}
-    types = {name: kind for name, kind in kinds.items() if kind is not None}
-
-    def checked(one: Column, place: Column) -> Column:
-        name, text = one["name"], one["text"]
-        error = when_first(
-            (~is_name(name), ErrorCode.INVALID_ATTRIBUTE_NAME),
-            (F.array_position(pairs["name"], name) - 1 < place, ErrorCode.DUPLICATE_ATTRIBUTE),
-            (text.isNull(), ErrorCode.INVALID_ATTRIBUTE_TYPE),
-            (~F.is_valid_utf8(text), ErrorCode.INVALID_CHARACTER),
-        )
-        return F.coalesce(error, check(name, text, types))
-
-    return F.transform(pairs, checked)
+def _canonical(name: str, text: Column) -> Column:
+    return timestamp.canonical(text) if name == "time" else text
 
 
-def _limits(kind: DataType) -> DataType | None:
-    """The type that a canonical string is checked against, where a column can hold what that type cannot."""
-    if isinstance(kind, LongType):
-        return IntegerType()
-    return kind if isinstance(kind, TimestampType) else None
+def _entries(extensions: Column, body: Callable[[Column, Column], Column], kind: str) -> Column:
+    """What becomes of each name and text of a map."""
+    # A specified attribute may be among them, and be NULL.
+    entries = F.filter(F.map_entries(extensions), lambda entry: entry["value"].isNotNull())
+
+    def spelled(entry: Column) -> Column:
+        name, text = entry["key"], entry["value"]
+        return body(name, F.when(name == "time", timestamp.canonical(text)).otherwise(text))
+
+    return F.coalesce(F.transform(entries, spelled).cast(kind), F.array().cast(kind))
+
+
+# --- Binary mode ----------------------------------------------------------------------------------------------------
+
+
+def _headers(attributes: Attributes, implied: Column) -> Column:
+    def header(name: Column, text: Column) -> Column:
+        return F.struct(F.concat(F.lit(PREFIX), name).alias("key"), text.alias("value"))
+
+    fields = (header(F.lit(name), _canonical(name, text)) for name, text in attributes.fields.items())
+    parts = [F.array(*fields).cast(HEADERS), F.array(header(F.lit("datacontenttype"), implied)).cast(HEADERS)]
+    if attributes.extensions is not None:
+        parts.insert(1, _entries(attributes.extensions, header, HEADERS.simpleString()))
+    return F.transform(
+        F.filter(F.concat(*parts), lambda one: one["value"].isNotNull()),
+        lambda one: F.struct(one["key"].alias("key"), percent.encode(one["value"]).alias("value")),
+    )
+
+
+# --- Structured mode ------------------------------------------------------------------------------------------------
+
+
+def _members(attributes: Attributes, bare: set[str], implied: Column) -> Column:
+    """The attributes as members of a JSON object, with commas between them."""
+
+    def member(name: Column, text: Column) -> Column:
+        # There are no control characters in attributes.
+        escaped = F.replace(F.replace(text, F.lit("\\"), F.lit("\\\\")), F.lit('"'), F.lit('\\"'))
+        return F.concat(F.lit('"'), name, F.lit('":"'), escaped, F.lit('"'))
+
+    members = [
+        F.concat(F.lit(f'"{name}":'), text) if name in bare else member(F.lit(name), _canonical(name, text))
+        for name, text in attributes.fields.items()
+    ]
+    if attributes.extensions is not None:
+        members.append(_entries(attributes.extensions, member, "array<string>"))
+    # NULL is left out.
+    return F.concat_ws(",", *members, member(F.lit("datacontenttype"), implied))
 
 
 # --- The outcome ----------------------------------------------------------------------------------------------------
