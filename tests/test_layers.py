@@ -93,7 +93,9 @@ def _reached_from(module: str, package: str) -> set[str]:
 
 
 # The columns are Catalyst expressions and nothing else; source and sink, which use the network, are the rest of spark/.
-SPARK_COLUMNS = _reached_from("ce_nats.spark.columns", "ce_nats.spark")
+SPARK_COLUMNS = _reached_from("ce_nats.spark.columns", "ce_nats.spark") | _reached_from(
+    "ce_nats.spark.encode", "ce_nats.spark"
+)
 
 
 @pytest.mark.parametrize("module", SOURCES)

@@ -1,5 +1,5 @@
 """
-CloudEvents in Spark: messages to columns, JetStream as a source and a sink of rows.
+CloudEvents in Spark: messages to columns and back, JetStream as a source and a sink of rows.
 
 Needs the extra ``spark`` (``pip install 'ce-nats[spark]'``) and a JDK.
 """
@@ -10,6 +10,7 @@ except ImportError as error:
     raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
 
 from .columns import explode_cloudevents, from_nats
+from .encode import to_nats
 from .source import register
 
-__all__ = ["explode_cloudevents", "from_nats", "register"]
+__all__ = ["explode_cloudevents", "from_nats", "register", "to_nats"]

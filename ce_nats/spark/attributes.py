@@ -20,7 +20,7 @@ from . import media_type, timestamp
 from .expressions import code, find, full, matches, printable, when_first
 from .schema import ATTRIBUTES, EVENT, REQUIRED
 
-__all__ = ["ABSOLUTE_URI", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]
+__all__ = ["ABSOLUTE_URI", "PRINTABLE", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]
 
 NAME: Final = full("[a-z0-9]++")
 ABSOLUTE_URI: Final = r"\A[A-Za-z][A-Za-z0-9+.-]*+:"
@@ -32,7 +32,7 @@ _FORBIDDEN: Final = (
 )
 # Of the lowest plane, without halves of surrogates and noncharacters.
 _LETTERS: Final = r"\u00a0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd"
-_PRINTABLE: Final = rf"\A{printable()}\z"
+PRINTABLE: Final = rf"\A{printable()}\z"
 _COMMON: Final = rf"\A{printable(others=_LETTERS)}\z"
 _INTEGER: Final = full("-?(?:0|[1-9][0-9]*+)")
 _LONGEST_INTEGER: Final = len("-2147483648")
@@ -48,7 +48,7 @@ def is_name(name: Column) -> Column:
 def is_legal(text: Column) -> Column:
     """Whether there are only characters that a CloudEvents String may hold."""
     # Most texts are ASCII, or at least of the lowest plane, and that is told several times faster.
-    return matches(text, _PRINTABLE) | matches(text, _COMMON) | ~matches(text, _FORBIDDEN)
+    return matches(text, PRINTABLE) | matches(text, _COMMON) | ~matches(text, _FORBIDDEN)
 
 
 def check(name: Column, text: Column, types: Mapping[str, DataType]) -> Column:
@@ -117,7 +117,7 @@ def missing(names: Column) -> Column:
     return when_first((F.size(F.array_except(required, names)) > 0, ErrorCode.MISSING_ATTRIBUTE))
 
 
-def event(attributes: Column, data: Column, mode: str) -> Column:
+def event(attributes: Column, data: Column, mode: str, is_json: Column | None = None) -> Column:
     """
     The struct of an event without fault.
 
@@ -125,6 +125,7 @@ def event(attributes: Column, data: Column, mode: str) -> Column:
         attributes: Array of structs of ``name`` and ``text``, distinct names.
         data: Bytes, or NULL.
         mode: Content mode.
+        is_json: Whether the data is JSON by nothing but the mode; NULL and None mean no.
     """
     names, texts = attributes["name"], attributes["text"]
     values = {name: find(names, name, texts) for name in ATTRIBUTES}
@@ -139,6 +140,7 @@ def event(attributes: Column, data: Column, mode: str) -> Column:
             core.alias("attributes"),
             F.map_from_arrays(extensions["name"], extensions["text"]).alias("extensions"),
             data.alias("data"),
+            F.coalesce(F.lit(False) if is_json is None else is_json, F.lit(False)).alias("is_json"),
             F.lit(mode).alias("mode"),
             F.lit(None).cast("string").alias("error"),
         )

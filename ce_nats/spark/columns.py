@@ -37,11 +37,12 @@ def from_nats(
     extensions: Mapping[str, str] | None = None,
 ) -> Column:
     """
-    The event in a message, as a struct: ``attributes``, ``extensions``, ``data``, ``mode``, ``error``.
+    The event in a message, as a struct: ``attributes``, ``extensions``, ``data``, ``is_json``, ``mode``, ``error``.
 
     ``attributes`` has the eight attributes of the specification, ``time`` as TIMESTAMP, and ``time_text``, which keeps
     nanoseconds and offset. ``extensions`` maps names to canonical strings. ``data`` is bytes: of a JSON event the JSON
-    text as it stands. Where ``error`` has a code, everything else is NULL.
+    text as it stands, and where that event has no datacontenttype, ``is_json`` is true: another message would have to
+    say ``application/json``. Where ``error`` has a code, everything else is NULL.
 
     Args:
         headers: The headers; NULL is none.

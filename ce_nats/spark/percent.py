@@ -1,5 +1,5 @@
 """
-Undo quotes and percent-encoding in header values, without a Python worker.
+Percent-encode header values, and undo quotes and percent-encoding, without a Python worker.
 
 NATS protocol binding, section 3.1.3.2; the same rules as ce_nats/percent.py. ``url_decode`` alone will not do: it turns
 ``+`` into a space and bytes that are not UTF-8 into U+FFFD.
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ..errors import ErrorCode
 from .expressions import full, let, matches, when_first
 
-__all__ = ["decode", "decode_plain"]
+__all__ = ["decode", "decode_plain", "encode"]
 
 _MALFORMED_ESCAPE: Final = "%(?![0-9A-Fa-f]{2})"
 # RFC 7230 3.2.6. Possessive throughout: what is between quotes can be read in one way only, and Java's regular
@@ -23,8 +23,28 @@ _MALFORMED_ESCAPE: Final = "%(?![0-9A-Fa-f]{2})"
 _QUOTED_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _BALANCED: Final = full(rf'[^"]*+(?:{_QUOTED_STRING}[^"]*+)*+')
 _PIECE: Final = rf'(?s){_QUOTED_STRING}|[^"]++'
+# "Space (U+0020), Double-quote (U+0022), Percent (U+0025), any characters outside the printable ASCII range"
+_LITERAL: Final = "!#$&-~"
+_RUN: Final = f"[{_LITERAL}]++|[^{_LITERAL}]++"
 _TO_END: Final = 2**31 - 1
 _REPLACEMENT_CHARACTER: Final = "\ufffd"
+
+
+def encode(text: Column) -> Column:
+    """
+    A header value.
+
+    Args:
+        text: Canonical string of an attribute, valid UTF-8.
+    """
+
+    def encoded(run: Column) -> Column:
+        escapes = F.regexp_replace(F.hex(run), "(..)", "%$1")
+        return F.when(run.rlike(f"[^{_LITERAL}]"), escapes).otherwise(run)
+
+    runs = F.regexp_extract_all(text, F.lit(_RUN), F.lit(0))
+    escaped = F.array_join(F.transform(runs, encoded), "")
+    return F.when(text.rlike(f"[^{_LITERAL}]"), escaped).otherwise(text)
 
 
 def decode(value: Column) -> Column:

@@ -2,7 +2,7 @@
 The columns that decoding reads and writes: their names and types.
 
 ``HEADERS`` is the shape of headers that is taken for granted where nothing else is said, ``EVENT`` what ``from_nats``
-gives, ``FLAT`` what ``explode_cloudevents`` adds, without the prefix.
+gives, ``FLAT`` what ``explode_cloudevents`` adds, without the prefix, ``MESSAGE`` what ``to_nats`` gives.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     DataType,
     IntegerType,
+    LongType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
     TimestampType,
+    VariantType,
 )
 
-__all__ = ["ATTRIBUTES", "EVENT", "EXTENSION_TYPES", "FLAT", "HEADERS", "REQUIRED"]
+__all__ = ["ATTRIBUTES", "EVENT", "EXTENSION_TYPES", "FLAT", "HEADERS", "MESSAGE", "REQUIRED", "check_event"]
 
 # In the order in which they become columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
@@ -49,15 +53,21 @@ EVENT: Final = StructType(
         ),
         StructField("extensions", _TEXTS),
         StructField("data", BinaryType()),
+        # Whether the data is that of a JSON event without a datacontenttype, which means application/json.
+        StructField("is_json", BooleanType()),
         StructField("mode", _TEXT),
         StructField("error", _TEXT),
     ]
 )
 
+MESSAGE: Final = StructType(
+    [StructField("headers", HEADERS), StructField("data", BinaryType()), StructField("error", _TEXT)]
+)
+
 FLAT: Final = StructType(
     [
         *(StructField(name, TimestampType() if name == "time" else _TEXT) for name in ATTRIBUTES),
-        *(field for field in EVENT.fields if field.name != "attributes"),
+        *(field for field in EVENT.fields if field.name not in ("attributes", "is_json")),
     ]
 )
 
@@ -69,3 +79,50 @@ EXTENSION_TYPES: Final[Mapping[str, DataType]] = {
     "binary": BinaryType(),
     "timestamp": TimestampType(),
 }
+
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_EXTENSION: Final = (StringType, BooleanType, BinaryType, TimestampType, *_INTEGERS)
+_DATA: Final = (BinaryType, StringType, VariantType)
+
+
+def check_event(kind: DataType) -> tuple[StructType, StructType]:
+    """
+    The types of an event struct that can be encoded and of its ``attributes``.
+
+    Like ``EVENT``, but fields may be missing, stand in another order, and say more: ``time`` may be a STRING, further
+    ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and ``data`` may also be a
+    STRING or a VARIANT.
+
+    Raises:
+        TypeError: It is not like that; the message names the field.
+    """
+    attributes = _field(kind, "attributes") if isinstance(kind, StructType) else None
+    if not isinstance(kind, StructType) or not isinstance(attributes, StructType):
+        raise TypeError(f"an event is a struct with a struct attributes, not {kind.simpleString()}")
+    for field in attributes:
+        wanted = _attribute_types(field.name)
+        if not isinstance(field.dataType, wanted):
+            names = ", ".join(one.typeName() for one in wanted)
+            raise TypeError(f"attribute {field.name} is one of {names}, not {field.dataType.simpleString()}")
+    rest: dict[str, tuple[type[DataType], ...]] = {"data": _DATA, "is_json": (BooleanType,), "error": (StringType,)}
+    for name, wanted in rest.items():
+        found = _field(kind, name)
+        if found is not None and not isinstance(found, wanted):
+            names = ", ".join(one.typeName() for one in wanted)
+            raise TypeError(f"{name} of an event is one of {names}, not {found.simpleString()}")
+    found = _field(kind, "extensions")
+    if found is not None and not (
+        isinstance(found, MapType) and isinstance(found.keyType, StringType) and isinstance(found.valueType, StringType)
+    ):
+        raise TypeError(f"extensions of an event are a map of strings, not {found.simpleString()}")
+    return kind, attributes
+
+
+def _field(kind: StructType, name: str) -> DataType | None:
+    return kind[name].dataType if name in kind.names else None
+
+
+def _attribute_types(name: str) -> tuple[type[DataType], ...]:
+    if name == "time":
+        return TimestampType, StringType
+    return (StringType,) if name in ATTRIBUTES or name == "time_text" else _EXTENSION

@@ -2,8 +2,11 @@
 Rows into JetStream, or into core NATS: ``df.write.format("nats")`` and ``df.writeStream.format("nats")``.
 
 A row is a message: ``headers`` (array of two strings, or map) and ``data`` (BINARY or STRING), both optional, and
-``subject``. An event among them gets a ``Nats-Msg-Id`` made of its source and id, unless it has one: what a task that
-is tried again sends twice is stored once, as long as the stream's duplicate window goes back that far.
+``subject``. Or it is an event: a struct ``event`` as ``from_nats`` gives it and :func:`ce_nats.spark.to_nats` takes it,
+which the codec encodes in the worker, and ``subject``; one that cannot be encoded fails the task with its code.
+
+An event, or a message that is one, gets a ``Nats-Msg-Id`` made of its source and id, unless it has one: what a task
+that is tried again sends twice is stored once, as long as the stream's duplicate window goes back that far.
 """
 
 from __future__ import annotations
@@ -15,17 +18,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
-from ..binding import dedup_id, from_nats_message
+from ..binding import dedup_id, from_nats_message, to_nats_message
 from ..errors import DecodeError, EncodeError, ErrorCode
 from ..message import Headers, NatsMessage, check_header, check_subject
+from ..mode import ContentMode
 from .connection import Connection, read_boolean
+from .rows import event_of
+from .schema import check_event
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SINK_OPTIONS", "NatsStreamWriter", "NatsWriter", "Target"]
 
-SINK_OPTIONS: Final = ("subject", "acks", "maxPending", "dedup")
+SINK_OPTIONS: Final = ("subject", "mode", "acks", "maxPending", "dedup")
 _MSG_ID: Final = "Nats-Msg-Id"
 _PENDING: Final = 500
 
@@ -38,6 +44,7 @@ class Target:
     Attributes:
         connection: How to connect.
         subject: Subject of rows without one, or ``""``.
+        mode: Content mode of rows that are events.
         acknowledged: JetStream where True, core NATS where False.
         window: Most acknowledgements outstanding.
         dedup: Whether events get a ``Nats-Msg-Id``.
@@ -45,6 +52,7 @@ class Target:
 
     connection: Connection
     subject: str
+    mode: ContentMode
     acknowledged: bool
     window: int
     dedup: bool
@@ -63,12 +71,15 @@ class Target:
         if subject:
             check_subject(subject)
         _check_columns(schema, has_subject=bool(subject))
+        if "mode" in given and "event" not in schema.names:
+            raise ValueError("option mode is for rows with an event; these are messages already")
         window = given.get("maxpending", str(_PENDING))
         if not (window.isascii() and window.isdecimal() and int(window) > 0):
             raise ValueError(f"option maxPending is a number from 1, not {window!r}")
         return cls(
             connection=Connection.from_options(options),
             subject=subject,
+            mode=_mode(given.get("mode", str(ContentMode.BINARY))),
             acknowledged=read_boolean(given, "acks", default=True),
             window=int(window),
             dedup=read_boolean(given, "dedup", default=True),
@@ -142,10 +153,17 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
     The message that a row is.
 
     Raises:
-        EncodeError: ``invalid-subject``, ``invalid-header-name`` or ``invalid-header-value``.
+        EncodeError: ``invalid-subject``, ``invalid-header-name`` or ``invalid-header-value``; as ``to_nats_message``
+            for an event.
     """
     subject = row.get("subject") or target.subject
     check_subject(subject)
+    if "event" in row:
+        event = event_of(row["event"])
+        message = to_nats_message(event, subject, mode=target.mode)
+        if target.dedup:
+            message.headers.append(_MSG_ID, dedup_id(event))
+        return message
     data = row.get("data") or b""
     message = NatsMessage(
         subject, data.encode() if isinstance(data, str) else bytes(data), _headers(row.get("headers"))
@@ -173,11 +191,22 @@ def _dedup_id(message: NatsMessage) -> str | None:
         return None
 
 
+def _mode(name: str) -> ContentMode:
+    try:
+        return ContentMode(name)
+    except ValueError:
+        raise ValueError(f"option mode is {' or '.join(map(str, ContentMode))}, not {name!r}") from None
+
+
 def _check_columns(schema: StructType, *, has_subject: bool) -> None:
     types = {field.name: field.dataType for field in schema.fields}
-    unknown = types.keys() - {"subject", "headers", "data"}
+    known = {"subject", "event"} if "event" in types else {"subject", "headers", "data"}
+    unknown = types.keys() - known
     if unknown:
-        raise ValueError(f"a message has subject, headers and data, and no {', '.join(sorted(unknown))}")
+        what = "an event has subject beside it" if "event" in types else "a message has subject, headers and data"
+        raise ValueError(f"{what}, and no {', '.join(sorted(unknown))}")
+    if "event" in types:
+        check_event(types["event"])
     if "subject" not in types and not has_subject:
         raise ValueError("there is neither a column nor an option subject")
     if not isinstance(types.get("subject", StringType()), StringType):

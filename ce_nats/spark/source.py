@@ -91,10 +91,11 @@ class NatsDataSource(DataSource):
     - ``failOnDataLoss``: ``true`` (the default) makes it an error when a stream no longer has what was to be read,
       ``false`` a warning in the log. Messages that somebody deleted one by one are not missed.
 
-    Rows to write have ``headers`` and ``data`` (see sink.py), and ``subject`` unless there is an option of that name.
-    Options beside those of connection.py:
+    Rows to write have ``headers`` and ``data``, or an ``event`` (see sink.py), and ``subject`` unless there is an
+    option of that name. Options beside those of connection.py:
 
     - ``subject``: subject of rows without one.
+    - ``mode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
     - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
     - ``maxPending``: most acknowledgements that a task waits for at a time, 500 by default.
     - ``dedup``: ``true`` (the default) gives events a ``Nats-Msg-Id`` of source and id where they have none.

@@ -91,6 +91,8 @@ def _of_members(text: Column, document: Column, members: Column) -> Column:
     faults = F.filter(members["code"], lambda one: one.isNotNull())
     base64 = find(members["name"], _DATA_BASE64, members["text"])
     has_both = F.array_contains(members["name"], "data") & base64.isNotNull()
+    # JSON format 3.1.1: data "without datacontenttype is application/json", which has to be said in another mode.
+    has_json = F.array_contains(members["name"], "data") & ~F.array_contains(attributes["name"], "datacontenttype")
     error = F.coalesce(at(faults, 0), when_first((has_both, ErrorCode.DATA_CONFLICT)), missing(attributes["name"]))
     return let(
         error,
@@ -98,7 +100,7 @@ def _of_members(text: Column, document: Column, members: Column) -> Column:
             let(
                 _data(text, document, members, base64),
                 lambda data: F.when(data["code"].isNotNull(), fault(data["code"])).otherwise(
-                    event(attributes, data["data"], STRUCTURED)
+                    event(attributes, data["data"], STRUCTURED, has_json)
                 ),
             )
         ),

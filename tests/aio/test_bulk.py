@@ -191,7 +191,7 @@ async def test_a_server_that_stays_away_is_an_error(own_server):
         own_server.kill()
         with pytest.raises(DeliveryError) as info:
             await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
-    assert info.value.code == ErrorCode.NO_RESPONDERS
+    assert info.value.code == ErrorCode.DELIVERY_FAILED
 
 
 async def test_a_server_that_says_nothing_is_an_error(own_server):

@@ -14,8 +14,10 @@ import nats
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats import ContentMode, from_nats_message, to_nats_message
+from ce_nats import ContentMode, Timestamp, from_nats_message, to_nats_message
+from ce_nats.spark import from_nats, to_nats
 from ce_nats.spark.source import register
 from ce_nats.testing import NatsServer
 
@@ -124,6 +126,82 @@ def test_repeated_headers_stay_repeated(spark: SparkSession, server: NatsServer)
     assert [tuple(header) for header in row["headers"]] == pairs
 
 
+EVENT_ROWS = """
+    select 'out.a' subject, named_struct(
+        'attributes', named_struct('specversion', '1.0', 'id', 'a', 'source', '/s', 'type', 't', 'subject', 'Zürich 😀',
+            'time', timestamp'2020-01-02 03:04:05.5Z', 'n', 5),
+        'extensions', map('note', 'a b'),
+        'data', {data}) event
+"""
+EVENT_ATTRIBUTES = {
+    "specversion": "1.0",
+    "id": "a",
+    "source": "/s",
+    "type": "t",
+    "subject": "Zürich 😀",
+    "time": Timestamp("2020-01-02T03:04:05.500000Z"),
+    "n": 5,
+    "note": "a b",
+}
+
+
+@pytest.mark.parametrize("mode", list(ContentMode))
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [("X'ff'", b"\xff"), ("'ü'", "ü"), ("""parse_json('{"a": [1.5, null]}')""", {"a": [1.5, None]})],
+    ids=["bytes", "text", "json"],
+)
+def test_event_structs_are_encoded(
+    spark: SparkSession, server: NatsServer, mode: ContentMode, data: str, value: Any
+) -> None:
+    frame = spark.sql(EVENT_ROWS.format(data=data))
+    write(frame, server, mode=str(mode))
+    (message,) = stored(server)
+    event = from_nats_message(message, extension_types={"n": int})
+    implied = {} if isinstance(value, bytes) else {"datacontenttype": "application/json"}
+    assert event.get_attributes() == {**EVENT_ATTRIBUTES, **implied}
+    assert event.get_data() == value
+    assert message.headers.pop("Nats-Msg-Id") == "/s|a"
+    kind = frame.schema["event"].dataType
+    (row,) = frame.select(to_nats(F.col("event"), mode=str(mode), event_type=kind).alias("m")).collect()
+    assert message.headers == {header["key"]: header["value"] for header in row["m"]["headers"]}
+    assert message.data == bytes(row["m"]["data"])
+
+
+def test_what_was_read_can_be_written_as_events(spark: SparkSession, server: NatsServer) -> None:
+    """A stream of messages through from_nats, structs back into the stream under other subjects."""
+    write(spark.createDataFrame(rows_of(events(20), ContentMode.STRUCTURED), ROW), server)
+    read = spark.read.format("nats").options(url=server.url, stream="OUT").load()
+    again = read.select(
+        F.concat(F.lit("out.again."), "subject").alias("subject"),
+        from_nats(F.col("headers"), F.col("data")).alias("event"),
+    )
+    write(again, server, dedup="false")
+    found = stored(server)
+    assert len(found) == 40
+    decoded = [from_nats_message(message) for message in found]
+    by_id = {event.get_id(): event for event in decoded[:20]}
+    assert all(by_id[event.get_id()] == event for event in decoded[20:])
+    assert all("Nats-Msg-Id" not in message.headers for message in found[20:])
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ("named_struct('attributes', named_struct('id', 'a'))", "missing-attribute"),
+        ("named_struct('attributes', named_struct('id', ''))", "empty-attribute"),
+        ("named_struct('attributes', named_struct('id', 'a'), 'extensions', map('id', 'a'))", "duplicate-attribute"),
+        ("named_struct('attributes', named_struct('id', 'a'), 'error', 'invalid-utf8')", "invalid-utf8"),
+        ("if(rand() < 0, named_struct('attributes', named_struct('id', 'a')), null)", "invalid-message"),
+    ],
+)
+def test_events_that_cannot_be_encoded_fail_with_their_code(
+    spark: SparkSession, server: NatsServer, event: str, reason: str
+) -> None:
+    with pytest.raises(Exception, match=reason):
+        write(spark.sql(f"select 'out.a' subject, {event} event"), server)
+
+
 def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> None:
     received = []
 
@@ -169,6 +247,10 @@ def test_what_cannot_be_sent_fails_with_its_reason(
         ("select 'a' subject, 1 data", {}, "column data is BINARY or STRING"),
         ("select 'a' subject, array(1) headers", {}, "column headers is an array"),
         ("select 'a' subject, 'b' reply", {}, "no reply"),
+        ("select 'a' subject, struct(struct('a' id) attributes) event, 'b' data", {}, "no data"),
+        ("select 'a' subject, struct(struct(1 id) attributes) event", {}, "attribute id is one of string"),
+        ("select 'a' subject, struct(struct('a' id) attributes) event", {"mode": "json"}, "binary or structured"),
+        ("select 'a' subject, 'b' data", {"mode": "binary"}, "rows with an event"),
         ("select 'a' data", {}, "neither a column nor an option subject"),
         ("select 'a' subject", {"maxPending": "0"}, "maxPending is a number from 1"),
         ("select 'a' subject", {"maxpendings": "1"}, "is it maxPending"),
