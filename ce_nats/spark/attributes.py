@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, TimestampType
 
 from ..errors import ErrorCode
 from . import media_type, timestamp
 from .expressions import code, find, full, matches, printable, when_first
+from .functions import F
 from .schema import ATTRIBUTES, EVENT, REQUIRED
 
 __all__ = ["ABSOLUTE_URI", "PRINTABLE", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from ..errors import ErrorCode
 from . import percent
 from .attributes import check, event, fault, is_name, missing
 from .expressions import at, let, when_first
+from .functions import F
 from .mode import BINARY, PREFIX
 
 __all__ = ["decode"]

@@ -13,13 +13,13 @@ from operator import and_
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from ..errors import ErrorCode
 from . import media_type, timestamp
 from .attributes import ABSOLUTE_URI, PRINTABLE, check, is_name, missing
 from .expressions import at, full, let, matches, when_first
+from .functions import F
 from .schema import ATTRIBUTES, REQUIRED
 
 __all__ = ["Attributes", "error"]

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, DataType, StringType
 
 from . import binary, structured
@@ -20,6 +19,7 @@ from . import mode as modes
 from . import plain as plain_events
 from .attributes import fault, typed
 from .expressions import let
+from .functions import F
 from .schema import ATTRIBUTES, EXTENSION_TYPES, HEADERS
 
 __all__ = ["explode_cloudevents", "from_nats"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, DataType, VariantType
 
 from ..errors import ErrorCode
 from . import media_type
 from .expressions import code, let, matches
+from .functions import F
 
 __all__ = ["base64", "member", "payload", "quoted"]
 

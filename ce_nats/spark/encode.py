@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -27,6 +26,7 @@ from ..errors import ErrorCode
 from . import checks, data, percent, timestamp
 from .checks import Attributes
 from .expressions import code, let
+from .functions import F
 from .mode import BINARY, PREFIX, STRUCTURED
 from .schema import EVENT, HEADERS, MESSAGE, check_event
 

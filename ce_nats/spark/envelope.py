@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
 from .expressions import matches, printable
+from .functions import F
 from .json import STRICT
 
 __all__ = ["data", "front", "is_json", "names", "pieces", "values"]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812  # everybody calls it F
 
 from ..errors import ErrorCode
+from .functions import F
 
 __all__ = ["at", "code", "find", "full", "let", "matches", "printable", "uncompiled", "when_first"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
 from ..errors import ErrorCode
 from .expressions import at, code, full, let, matches, when_first
+from .functions import F
 
 __all__ = ["columns", "fold", "plain_columns"]
 

@@ -16,10 +16,10 @@ from enum import Enum
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
 from ..errors import ErrorCode
 from .expressions import at, code, full, let, matches
+from .functions import F
 
 __all__ = ["STRICT", "Kind", "data_text", "parse"]
 

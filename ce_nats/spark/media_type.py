@@ -11,10 +11,10 @@ from encodings import aliases
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
 from ..errors import ErrorCode
 from .expressions import at, full, let, matches, when_first
+from .functions import F
 
 __all__ = ["charset", "encode", "is_json", "is_utf8", "is_valid"]
 
@@ -68,14 +68,14 @@ def _names(codec: str) -> list[str]:
 
 
 def _encode(text: Column, name: Column) -> Column:
-    is_ascii, is_latin_1 = name.isin(_names("ascii")), name.isin(_names("latin_1"))
+    is_ascii, is_latin_1 = name.isin(*_names("ascii")), name.isin(*_names("latin_1"))
     marked = {"utf_16": ("FFFE", "UTF-16LE"), "utf_16_le": ("", "UTF-16LE"), "utf_16_be": ("", "UTF-16BE")}
     data = F.when(name.isin("", *_names("utf_8")), F.encode(text, "UTF-8"))
     # Checked first: Spark's encode fails the query for a character that the charset lacks.
     data = data.when(is_ascii & ~matches(text, r"[^\x00-\x7f]"), F.encode(text, "UTF-8"))
     data = data.when(is_latin_1 & ~matches(text, r"[^\x00-\xff]"), F.encode(text, "ISO-8859-1"))
     for codec, (mark, charset_name) in marked.items():
-        data = data.when(name.isin(_names(codec)), F.concat(F.unhex(F.lit(mark)), F.encode(text, charset_name)))
+        data = data.when(name.isin(*_names(codec)), F.concat(F.unhex(F.lit(mark)), F.encode(text, charset_name)))
     return let(
         data,
         lambda bound: F.struct(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
 from ..errors import ErrorCode
 from . import media_type
 from .expressions import at, let, when_first
+from .functions import F
 
 __all__ = ["BINARY", "STRUCTURED", "inspect"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 
 from ..errors import ErrorCode
 from .expressions import full, let, matches, when_first
+from .functions import F
 
 __all__ = ["decode", "decode_plain", "encode"]
 

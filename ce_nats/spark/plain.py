@@ -17,12 +17,12 @@ from operator import add, and_
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from . import envelope, media_type, percent, timestamp
 from .attributes import ABSOLUTE_URI, is_legal, type_error
 from .expressions import find, full, matches, printable, uncompiled
+from .functions import F
 from .mode import BINARY, PREFIX, STRUCTURED
 from .schema import ATTRIBUTES, REQUIRED
 
@@ -136,8 +136,8 @@ def check(get: Columns, types: Mapping[str, DataType]) -> Column:
         schema.isNull() | matches(schema, ABSOLUTE_URI),
         ~F.exists(names, lambda name: ~matches(name, _EXTENSION)),
         (F.size(names) < 2) | (F.size(F.array_distinct(names)) == F.size(names)),
-        # Both are NULL where there is a NULL in the array.
-        ~F.array_contains(get("names"), _NOWHERE) & ~F.array_contains(get("values"), _NOWHERE),
+        # NULL where there is a NULL in the array; a malformed escape gives one.
+        *(~F.array_contains(get(array), _NOWHERE) for array in ("names", "values", "extension_texts")),
         F.when(get("is_structured"), _is_plain_json(get)).otherwise(_is_plain_header(get)),
     ]
     for name, kind in types.items():

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from ..errors import ErrorCode
 from . import json, media_type
 from .attributes import check, decode_base64_error, event, fault, is_int, is_name, missing
 from .expressions import at, code, find, let, when_first
+from .functions import F
 from .json import Kind
 from .mode import STRUCTURED
 from .schema import ATTRIBUTES, REQUIRED

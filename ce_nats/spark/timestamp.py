@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import TimestampType
 
 from .expressions import full, let, matches
+from .functions import F
 
 __all__ = ["canonical", "format", "parse", "parse_plain"]
 
