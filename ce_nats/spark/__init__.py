@@ -11,6 +11,7 @@ except ImportError as error:
 
 from .columns import explode_cloudevents, from_nats
 from .encode import to_nats
-from .source import register
+from .events import deduplicate, parse_data
+from .session import register
 
-__all__ = ["explode_cloudevents", "from_nats", "register", "to_nats"]
+__all__ = ["deduplicate", "explode_cloudevents", "from_nats", "parse_data", "register", "to_nats"]

@@ -78,8 +78,8 @@ class Sql:
     def isNotNull(self) -> Sql:  # noqa: N802
         return _call("isnotnull")(self)
 
-    def __ne__(self, other: object) -> Sql:
-        return ~(self == other)
+    def __ne__(self, other: object) -> Sql:  # type: ignore[override]  # as a Column does
+        return ~_call("`=`")(self, other)
 
     def __invert__(self) -> Sql:
         return _call("`not`")(self)

@@ -1,0 +1,63 @@
+"""What is done with events once they are columns: reading their data, and dropping what came twice."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructType
+
+from . import media_type
+from .functions import F
+from .json import STRICT
+
+__all__ = ["deduplicate", "parse_data"]
+
+
+def parse_data(
+    data: Column, datacontenttype: Column, schema: StructType | str | None = None, *, drop_malformed: bool = True
+) -> Column:
+    """
+    JSON data as values.
+
+        events.withColumn("reading", parse_data(F.col("ce_data"), F.col("ce_datacontenttype"), "celsius double"))
+
+    Args:
+        data: ``ce_data``: BINARY, JSON text in UTF-8 where the data is JSON.
+        datacontenttype: ``ce_datacontenttype``. Data is read where this says JSON (CloudEvents JSON format 3.1), or is
+            NULL, which means JSON in structured mode; of other data the result is NULL.
+        schema: Type of the result, as ``from_json`` takes it; by default VARIANT, which keeps the types of what is
+            there.
+        drop_malformed: Whether text that is no JSON is NULL, too; otherwise it fails the query.
+    """
+    is_json = datacontenttype.isNull() | media_type.is_json(datacontenttype)
+    text = F.when(is_json, data.cast("string"))
+    if schema is None:
+        return F.try_parse_json(text) if drop_malformed else F.parse_json(text)
+    mode = "PERMISSIVE" if drop_malformed else "FAILFAST"
+    return F.from_json(text, schema, {**STRICT, "mode": mode})
+
+
+def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None, time: str = "timestamp") -> DataFrame:
+    """
+    One row for each event, which is what source and id together say (CloudEvents "id").
+
+    Messages that are no events have neither, and all stay.
+
+    Args:
+        df: What ``explode_cloudevents`` gives.
+        prefix: As there.
+        within: For a streaming query, how far apart copies of an event can be, ``"10 minutes"`` say: the query
+            remembers events for that long. Copies that are further apart may both stay.
+        time: For a streaming query, the TIMESTAMP column that this is measured by: when a message was stored, rather
+            than ``ce_time``, which a sender may leave out or invent.
+
+    Raises:
+        ValueError: ``within`` is missing for a streaming query, or given for another.
+    """
+    keys = [f"{prefix}source", f"{prefix}id"]
+    if df.isStreaming != (within is not None):
+        raise ValueError("within is for streaming queries, which cannot do without")
+    is_event = F.col(f"{prefix}id").isNotNull()
+    events, others = df.where(is_event), df.where(~is_event)
+    if within is None:
+        return events.dropDuplicates(keys).unionByName(others)
+    return events.withWatermark(time, within).dropDuplicatesWithinWatermark(keys).unionByName(others)

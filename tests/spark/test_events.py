@@ -1,0 +1,81 @@
+"""JSON data as values, and events without their copies."""
+
+from datetime import datetime, timezone
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ce_nats.spark import deduplicate, parse_data
+
+ROWS = [
+    ('{"n": 1, "s": "x"}', "application/json"),
+    ('{"n": 2}', "application/vnd.acme+json; charset=utf-8"),
+    ('{"n": 3}', None),
+    ("<n>4</n>", "application/xml"),
+    ('{"n": 5', "application/json"),
+    (None, "application/json"),
+    ("{'n': 6}", "application/json"),
+]
+
+
+def test_json_data_by_schema(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS, "data string, type string").select(F.col("data").cast("binary"), "type")
+    rows = frame.select(parse_data(F.col("data"), F.col("type"), "n int")["n"].alias("n")).collect()
+    assert [row.n for row in rows] == [1, 2, 3, None, None, None, None]
+
+
+def test_json_data_as_variant(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS[:6], "data string, type string").select(F.col("data").cast("binary"), "type")
+    value = parse_data(F.col("data"), F.col("type"))
+    rows = frame.select(F.to_json(value).alias("json")).collect()
+    assert [row.json for row in rows] == ['{"n":1,"s":"x"}', '{"n":2}', '{"n":3}', None, None, None]
+
+
+def test_malformed_data_may_fail_the_query(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS, "data string, type string").select(F.col("data").cast("binary"), "type")
+    for schema in (None, "n int"):
+        with pytest.raises(Exception, match="(?i)malformed"):
+            frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
+
+
+EVENTS = [
+    ("a", "/s", None),
+    ("a", "/s", None),
+    ("a", "/t", None),
+    ("b", "/s", None),
+    (None, None, "invalid-utf8"),
+    (None, None, "invalid-utf8"),
+]
+
+
+def test_copies_of_events_are_dropped_and_bad_messages_kept(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
+    rows = deduplicate(frame).collect()
+    assert sorted((str(row.ce_id), str(row.ce_source)) for row in rows) == [
+        ("None", "None"),
+        ("None", "None"),
+        ("a", "/s"),
+        ("a", "/t"),
+        ("b", "/s"),
+    ]
+
+
+def test_copies_in_later_batches_are_dropped(spark: SparkSession, tmp_path) -> None:
+    schema = "ce_id string, ce_source string, ce_error string, timestamp timestamp"
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    table = spark.createDataFrame([(*event, now) for event in EVENTS], schema)
+    for _ in range(2):
+        table.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    writer = deduplicate(stream, within="10 minutes").writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "state")).start(str(tmp_path / "out"))
+    query.awaitTermination()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(str(row.ce_id) for row in rows) == ["None", "None", "None", "None", "a", "a", "b"]
+
+
+def test_within_is_for_streams(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
+    with pytest.raises(ValueError, match="within"):
+        deduplicate(frame, within="10 minutes")
