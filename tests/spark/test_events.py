@@ -35,7 +35,7 @@ def test_json_data_as_variant(spark: SparkSession) -> None:
 def test_malformed_data_may_fail_the_query(spark: SparkSession) -> None:
     frame = spark.createDataFrame(ROWS, "data string, type string").select(F.col("data").cast("binary"), "type")
     for schema in (None, "n int"):
-        with pytest.raises(Exception, match="(?i)malformed"):
+        with pytest.raises(Exception, match=r"(?i)malformed"):
             frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
 
 
