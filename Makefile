@@ -33,6 +33,7 @@ bench: $(INSTALLED) jdk
 	$(BIN)/python -m benchmarks.codec
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
+	$(BIN)/python -m benchmarks.spark_columns
 
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .

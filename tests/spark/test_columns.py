@@ -1,9 +1,13 @@
 """Modes, typed extensions and shapes of explode_cloudevents."""
 
+from types import SimpleNamespace
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import explode_cloudevents
+from ce_nats import from_nats_message
+from ce_nats.spark import explode_cloudevents, from_nats
 
 BASE = [("ce-specversion", "1.0"), ("ce-source", "/s"), ("ce-type", "t")]
 ROWS = [
@@ -54,3 +58,29 @@ def test_maps_of_headers(spark: SparkSession) -> None:
         pairs = ", ".join(f"'{name}', {value.format(text)}" for name, text in ROWS[0][1])
         (row,) = explode_cloudevents(spark.sql(f"select map({pairs}) headers, 'x' data")).collect()
         assert (row.ce_id, row.ce_extensions, bytes(row.ce_data)) == ("a", {"n": "5"}, b"x")
+
+
+def test_differences_by_nature(spark: SparkSession) -> None:
+    """What the README names; Python gives an event for each of them."""
+    envelope = '{"specversion":"1.0","id":"a","source":"/s","type":"t"%s}'
+    cyrillic = envelope % ',"datacontenttype":"text/plain; charset=koi8-r","data":"\u0434"'
+    late = [*BASE, ("ce-id", "a"), ("ce-time", "2016-12-31T23:59:60.123456789+00:00")]
+    far = [*BASE, ("ce-id", "a"), ("ce-time", "9999-12-31T23:59:59-01:00")]
+    rows = [([], cyrillic.encode()), (late, b""), (far, b"")]
+    for headers, data in rows:
+        assert from_nats_message(SimpleNamespace(headers=headers, data=data), parse_data=False).get_id() == "a"
+    schema = "place int, headers array<struct<key string, value string>>, data binary"
+    frame = spark.createDataFrame([(place, pairs, bytearray(data)) for place, (pairs, data) in enumerate(rows)], schema)
+    event = from_nats(F.col("headers"), F.col("data"))
+    found = frame.orderBy("place").select(
+        event["error"].alias("error"),
+        F.date_format(F.to_utc_timestamp(event["attributes"]["time"], F.current_timezone()), "HH:mm:ss.SSSSSS").alias(
+            "time"
+        ),
+        event["attributes"]["time_text"].alias("text"),
+    )
+    assert [tuple(row) for row in found.collect()] == [
+        ("unsupported-charset", None, None),
+        (None, "23:59:59.999999", "2016-12-31T23:59:60.123456789+00:00"),
+        (None, None, "9999-12-31T23:59:59-01:00"),
+    ]

@@ -1,0 +1,167 @@
+"""
+Captured messages to columns: ``explode_cloudevents``, reading alone, and the codec in Python, a row at a time.
+
+The messages are those of messages.py, in a Parquet file. Every way ends in ``noop``, on one core. What is counted is
+the CPU time of all processes of Spark together, compilation and garbage collection included. Runs alternate, round by
+round, the first of which warms up and does not count; a ratio is taken within a round and the median over the rounds is
+shown. Needs a ``/proc``.
+
+``python -m benchmarks.spark_columns [--rounds N] [--messages N] [--markdown]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.messages import messages
+from ce_nats import DecodeError, NatsMessage, from_nats_message
+from ce_nats.attributes import canonical
+from ce_nats.spark import explode_cloudevents, from_nats
+from ce_nats.spark.schema import ATTRIBUTES, FLAT
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+READ, EXPLODED = "reading", "explode_cloudevents"
+
+
+def write(path: Path, count: int) -> None:
+    with pq.ParquetWriter(path, pa.schema([("headers", HEADERS), ("data", pa.binary())])) as writer:
+        batch: list[dict[str, Any]] = []
+        for number, (pairs, data) in enumerate(messages(count), 1):
+            batch.append({"headers": [{"key": name, "value": value} for name, value in pairs], "data": data})
+            if len(batch) == 20_000 or number == count:
+                writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=writer.schema))
+                batch = []
+
+
+def decode(pairs: list[tuple[str, str]], data: bytes) -> tuple[Any, ...]:
+    """A row of ``FLAT``, by the codec."""
+    try:
+        event = from_nats_message(NatsMessage("", data, pairs), parse_data=False)
+    except DecodeError as error:
+        return (*(None for _ in FLAT.fields[:-1]), str(error.code))
+    attributes = dict(event.get_attributes())
+    core = [attributes.pop(name, None) for name in ATTRIBUTES]
+    extensions = {name: canonical(value) for name, value in attributes.items()}
+    mode = "structured" if pairs[0][0] == "Content-Type" else "binary"
+    return (*core, extensions, event.get_data(), mode, None)
+
+
+def with_rows(headers: list[Any], data: bytearray) -> tuple[Any, ...]:
+    values = decode([(header.key, header.value) for header in headers], bytes(data))
+    time = values[ATTRIBUTES.index("time")]
+    plain = time and datetime.fromtimestamp(time.timestamp())  # pyspark takes no subclass for what it is
+    return tuple(plain if name == "time" else value for name, value in zip(FLAT.fieldNames(), values))
+
+
+def ways(frame: DataFrame) -> dict[str, DataFrame]:
+    event = from_nats(F.col("headers"), F.col("data"))
+    return {
+        READ: frame,
+        EXPLODED: explode_cloudevents(frame),
+        "from_nats, general path for all rows": frame.select("headers", "data", event.alias("event")),
+        "Python UDF, a row at a time": frame.withColumn(
+            "event", F.udf(with_rows, FLAT, useArrow=False)("headers", "data")
+        ),
+    }
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and all below it, those that have ended included."""
+    children: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        children[int(fields[1])].append((int(path.parent.name), sum(map(int, fields[11:15]))))
+    ticks, waiting = 0, [os.getpid()]
+    while waiting:
+        for process, used in children[waiting.pop()]:
+            ticks += used
+            waiting.append(process)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measured(run: Callable[[], object]) -> float:
+    before = cpu_seconds()
+    run()
+    return cpu_seconds() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--markdown", action="store_true", help="print the table of the README")
+    options = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "messages.parquet"
+        write(path, options.messages)
+        spark = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.memory", "3g")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        frames = ways(spark.read.parquet(str(path)))
+        rounds = []
+        for _ in track(range(options.rounds + 1), console=Console(stderr=True)):
+            results = {}
+            for name, frame in frames.items():
+                results[name] = measured(lambda: frame.write.format("noop").mode("overwrite").save())  # noqa: B023
+            rounds.append(results)
+        spark.stop()
+    show(rounds[1:], options.messages, markdown=options.markdown)
+
+
+def show(rounds: list[dict[str, float]], count: int, *, markdown: bool) -> None:
+    titles = ["way", "CPU µs a message", "against reading", "against explode_cloudevents"]
+    rows = [
+        (
+            name,
+            f"{median(each[name] for each in rounds) / count * 1e6:.1f}",
+            f"{median(each[name] / each[READ] for each in rounds):.1f}",
+            f"{median(each[name] / each[EXPLODED] for each in rounds):.1f}",
+        )
+        for name in rounds[0]
+    ]
+    if markdown:
+        print("| " + " | ".join(titles) + " |")
+        print("| --- " * len(titles) + "|")
+        for row in rows:
+            print("| " + " | ".join(row) + " |")
+        return
+    table = Table(*titles)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    console.print(f"pyspark {version('pyspark')}, {count:,} messages")
+
+
+if __name__ == "__main__":
+    main()
