@@ -19,7 +19,7 @@ from . import mode as modes
 from . import plain as plain_events
 from .attributes import fault, typed
 from .expressions import let
-from .functions import F
+from .functions import F, apply
 from .schema import ATTRIBUTES, EXTENSION_TYPES, HEADERS
 
 __all__ = ["explode_cloudevents", "from_nats"]
@@ -60,15 +60,19 @@ def from_nats(
 
 
 def _from_nats(headers: Column, data: Column, headers_type: DataType, types: Mapping[str, DataType]) -> Column:
-    return let(
-        header_columns.columns(headers, headers_type),
-        lambda found: F.when(found["code"].isNotNull(), fault(found["code"])).otherwise(
-            let(
-                F.transform(found["names"], header_columns.fold),
-                lambda names: _event(names, found["values"], F.coalesce(data, F.lit(b"")), types),
-            )
-        ),
-    )
+    def event(headers: Column, data: Column) -> Column:
+        payload = F.coalesce(data, F.lit(b""))
+        return let(
+            header_columns.columns(headers, headers_type),
+            lambda found: F.when(found["code"].isNotNull(), fault(found["code"])).otherwise(
+                let(
+                    F.transform(found["names"], header_columns.fold),
+                    lambda names: _event(names, found["values"], payload, types),
+                )
+            ),
+        )
+
+    return apply(event, headers, data)
 
 
 def explode_cloudevents(

@@ -26,7 +26,7 @@ from ..errors import ErrorCode
 from . import checks, data, percent, timestamp
 from .checks import Attributes
 from .expressions import code, let
-from .functions import F
+from .functions import F, apply
 from .mode import BINARY, PREFIX, STRUCTURED
 from .schema import EVENT, HEADERS, MESSAGE, check_event
 
@@ -81,7 +81,12 @@ def to_nats(event: Column, *, mode: str = BINARY, event_type: DataType = EVENT) 
             ),
         )
 
-    return let(event, lambda event: let(_time(event["attributes"], fields), lambda time: encoded(event, time)))
+    return apply(
+        lambda event: let(
+            event, lambda event: let(_time(event["attributes"], fields), lambda time: encoded(event, time))
+        ),
+        event,
+    )
 
 
 def _message(event: Column, shape: StructType, attributes: Attributes, bare: set[str], mode: str) -> Column:

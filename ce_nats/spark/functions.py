@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions
 from pyspark.sql.types import DataType
+from pyspark.sql.utils import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["F", "as_sql"]
+__all__ = ["F", "apply", "as_sql"]
 
 # Numbers lambda variables while SQL is made.
 _numbers: ContextVar[count[int] | None] = ContextVar("numbers", default=None)
@@ -39,6 +40,21 @@ def as_sql(make: Callable[..., Column], *parameters: str) -> str:
         return _text(make(*map(Sql, parameters)))
     finally:
         _numbers.reset(token)
+
+
+def apply(make: Callable[..., Column], *columns: Column) -> Column:
+    """
+    ``make(*columns)``, for an expression that is nested deep.
+
+    Spark Connect sends columns as messages that must not be nested so deep; to it, the expression goes as text.
+    """
+    if _numbers.get() is not None or not is_remote():
+        return make(*columns)
+    names = [f"c{number}" for number in range(len(columns))]
+    record = functions.struct(*(column.alias(name) for name, column in zip(names, columns)))
+    body = as_sql(make, *(f"given.{name}" for name in names))
+    made = functions.call_function("transform", functions.array(record), functions.expr(f"given -> {body}"))
+    return functions.get(made, functions.lit(0))
 
 
 class Sql:

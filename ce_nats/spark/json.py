@@ -151,7 +151,7 @@ def _marked(text: Column) -> Column:
     def marked(token: Column) -> Column:
         string = F.concat(F.lit(f'"{_STRING_MARK}'), F.substring(token, F.lit(2), F.lit(_TO_END)))
         is_paired = ~token.contains("\\u") | matches(token, _PAIRED_SURROGATES)
-        digits = F.length(F.ltrim(token, F.lit("-")))
+        digits = F.length(F.btrim(token, F.lit("-")))
         is_number = F.when(
             matches(token, _IS_FLOAT), F.abs(token.try_cast("double")) <= F.lit(_LARGEST_FLOAT)
         ).otherwise(digits <= _MOST_DIGITS)

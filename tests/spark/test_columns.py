@@ -71,13 +71,16 @@ def test_differences_by_nature(spark: SparkSession) -> None:
         assert from_nats_message(SimpleNamespace(headers=headers, data=data), parse_data=False).get_id() == "a"
     schema = "place int, headers array<struct<key string, value string>>, data binary"
     frame = spark.createDataFrame([(place, pairs, bytearray(data)) for place, (pairs, data) in enumerate(rows)], schema)
-    event = from_nats(F.col("headers"), F.col("data"))
-    found = frame.orderBy("place").select(
-        event["error"].alias("error"),
-        F.date_format(F.to_utc_timestamp(event["attributes"]["time"], F.current_timezone()), "HH:mm:ss.SSSSSS").alias(
-            "time"
-        ),
-        event["attributes"]["time_text"].alias("text"),
+    event = F.col("event")
+    time = F.to_utc_timestamp(event["attributes"]["time"], F.current_timezone())
+    found = (
+        frame.orderBy("place")
+        .select(from_nats(F.col("headers"), F.col("data")).alias("event"))
+        .select(
+            event["error"].alias("error"),
+            F.date_format(time, "HH:mm:ss.SSSSSS").alias("time"),
+            event["attributes"]["time_text"].alias("text"),
+        )
     )
     assert [tuple(row) for row in found.collect()] == [
         ("unsupported-charset", None, None),

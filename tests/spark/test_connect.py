@@ -1,0 +1,40 @@
+"""The columns on Spark Connect, where a session is a client of a server, are those of Spark Classic."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ce_nats.spark import explode_cloudevents, from_nats, to_nats
+from tests.spark.test_columns import ROWS
+
+SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
+ROOT = Path(__file__).parents[2]
+
+
+def results(spark: SparkSession) -> list[str]:
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    event = from_nats(F.col("headers"), F.col("data"))
+    frames = [
+        explode_cloudevents(frame, extensions={"n": "int"}).orderBy("sequence"),
+        *(frame.orderBy("sequence").select(to_nats(event, mode=mode).alias("m")) for mode in ("binary", "structured")),
+    ]
+    return [json.dumps([row.asDict(True) for row in frame.collect()], default=str) for frame in frames]
+
+
+def test_spark_connect(spark: SparkSession) -> None:
+    command = [sys.executable, "-m", "tests.spark.test_connect"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-3:] == results(spark)
+
+
+if __name__ == "__main__":
+    session = SparkSession.builder.remote("local[2]").getOrCreate()
+    print(*results(session), sep="\n")
+    session.stop()
