@@ -1,0 +1,34 @@
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+
+import pytest
+
+from ce_nats.testing import NatsServer
+
+from .peers import PROGRAMS, Missing
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], Sequence[str]]:
+    """The command of a peer's program; skips the test where it cannot be had."""
+
+    @lru_cache
+    def found(name: str) -> Sequence[str] | Missing:
+        try:
+            return PROGRAMS[name]()
+        except Missing as missing:
+            return missing
+
+    def command(name: str) -> Sequence[str]:
+        result = found(name)
+        if isinstance(result, Missing):
+            pytest.skip(f"no peer {name}: {result}")
+        return result
+
+    return command

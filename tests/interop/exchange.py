@@ -1,0 +1,110 @@
+"""All samples over one route, through a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
+
+import nats
+from nats.aio.client import Client
+
+from ce_nats import aio
+
+from .routes import Route
+from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
+
+# A machine that is busy elsewhere may take long; the peers give up after the same time.
+PATIENCE = 20.0
+
+
+async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, Differences]:
+    """
+    What did not get through, by sample.
+
+    Args:
+        route: Who sends what to whom.
+        command: The peer's program.
+        url: Of a server with JetStream.
+    """
+    connection = await nats.connect(url)
+    subject = f"interop.{uuid4().hex}"
+    stream = subject.replace(".", "_")
+    if route.protocol == "jetstream":
+        await connection.jetstream().add_stream(name=stream, subjects=[subject], storage="memory")
+    try:
+        if route.sends:
+            found = await asyncio.wait_for(_receive(route, command, connection, url, stream, subject), PATIENCE)
+        else:
+            found = await asyncio.wait_for(_send(route, command, connection, url, stream, subject), PATIENCE)
+    finally:
+        if route.protocol == "jetstream":
+            await connection.jetstream().delete_stream(stream)
+        await connection.close()
+    return {name: differences for name, differences in zip(SAMPLES, found) if differences}
+
+
+async def _receive(
+    route: Route, command: Sequence[str], connection: Client, url: str, stream: str, subject: str
+) -> list[Differences]:
+    if route.protocol == "jetstream":
+        await _run_sender(route, command, url, stream, subject)
+        subscription = await connection.jetstream().subscribe(subject, ordered_consumer=True)
+    else:
+        subscription = await connection.subscribe(subject)
+        await aio.flush(connection)
+        await _run_sender(route, command, url, stream, subject)
+    async with aio.events(subscription, dialect=route.dialect, parse_data=False) as messages:
+        received = [await messages.__anext__() for _ in SAMPLES]
+    return [
+        own_differences(sample, None if one.error else one.event, one.error)
+        for sample, one in zip(SAMPLES.values(), received)
+    ]
+
+
+async def _run_sender(route: Route, command: Sequence[str], url: str, stream: str, subject: str) -> None:
+    arguments = ("send", route.protocol, route.mode.value, url, stream, subject)
+    process = await asyncio.create_subprocess_exec(*command, *arguments, stdin=PIPE, stderr=PIPE)
+    _, errors = await process.communicate(b"".join(map(request_line, SAMPLES.values())))
+    assert process.returncode == 0, errors.decode()
+
+
+async def _send(
+    route: Route, command: Sequence[str], connection: Client, url: str, stream: str, subject: str
+) -> list[Differences]:
+    arguments = ("receive", route.protocol, str(len(SAMPLES)), url, stream, subject)
+    if route.protocol == "jetstream":
+        # The peer subscribes to what is there.
+        js = connection.jetstream()
+        for number, sample in enumerate(SAMPLES.values()):
+            await aio.jetstream.publish(js, sample, subject, mode=route.mode, headers={"Nats-Msg-Id": str(number)})
+        lines = await run_receiver([*command, *arguments])
+    else:
+
+        async def publish() -> None:
+            for sample in SAMPLES.values():
+                await aio.publish(connection, sample, subject, mode=route.mode)
+            await aio.flush(connection)
+
+        lines = await run_receiver([*command, *arguments], publish)
+    return [peer_differences(sample, line) for sample, line in zip(SAMPLES.values(), lines, strict=True)]
+
+
+async def run_receiver(command: Sequence[str], when_ready: Callable[[], Awaitable[None]] | None = None) -> list[bytes]:
+    """The peer's lines, one for each message; ``when_ready`` is called when the peer has subscribed."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    try:
+        first = await process.stdout.readline()
+        if first and when_ready is not None:
+            await when_ready()
+        output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, errors.decode()
+    # With JetStream messages may come before the peer gets to say that it has subscribed.
+    return [line for line in (first + output).splitlines() if "ready" not in json.loads(line)]

@@ -1,0 +1,249 @@
+// The sdk-go side of the tests: one process sends events, or receives them, over one of sdk-go's NATS protocols.
+//
+//	peer send    PROTOCOL MODE URL STREAM SUBJECT        events from standard input
+//	peer receive PROTOCOL COUNT URL STREAM SUBJECT       events to standard output, and {"ready":true} before them
+//
+// Events are JSON lines. PROTOCOL is nats or jetstream, MODE binary or structured; STREAM is not looked at with nats.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	corenats "github.com/cloudevents/sdk-go/protocol/nats/v2"
+	jetstream "github.com/cloudevents/sdk-go/protocol/nats_jetstream/v2"
+	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/protocol"
+	"github.com/cloudevents/sdk-go/v2/types"
+	"github.com/nats-io/nats.go"
+)
+
+// How long the receiver waits for all its events before it gives up.
+const patience = 20 * time.Second
+
+// outgoing is an event to be sent. Extensions have a type in sdk-go; JSON has no bytes and no timestamps.
+type outgoing struct {
+	Event event.Event       `json:"event"`
+	Types map[string]string `json:"types"`
+}
+
+// incoming is a message that was received: the attributes as canonical strings and the data as bytes, or an error.
+type incoming struct {
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Data       []byte            `json:"data"`
+	Error      string            `json:"error,omitempty"`
+}
+
+type receiver interface {
+	protocol.Opener
+	protocol.Receiver
+}
+
+func main() {
+	if len(os.Args) != 7 {
+		fail(fmt.Errorf("want 6 arguments, not %d", len(os.Args)-1))
+	}
+	protocolName, detail, url, stream, subject := os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6]
+	conn, err := nats.Connect(url)
+	fail(err)
+	defer conn.Close()
+	switch os.Args[1] {
+	case "send":
+		fail(send(conn, protocolName, detail, stream, subject))
+	case "receive":
+		count, err := strconv.Atoi(detail)
+		fail(err)
+		fail(receive(conn, protocolName, count, stream, subject))
+	default:
+		fail(fmt.Errorf("unknown command %q", os.Args[1]))
+	}
+}
+
+func send(conn *nats.Conn, protocolName, mode, stream, subject string) error {
+	sender, err := newSender(conn, protocolName, stream, subject)
+	if err != nil {
+		return err
+	}
+	ctx := binding.WithForceStructured(context.Background())
+	if mode == "binary" {
+		ctx = binding.WithForceBinary(context.Background())
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var line outgoing
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return err
+		}
+		if err := setTypes(&line); err != nil {
+			return err
+		}
+		if err := sender.Send(ctx, binding.ToMessage(&line.Event)); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return conn.Flush()
+}
+
+func newSender(conn *nats.Conn, protocolName, stream, subject string) (protocol.Sender, error) {
+	if protocolName == "jetstream" {
+		return jetstream.NewSenderFromConn(conn, stream, subject, nil)
+	}
+	return corenats.NewSenderFromConn(conn, subject)
+}
+
+func setTypes(line *outgoing) error {
+	for name, kind := range line.Types {
+		value, err := typed(kind, line.Event.Extensions()[name])
+		if err != nil {
+			return err
+		}
+		line.Event.SetExtension(name, value)
+	}
+	return line.Event.Validate()
+}
+
+func typed(kind string, value interface{}) (interface{}, error) {
+	switch kind {
+	case "bytes":
+		return types.ToBinary(value)
+	case "timestamp":
+		return types.ToTime(value)
+	}
+	return nil, fmt.Errorf("unknown type %q", kind)
+}
+
+func receive(conn *nats.Conn, protocolName string, count int, stream, subject string) error {
+	out := json.NewEncoder(os.Stdout)
+	ready := func() error {
+		if err := conn.Flush(); err != nil {
+			return err
+		}
+		return out.Encode(map[string]bool{"ready": true})
+	}
+	consumer, err := newReceiver(conn, protocolName, stream, subject, ready)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	opened := make(chan error, 1)
+	go func() {
+		err := consumer.OpenInbound(ctx)
+		cancel()
+		opened <- err
+	}()
+	for range count {
+		message, err := consumer.Receive(ctx)
+		if err != nil {
+			cancel()
+			return fmt.Errorf("%w (%v)", err, <-opened)
+		}
+		if err := out.Encode(read(ctx, message)); err != nil {
+			return err
+		}
+	}
+	cancel()
+	return <-opened
+}
+
+func newReceiver(conn *nats.Conn, protocolName, stream, subject string, ready func() error) (receiver, error) {
+	if protocolName == "jetstream" {
+		announced := func(consumer *jetstream.Consumer) error {
+			consumer.Subscriber = streamSubscriber{ready}
+			return nil
+		}
+		return jetstream.NewConsumerFromConn(conn, stream, subject, nil, nil, announced)
+	}
+	announced := func(consumer *corenats.Consumer) error {
+		consumer.Subscriber = subscriber{ready}
+		return nil
+	}
+	return corenats.NewConsumerFromConn(conn, subject, announced)
+}
+
+// subscriber subscribes as sdk-go does, and says when it has.
+type subscriber struct{ ready func() error }
+
+func (s subscriber) Subscribe(conn *nats.Conn, subject string, handler nats.MsgHandler) (*nats.Subscription, error) {
+	subscription, err := (&corenats.RegularSubscriber{}).Subscribe(conn, subject, handler)
+	if err != nil {
+		return nil, err
+	}
+	return subscription, s.ready()
+}
+
+type streamSubscriber struct{ ready func() error }
+
+func (s streamSubscriber) Subscribe(
+	js nats.JetStreamContext, subject string, handler nats.MsgHandler, options ...nats.SubOpt,
+) (*nats.Subscription, error) {
+	subscription, err := (&jetstream.RegularSubscriber{}).Subscribe(js, subject, handler, options...)
+	if err != nil {
+		return nil, err
+	}
+	return subscription, s.ready()
+}
+
+// read does what sdk-go's client does with a message before it calls the application.
+func read(ctx context.Context, message binding.Message) (result incoming) {
+	received, err := binding.ToEvent(ctx, message)
+	if err == nil {
+		err = received.Validate()
+	}
+	finished := message.Finish(err)
+	if err == nil {
+		err = finished
+	}
+	if err != nil {
+		return incoming{Error: err.Error()}
+	}
+	attributes, err := attributesOf(received)
+	if err != nil {
+		return incoming{Error: err.Error()}
+	}
+	return incoming{Attributes: attributes, Data: received.Data()}
+}
+
+func attributesOf(received *event.Event) (map[string]string, error) {
+	attributes := map[string]string{
+		"specversion":     received.SpecVersion(),
+		"id":              received.ID(),
+		"source":          received.Source(),
+		"type":            received.Type(),
+		"subject":         received.Subject(),
+		"dataschema":      received.DataSchema(),
+		"datacontenttype": received.DataContentType(),
+	}
+	for name, value := range attributes {
+		if value == "" {
+			delete(attributes, name)
+		}
+	}
+	if !received.Time().IsZero() {
+		attributes["time"] = received.Time().Format(time.RFC3339Nano)
+	}
+	for name, value := range received.Extensions() {
+		text, err := types.Format(value)
+		if err != nil {
+			return nil, err
+		}
+		attributes[name] = text
+	}
+	return attributes, nil
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,136 @@
+"""
+Every way between ce_nats and a peer, and what does not get through on it.
+
+The faults are asserted as they are: where a peer mends one, a test fails, and the entry here goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ce_nats import ContentMode, Dialect
+
+from .samples import MADE_UP, SAMPLES, Differences
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    What a peer makes of a sample that does not get through.
+
+    Attributes:
+        note: Why, for readers of the README.
+        seen: What differs, as the samples' comparison gives it.
+    """
+
+    note: str
+    seen: Differences
+
+
+@dataclass(frozen=True)
+class Route:
+    """
+    One row of the table.
+
+    Attributes:
+        peer: Name and version, as the README has it.
+        program: Which program of ``peers.py`` plays it: ``go`` or ``js``.
+        protocol: ``nats`` or ``jetstream``.
+        sends: Whether the peer sends and ce_nats receives, or the other way round.
+        mode: The content mode that the sender writes.
+        dialect: What ce_nats reads with.
+        faults: By sample.
+    """
+
+    peer: str
+    program: str
+    protocol: str
+    sends: bool
+    mode: ContentMode
+    dialect: Dialect = Dialect.SPEC
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+
+    @property
+    def way(self) -> str:
+        """Direction, mode and dialect, as the README has them."""
+        if not self.sends:
+            return f"ce_nats → peer, {self.mode.value}"
+        dialect = "" if self.dialect is Dialect.SPEC else f", `Dialect.{self.dialect.name}`"
+        return f"peer → ce_nats, {self.mode.value}{dialect}"
+
+    def __str__(self) -> str:
+        direction = "receives" if not self.sends else "sends"
+        return f"{self.program}-{self.protocol}-{direction}-{self.mode.value}-{self.dialect.value}"
+
+
+GO_CORE = "sdk-go 2.16.2, `nats/v2`"
+GO_STREAM = "sdk-go 2.16.2, `nats_jetstream/v2`"
+JS = "nats.js 3.4.0 and cloudevents 10.0.0"
+
+BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
+
+NO_BINARY = "The protocol has no binary mode: it takes the payload for the event (cloudevents/sdk-go#814)."
+NOT_DECODED = "Header values are not percent-decoded (cloudevents/sdk-go#1334)."
+NOT_ENCODED = (
+    "Header values are not percent-encoded (cloudevents/sdk-go#1334). By the specification `100% sure` is an error, "
+    "and `%C3%A9` and quotes are decoded into other text; `Dialect.SDK_GO` reads values as they stand."
+)
+PRINTED_BYTES = "Bytes are printed as Go prints a slice, `[0 1 2 255]`, where the specification has base64."
+MILLISECONDS = "JavaScript's `Date` has milliseconds."
+OWN_TIME = "An event without a time gets the current one (cloudevents/sdk-javascript#419)."
+
+BYTES = Fault(PRINTED_BYTES, {"digest": "[0 1 2 255]"})
+JS_FAULTS = {
+    "nanoseconds": Fault(MILLISECONDS, {"time": "2024-02-29T22:10:11.123Z"}),
+    "no time": Fault(OWN_TIME, {"time": MADE_UP}),
+}
+
+ROUTES = (
+    Route(GO_CORE, "go", "nats", True, STRUCTURED),
+    Route(GO_CORE, "go", "nats", False, STRUCTURED),
+    Route(
+        GO_CORE,
+        "go",
+        "nats",
+        False,
+        BINARY,
+        faults={
+            **{name: Fault(NO_BINARY, {"error": "specversion: no specversion\n"}) for name in SAMPLES},
+            "no data": Fault(NO_BINARY, {"error": "unexpected end of JSON input"}),
+            "text data": Fault(NO_BINARY, {"error": "invalid character 'a' in literal null (expecting 'u')"}),
+            "binary data": Fault(NO_BINARY, {"error": "invalid character '\\x00' looking for beginning of value"}),
+        },
+    ),
+    Route(GO_STREAM, "go", "jetstream", True, STRUCTURED),
+    Route(GO_STREAM, "go", "jetstream", False, STRUCTURED),
+    Route(GO_STREAM, "go", "jetstream", True, BINARY, Dialect.SDK_GO, faults={"bytes": BYTES}),
+    Route(
+        GO_STREAM,
+        "go",
+        "jetstream",
+        True,
+        BINARY,
+        faults={
+            "percent signs": Fault(NOT_ENCODED, {"error": "invalid-percent-escape: subject"}),
+            "escapes of its own": Fault(NOT_ENCODED, {"source": "/café?q=a b"}),
+            "quotes": Fault(NOT_ENCODED, {"note": "quoted text"}),
+            "bytes": BYTES,
+        },
+    ),
+    Route(
+        GO_STREAM,
+        "go",
+        "jetstream",
+        False,
+        BINARY,
+        faults={
+            "Unicode": Fault(NOT_DECODED, {"subject": "Zo%C3%AB%20owes%205%20%E2%82%AC%20%F0%9F%98%80"}),
+            "percent signs": Fault(NOT_DECODED, {"subject": "100%25%20sure"}),
+            "escapes of its own": Fault(NOT_DECODED, {"source": "/caf%25C3%25A9?q=a%2520b"}),
+            "quotes": Fault(NOT_DECODED, {"note": "%22quoted%22%20text"}),
+        },
+    ),
+    Route(JS, "js", "nats", True, STRUCTURED, faults=JS_FAULTS),
+    Route(JS, "js", "nats", False, STRUCTURED, faults=JS_FAULTS),
+)

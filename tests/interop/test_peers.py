@@ -1,0 +1,29 @@
+"""Every sample over every route, between ce_nats and programs on other SDKs, through a real server."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from ce_nats.testing import NatsServer
+
+from . import table
+from .exchange import exchange
+from .routes import ROUTES, Route
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=str)
+async def test_what_gets_through(route: Route, program: Callable[[str], Sequence[str]], server: NatsServer) -> None:
+    """
+    Is what the route says, fault by fault, and what the README's table says of this run.
+
+    ``python -m tests.interop.table`` writes the table.
+    """
+    found = await exchange(route, program(route.program), server.url)
+    assert found == {name: fault.seen for name, fault in route.faults.items()}
+    assert table.row(route, found) in table.written()
+
+
+def test_the_table_has_nothing_else() -> None:
+    rows = [line for line in table.written() if line not in table.head() + table.notes()]
+    assert len(rows) == len(ROUTES)
+    assert set(table.head() + table.notes()) <= set(table.written())

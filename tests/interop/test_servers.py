@@ -1,0 +1,86 @@
+"""The core of ``ce_nats.aio`` on the nats-servers that are in use: what it asks of a server is in all of them."""
+
+import asyncio
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.js.api import ConsumerConfig
+
+from ce_nats import ContentMode, aio
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.testing import NatsServer
+from tests.strategies import plain_event
+
+from .peers import Missing, nats_server
+
+# The last patch release of each, and None for the one that is installed.
+VERSIONS = (None, "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
+EVENTS = [
+    plain_event({"number": number}, id=f"Zoë {number}%", datacontenttype="application/json") for number in range(20)
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version or "installed")
+async def test_core_and_streams(version: str | None) -> None:
+    with NatsServer(jetstream=True, executable=_executable(version)) as server:
+        connection = await nats.connect(server.url)
+        try:
+            found = connection.connected_server_version
+            assert version in (None, f"{found.major}.{found.minor}.{found.patch}")
+            await asyncio.wait_for(_core_and_streams(connection), 20)
+        finally:
+            await connection.close()
+
+
+async def _core_and_streams(connection: Client) -> None:
+    await _publish_and_subscribe(connection)
+    await _request(connection)
+    await _stream(connection)
+
+
+def _executable(version: str | None) -> Path | None:
+    try:
+        return None if version is None else nats_server(version)
+    except Missing as missing:
+        pytest.skip(f"no nats-server {version}: {missing}")
+
+
+async def _publish_and_subscribe(connection: Client) -> None:
+    async with await aio.subscribe(connection, "core.*") as messages:
+        await aio.flush(connection)
+        for mode in ContentMode:
+            await aio.publish(connection, EVENTS[0], "core.a", mode=mode)
+            assert (await messages.__anext__()).event.get_id() == "Zoë 0%"
+
+
+async def _request(connection: Client) -> None:
+    with pytest.raises(DeliveryError) as caught:
+        await aio.request(connection, EVENTS[0], "nobody")
+    assert caught.value.code is ErrorCode.NO_RESPONDERS
+
+
+async def _stream(connection: Client) -> None:
+    js = connection.jetstream()
+    await js.add_stream(name="S", subjects=["s"])
+    async with aio.Publisher(js) as publisher:
+        for event in EVENTS:
+            await publisher.publish(event, "s")
+    again = await aio.jetstream.publish(js, EVENTS[3], "s", mode=ContentMode.STRUCTURED)
+    assert again.duplicate
+    stored = [message async for batch in read_stream(js, "S", batch_size=7) for message in batch]
+    assert [message.sequence for message in stored] == list(range(1, len(EVENTS) + 1))
+    seen: list[tuple[str, int]] = []
+    async with aio.PullConsumer(js, "S", "c", dead_letter=None, create=ConsumerConfig()) as consumer:
+        async for delivery in consumer:
+            seen.append((delivery.event.get_id(), delivery.deliveries))
+            if len(seen) == 1:
+                await delivery.retry(0)
+            else:
+                await delivery.ack()
+            if len(seen) == len(EVENTS) + 1:
+                break
+    ids = [str(event.attributes["id"]) for event in EVENTS]
+    assert sorted(seen) == sorted([*((one, 1) for one in ids), (ids[0], 2)])
