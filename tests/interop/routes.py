@@ -35,7 +35,7 @@ class Route:
 
     Attributes:
         peer: Name and version, as the README has it.
-        program: Which program of ``peers.py`` plays it: ``go`` or ``js``.
+        program: Which program of ``peers.py`` plays it: ``go``, ``rust`` or ``js``.
         protocol: ``nats`` or ``jetstream``.
         sends: Whether the peer sends and ce_nats receives, or the other way round.
         mode: The content mode that the sender writes.
@@ -66,11 +66,12 @@ class Route:
 
 GO_CORE = "sdk-go 2.16.2, `nats/v2`"
 GO_STREAM = "sdk-go 2.16.2, `nats_jetstream/v2`"
+RUST = "sdk-rust 0.9.0"
 JS = "nats.js 3.4.0 and cloudevents 10.0.0"
 
 BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
 
-NO_BINARY = "The protocol has no binary mode: it takes the payload for the event (cloudevents/sdk-go#814)."
+NO_BINARY = "There is no binary mode: the payload is taken for the event (sdk-go: cloudevents/sdk-go#814)."
 NOT_DECODED = "Header values are not percent-decoded (cloudevents/sdk-go#1334)."
 NOT_ENCODED = (
     "Header values are not percent-encoded (cloudevents/sdk-go#1334). By the specification `100% sure` is an error, "
@@ -80,11 +81,19 @@ PRINTED_BYTES = "Bytes are printed as Go prints a slice, `[0 1 2 255]`, where th
 MILLISECONDS = "JavaScript's `Date` has milliseconds."
 OWN_TIME = "An event without a time gets the current one (cloudevents/sdk-javascript#419)."
 
+SERDE = "Error while serializing/deserializing to json"
 BYTES = Fault(PRINTED_BYTES, {"digest": "[0 1 2 255]"})
 JS_FAULTS = {
     "nanoseconds": Fault(MILLISECONDS, {"time": "2024-02-29T22:10:11.123Z"}),
     "no time": Fault(OWN_TIME, {"time": MADE_UP}),
 }
+
+
+def _no_binary(other: str, *, no_data: str, text_data: str, binary_data: str) -> dict[str, Fault]:
+    """What peers say that read the payload as a JSON event."""
+    errors = {"no data": no_data, "text data": text_data, "binary data": binary_data}
+    return {name: Fault(NO_BINARY, {"error": errors.get(name, other)}) for name in SAMPLES}
+
 
 ROUTES = (
     Route(GO_CORE, "go", "nats", True, STRUCTURED),
@@ -95,12 +104,12 @@ ROUTES = (
         "nats",
         False,
         BINARY,
-        faults={
-            **{name: Fault(NO_BINARY, {"error": "specversion: no specversion\n"}) for name in SAMPLES},
-            "no data": Fault(NO_BINARY, {"error": "unexpected end of JSON input"}),
-            "text data": Fault(NO_BINARY, {"error": "invalid character 'a' in literal null (expecting 'u')"}),
-            "binary data": Fault(NO_BINARY, {"error": "invalid character '\\x00' looking for beginning of value"}),
-        },
+        faults=_no_binary(
+            "specversion: no specversion\n",
+            no_data="unexpected end of JSON input",
+            text_data="invalid character 'a' in literal null (expecting 'u')",
+            binary_data="invalid character '\\x00' looking for beginning of value",
+        ),
     ),
     Route(GO_STREAM, "go", "jetstream", True, STRUCTURED),
     Route(GO_STREAM, "go", "jetstream", False, STRUCTURED),
@@ -130,6 +139,21 @@ ROUTES = (
             "escapes of its own": Fault(NOT_DECODED, {"source": "/caf%25C3%25A9?q=a%2520b"}),
             "quotes": Fault(NOT_DECODED, {"note": "%22quoted%22%20text"}),
         },
+    ),
+    Route(RUST, "rust", "nats", True, STRUCTURED),
+    Route(RUST, "rust", "nats", False, STRUCTURED),
+    Route(
+        RUST,
+        "rust",
+        "nats",
+        False,
+        BINARY,
+        faults=_no_binary(
+            f"{SERDE}: missing field `specversion`",
+            no_data=f"{SERDE}: EOF while parsing a value at line 1 column 0",
+            text_data=f"{SERDE}: expected ident at line 1 column 2",
+            binary_data=f"{SERDE}: expected value at line 1 column 1",
+        ),
     ),
     Route(JS, "js", "nats", True, STRUCTURED, faults=JS_FAULTS),
     Route(JS, "js", "nats", False, STRUCTURED, faults=JS_FAULTS),

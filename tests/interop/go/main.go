@@ -122,12 +122,11 @@ func typed(kind string, value interface{}) (interface{}, error) {
 }
 
 func receive(conn *nats.Conn, protocolName string, count int, stream, subject string) error {
-	out := json.NewEncoder(os.Stdout)
 	ready := func() error {
 		if err := conn.Flush(); err != nil {
 			return err
 		}
-		return out.Encode(map[string]bool{"ready": true})
+		return print(map[string]bool{"ready": true})
 	}
 	consumer, err := newReceiver(conn, protocolName, stream, subject, ready)
 	if err != nil {
@@ -147,7 +146,7 @@ func receive(conn *nats.Conn, protocolName string, count int, stream, subject st
 			cancel()
 			return fmt.Errorf("%w (%v)", err, <-opened)
 		}
-		if err := out.Encode(read(ctx, message)); err != nil {
+		if err := print(read(ctx, message)); err != nil {
 			return err
 		}
 	}
@@ -239,6 +238,16 @@ func attributesOf(received *event.Event) (map[string]string, error) {
 		attributes[name] = text
 	}
 	return attributes, nil
+}
+
+// print writes a line at once, so that lines of two goroutines do not mix.
+func print(value interface{}) error {
+	line, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.Write(append(line, '\n'))
+	return err
 }
 
 func fail(err error) {
