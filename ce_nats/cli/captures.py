@@ -141,7 +141,7 @@ async def _capture_stream(
     last: StoredMessage | None,
 ) -> None:
     async with connected(settings) as (nc, js):
-        state = await StreamApi(nc, timeout=settings.timeout).state(stream)
+        state = await StreamApi(nc, js._prefix, settings.timeout).state(stream)
         if last is not None:
             await _check_same(js, stream, state.last, last)
             start = max(start, last.sequence + 1)

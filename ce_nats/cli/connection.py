@@ -42,7 +42,7 @@ def _option(*names: str, env: str | None = None, metavar: str, text: str) -> Any
 
 @dataclass(frozen=True)
 class Settings:
-    """How to connect. Names of fields are those of a context file, but for ``url``, ``user`` and those of TLS."""
+    """How to connect: an attribute for each option."""
 
     server: Annotated[
         str | None, _option("--server", "-s", env="NATS_URL", metavar="URL", text="Servers, with commas between them.")
@@ -65,6 +65,10 @@ class Settings:
     tlsca: Annotated[
         str | None, _option("--tlsca", env="NATS_CA", metavar="FILE", text="Certificates to trust, PEM.")
     ] = None
+    domain: Annotated[str | None, _option("--js-domain", metavar="NAME", text="JetStream domain.")] = None
+    inbox_prefix: Annotated[
+        str | None, _option("--inbox-prefix", metavar="SUBJECT", text="First tokens of the subjects for answers.")
+    ] = None
     timeout: Annotated[
         float, _option("--timeout", metavar="SECONDS", text="How long to wait for an answer of the server.")
     ] = 5.0
@@ -72,7 +76,7 @@ class Settings:
 
 _NAMES: Final = tuple(field.name for field in fields(Settings))
 # Fields of a context file that have another name here.
-_IN_CONTEXT: Final = {"server": "url", "tlscert": "cert", "tlskey": "key", "tlsca": "ca"}
+_IN_CONTEXT: Final = {"server": "url", "tlscert": "cert", "tlskey": "key", "tlsca": "ca", "domain": "jetstream_domain"}
 _FILES: Final = ("creds", "nkey", "tlscert", "tlskey", "tlsca")
 
 
@@ -186,7 +190,7 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
 async def connected(settings: Settings) -> AsyncIterator[tuple[Client, JetStreamContext]]:
     """A connection, and JetStream on it."""
     async with open_connection(settings) as nc:
-        yield nc, nc.jetstream(timeout=settings.timeout)
+        yield nc, nc.jetstream(timeout=settings.timeout, domain=settings.domain)
 
 
 def _nats_options(settings: Settings) -> dict[str, Any]:
@@ -201,6 +205,8 @@ def _nats_options(settings: Settings) -> dict[str, Any]:
         options["token"] = settings.user
     elif settings.user:
         options["user"], options["password"] = settings.user, settings.password
+    if settings.inbox_prefix:
+        options["inbox_prefix"] = settings.inbox_prefix
     if settings.creds:
         options["user_credentials"] = settings.creds
     if settings.nkey:

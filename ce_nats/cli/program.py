@@ -71,8 +71,10 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
-            sys.stdout.flush()
+            try:
+                command(*args, **kwargs)
+            finally:
+                sys.stdout.flush()  # here, where a broken pipe is no surprise
         except _StoppedError as stopped:
             raise typer.Exit(_SIGNALLED + stopped.number) from None
         except KeyboardInterrupt:

@@ -1,6 +1,10 @@
 import asyncio
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
 import time
 
 import nats
@@ -166,3 +170,46 @@ def test_errors_are_one_line(at_server, tmp_path, monkeypatch, arguments, status
     result = at_server(*arguments)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
     assert text in result.stderr
+
+
+def test_who_watches_sees_a_bar(server, with_js, stream, subject, tmp_path):
+    """With what is done, how fast, and how long it takes; nothing of it in what a program reads."""
+    publish(with_js, subject, *[b"x"] * 2000)
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "ce_nats", "capture", "-", "--stream", stream, "--server", server.url]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
+    os.close(terminal)
+    lines = process.stdout.readlines()
+    drawn = b"".join(iter(lambda: read_terminal(master), b"")).decode()
+    process.stdout.close()
+    os.close(master)
+    assert (process.wait(30), len(lines)) == (0, 2000)
+    assert "2000/2000" in drawn
+    assert "/s" in drawn
+    assert "0:00:0" in drawn
+    assert [json.loads(line)["data"] for line in lines] == ["x"] * 2000
+
+
+def read_terminal(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # its other end is closed
+        return b""
+
+
+def test_a_capture_that_is_killed_goes_on(start, at_server, with_js, stored, stream, subject, tmp_path):
+    """Wherever it was killed, every message is there once in the end."""
+    publish(with_js, subject, *[b"%d" % number for number in range(3000)])
+    path = tmp_path / "a.jsonl"
+    process = start("capture", path, "--stream", stream)
+    for _ in range(1000):
+        if path.exists() and path.stat().st_size:
+            break
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    with path.open("ab") as file:
+        file.write(b'{"subject":"cut')
+    assert at_server("capture", path, "--stream", stream).exit_code == 0
+    assert [message.data for message in read_capture(path)] == [b"%d" % number for number in range(3000)]
