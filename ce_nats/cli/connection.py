@@ -167,7 +167,9 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
             servers=servers,
             name="ce-nats",
             connect_timeout=_CONNECT_SECONDS,
-            # A server that is not there is no reason to wait for a minute, as nats-py does. 0 would be without end.
+            # A server that is not there, or does not let us in, is no reason to wait for a minute, as nats-py does.
+            # 0 attempts would be without end.
+            allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
             error_cb=remember,
@@ -179,7 +181,7 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
         raise InputError(f"keys and credentials need {error.name}: pip install 'ce-nats[cli]'") from None
     except Exception as error:  # nkeys, ssl and websocket libraries have their own
         raise _unreachable(servers, error) from None
-    nc.options["max_reconnect_attempts"], nc.options["reconnect_time_wait"] = 60, 1
+    nc.options.update(allow_reconnect=True, max_reconnect_attempts=60, reconnect_time_wait=1)
     try:
         yield nc
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -25,6 +26,8 @@ NOT_DELIVERED: Final = 3
 # What a shell says of a program that a signal ended.
 _SIGNALLED: Final = 128
 _BROKEN_PIPE: Final = 141
+# What these have to say is said here in a line, or has been dealt with.
+_QUIET: Final = ("asyncio", "nats")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 P = ParamSpec("P")
@@ -53,6 +56,8 @@ def _main(
     ] = False,
 ) -> None:
     """CloudEvents over NATS."""
+    for name in _QUIET:
+        logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 def complain(error: Exception, where: str = "") -> int:
