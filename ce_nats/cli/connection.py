@@ -176,10 +176,12 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
             **options,
         )
     except nats.errors.NoServersError as error:
+        await leave(nc)
         raise _unreachable(servers, seen[-1] if seen else error) from None
     except ModuleNotFoundError as error:
         raise InputError(f"keys and credentials need {error.name}: pip install 'ce-nats[cli]'") from None
     except Exception as error:  # nkeys, ssl and websocket libraries have their own
+        await leave(nc)
         raise _unreachable(servers, error) from None
     nc.options.update(allow_reconnect=True, max_reconnect_attempts=60, reconnect_time_wait=1)
     try:
