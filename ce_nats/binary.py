@@ -26,7 +26,7 @@ from .errors import DecodeError, ErrorCode, preview
 from .event import DecodedEvent
 from .mode import PREFIX, CeHeaders
 
-__all__ = ["Dialect", "decode", "encode"]
+__all__ = ["Dialect", "decode", "decode_header", "encode"]
 
 
 class Dialect(str, Enum):
@@ -103,23 +103,42 @@ def _decode_carefully(
 ) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name, header, value in zip(*headers, strict=True):
-        try:
-            check = CORE.get(name)
-            if check is None:
-                check_name(name, DecodeError)
-            if name in attributes:
-                raise DecodeError(
-                    ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name
-                )
-            text = _decode_value(name, value, is_raw)
-            attributes[name] = check(text, DecodeError) if check else decode_extension(name, text, types.get(name))
-        except DecodeError as error:
-            raise _at(error, name, header) from error
+        if name in attributes:
+            raise _at(
+                DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name),
+                name,
+                header,
+            )
+        attributes[name] = decode_header(name, header, value, is_raw=is_raw, wanted=types.get(name))
     if content_type is not None and "datacontenttype" not in attributes:
         text = _decode_value("datacontenttype", content_type, is_raw)
         attributes["datacontenttype"] = CORE["datacontenttype"](text, DecodeError)
     check_required(attributes, DecodeError)
     return attributes
+
+
+def decode_header(name: str, header: str, value: str, *, is_raw: bool = False, wanted: Any = None) -> Any:
+    """
+    The attribute in one ``ce-`` header.
+
+    Args:
+        name: The attribute's name: the header's in lower case, without its prefix.
+        header: The header's name, for errors.
+        value: Its value as it was sent.
+        is_raw: True takes the value as it stands, for ``Dialect.SDK_GO``.
+        wanted: Python type of an extension attribute; ``str`` by default.
+
+    Raises:
+        DecodeError: With attribute and header.
+    """
+    try:
+        check = CORE.get(name)
+        if check is None:
+            check_name(name, DecodeError)
+        text = _decode_value(name, value, is_raw)
+        return check(text, DecodeError) if check else decode_extension(name, text, wanted)
+    except DecodeError as error:
+        raise _at(error, name, header) from error
 
 
 def _decode_value(name: str, value: str, is_raw: bool) -> str:

@@ -16,16 +16,20 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
+from nats.js.api import PubAck
 
+from ..capture import StoredMessage
 from ..deadletter import MSG_ID, PREFIX, PUT_ASIDE, DeadLetter, is_put_aside
 from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import check_subject
 from ..timestamp import Timestamp
 from .jetstream import MOST_HEADER_BYTES, Stored, stored_message
+from .outbox import Outbox
 from .publish import delivery
+from .replay import framed
 from .streams import nanoseconds
 
-__all__ = ["original", "store"]
+__all__ = ["original", "requeue", "store"]
 
 _VERSION: Final = b"NATS/1.0\r\n"
 # A header block that is none, as anybody may publish one: it cannot stand among headers.
@@ -68,6 +72,37 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
     block = _letter_block(letter, _message_id(letter, message), block)
     _check_size(block, data, js._nc.max_payload)
     await _publish(js._nc, subject, block, data, timeout)
+
+
+async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float = 5.0) -> PubAck:
+    """
+    Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter stays.
+
+    Payload and headers are those of the original, but for two kinds: headers for the server that were put aside,
+    because ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` made sense when it was sent first; and ``Nats-Msg-Id``,
+    which names the dead letter: the stream may still know the original's, and would drop the copy. So a dead letter
+    that is requeued twice within the duplicate window is stored once.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stored: The dead letter, from ``ce_nats.aio.jetstream.read_stream``.
+        timeout: Seconds to wait for the acknowledgement.
+
+    Raises:
+        DecodeError: It is no dead letter.
+        EncodeError: ``invalid-message``: the original is not all there (its header block was none, or its stream had it
+            no more when it was put aside); what :func:`~ce_nats.aio.replay.replay` raises.
+        DeliveryError: ``no-responders``, ``timeout``, ``delivery-failed``.
+    """
+    letter, headers = DeadLetter.split(stored.headers)
+    if not letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, "not all of the original's headers and payload are there")
+    identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
+    kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
+    copy = stored._replace(subject=letter.subject, headers=[*kept, (MSG_ID, identifier)])
+    outgoing, block = framed(js._nc, copy)
+    async with Outbox(js._nc, lambda *_: None, window=1, ack_timeout=timeout, retry_timeout=timeout) as outbox:
+        return await (await outbox.send(outgoing, block)).ack
 
 
 async def original(js: JetStreamContext, message: Msg) -> Stored | None:

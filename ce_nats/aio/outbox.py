@@ -27,7 +27,7 @@ from ..message import Headers, NatsMessage
 from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
 from .publish import as_nats_headers, delivery
 
-__all__ = ["Outbox", "Sending", "header_block"]
+__all__ = ["Outbox", "Sending", "header_block", "write"]
 
 _TICK_SECONDS: Final = 0.1
 # How long a stream that has just not been there gets to come back.
@@ -185,7 +185,7 @@ class Outbox:
 
     async def _publish(self, token: str, sending: Sending) -> None:
         try:
-            await _write(self.nc, sending.message, sending.block, self._prefix + token)
+            await write(self.nc, sending.message, sending.block, self._prefix + token)
             sending.attempts += 1
         except nats.errors.OutboundBufferLimitError:
             # The connection is broken, and what nats-py keeps meanwhile is enough. Later.
@@ -264,7 +264,7 @@ def header_block(headers: Headers) -> bytes:
     return "".join(["NATS/1.0\r\n", *[f"{name}: {value}\r\n" for name, value in pairs], "\r\n"]).encode()
 
 
-async def _write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> None:
+async def write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> None:
     """
     As ``nc.publish()``, for what has been checked.
 

@@ -1,9 +1,4 @@
-"""
-The command line, ``ce-nats``. Needs the extra ``cli``.
-
-Results go to standard output, progress and complaints to standard error. Exit status: 0 for yes, 1 for no, 2 where the
-question could not be asked.
-"""
+"""The commands ``conformance`` and ``answer``."""
 
 from __future__ import annotations
 
@@ -17,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from . import __version__
-from .conformance import (
+from .. import __version__
+from ..conformance import (
     Case,
     Command,
     CommandError,
@@ -30,30 +25,19 @@ from .conformance import (
     load_cases,
     load_requirements,
 )
-from .conformance.command import DEFAULT_TIMEOUT
-from .conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
+from ..conformance.command import DEFAULT_TIMEOUT
+from ..conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
+from .program import guarded
 
-__all__ = ["app"]
-
-app = typer.Typer(name="ce-nats", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"ce-nats {__version__}")
-        raise typer.Exit
+__all__ = ["register"]
 
 
-@app.callback()
-def _main(
-    _version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
-    ] = False,
-) -> None:
-    """CloudEvents over NATS."""
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(conformance))
+    app.command()(guarded(answer))
 
 
-@app.command()
 def conformance(
     command: Annotated[
         str | None, typer.Option("--exec", metavar="CMD", help="Judge this program; without it, ce_nats itself.")
@@ -89,7 +73,6 @@ def conformance(
     raise typer.Exit(1 if has_failed_must(verdicts) else 0)
 
 
-@app.command()
 def answer() -> None:
     """
     Answer conformance cases, as a program for --exec does.

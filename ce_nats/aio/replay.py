@@ -1,0 +1,130 @@
+"""Publish captured messages again: the bytes and headers that they had, whether there are events in them or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+
+from nats.aio.client import Client
+from nats.js.api import PubAck
+
+from ..capture import StoredMessage, header_block
+from ..errors import DeliveryError, EncodeError, ErrorCode
+from ..message import NatsMessage, check_subject
+from .jetstream import MOST_HEADER_BYTES
+from .outbox import Outbox, Sending, write
+from .publish import check_size, delivery, flush, takes_headers
+
+__all__ = ["Replayed", "replay"]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """
+    What became of messages.
+
+    Attributes:
+        messages: How many the server took.
+        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``.
+    """
+
+    messages: int = 0
+    duplicates: int = 0
+
+
+async def replay(
+    nc: Client,
+    messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage],
+    *,
+    acknowledged: bool = True,
+    subject: str | None = None,
+    rate: float | None = None,
+    window: int = 1000,
+    ack_timeout: float = 5.0,
+    retry_timeout: float = 30.0,
+    told: Callable[[int], object] = lambda count: None,
+) -> Replayed:
+    """
+    Publish messages in their order, without their reply subjects.
+
+    Args:
+        nc: An open connection.
+        messages: From :func:`ce_nats.capture.read_capture`.
+        acknowledged: True publishes to streams and waits for acknowledgements; False to core NATS.
+        subject: In place of the messages' own subjects.
+        rate: Most messages per second; None is as fast as it goes.
+        window: Most messages without an acknowledgement.
+        ack_timeout: As for :class:`~ce_nats.aio.Publisher`.
+        retry_timeout: Likewise.
+        told: Called with the number of messages so far.
+
+    Raises:
+        EncodeError: ``invalid-subject``, ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This
+            message and those behind it were not sent.
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``delivery-failed``: a stream refused, or the
+            connection is closed. Some messages behind the one at fault may have been sent.
+    """
+    result = Replayed()
+    failures: list[DeliveryError] = []
+
+    def done(_: Sending, outcome: PubAck | DeliveryError) -> None:
+        if isinstance(outcome, DeliveryError):
+            failures.append(outcome)
+        else:
+            result.messages += 1
+            result.duplicates += bool(outcome.duplicate)
+
+    began = time.monotonic()
+    async with Outbox(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout) as outbox:
+        count = 0
+        async for message in _each(messages):
+            if rate is not None:
+                await asyncio.sleep(max(0.0, began + count / rate - time.monotonic()))
+            if failures:
+                break
+            outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
+            if acknowledged:
+                await outbox.send(outgoing, block)
+            else:
+                with delivery(outgoing.subject):
+                    await write(nc, outgoing, block, "")
+                result.messages += 1
+            count += 1
+            told(count)
+        await outbox.drain()
+    if failures:
+        raise failures[0]
+    if not acknowledged:
+        await flush(nc)
+    return result
+
+
+async def _each(messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage]) -> AsyncIterator[StoredMessage]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message
+
+
+def framed(
+    nc: Client, message: StoredMessage, subject: str | None = None, *, is_stored: bool = True
+) -> tuple[NatsMessage, bytes]:
+    """
+    What the outbox takes: a message, and its header block.
+
+    Raises:
+        EncodeError: As :func:`replay` does.
+    """
+    outgoing = NatsMessage(message.subject if subject is None else subject, message.data)
+    check_subject(outgoing.subject)
+    block = header_block(message.headers)
+    if block and not takes_headers(nc):
+        raise EncodeError(ErrorCode.HEADERS_NOT_SUPPORTED, "the server takes no headers, and the message has some")
+    check_size(outgoing, nc.max_payload, MOST_HEADER_BYTES if is_stored else None, len(block))
+    # The outbox looks for a Nats-Msg-Id, without which nothing may be sent twice; the block is what is sent.
+    outgoing.headers._pairs = list(message.headers)
+    return outgoing, block

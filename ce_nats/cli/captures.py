@@ -1,0 +1,227 @@
+"""The commands ``capture`` and ``replay``: messages to a file, and from there to NATS again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from nats.js import JetStreamContext
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ..aio import DeliveryError, subscribe
+from ..aio.jetstream import read_stream
+from ..aio.replay import Replayed, replay
+from ..aio.streams import StreamApi
+from ..capture import (
+    JsonLinesCapture,
+    ParquetParts,
+    StoredMessage,
+    from_json_line,
+    last_captured,
+    read_capture,
+)
+from ..errors import ErrorCode
+from ..json_form import as_line
+from ..message import header_pairs
+from ..timestamp import Timestamp
+from .codec import JsonOption
+from .connection import Settings, connected, open_connection, with_connection
+from .files import InputError, stdin_documents, write
+from .program import guarded, run, until_stopped
+from .traffic import JetStreamOption
+
+__all__ = ["register"]
+
+_PIPE = "-"
+_JSON_LINES = (".jsonl", ".ndjson")
+
+
+class _RateColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f}/s")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("capture")(guarded(with_connection(capture)))
+    app.command("replay")(guarded(with_connection(replay_command)))
+
+
+def capture(
+    settings: Settings,
+    output: Annotated[str, typer.Argument(help="FILE.jsonl, a directory DIR.parquet, or - for standard output.")],
+    stream: Annotated[str | None, typer.Option("--stream", help="Stream to capture, up to its present end.")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", help="Only this subject; without --stream, what is published from now on."),
+    ] = None,
+    start: Annotated[int, typer.Option("--start", min=1, help="First sequence of the stream.")] = 1,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after so many messages of a subject.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Keep messages as they are, events or not, as Parquet or JSON lines.
+
+    A capture of a stream goes on where the last one into the same output stopped, however that came. Without --stream
+    it takes what is published until Ctrl-C; repeated headers and bytes that are no UTF-8 are lost there, in nats-py.
+    """
+    sink = _sink(output)
+    with sink:
+        if stream is not None:
+            last = None if output == _PIPE else last_captured(output)
+            run(_capture_stream(settings, sink, stream, subject or ">", start, last))
+        elif subject is not None:
+            until_stopped(_capture_subject(settings, sink, subject, count))
+        else:
+            raise InputError("either --stream or --subject is needed")
+    captured = sink.captured
+    counts = {
+        "messages": captured.messages,
+        "data_bytes": captured.data_bytes,
+        "escaped_values": captured.escaped_values,
+    }
+    _report(counts, f"{captured.messages} messages captured", as_json=as_json, to_stderr=output == _PIPE)
+
+
+def replay_command(
+    settings: Settings,
+    source: Annotated[str, typer.Argument(metavar="INPUT", help="What capture wrote, or - for standard input.")],
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="Publish to this subject; by default to the messages' own.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Most messages per second.")] = None,
+    jetstream: JetStreamOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Publish captured messages again: the same bytes and headers, in the same order.
+
+    A stream drops those whose Nats-Msg-Id it has seen within its duplicate window; they are counted.
+    """
+    result = Replayed()
+
+    async def send() -> None:
+        nonlocal result
+        messages = _from_stdin() if source == _PIPE else read_capture(source)
+        async with open_connection(settings) as nc:
+            with _progress("replay", None) as advance:
+                result = await replay(
+                    nc,
+                    messages,
+                    acknowledged=jetstream,
+                    subject=subject,
+                    rate=rate,
+                    ack_timeout=settings.timeout,
+                    told=advance,
+                )
+
+    run(send())
+    counts = {"messages": result.messages, "duplicates": result.duplicates}
+    again = f", {result.duplicates} of them were there already" if result.duplicates else ""
+    _report(counts, f"{result.messages} messages published{again}", as_json=as_json)
+
+
+async def _capture_stream(
+    settings: Settings,
+    sink: JsonLinesCapture | ParquetParts,
+    stream: str,
+    subject: str,
+    start: int,
+    last: StoredMessage | None,
+) -> None:
+    async with connected(settings) as (nc, js):
+        state = await StreamApi(nc, js._prefix, settings.timeout).state(stream)
+        if last is not None:
+            await _check_same(js, stream, state.last, last)
+            start = max(start, last.sequence + 1)
+        start = max(start, state.first)
+        with _progress(stream, max(0, state.last - start + 1)) as advance:
+            async with aclosing(read_stream(js, stream, subject=subject, start=start, end=state.last)) as batches:
+                async for batch in batches:
+                    # In a thread, so that the connection is served while a row group is compressed.
+                    await asyncio.to_thread(sink.write, batch)
+                    advance(batch[-1].sequence - start + 1)
+
+
+async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredMessage) -> None:
+    """
+    Refuse to go on in a file that has another stream's messages.
+
+    Raises:
+        DeliveryError: ``delivery-failed``.
+    """
+    wrong = ""
+    if last.stream != stream:
+        wrong = f"the output has messages of {last.stream or 'a subject'}, not of stream {stream}"
+    elif last.sequence > end:
+        wrong = f"the output has message {last.sequence} of stream {stream}, which ends at {end}: it was made again"
+    else:
+        batches = read_stream(js, stream, start=last.sequence, end=last.sequence)
+        async for batch in batches:
+            # Parquet has microseconds, and times compare by those.
+            if batch[0].timestamp != last.timestamp:
+                wrong = (
+                    f"message {last.sequence} of stream {stream} is another one than in the output: it was made again"
+                )
+    if wrong:
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, wrong)
+
+
+async def _capture_subject(
+    settings: Settings, sink: JsonLinesCapture | ParquetParts, subject: str, count: int | None
+) -> None:
+    left = count
+    async with open_connection(settings) as nc, await subscribe(nc, subject) as items:
+        typer.echo(f"listening on {subject}", err=True)
+        async for item in items:
+            message = item.message
+            now = Timestamp(datetime.now(timezone.utc))
+            pairs = header_pairs(message.headers)
+            sink.write([StoredMessage(message.subject, message.reply, pairs, message.data, "", 0, now)])
+            left = None if left is None else left - 1
+            if left == 0:
+                return
+
+
+def _sink(output: str) -> JsonLinesCapture | ParquetParts:
+    if output == _PIPE:
+        return JsonLinesCapture(sys.stdout.buffer)
+    suffix = Path(output).suffix
+    if suffix == ".parquet":
+        return ParquetParts(output)
+    if suffix in _JSON_LINES:
+        return JsonLinesCapture(output)
+    raise InputError(f"{output!r} has to end in .parquet, .jsonl or .ndjson, so that its format is known")
+
+
+async def _from_stdin() -> AsyncIterator[StoredMessage]:
+    async for _, line in stdin_documents(None):
+        yield from_json_line(line)
+
+
+@contextmanager
+def _progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A function that is told how many are done; draws a bar where somebody is watching."""
+    console = Console(stderr=True)
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def _report(counts: dict[str, int], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
+    if as_json and not to_stderr:
+        write(as_line(counts))
+    else:
+        typer.echo(as_line(counts).decode().strip() if as_json else text, err=True)

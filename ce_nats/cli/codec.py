@@ -1,0 +1,161 @@
+"""The commands ``encode`` and ``decode``: the codec, through pipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from ..binary import Dialect
+from ..binding import from_nats_message, to_nats_message
+from ..errors import CeNatsError
+from ..event import DecodedEvent
+from ..json_form import as_fields, as_line, as_message, read_object
+from ..message import Headers, NatsMessage
+from ..mode import ContentMode
+from ..wire.nats import decode_header_block, encode_header_block
+from .files import InputError, documents, read_all, write
+from .program import complain, guarded
+
+__all__ = [
+    "DialectOption",
+    "EventArgument",
+    "HeaderOption",
+    "JsonOption",
+    "MessageArgument",
+    "ModeOption",
+    "event_line",
+    "messages",
+    "read_event",
+    "read_headers",
+    "register",
+]
+
+_VERSION_LINE: Final = b"NATS/1.0\r\n"
+_END_OF_BLOCK: Final = b"\r\n\r\n"
+
+
+ModeOption = Annotated[ContentMode, typer.Option("--mode", "-m", help="How events travel.")]
+DialectOption = Annotated[Dialect, typer.Option("--dialect", help="Whose binary mode it is.")]
+HeaderOption = Annotated[
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header; may be repeated.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]
+EventArgument = Annotated[
+    str | None, typer.Argument(metavar="EVENT", help="An event in JSON; by default those on standard input.")
+]
+MessageArgument = Annotated[
+    str | None, typer.Argument(metavar="MESSAGE", help="A message; by default those on standard input.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(encode))
+    app.command()(guarded(decode))
+
+
+def encode(
+    event: EventArgument = None,
+    mode: ModeOption = ContentMode.BINARY,
+    header: HeaderOption = None,
+    subject: Annotated[str, typer.Option("--subject", help="Subject to put into the JSON.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Encode events in JSON as NATS messages.
+
+    Prints the header block and the payload as they stand on the wire; with --json an object with subject, headers and
+    data, which decode, explain and replay read. An event that is refused does not hold up those behind it.
+    """
+    headers = read_headers(header)
+    status = 0
+    for where, text in documents(event):
+        try:
+            message = to_nats_message(read_event(text), subject, mode=mode, headers=headers)
+        except CeNatsError as error:
+            status = complain(error, where)
+            continue
+        if as_json:
+            write(as_line(as_fields(message.headers.items(), message.data, message.subject)))
+        else:
+            write(encode_header_block(message.headers) + message.data + b"\n")
+    raise typer.Exit(status)
+
+
+def decode(
+    message: MessageArgument = None,
+    header: HeaderOption = None,
+    dialect: DialectOption = Dialect.SPEC,
+) -> None:
+    """
+    Decode NATS messages; prints each event as a line of JSON.
+
+    A message is a JSON object with headers and data, as encode --json, capture and sub print it; or a header block and
+    the payload as they stand on the wire. With --header, it is a payload. What is no event is said on standard error,
+    and does not hold up those behind it.
+    """
+    status = 0
+    for where, given in messages(message, header):
+        try:
+            write(event_line(from_nats_message(given(), dialect=dialect)))
+        except CeNatsError as error:
+            status = complain(error, where)
+    raise typer.Exit(status)
+
+
+def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[str, Callable[[], NatsMessage]]]:
+    """
+    Where messages are, and a function that reads each of them, or raises DecodeError.
+
+    Args:
+        argument: What stands on the command line, or None for standard input.
+        header: ``NAME:VALUE`` from the command line.
+    """
+    if header:
+        headers = Headers(read_headers(header))
+        payload = read_all(argument)
+        yield "", lambda: NatsMessage("", payload, headers)
+        return
+    for where, text in documents(argument, whole=_VERSION_LINE):
+        yield where, partial(_read_message, text)
+
+
+def _read_message(text: bytes) -> NatsMessage:
+    if not text.startswith(_VERSION_LINE):
+        return as_message(read_object(text))
+    block, end, data = text.partition(_END_OF_BLOCK)
+    return NatsMessage("", data, decode_header_block(block + end).headers)
+
+
+def read_event(text: bytes) -> DecodedEvent:
+    """
+    The event in a JSON document.
+
+    Raises:
+        DecodeError: There is none.
+    """
+    return from_nats_message(NatsMessage(data=text), mode=ContentMode.STRUCTURED)
+
+
+def event_line(event: DecodedEvent) -> bytes:
+    """An event in JSON, in a line of its own."""
+    return to_nats_message(event, mode=ContentMode.STRUCTURED).data + b"\n"
+
+
+def read_headers(given: list[str] | None) -> list[tuple[str, str]]:
+    """
+    Headers from the command line.
+
+    Raises:
+        InputError: One has no colon.
+    """
+    pairs = []
+    for text in given or ():
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise InputError(f"a header is NAME:VALUE, not {text!r}")
+        pairs.append((name.strip(), value.strip()))
+    return pairs

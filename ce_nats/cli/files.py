@@ -1,0 +1,125 @@
+"""Standard input and output, as pipes and people use them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+__all__ = ["InputError", "documents", "read_all", "stdin_documents", "write"]
+
+_CHUNK_BYTES: Final = 2**16
+_MOST_WAITING: Final = 1000
+
+
+class InputError(Exception):
+    """What was given on the command line makes no sense."""
+
+
+def write(line: bytes) -> None:
+    """Write to standard output, at once: whoever reads a pipe waits for it."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def read_all(argument: str | None) -> bytes:
+    """An argument, or else all of standard input."""
+    return b"".join(_chunks()) if argument is None else argument.encode("utf-8", "surrogateescape")
+
+
+def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str, bytes]]:
+    """
+    JSON documents of an argument, or else of standard input, and where each of them is.
+
+    One a line, or over several lines from a ``{`` to a ``}`` that stand in lines of their own, as programs print them
+    for people. Lines without anything are passed over.
+
+    Args:
+        argument: From the command line, or None.
+        whole: Standard input that begins with this line is a single document, but for a line break at its end.
+    """
+    if argument is not None:
+        yield "", argument.encode("utf-8", "surrogateescape")
+        return
+    lines = _lines(_chunks())
+    first = next(lines, b"")
+    if whole and first + b"\n" == whole:
+        yield "", b"\n".join([first, *lines])
+    else:
+        yield from _split(chain([first], lines))
+
+
+async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
+    """As :func:`documents`, while the event loop goes on."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[tuple[str, bytes] | Exception | None] = asyncio.Queue()
+    room = threading.Semaphore(_MOST_WAITING)
+
+    def put(item: tuple[str, bytes] | Exception | None) -> None:
+        room.acquire()
+        try:
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+        except RuntimeError:  # the loop is closed: nobody wants any more
+            raise SystemExit from None
+
+    def read() -> None:
+        try:
+            for item in documents(argument):
+                put(item)
+            put(None)
+        except OSError as error:
+            put(error)
+
+    # A daemon, because a read of a terminal or a pipe cannot be ended, and the program must not wait for it.
+    threading.Thread(target=read, daemon=True).start()
+    while (item := await queue.get()) is not None:
+        room.release()
+        if isinstance(item, Exception):
+            raise item
+        yield item
+
+
+def _chunks() -> Iterator[bytes]:
+    # Past Python's own buffer: a thread that waits in that one keeps its lock, and the interpreter cannot end.
+    try:
+        descriptor = sys.stdin.fileno()
+    except io.UnsupportedOperation:
+        yield sys.stdin.buffer.read()
+        return
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
+        yield chunk
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    begun: list[bytes] = []
+    for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            yield b"".join([*begun, line])
+            begun = []
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield last
+
+
+def _split(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    gathered: list[bytes] = []
+    where = ""
+    for number, line in enumerate(lines, 1):
+        if not gathered:
+            where = f"line {number}"
+        if gathered or line.strip() == b"{":
+            gathered.append(line)
+            if line.rstrip() != b"}":
+                continue
+            line, gathered = b"\n".join(gathered), []
+        if line.strip():
+            yield where, line
+    if gathered:
+        yield where, b"\n".join(gathered)

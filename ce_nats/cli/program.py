@@ -1,0 +1,132 @@
+"""The program that the commands hang on, and how a command ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from typing import Annotated, Any, Final, NoReturn, ParamSpec
+
+import typer
+
+from .. import __version__
+from ..errors import CeNatsError, DeliveryError
+from .files import InputError
+
+__all__ = ["BAD_INPUT", "NOT_DELIVERED", "USAGE", "app", "complain", "guarded", "run", "until_stopped"]
+
+BAD_INPUT: Final = 1
+USAGE: Final = 2
+NOT_DELIVERED: Final = 3
+# What a shell says of a program that a signal ended.
+_SIGNALLED: Final = 128
+_BROKEN_PIPE: Final = 141
+# What these have to say is said here in a line, or has been dealt with.
+_QUIET: Final = ("asyncio", "nats")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+P = ParamSpec("P")
+
+app = typer.Typer(name="ce-nats", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+class _StoppedError(Exception):
+    """A signal asked the program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ce-nats {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """CloudEvents over NATS."""
+    for name in _QUIET:
+        logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+def complain(error: Exception, where: str = "") -> int:
+    """Say in one line what is wrong; returns the exit status that goes with it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    at = f"{where}: " if where else ""
+    typer.echo(f"ce-nats: {at}{text}", err=True)
+    if isinstance(error, DeliveryError):
+        return NOT_DELIVERED
+    return BAD_INPUT if isinstance(error, CeNatsError) else USAGE
+
+
+def guarded(command: Callable[P, None]) -> Callable[P, None]:
+    """A command whose errors are one line and an exit status."""
+
+    @wraps(command)
+    def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            try:
+                command(*args, **kwargs)
+            finally:
+                sys.stdout.flush()  # here, where a broken pipe is no surprise
+        except _StoppedError as stopped:
+            raise typer.Exit(_SIGNALLED + stopped.number) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_SIGNALLED + signal.SIGINT) from None
+        except BrokenPipeError:
+            _leave_pipe()
+        except (CeNatsError, InputError, ImportError, OSError) as error:
+            raise typer.Exit(complain(error)) from None
+
+    return run_command
+
+
+def _leave_pipe() -> NoReturn:
+    # Python flushes standard output once more at its end, and would say what it thinks of the pipe.
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(_BROKEN_PIPE) from None
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run until the work is done, or a signal cancels it; then the command ends with that signal's status."""
+    if (number := asyncio.run(_cancelled_by_signal(work))) is not None:
+        raise _StoppedError(number)
+
+
+def until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run what has no end of its own: a signal is the way to end it, and no failure."""
+    asyncio.run(_cancelled_by_signal(work))
+
+
+async def _cancelled_by_signal(work: Coroutine[Any, Any, None]) -> int | None:
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    # Not everywhere: neither on Windows nor outside of the main thread.
+    with suppress(NotImplementedError, ValueError, RuntimeError):
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return received[0]
+    return None

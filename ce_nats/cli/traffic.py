@@ -1,0 +1,154 @@
+"""The commands ``pub`` and ``sub``: events in JSON, to NATS and from there."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from ..aio import Publisher, flush, publish, subscribe
+from ..aio.consume import Received
+from ..aio.jetstream import DedupId, bare_id
+from ..binary import Dialect
+from ..binding import dedup_id
+from ..errors import DecodeError, EncodeError
+from ..json_form import as_fields, as_line
+from ..message import header_pairs
+from ..mode import ContentMode
+from ..subject_template import SubjectTemplate
+from .codec import (
+    DialectOption,
+    EventArgument,
+    HeaderOption,
+    JsonOption,
+    ModeOption,
+    event_line,
+    read_event,
+    read_headers,
+)
+from .connection import Settings, connected, open_connection, with_connection
+from .explain import error_fields
+from .files import stdin_documents, write
+from .program import complain, guarded, run, until_stopped
+
+__all__ = ["JetStreamOption", "register"]
+
+JetStreamOption = Annotated[
+    bool, typer.Option("--jetstream", "-J", help="Publish to streams, and wait for their acknowledgements.")
+]
+
+
+class _Dedup(str, Enum):
+    SOURCE_AND_ID = "source-and-id"
+    ID = "id"
+    NONE = "none"
+
+
+_DEDUP: dict[_Dedup, DedupId | None] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: bare_id, _Dedup.NONE: None}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(with_connection(pub)))
+    app.command()(guarded(with_connection(sub)))
+
+
+def pub(
+    settings: Settings,
+    subject: Annotated[str, typer.Argument(help="Subject, or a template: orders.{type}.")],
+    event: EventArgument = None,
+    mode: ModeOption = ContentMode.BINARY,
+    header: HeaderOption = None,
+    reply: Annotated[str, typer.Option("--reply", help="Reply subject; not to streams.")] = "",
+    jetstream: JetStreamOption = False,
+    dedup: Annotated[
+        _Dedup, typer.Option("--dedup", help="What makes the Nats-Msg-Id for streams.")
+    ] = _Dedup.SOURCE_AND_ID,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Publish events in JSON.
+
+    An event that is refused does not hold up those behind it. The exit status is 0 where the server has all of them.
+    """
+    target = SubjectTemplate(subject) if "{" in subject else subject
+    headers = read_headers(header)
+    counts = {"published": 0, "duplicates": 0, "refused": 0}
+    documents = stdin_documents(event)
+
+    async def to_core() -> None:
+        async with open_connection(settings) as nc, aclosing(documents):
+            async for where, text in documents:
+                try:
+                    await publish(nc, read_event(text), target, mode=mode, reply=reply, headers=headers)
+                    counts["published"] += 1
+                except (EncodeError, DecodeError) as error:
+                    counts["refused"] += 1
+                    complain(error, where)
+            await flush(nc)
+
+    async def to_streams() -> None:
+        async with connected(settings) as (_, js), aclosing(documents):
+            async with Publisher(js, mode=mode, dedup=_DEDUP[dedup], ack_timeout=settings.timeout) as publisher:
+                async for where, text in documents:
+                    try:
+                        await publisher.publish(read_event(text), target, headers=headers)
+                    except (EncodeError, DecodeError) as error:
+                        counts["refused"] += 1
+                        complain(error, where)
+            counts["published"], counts["duplicates"] = publisher.acknowledged, publisher.duplicates
+
+    run(to_streams() if jetstream else to_core())
+    if as_json:
+        write(as_line(counts))
+    else:
+        again = f", {counts['duplicates']} of them were there already" if counts["duplicates"] else ""
+        typer.echo(f"{counts['published']} published{again}", err=True)
+    raise typer.Exit(1 if counts["refused"] else 0)
+
+
+def sub(
+    settings: Settings,
+    subject: Annotated[str, typer.Argument(help="Subject, wildcards allowed.")],
+    queue: Annotated[str, typer.Option("--queue", help="Queue group.")] = "",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    dialect: DialectOption = Dialect.SPEC,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Print what is published: a line for each message, its subject and its event in JSON.
+
+    What is no event is printed with the error's code; with --json also with its headers and data. It ends after --count
+    messages, or with Ctrl-C.
+    """
+
+    async def receive() -> None:
+        left = count
+        async with open_connection(settings) as nc, await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
+            # Whoever starts the publisher once this is here misses nothing.
+            typer.echo(f"listening on {subject}", err=True)
+            async for item in items:
+                write(_machine_line(item) if as_json else _line(item))
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+    until_stopped(receive())
+
+
+def _line(item: Received) -> bytes:
+    subject = item.message.subject.encode()
+    if item.error is not None:
+        return b"%s %s\n" % (subject, " ".join(str(item.error).split()).encode("utf-8", "replace"))
+    return b"%s %s" % (subject, event_line(item.event))
+
+
+def _machine_line(item: Received) -> bytes:
+    message = item.message
+    if item.error is None:
+        return b'{"subject":%s,"event":%s}\n' % (json.dumps(message.subject).encode(), event_line(item.event).strip())
+    fields: dict[str, Any] = as_fields(header_pairs(message.headers), message.data, message.subject, message.reply)
+    return as_line({**fields, "error": error_fields(item.error)})

@@ -1,0 +1,126 @@
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import nats
+import pytest
+from nats.js import JetStreamContext
+from typer.testing import CliRunner
+
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.capture import StoredMessage
+from ce_nats.cli import app
+from ce_nats.testing import NatsServer
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in ("URL", "CONTEXT", "CREDS", "NKEY", "USER", "PASSWORD", "CERT", "KEY", "CA"):
+        monkeypatch.delenv(f"NATS_{name}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
+@pytest.fixture
+def cli() -> Callable[..., Any]:
+    """Run a command in this process; nothing but an exit may leave it."""
+
+    def run(*arguments: object, stdin: str | bytes | None = None) -> Any:
+        result = CliRunner().invoke(app, list(map(str, arguments)), input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+@pytest.fixture
+def at_server(cli: Callable[..., Any], server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The same, with the server's URL in the environment."""
+    monkeypatch.setenv("NATS_URL", server.url)
+    return cli
+
+
+@pytest.fixture
+def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a command as a process; it is ended with the test."""
+    processes = []
+
+    def run(*arguments: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), "--server", server.url]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            pipe.close()
+
+
+@pytest.fixture
+def with_js(server: NatsServer) -> Callable[..., Any]:
+    """Run an asynchronous function with JetStream on a connection of its own."""
+
+    def run(function: Callable[..., Any], *arguments: object) -> Any:
+        async def connected() -> Any:
+            async with await nats.connect(server.url) as nc:
+                return await function(nc.jetstream(), *arguments)
+
+        return asyncio.run(connected())
+
+    return run
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"test.{uuid4().hex}"
+
+
+@pytest.fixture
+def stream(with_js: Callable[..., Any], subject: str) -> Iterator[str]:
+    """A stream that listens below ``subject``."""
+    name = subject.replace(".", "_")
+
+    async def add(js: JetStreamContext) -> None:
+        await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory")
+
+    async def delete(js: JetStreamContext) -> None:
+        await js.delete_stream(name)
+
+    with_js(add)
+    yield name
+    with_js(delete)
+
+
+@pytest.fixture
+def stored(with_js: Callable[..., Any]) -> Callable[[str], list[StoredMessage]]:
+    """Everything in a stream."""
+
+    async def read(js: JetStreamContext, stream: str) -> list[StoredMessage]:
+        return [message async for batch in read_stream(js, stream) for message in batch]
+
+    return lambda stream: with_js(read, stream)
+
+
+@pytest.fixture
+def event() -> Callable[..., str]:
+    """An event in a line of JSON."""
+
+    def make(number: object = 1, **members: object) -> str:
+        return json.dumps({"specversion": "1.0", "id": str(number), "source": "/tests", "type": "t", **members}) + "\n"
+
+    return make

@@ -1,0 +1,215 @@
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import nats
+import pytest
+from pyarrow import parquet
+
+from ce_nats.capture import read_capture
+from ce_nats.testing import NatsServer
+
+
+def publish(with_js, subject, *payloads, headers=None):
+    async def send(js):
+        for payload in payloads:
+            await js.publish(subject, payload, headers=headers)
+
+    with_js(send)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_capture_goes_on_where_it_stopped(at_server, event, with_js, stream, stored, subject, tmp_path, name):
+    at_server("pub", "-J", subject, event())
+    publish(with_js, subject, b"no event \xff", headers={"a": "€"})
+    arguments = ["capture", tmp_path / name, "--stream", stream, "--json"]
+    assert json.loads(at_server(*arguments).stdout)["messages"] == 2
+    assert json.loads(at_server(*arguments).stdout)["messages"] == 0
+    publish(with_js, subject, b"third")
+    assert json.loads(at_server(*arguments).stdout)["messages"] == 1
+    expected = stored(stream)
+    found = list(read_capture(tmp_path / name))
+    assert [row._replace(timestamp=None) for row in found] == [row._replace(timestamp=None) for row in expected]
+    assert [row.timestamp for row in found] == [row.timestamp for row in expected]
+    if name == "a.parquet":
+        assert parquet.read_table(tmp_path / name).num_rows == 3
+
+
+def test_part_of_a_stream_through_a_pipe(at_server, with_js, stream, subject):
+    publish(with_js, f"{subject}.a", b"1", b"2")
+    publish(with_js, f"{subject}.b", b"3")
+    result = at_server("capture", "-", "--stream", stream, "--subject", f"{subject}.a", "--start", 2)
+    assert [(line["sequence"], line["data"]) for line in map(json.loads, result.stdout.splitlines())] == [(2, "2")]
+    assert result.stderr == "1 messages captured\n"
+
+
+def test_another_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp_path):
+    """Neither one of another name nor one that was made again."""
+    publish(with_js, subject, b"1", b"2")
+    path = tmp_path / "a.jsonl"
+    assert at_server("capture", path, "--stream", stream).exit_code == 0
+    before = path.read_bytes()
+
+    async def make_again(js, count):
+        await js.purge_stream(stream)
+        await js.delete_stream(stream)
+        await js.add_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory")
+        for number in range(count):
+            await js.publish(subject, b"%d" % number)
+
+    for count in (1, 2):
+        with_js(make_again, count)
+        result = at_server("capture", path, "--stream", stream)
+        assert (result.exit_code, path.read_bytes()) == (3, before)
+        assert "was made again" in result.stderr
+    path.write_bytes(before.replace(stream.encode(), b"OTHER"))
+    assert "has messages of OTHER" in at_server("capture", path, "--stream", stream).stderr
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_what_is_published_is_captured_until_ctrl_c(start, with_js, subject, tmp_path, name):
+    process = start("capture", tmp_path / name, "--subject", subject, "--json")
+    assert process.stderr.readline().startswith(b"listening")
+
+    async def send_and_ask(js):
+        await js._nc.publish(subject, b"\xff", headers={"a": "1"})
+        await js._nc.publish(subject, b"", "a.reply")
+        await js._nc.flush()
+
+    with_js(send_and_ask)
+    if name == "a.jsonl":
+        for _ in range(1000):
+            if len(list(read_capture(tmp_path / name))) == 2:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    found = list(read_capture(tmp_path / name))
+    assert json.loads(stdout)["messages"] == len(found)
+    if name == "a.jsonl":
+        assert [(m.subject, m.reply, m.headers, m.data, m.stream) for m in found] == [
+            (subject, "", [("a", "1")], b"\xff", ""),
+            (subject, "a.reply", [], b"", ""),
+        ]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_replay_gives_the_same_bytes_and_headers(
+    at_server, server, event, with_js, stream, stored, subject, tmp_path, name
+):
+    """Into a server of its own, as after a loss."""
+    at_server("pub", "-J", subject, "-H", "Tag: b", "-H", "Tag: a", event(subject="€", data={"a": 1}))
+    publish(with_js, subject, b"no event \xff", b"")
+    original = stored(stream)
+    at_server("capture", tmp_path / name, "--stream", stream)
+    with NatsServer(jetstream=True) as other:
+        asyncio.run(add_stream(other.url, stream, subject))
+        replay = ["replay", "-J", tmp_path / name, "--json", "--server", other.url]
+        assert json.loads(at_server(*replay).stdout) == {"messages": 3, "duplicates": 0}
+        copied = at_server("capture", "-", "--stream", stream, "--server", other.url).stdout
+        assert json.loads(at_server(*replay).stdout) == {"messages": 3, "duplicates": 1}
+    copies = [json.loads(line) for line in copied.splitlines()]
+    assert [[tuple(pair) for pair in copy["headers"]] for copy in copies] == [message.headers for message in original]
+    (tmp_path / "copy.jsonl").write_text(copied)
+    assert [m.data for m in read_capture(tmp_path / "copy.jsonl")] == [m.data for m in original]
+
+
+async def add_stream(url, stream, subject):
+    async with await nats.connect(url) as nc:
+        await nc.jetstream().add_stream(name=stream, subjects=[f"{subject}", f"{subject}.>"], storage="memory")
+
+
+def test_replay_through_pipes_to_core_nats(start, at_server, with_js, stream, subject):
+    publish(with_js, subject, b"\xff", b"2", headers={"a": "1"})
+    lines = at_server("capture", "-", "--stream", stream).stdout
+    process = start("capture", "-", "--subject", f"other.{subject}", "--count", 2)
+    assert process.stderr.readline().startswith(b"listening")
+    result = at_server("replay", "-", "--subject", f"other.{subject}", stdin=lines)
+    assert (result.exit_code, result.stderr) == (0, "2 messages published\n")
+    received = [json.loads(line) for line in process.communicate(timeout=30)[0].splitlines()]
+    assert [line.get("data_base64", line.get("data")) for line in received] == ["/w==", "2"]
+    assert [line["headers"] for line in received] == [[["a", "1"]]] * 2
+
+
+def test_replay_keeps_to_a_rate(at_server, with_js, stream, stored, subject, tmp_path):
+    publish(with_js, subject, *[b"x"] * 11)
+    at_server("capture", tmp_path / "a.jsonl", "--stream", stream)
+    assert at_server("replay", "-J", tmp_path / "a.jsonl", "--rate", 50).exit_code == 0
+    times = [message.timestamp for message in stored(stream)[11:]]
+    assert len(times) == 11
+    # Ten intervals of 20 ms; a server that is late with the first one makes it look faster.
+    assert (times[-1] - times[0]).total_seconds() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["capture", "a.txt", "--stream", "S"], 2, "has to end in"),
+        (["capture", "-"], 2, "--stream or --subject"),
+        (["capture", "-", "--stream", "NONE"], 3, "delivery-failed"),
+        (["capture", "no/such/directory/a.jsonl", "--stream", "S"], 2, "No such file"),
+        (["replay", "none.jsonl"], 2, "No such file"),
+        (["replay", "bad.jsonl"], 1, "invalid-json"),
+        (["replay", "bad.parquet"], 1, "invalid-message"),
+        (["replay", "wild.jsonl"], 1, "invalid-subject"),
+    ],
+)
+def test_errors_are_one_line(at_server, tmp_path, monkeypatch, arguments, status, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text("bad\n")
+    (tmp_path / "bad.parquet").write_text("bad")
+    (tmp_path / "wild.jsonl").write_text('{"subject":"a.*","headers":[],"timestamp":"2026-01-01T00:00:00Z"}\n')
+    result = at_server(*arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
+    assert text in result.stderr
+
+
+def test_who_watches_sees_a_bar(server, with_js, stream, subject, tmp_path):
+    """With what is done, how fast, and how long it takes; nothing of it in what a program reads."""
+    publish(with_js, subject, *[b"x"] * 2000)
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "ce_nats", "capture", "-", "--stream", stream, "--server", server.url]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
+    os.close(terminal)
+    lines = process.stdout.readlines()
+    drawn = b"".join(iter(lambda: read_terminal(master), b"")).decode()
+    process.stdout.close()
+    os.close(master)
+    assert (process.wait(30), len(lines)) == (0, 2000)
+    assert "2000/2000" in drawn
+    assert "/s" in drawn
+    assert "0:00:0" in drawn
+    assert [json.loads(line)["data"] for line in lines] == ["x"] * 2000
+
+
+def read_terminal(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # its other end is closed
+        return b""
+
+
+def test_a_capture_that_is_killed_goes_on(start, at_server, with_js, stored, stream, subject, tmp_path):
+    """Wherever it was killed, every message is there once in the end."""
+    publish(with_js, subject, *[b"%d" % number for number in range(3000)])
+    path = tmp_path / "a.jsonl"
+    process = start("capture", path, "--stream", stream)
+    for _ in range(1000):
+        if path.exists() and path.stat().st_size:
+            break
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    with path.open("ab") as file:
+        file.write(b'{"subject":"cut')
+    assert at_server("capture", path, "--stream", stream).exit_code == 0
+    assert [message.data for message in read_capture(path)] == [b"%d" % number for number in range(3000)]

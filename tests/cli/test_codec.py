@@ -1,0 +1,96 @@
+import json
+
+import pytest
+
+HEADERS = [["ce-specversion", "1.0"], ["ce-id", "1"], ["ce-source", "/tests"], ["ce-type", "t"]]
+
+
+def test_encode_prints_what_stands_on_the_wire(cli, event):
+    result = cli("encode", "-H", "Tag: a", event(subject="€", data={"a": 1}))
+    block, _, payload = result.stdout_bytes.partition(b"\r\n\r\n")
+    assert result.exit_code == 0
+    assert block.split(b"\r\n")[0] == b"NATS/1.0"
+    assert {b"ce-subject: %E2%82%AC", b"Tag: a"} < set(block.split(b"\r\n"))
+    assert payload == b'{"a":1}\n'
+
+
+def test_encode_structured(cli, event):
+    fields = json.loads(cli("encode", "-m", "structured", "--json", "--subject", "a.b", event()).stdout)
+    assert (fields["subject"], fields["headers"]) == ("a.b", [["Content-Type", "application/cloudevents+json"]])
+    assert json.loads(fields["data"])["id"] == "1"
+
+
+@pytest.mark.parametrize("further", [["--json"], []])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"data": {"a": [1, None, "€"]}},
+        {"data_base64": "AP8K"},
+        {"datacontenttype": "text/plain", "data": "a\r\n\r\nb\n"},
+        {},
+    ],
+)
+def test_decode_reads_what_encode_prints(cli, event, members, further):
+    encoded = cli("encode", *further, stdin=event(**members))
+    decoded = cli("decode", stdin=encoded.stdout_bytes)
+    assert decoded.exit_code == 0
+    assert json.loads(decoded.stdout) == {
+        **json.loads(event(**members)),
+        **({"datacontenttype": "application/json"} if isinstance(members.get("data"), dict) else {}),
+    }
+
+
+def test_documents_are_lines_or_printed_for_people(cli, event):
+    pretty = json.dumps(json.loads(event(2)), indent=2)
+    result = cli("encode", "--json", stdin=f"{event(1)}\n{pretty}\n{event(3).strip()}")
+    ids = [dict(json.loads(line)["headers"])["ce-id"] for line in result.stdout.splitlines()]
+    assert ids == ["1", "2", "3"]
+
+
+def test_what_is_refused_does_not_hold_up_the_others(cli, event):
+    """One line of complaint each, with the code and where it is; the status says that there was one."""
+    result = cli("encode", "--json", stdin=event(1) + event(2, Bad=1) + "no JSON\n" + event(4))
+    assert result.exit_code == 1
+    assert [dict(json.loads(line)["headers"])["ce-id"] for line in result.stdout.splitlines()] == ["1", "4"]
+    first, second = result.stderr.splitlines()
+    assert first.startswith("ce-nats: line 2: invalid-attribute-name: ")
+    assert second.startswith("ce-nats: line 3: invalid-json: ")
+
+
+def test_decode_takes_headers_from_the_command_line(cli):
+    given = [part for name, value in HEADERS for part in ("-H", f"{name}: {value}")]
+    result = cli("decode", *given, stdin=b"\xff\n")
+    assert json.loads(result.stdout)["data_base64"] == "/wo="
+
+
+def test_decode_dialect(cli):
+    message = json.dumps({"headers": [*HEADERS, ["ce-subject", "100%"]]})
+    assert json.loads(cli("decode", "--dialect", "sdk-go", message).stdout)["subject"] == "100%"
+    assert cli("decode", message).stderr.startswith("ce-nats: invalid-percent-escape: ")
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("[]", "not-an-object"),
+        ('{"headers": {}}', "invalid-message"),
+        ('{"headers": [["a"]]}', "invalid-message"),
+        ('{"headers": [["a", 1]]}', "invalid-header-value"),
+        ('{"headers": [], "data": 1}', "invalid-message"),
+        ('{"headers": [], "data_base64": "?"}', "invalid-message"),
+        ('{"headers": [], "data": "", "data_base64": ""}', "data-conflict"),
+        ('{"headers": [], "data": "\\ud800"}', "invalid-message"),
+        ('{"headers": [], "subject": 1}', "invalid-message"),
+        ("[" * 100_000, "invalid-json"),
+        ("NATS/1.0\r\nno header\r\n\r\n", "invalid-header-block"),
+    ],
+)
+def test_what_is_no_message_is_one_line(cli, message, code):
+    result = cli("decode", stdin=message)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert f" {code}: " in result.stderr
+
+
+def test_usage_is_status_2(cli):
+    assert cli("encode", "-H", "no colon", "{}").exit_code == 2
+    assert cli("encode", "--mode", "other").exit_code == 2

@@ -1,0 +1,106 @@
+import asyncio
+import json
+
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats.aio import PullConsumer, Reject
+
+
+@pytest.fixture
+def letters(with_js, stream, subject, at_server, event):
+    """A stream of three dead letters: no event, one that was rejected, and what is no dead letter."""
+    name = f"dead_{stream}"
+
+    async def fill(js):
+        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
+        await js.publish(subject, b"no event \xff", headers={"Nats-Msg-Id": "theirs", "Tag": "a"})
+        config = ConsumerConfig(ack_wait=30)
+        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", create=config) as consumer:
+            running = asyncio.create_task(consumer.run(refuse))
+            for _ in range(500):
+                if (await js.stream_info(name)).state.messages == 2:
+                    break
+                await asyncio.sleep(0.01)
+            consumer.stop()
+            await running
+        await js.publish(f"dead.{subject}", b"something else")
+
+    async def refuse(_):
+        raise Reject("no such customer")
+
+    assert at_server("pub", "-J", subject, event(data={"total": 1})).exit_code == 0
+    with_js(fill)
+    yield name
+
+    async def delete(js):
+        await js.delete_stream(name)
+
+    with_js(delete)
+
+
+def listed(at_server, name):
+    return [json.loads(line) for line in at_server("dead-letters", "list", name, "--json").stdout.splitlines()]
+
+
+def test_list(at_server, letters, stream, subject):
+    found = {item.get("dead_letter", {}).get("reason"): item for item in listed(at_server, letters)}
+    assert set(found) == {"rejected", "undecodable", None}
+    assert found["rejected"]["dead_letter"]["text"] == "no such customer"
+    assert (found["undecodable"]["subject"], found["undecodable"]["dead_letter"]["stream"]) == (subject, stream)
+    assert found["undecodable"]["dead_letter"]["error"] == "not-a-cloudevent"
+    assert found[None]["error"]["code"] == "missing-attribute"
+    table = at_server("dead-letters", "list", letters)
+    assert (table.exit_code, len(table.stdout.splitlines()) >= 4, "undecodable" in table.stdout) == (0, True, True)
+
+
+def test_show(at_server, cli, letters, event):
+    number = {item.get("dead_letter", {}).get("reason"): item["sequence"] for item in listed(at_server, letters)}
+    text = at_server("dead-letters", "show", letters, number["rejected"]).stdout
+    assert "rejected by billing, deliveries: 1\n" in text
+    assert "no such customer" in text
+    assert "binary: there are headers" in text
+    bad = json.loads(at_server("dead-letters", "show", letters, number["undecodable"], "--json").stdout)
+    assert bad["data_base64"] == "bm8gZXZlbnQg/w=="
+    assert ["Tag", "a"] in bad["headers"]
+    shown = at_server("dead-letters", "show", letters, number["rejected"], "--json").stdout
+    assert json.loads(cli("decode", stdin=shown).stdout)["data"] == {"total": 1}
+    assert at_server("dead-letters", "show", letters, number[None]).exit_code == 1
+    assert at_server("dead-letters", "show", letters, 99).exit_code == 3
+
+
+def test_requeue(at_server, letters, stream, stored):
+    """The stream still knows the originals' Nats-Msg-Id, and takes them all the same."""
+    before = stored(stream)
+    result = at_server("dead-letters", "requeue", letters, "--all", "--json")
+    assert result.exit_code == 1  # there is something that is no dead letter
+    assert "missing-attribute" in result.stderr
+    assert [json.loads(line)["deleted"] for line in result.stdout.splitlines()] == [True, True]
+    (left,) = listed(at_server, letters)
+    assert "error" in left
+    after = stored(stream)
+    assert len(after) == len(before) + 2
+    originals = {message.data: message for message in before}
+    for copy in after[-2:]:
+        original = originals[copy.data]
+        assert copy.subject == original.subject
+        assert own(copy) == own(original)
+
+
+def own(message):
+    return [pair for pair in message.headers if pair[0] != "Nats-Msg-Id"]
+
+
+def test_requeue_twice_stores_once(at_server, letters, stream, stored):
+    first = listed(at_server, letters)[0]["sequence"]
+    before = len(stored(stream))
+    for _ in range(2):
+        assert at_server("dead-letters", "requeue", letters, first, "--keep").exit_code == 0
+    assert len(stored(stream)) == before + 1
+    assert len(listed(at_server, letters)) == 3
+
+
+def test_requeue_needs_to_know_what(at_server):
+    assert at_server("dead-letters", "requeue", "DEAD").exit_code == 2
+    assert at_server("dead-letters", "requeue", "DEAD", 1, "--all").exit_code == 2
+    assert at_server("dead-letters", "requeue", "NONE", "--all").exit_code == 3
