@@ -15,14 +15,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
@@ -31,8 +29,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from benchmarks import table
 from ce_nats import Headers, NatsMessage
 from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.spark import explode_cloudevents
@@ -209,17 +207,12 @@ def main() -> None:
 
 
 def show(results: dict[str, tuple[float, Memory]], count: int, *, markdown: bool) -> None:
-    table = Table("way", "seconds", "messages/s", "JVM, MB", "Python, MB", "largest worker, MB", box=None)
+    rows = []
     for way, (seconds, most) in results.items():
         sizes = [f"{size / 2**20:,.0f}" for size in (most.jvm, most.workers, most.largest)]
-        row = [DESCRIPTIONS[way], f"{seconds:.1f}", f"{count / seconds:,.0f}", *sizes]
-        table.add_row(*row)
-        if markdown:
-            print("| " + " | ".join(row) + " |")
-    if not markdown:
-        Console().print(table)
-    versions = f"Python {platform.python_version()}, nats-py {version('nats-py')}, Spark {version('pyspark')}"
-    print(f"{count:,} messages, 2 partitions; {versions}, {os.cpu_count()} CPUs")
+        rows.append([DESCRIPTIONS[way], f"{seconds:.1f}", f"{count / seconds:,.0f}", *sizes])
+    titles = ["way", "seconds", "messages/s", "JVM, MB", "Python, MB", "largest worker, MB"]
+    table.show(titles, rows, f"{count:,} messages, 2 partitions", markdown=markdown)
 
 
 if __name__ == "__main__":

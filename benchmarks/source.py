@@ -14,19 +14,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from statistics import median
 
 import nats
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from benchmarks import table
 from ce_nats.spark.source import NatsDataSource, register
 from ce_nats.testing import NatsServer
 
@@ -119,7 +117,6 @@ def main() -> None:
 
 
 def show(results: list[dict[str, tuple[float, float]]], messages: int, *, markdown: bool) -> None:
-    table = Table("read with", "messages/s", "against nats-py", "range", "CPU µs/message", box=None)
     rows = []
     bare = next(iter(results[0]))
     for way in results[0]:
@@ -129,14 +126,8 @@ def show(results: list[dict[str, tuple[float, float]]], messages: int, *, markdo
         cpu = f"{median(round_[way][1] for round_ in results) / messages * 1e6:.1f}" if in_process else "-"
         spread = f"{min(ratios):.1f} to {max(ratios):.1f}"
         rows.append([way, f"{median(rates):,.0f}", f"{median(ratios):.2f}", spread, cpu])
-    for row in rows:
-        table.add_row(*row)
-        if markdown:
-            print("| " + " | ".join(row) + " |")
-    if not markdown:
-        Console().print(table)
-    versions = f"Python {platform.python_version()}, nats-py {version('nats-py')}, Spark {version('pyspark')}"
-    print(f"{messages:,} messages, {len(results)} rounds; {versions}, {os.cpu_count()} CPUs")
+    titles = ["read with", "messages/s", "against nats-py", "range", "CPU µs/message"]
+    table.show(titles, rows, f"{messages:,} messages, {len(results)} rounds", markdown=markdown)
 
 
 if __name__ == "__main__":

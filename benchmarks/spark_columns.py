@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,8 +28,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from benchmarks import table
 from benchmarks.messages import messages
 from ce_nats import DecodeError, NatsMessage, from_nats_message
 from ce_nats.attributes import canonical
@@ -138,7 +136,6 @@ def main() -> None:
 
 
 def show(rounds: list[dict[str, float]], count: int, *, markdown: bool) -> None:
-    titles = ["way", "CPU µs a message", "against reading", "against explode_cloudevents"]
     rows = [
         (
             name,
@@ -148,19 +145,8 @@ def show(rounds: list[dict[str, float]], count: int, *, markdown: bool) -> None:
         )
         for name in rounds[0]
     ]
-    if markdown:
-        print("| " + " | ".join(titles) + " |")
-        print("| --- " * len(titles) + "|")
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
-        return
-    table = Table(*titles)
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
-    console.print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    console.print(f"pyspark {version('pyspark')}, {count:,} messages")
+    titles = ["way", "CPU µs/message", "against reading", "against explode_cloudevents"]
+    table.show(titles, rows, f"{count:,} messages, {len(rounds)} rounds", markdown=markdown)
 
 
 if __name__ == "__main__":
