@@ -144,8 +144,7 @@ class Outbox:
         Raises:
             DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block.
         """
-        while self.is_full:
-            await self._wait()
+        await self.room()
         if self._watcher is None:
             raise DeliveryError(
                 ErrorCode.DELIVERY_FAILED, f"{message.subject}: nobody waits for acknowledgements outside of the block"

@@ -36,9 +36,9 @@ def uncompiled(value: Column) -> Column:
 
     That makes one method of many expressions, and the JVM compiles no method of more than 8,000 bytes. The code of a
     projection by itself is divided into smaller ones. Its mark is a function for which Spark generates no code; it is
-    not called.
+    not called. Where Spark can tell that the value is never NULL, it takes the mark away.
     """
-    return F.coalesce(F.nullif(value, F.lit(None).cast("boolean")), let(value, lambda bound: bound))
+    return F.coalesce(value, let(value, lambda bound: bound))
 
 
 def at(array: Column, index: Column | int) -> Column:

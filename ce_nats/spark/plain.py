@@ -144,7 +144,7 @@ def check(get: Columns, types: Mapping[str, DataType]) -> Column:
         error = type_error(find(names, name, get("extension_texts")), kind)
         if error is not None:
             checks.append(error.isNull())
-    return uncompiled(F.coalesce(reduce(and_, checks), F.lit(False)))
+    return F.coalesce(reduce(and_, checks), F.lit(False))
 
 
 def _found(get: Columns) -> Column:

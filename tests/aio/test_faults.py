@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 
 import nats
 import pytest
@@ -19,8 +20,11 @@ from ce_nats.aio import PullConsumer, flush
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.deadletter import DeadLetter
 from ce_nats.testing import NatsServer
+from tests.aio import waiting
 
 SECONDS = 20  # to wait for what has to happen
+until = partial(waiting.until, seconds=SECONDS)
+
 EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
 
 
@@ -79,14 +83,6 @@ class Handled(Counter):
 
     def add(self, event):
         self[int(event.get_id())] += 1
-
-
-async def until(condition):
-    for _ in range(100 * SECONDS):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it does not come to that")
 
 
 async def nothing_is_left(js):

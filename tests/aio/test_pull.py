@@ -1,5 +1,6 @@
 import asyncio
 import logging
+from functools import partial
 
 import msgspec
 import pytest
@@ -10,8 +11,10 @@ from ce_nats.aio import DeliveryError, PullConsumer, Reject
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.deadletter import DeadLetter, Reason
 from ce_nats.event import NotDelivered
+from tests.aio import waiting
 
 SECONDS = 10  # to wait for what has to happen
+until = partial(waiting.until, seconds=SECONDS)
 
 
 @pytest.fixture
@@ -71,14 +74,6 @@ async def after(awaitable):
 async def take(consumer):
     """The next delivery."""
     return await after(anext(consumer))
-
-
-async def until(condition):
-    for _ in range(100 * SECONDS):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it does not come to that")
 
 
 def number_of(event):
