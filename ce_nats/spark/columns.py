@@ -154,16 +154,17 @@ def _decoded(df: DataFrame, headers: str, data: str, prefix: str, types: Mapping
 def _plain_steps(
     df: DataFrame, names: Column, values: Column, payload: Column, types: Mapping[str, DataType]
 ) -> DataFrame:
-    steps = df.select(
-        *_own(df),
-        names.alias(f"{_STEP}names"),
-        values.alias(f"{_STEP}values"),
-        payload.alias(f"{_STEP}payload"),
-    )
+    given = {"names": names, "values": values, "payload": payload}
+
+    def get(name: str) -> Column:
+        return given[name] if name in given else _get(name)
+
+    # What a step makes is copied by every later one as long as it is needed: few columns, and small ones.
+    steps = df
     for step in plain_events.STEPS:
-        steps = steps.select("*", *(column.alias(_STEP + name) for name, column in step(_get).items()))
-    steps = steps.select("*", plain_events.check(_get, types).alias(f"{_STEP}ok"))
-    event = plain_events.event(_get)
+        steps = steps.select("*", *(column.alias(_STEP + name) for name, column in step(get).items()))
+    steps = steps.select("*", plain_events.check(get, types).alias(f"{_STEP}ok"))
+    event = plain_events.event(get)
     # Maps and bytes are made for those rows only that are plain; the others cost nothing.
     columns = {
         name: F.when(_get("ok"), event[name]) if name in ("extensions", "data") else event[name] for name in _COLUMNS

@@ -17,20 +17,22 @@ from .json import STRICT
 
 __all__ = ["data", "front", "is_json", "names", "pieces", "values"]
 
+# Without U+FFFD, which stands where bytes were not UTF-8.
+_BEYOND: Final = r"\x80-\ufffc\ufffe-\x{10ffff}"
 # What stands before the data, or all of it where there is none. Java's regular expressions are fast where they loop
 # over a single class of characters; what else they must not hold is found in the values.
-_STRING: Final = '"' + printable(without='"\\', others=r"\x80-\uffff") + '"'
+_STRING: Final = '"' + printable(without='"\\', others=_BEYOND) + '"'
 _FRONT: Final = rf'\A(\{{(?:{_STRING}: ?{_STRING}(?:, ?|\}}\z))*+)(?:"data":|\z)'
 _DATA: Final = '"data":'
 _BRACE: Final = "}"
 # What stands behind the data while it is parsed: no strict JSON has it.
 _END: Final = "\x01"
+_END_ESCAPED: Final = r"\u0001"
 # A name, a colon, a value and a comma, of a front that is cut at its quotes.
 _PIECES: Final = 4
-# No control character, single quote or backslash. Halves of surrogates are looked at one by one, and pass.
-_SPECIAL: Final = "'\\"
-_BEYOND: Final = r"\x80-\uffff"
-_SIMPLE: Final = rf"\A{printable(without=_SPECIAL, others=_BEYOND)}\z"
+# No control character and no single quote.
+_QUOTE: Final = "'"
+_SIMPLE: Final = rf"\A{printable(without=_QUOTE, others=_BEYOND)}\z"
 _LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}[ ,}\]]"
 # No number of fewer digits is too large for a float.
 _MOST_DIGITS: Final = 308
@@ -67,9 +69,12 @@ def data(text: Column, before: Column) -> Column:
 
 
 def is_json(member: Column) -> Column:
-    """Whether the data of a document whose front is one is strict JSON, if it is UTF-8. Not all that is passes."""
+    """Whether the data of a document whose front is one is strict JSON in UTF-8. Not all that is passes."""
     return (
-        F.when(matches(member, _SIMPLE), _is_one_value(member)).otherwise(_is_one_object(member))
+        F.when(matches(member, _SIMPLE) & ~member.contains(_END_ESCAPED), _is_one_value(member)).otherwise(
+            F.is_valid_utf8(member) & _is_one_object(member)
+        )
+        & (~member.contains("\\") | ~matches(member, _SURROGATE))
         & ~matches(F.concat(member, F.lit(_BRACE)), _LARGE_EXPONENT)
         & ((F.octet_length(member) <= _MOST_DIGITS) | ~matches(member, _DIGITS))
     )
@@ -77,7 +82,7 @@ def is_json(member: Column) -> Column:
 
 def _is_one_value(text: Column) -> Column:
     """
-    Whether a text without escapes, single quotes and control characters is one JSON value, and nothing behind it.
+    Whether a text is one JSON value, and nothing behind it; one without single quotes, control characters and the mark.
 
     By the cheapest of Spark's parsers, which makes nothing, and takes single quotes and control characters for granted.
     A text that closes the object by itself is parsed to its end there, without the mark.
@@ -90,4 +95,4 @@ def _is_one_object(text: Column) -> Column:
     """Whether a text is one JSON object, and nothing behind it."""
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"m":{_MARK}}}]')), _MARKS, STRICT)
     is_one = (F.size(found) == 2) & (F.get(found, F.lit(1))["m"] == int(_MARK))
-    return is_one & ~text.contains(_MARK) & ~matches(text, _SURROGATE)
+    return is_one & ~text.contains(_MARK)

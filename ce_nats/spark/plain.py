@@ -11,7 +11,7 @@ Attributes are written out one by one, because a loop over the headers costs mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add, and_
 from typing import Final, TypeAlias
@@ -45,8 +45,7 @@ _RESERVED: Final = ' "%'
 _QUOTING: Final = ' "'
 _CLEAN: Final = rf"\A{printable(without=_RESERVED)}\z"
 _PLAIN: Final = rf"\A{printable(without=_QUOTING)}\z"
-# Escapes of characters that no attribute may hold, and of some that it may.
-_BAD_ESCAPE: Final = r"%(?:[01]|7[Ff]|[Cc]2%[89]|[Ee][Ff]%[Bb][7Ff]|[Ff].%..%[Bb][Ff])"
+# Stands where bytes were not UTF-8.
 _REPLACEMENT: Final = "\ufffd"
 _JSON: Final = "application/json"
 # There is one way to write a version, and a time needs no escapes.
@@ -70,7 +69,7 @@ def _read(get: Columns) -> dict[str, Column]:
     # Names and values to look attributes up in, whatever the mode.
     keys = F.coalesce(envelope.names(pieces), names)
     texts = F.coalesce(envelope.values(pieces), values)
-    others = F.array_except(names, F.array(*map(F.lit, _KNOWN)))
+    others = F.filter(names, lambda name: ~name.isin(*_KNOWN))
     extensions = F.when(is_structured, F.filter(keys, lambda name: ~name.isin(*ATTRIBUTES))).otherwise(
         F.filter(others, lambda name: name.startswith(PREFIX))
     )
@@ -79,19 +78,41 @@ def _read(get: Columns) -> dict[str, Column]:
         key = F.when(is_structured, F.lit(name)).otherwise(F.lit(PREFIX + name))
         return F.get(texts, _index(keys, key))
 
-    return {f"raw_{name}": raw(name) for name in ATTRIBUTES} | {
+    attributes = {f"raw_{name}": raw(name) for name in ATTRIBUTES}
+    found = _count(attributes.values())
+    # Headers that are known here and are no attributes. What is there twice counts once.
+    own = content_type.isNotNull().cast("int") + (F.array_position(names, _MSG_ID) > 0).cast("int")
+    # Ours in another spelling, or in a message that has its attributes elsewhere.
+    is_strange = F.exists(others, lambda name: (is_structured | ~name.startswith(PREFIX)) & matches(name, _OURS))
+    has_all = F.when(
+        is_structured, (F.size(names) == own + F.size(others)) & (F.size(keys) == found + F.size(extensions))
+    ).otherwise(
+        (F.size(names) == found + own + F.size(others))
+        & (content_type.isNull() | ~F.lower(content_type).contains("cloudevents"))
+    )
+    return attributes | {
         "keys": keys,
         "texts": texts,
-        "content_type": content_type,
         "is_structured": uncompiled(is_structured),
-        "others": others,
         "member": envelope.data(text, front),
         "extensions": extensions,
+        "found": found,
+        "is_whole": has_all & ~is_strange & _has_no_null(names) & _has_no_null(values),
     }
 
 
 def _index(names: Column, name: Column) -> Column:
     return (F.array_position(names, name) - 1).cast("int")
+
+
+def _count(columns: Iterable[Column]) -> Column:
+    """How many are not NULL."""
+    return reduce(add, (column.isNotNull().cast("int") for column in columns))
+
+
+def _has_no_null(array: Column) -> Column:
+    """True where there is no NULL in an array; NULL where there is one."""
+    return ~F.array_contains(array, _NOWHERE)
 
 
 def _decode(get: Columns) -> dict[str, Column]:
@@ -128,6 +149,7 @@ def check(get: Columns, types: Mapping[str, DataType]) -> Column:
     """Whether this code can answer; never NULL."""
     content_type, schema, names = get("datacontenttype"), get("dataschema"), get("extension_names")
     checks = [
+        get("is_whole"),
         get("raw_specversion") == "1.0",
         *(get(name) != "" for name in REQUIRED if name in _CODED),
         get("subject").isNull() | (get("subject") != ""),
@@ -136,9 +158,7 @@ def check(get: Columns, types: Mapping[str, DataType]) -> Column:
         schema.isNull() | matches(schema, ABSOLUTE_URI),
         ~F.exists(names, lambda name: ~matches(name, _EXTENSION)),
         (F.size(names) < 2) | (F.size(F.array_distinct(names)) == F.size(names)),
-        # NULL where there is a NULL in the array; a malformed escape gives one.
-        *(~F.array_contains(get(array), _NOWHERE) for array in ("names", "values", "extension_texts")),
-        F.when(get("is_structured"), _is_plain_json(get)).otherwise(_is_plain_header(get)),
+        F.when(get("is_structured"), _is_plain_json(get)).otherwise(~get("has_escapes") | _is_plain_header(get)),
     ]
     for name, kind in types.items():
         error = type_error(find(names, name, get("extension_texts")), kind)
@@ -147,44 +167,25 @@ def check(get: Columns, types: Mapping[str, DataType]) -> Column:
     return F.coalesce(reduce(and_, checks), F.lit(False))
 
 
-def _found(get: Columns) -> Column:
-    """How many attributes of the specification there are. What is there twice counts once."""
-    names = (*_CODED, "raw_specversion", "raw_time")
-    return reduce(add, (get(name).isNotNull().cast("int") for name in names))
-
-
-def _own(get: Columns) -> Column:
-    """How many headers are known here and are no attributes. What is there twice counts once."""
-    has_msg_id = F.array_position(get("names"), _MSG_ID) > 0
-    return get("content_type").isNotNull().cast("int") + has_msg_id.cast("int")
-
-
 def _is_plain_header(get: Columns) -> Column:
-    content_type, others, joined = get("content_type"), get("others"), get("joined")
-    decoded = F.concat_ws("", *map(get, _CODED), get("extension_texts"))
-    is_right = matches(joined, _PLAIN) & ~matches(joined, _BAD_ESCAPE) & ~matches(decoded, _REPLACEMENT)
+    """Whether what was escaped is right; a malformed escape makes a NULL."""
+    joined, texts = get("joined"), get("extension_texts")
+    decoded = F.concat_ws("", *map(get, _CODED), texts)
+    attributes = [*map(get, _CODED), get("raw_specversion"), get("raw_time")]
     return (
-        (content_type.isNull() | ~F.lower(content_type).contains("cloudevents"))
-        & (F.size(get("names")) == _found(get) + _own(get) + F.size(others))
-        # Ours in another spelling.
-        & ~F.exists(others, lambda name: ~name.startswith(PREFIX) & matches(name, _OURS))
-        & (~get("has_escapes") | is_right)
+        matches(joined, _PLAIN)
+        & (_count(attributes) == get("found"))
+        & _has_no_null(texts)
+        & is_legal(decoded)
+        & ~decoded.contains(_REPLACEMENT)
     )
 
 
 def _is_plain_json(get: Columns) -> Column:
-    content_type, others, count = get("datacontenttype"), get("others"), F.size(get("extensions"))
-    text, member = get("payload").cast("string"), get("member")
+    content_type, member = get("datacontenttype"), get("member")
+    text = get("payload").cast("string")
     is_json_data = content_type.isNull() | (content_type == _JSON) | media_type.is_json(content_type)
-    return (
-        (F.size(get("names")) == _own(get) + F.size(others))
-        & ~F.exists(others, lambda name: matches(name, _OURS))
-        & (F.size(get("keys")) == _found(get) + count)
-        & is_legal(get("joined"))
-        & F.is_valid_utf8(text)
-        & text.endswith("}")
-        & (member.isNull() | (is_json_data & envelope.is_json(member)))
-    )
+    return is_legal(get("joined")) & text.endswith("}") & (member.isNull() | (is_json_data & envelope.is_json(member)))
 
 
 def event(get: Columns) -> dict[str, Column]:
