@@ -307,6 +307,17 @@ def _wrong_type(name: str, value: object, wanted: str, fault: Fault) -> CeNatsEr
 # --- wire -> Python ------------------------------------------------------------------------------------------------
 
 
+def check_extension_types(types: object) -> None:
+    """
+    Refuse declared types that are no mapping; the types themselves are looked at when a value has one.
+
+    Raises:
+        DecodeError: ``invalid-message``.
+    """
+    if types is not None and not isinstance(types, Mapping):
+        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"extension_types is a mapping, not {preview(types)}")
+
+
 def decode_extension(name: str, value: str, wanted: Any) -> Any:
     """
     Give an extension that arrived as a string the Python type that the caller declared.
@@ -330,26 +341,35 @@ def decode_extension(name: str, value: str, wanted: Any) -> Any:
     return parse(name, value)
 
 
-def decode_json_attribute(name: str, value: object, wanted: type | None) -> Any:
+def decode_typed_attribute(name: str, value: object, wanted: type | None) -> Any:
     """
-    Python value of a member of a JSON event that is not null.
+    Python value of an attribute that arrived with a type: of a JSON event's member that is not null, of a typed header.
+
+    Args:
+        name: Attribute name.
+        value: What arrived.
+        wanted: Type that the caller declared; None keeps that of the value.
 
     Raises:
-        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for a number with a
-            fraction or exponent, an array, an object, and for anything but a string in an attribute that the
-            specification defines.
+        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for what is no string,
+            boolean, integer or bytes (a number with a fraction or exponent, an array, an object), and for anything but
+            a string in an attribute that the specification defines.
     """
     check = CORE.get(name)
     if check is not None:
         if value.__class__ is not str:
-            raise _wrong_type(name, value, "a JSON string", DecodeError)
+            raise _wrong_type(name, value, "a string", DecodeError)
         check_characters(name, value, DecodeError)
         return check(value, DecodeError)
     check_name(name, DecodeError)
     if isinstance(value, str):
         check_characters(name, value, DecodeError)
+    elif isinstance(value, bytes):
+        if wanted is None or wanted is bytes:
+            return value
+        value = b64encode(value).decode("ascii")
     elif not isinstance(value, int):
-        raise _wrong_type(name, value, "a JSON string, boolean or integer", DecodeError)
+        raise _wrong_type(name, value, "a string, boolean or integer", DecodeError)
     elif not isinstance(value, bool):
         check_integer(name, value, DecodeError)
     if wanted is None or (wanted is value.__class__):

@@ -22,7 +22,7 @@ from .attributes import (
     decode_extension,
     scalar_text,
 )
-from .errors import DecodeError, ErrorCode, preview
+from .errors import DecodeError, ErrorCode, at_header, preview
 from .event import DecodedEvent
 from .mode import PREFIX, CeHeaders
 
@@ -92,6 +92,16 @@ def decode(
         attributes = shapes.decode_headers(shape, headers.values) if shape is not None else None
     if attributes is None:
         attributes = _decode_carefully(headers, content_type, dialect is Dialect.SDK_GO, extension_types or {})
+    return with_payload(attributes, payload, parse_data)
+
+
+def with_payload(attributes: dict[str, Any], payload: bytes, parse_data: bool) -> DecodedEvent:
+    """
+    The event of decoded attributes whose data are the bytes of the payload; an empty payload is no data.
+
+    Raises:
+        DecodeError: As ``data.decode`` does.
+    """
     if not payload:
         return DecodedEvent(attributes)
     value = data.decode(payload, attributes.get("datacontenttype")) if parse_data else payload
@@ -104,17 +114,19 @@ def _decode_carefully(
     attributes: dict[str, Any] = {}
     for name, header, value in zip(*headers, strict=True):
         if name in attributes:
-            raise _at(
-                DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name),
-                name,
-                header,
-            )
+            raise duplicate_attribute(name, header)
         attributes[name] = decode_header(name, header, value, is_raw=is_raw, wanted=types.get(name))
     if content_type is not None and "datacontenttype" not in attributes:
         text = _decode_value("datacontenttype", content_type, is_raw)
         attributes["datacontenttype"] = CORE["datacontenttype"](text, DecodeError)
     check_required(attributes, DecodeError)
     return attributes
+
+
+def duplicate_attribute(name: str, header: str) -> DecodeError:
+    """The error of a header whose attribute another header has already."""
+    error = DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name)
+    return at_header(error, name, header)
 
 
 def decode_header(name: str, header: str, value: str, *, is_raw: bool = False, wanted: Any = None) -> Any:
@@ -138,7 +150,7 @@ def decode_header(name: str, header: str, value: str, *, is_raw: bool = False, w
         text = _decode_value(name, value, is_raw)
         return check(text, DecodeError) if check else decode_extension(name, text, wanted)
     except DecodeError as error:
-        raise _at(error, name, header) from error
+        raise at_header(error, name, header) from error
 
 
 def _decode_value(name: str, value: str, is_raw: bool) -> str:
@@ -148,14 +160,3 @@ def _decode_value(name: str, value: str, is_raw: bool) -> str:
         text = percent.decode(text)
     check_characters(name, text, DecodeError)
     return text
-
-
-def _at(error: DecodeError, name: str, header: str) -> DecodeError:
-    """Say which attribute and header an error is about."""
-    return DecodeError(
-        error.code,
-        f"{error.message} (header {preview(header)})",
-        attribute=error.attribute or name,
-        header=header,
-        requirement=error.requirement,
-    )

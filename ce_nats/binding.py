@@ -6,17 +6,26 @@ NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). Nothing here touch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
 from . import binary, data, structured
-from .attributes import ExtensionTypes, checked_attributes
+from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, preview
-from .event import DecodedEvent, parts_of
+from .event import DecodedEvent, content_of, parts_of
 from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
-from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, decide, is_cloudevents_type, parts, scan
+from .mode import (
+    CONTENT_TYPE,
+    PREFIX,
+    STRUCTURED_TYPE,
+    ContentMode,
+    content_mode,
+    decide,
+    is_cloudevents_type,
+    parts,
+    scan,
+)
 from .percent import encode as percent_encode
 from .subject_template import SubjectTemplate
 
@@ -53,12 +62,8 @@ def to_nats_message(
         EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then
             headers and subjects. See :class:`~ce_nats.ErrorCode`.
     """
-    attributes, value = parts_of(event)
-    # An event that was decoded knows null from nothing.
-    has_data = value is not None or getattr(event, "has_data", False)
-    if has_data and attributes.get("datacontenttype") is None and _is_json(event, value):
-        attributes = {**attributes, "datacontenttype": data.IMPLIED_TYPE}
-    if mode is ContentMode.BINARY or _mode(mode, EncodeError) is ContentMode.BINARY:
+    attributes, value, has_data = content_of(event)
+    if mode is ContentMode.BINARY or content_mode(mode, EncodeError) is ContentMode.BINARY:
         pairs = binary.encode(attributes)
         payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
     else:
@@ -106,10 +111,9 @@ def from_nats_message(
     if mode is None:
         mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
     else:
-        mode, is_marked = _mode(mode, DecodeError), True
+        mode, is_marked = content_mode(mode, DecodeError), True
         found = scan(headers)[1]
-    if extension_types is not None and not isinstance(extension_types, Mapping):
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"extension_types is a mapping, not {preview(extension_types)}")
+    check_extension_types(extension_types)
     if payload.__class__ is not bytes:
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:
@@ -169,18 +173,6 @@ def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
                 ErrorCode.RESERVED_HEADER, f"header {preview(name)} belongs to the event itself", header=name
             )
     pairs += further
-
-
-def _mode(mode: object, fault: type[EncodeError] | type[DecodeError]) -> ContentMode:
-    try:
-        return ContentMode(mode)
-    except ValueError as error:
-        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(mode)} is not a content mode") from error
-
-
-def _is_json(event: Any, value: object) -> bool:
-    """Whether data without a datacontenttype is JSON: what is not bytes, and bytes that came from a JSON event."""
-    return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)
 
 
 def _dialect(dialect: object) -> Dialect:

@@ -66,6 +66,8 @@ class ErrorCode(str, Enum):
     INVALID_SUBJECT = "invalid-subject"
     INVALID_FRAME = "invalid-frame"
     TRUNCATED_FRAME = "truncated-frame"
+    UNKNOWN_HEADER_KIND = "unknown-header-kind"
+    UNEXPECTED_HEADER_LAYOUT = "unexpected-header-layout"
 
     # Delivery: what a server refuses, and that nobody answers.
     PAYLOAD_TOO_LARGE = "payload-too-large"
@@ -113,6 +115,8 @@ _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.INVALID_SUBJECT: "NP-08",
     ErrorCode.INVALID_FRAME: "NP-07",
     ErrorCode.TRUNCATED_FRAME: "NP-03",
+    ErrorCode.UNKNOWN_HEADER_KIND: "IG-03",
+    ErrorCode.UNEXPECTED_HEADER_LAYOUT: "IG-04",
 }
 
 _EMPTY_RULES: Final[dict[str, str]] = {
@@ -185,6 +189,17 @@ def _rebuild(
     requirement: str | None,
 ) -> CeNatsError:
     return kind(code, message, attribute=attribute, header=header, requirement=requirement)
+
+
+def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:
+    """The same error, which says in addition what attribute and header it is about."""
+    return DecodeError(
+        error.code,
+        f"{error.message} (header {preview(header)})",
+        attribute=error.attribute or attribute,
+        header=header,
+        requirement=error.requirement,
+    )
 
 
 def preview(value: object, limit: int = 60) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 
 from cloudevents.core.v1.event import CloudEvent
 
+from . import data
 from .errors import EncodeError, ErrorCode, preview
 
-__all__ = ["DecodedEvent", "ExtendedEvent", "NotDelivered", "parts_of"]
+__all__ = ["DecodedEvent", "ExtendedEvent", "NotDelivered", "content_of", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,25 @@ def parts_of(event: Any) -> tuple[Mapping[str, Any], Any]:
     if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
         raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes are a mapping, not {preview(attributes)}")
     return attributes, value
+
+
+def content_of(event: Any) -> tuple[Mapping[str, Any], Any, bool]:
+    """
+    Attributes, data, and whether there is data, of any event, unchecked, as they are sent in either mode.
+
+    Data without a datacontenttype is JSON unless it is bytes, and the attributes say so.
+
+    Raises:
+        EncodeError: ``invalid-message`` where it is no event.
+    """
+    attributes, value = parts_of(event)
+    # An event that was decoded knows null from nothing.
+    has_data = value is not None or getattr(event, "has_data", False)
+    if has_data and attributes.get("datacontenttype") is None and _is_json(event, value):
+        attributes = {**attributes, "datacontenttype": data.IMPLIED_TYPE}
+    return attributes, value, has_data
+
+
+def _is_json(event: Any, value: object) -> bool:
+    """Whether data without a datacontenttype is JSON: what is not bytes, and bytes that came from a JSON event."""
+    return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)

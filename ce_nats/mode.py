@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from . import media_type
-from .errors import DecodeError, ErrorCode, preview
+from .errors import CeNatsError, DecodeError, ErrorCode, preview
 from .message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
@@ -87,6 +87,19 @@ class Inspection(NamedTuple):
     is_marked: bool = True
 
 
+def content_mode(mode: object, fault: type[CeNatsError]) -> ContentMode:
+    """
+    The content mode that a caller named.
+
+    Raises:
+        fault: ``invalid-message`` where there is no such mode.
+    """
+    try:
+        return ContentMode(mode)
+    except ValueError as error:
+        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(mode)} is not a content mode") from error
+
+
 def detect_mode(message: Message) -> ContentMode:
     """
     The content mode of a message.
@@ -122,7 +135,7 @@ def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> I
     if headers == (_STRUCTURED_HEADERS if headers.__class__ is dict else _OWN_STRUCTURED_HEADERS):
         return _STRUCTURED_MESSAGE  # as this package and the C++ SDK write it
     content_types, found = scan(headers)
-    if content_types and (reason := _structured_by(content_types)):
+    if content_types and (reason := structured_by(content_types)):
         return Inspection(ContentMode.STRUCTURED, reason, found)
     if found.names:
         return Inspection(ContentMode.BINARY, "there are headers that start with 'ce-'", found)
@@ -207,15 +220,23 @@ def _essence(content_type: str) -> str:
     return content_type.partition(";")[0].strip(" \t").lower()
 
 
-def _structured_by(content_types: list[str]) -> str | None:
-    """Why the Content-Type makes the message structured; None where it does not."""
+def structured_by(content_types: list[str]) -> str | None:
+    """
+    Why the Content-Type makes a message structured; None where it does not.
+
+    Args:
+        content_types: Values of all ``Content-Type`` headers, one at least.
+
+    Raises:
+        DecodeError: ``duplicate-header``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``.
+    """
     if len(content_types) > 1:
         # Which of them counts would be anybody's guess, and two receivers would guess differently.
         raise DecodeError(ErrorCode.DUPLICATE_HEADER, "there are several Content-Type headers", header=CONTENT_TYPE)
     value = content_types[0]
     essence = _essence(value)
     if essence.startswith(_BATCH):
-        raise DecodeError(ErrorCode.BATCH_NOT_SUPPORTED, "the NATS binding has no batch mode", header=CONTENT_TYPE)
+        raise DecodeError(ErrorCode.BATCH_NOT_SUPPORTED, "there is no batch mode", header=CONTENT_TYPE)
     if essence in _STRUCTURED:
         parsed = media_type.parse(value.strip(" \t"))
         if parsed is not None and not parsed.is_utf8:

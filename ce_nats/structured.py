@@ -22,7 +22,7 @@ from .attributes import (
     check_required,
     checked_attributes,
     decode_base64,
-    decode_json_attribute,
+    decode_typed_attribute,
 )
 from .errors import DecodeError, EncodeError, ErrorCode, preview
 from .event import DecodedEvent
@@ -157,7 +157,7 @@ def _decode_carefully(members: dict[str, Any], types: ExtensionTypes) -> dict[st
         if name == "data_base64":
             members[name] = _decode_data_base64(value)
         elif value is not None:
-            attributes[name] = decode_json_attribute(name, value, types.get(name))
+            attributes[name] = decode_typed_attribute(name, value, types.get(name))
         else:
             check_name(name, DecodeError)  # unset, but the name has to be one
     return attributes

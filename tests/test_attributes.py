@@ -22,7 +22,7 @@ from ce_nats.attributes import (
     checked_attributes,
     decode_base64,
     decode_extension,
-    decode_json_attribute,
+    decode_typed_attribute,
 )
 from tests.strategies import CORE as CORE_NAMES
 from tests.strategies import (
@@ -180,8 +180,8 @@ def test_illegal_characters(before: str, illegal: str, after: str) -> None:
     """A control, a noncharacter or a lone surrogate is refused wherever it stands, from Python and from JSON."""
     text = f"{before} {illegal} {after}"
     refused(EncodeError, "invalid-character", canonical, text)
-    refused(DecodeError, "invalid-character", decode_json_attribute, "x", text, None)
-    refused(DecodeError, "invalid-character", decode_json_attribute, "id", text, None)
+    refused(DecodeError, "invalid-character", decode_typed_attribute, "x", text, None)
+    refused(DecodeError, "invalid-character", decode_typed_attribute, "id", text, None)
 
 
 # --- The attributes of an event -------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_core_attributes_are_not_empty(name: str) -> None:
     """An empty string is no value for any attribute that the specification defines."""
     error = refused(EncodeError, "empty-attribute", checked_attributes, plain_event(**{name: ""}).attributes)
     assert error.attribute == name
-    error = refused(DecodeError, "empty-attribute", decode_json_attribute, name, "", None)
+    error = refused(DecodeError, "empty-attribute", decode_typed_attribute, name, "", None)
     assert error.attribute == name
 
 
@@ -229,7 +229,7 @@ def test_core_attributes_are_strings(name: str, value: Any) -> None:
     """No other type passes for one, from Python or from JSON."""
     attributes = plain_event(**{name: value}).attributes
     assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == name
-    refused(DecodeError, "invalid-attribute-type", decode_json_attribute, name, value, None)
+    refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, name, value, None)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_rules_of_single_attributes(name: str, value: Any, code: str) -> None:
     attributes = plain_event(**{name: value}).attributes
     assert refused(EncodeError, code, checked_attributes, attributes).attribute == name
     if isinstance(value, str):
-        assert refused(DecodeError, code, decode_json_attribute, name, value, None).attribute == name
+        assert refused(DecodeError, code, decode_typed_attribute, name, value, None).attribute == name
 
 
 @pytest.mark.parametrize("value", ["urn:", "http://ex/a b#é", "X-1+.:y", "mailto:a@b"])
@@ -336,21 +336,21 @@ def test_not_of_the_declared_type(text: str, wanted: type, code: str) -> None:
 def test_json_values_are_what_they_are(value: Any) -> None:
     """Without a declaration JSON's own types stand; with the right one nothing changes."""
     for wanted in (None, type(value)):
-        decoded = decode_json_attribute("x", value, wanted)
+        decoded = decode_typed_attribute("x", value, wanted)
         assert (type(decoded), decoded) == (type(value), value)
 
 
 def test_json_values_under_another_declaration() -> None:
     """What is declared a string is its canonical string in both modes; what is no integer stays none."""
-    assert decode_json_attribute("x", True, str) == "true"
-    assert decode_json_attribute("x", 5, str) == "5"
-    assert decode_json_attribute("x", "5", int) == 5
-    refused(DecodeError, "invalid-integer", decode_json_attribute, "x", True, int)
-    refused(DecodeError, "invalid-boolean", decode_json_attribute, "x", 1, bool)
+    assert decode_typed_attribute("x", True, str) == "true"
+    assert decode_typed_attribute("x", 5, str) == "5"
+    assert decode_typed_attribute("x", "5", int) == 5
+    refused(DecodeError, "invalid-integer", decode_typed_attribute, "x", True, int)
+    refused(DecodeError, "invalid-boolean", decode_typed_attribute, "x", 1, bool)
 
 
 @pytest.mark.parametrize("value", [1.5, 1.0, 1e300, [], {}, [1], {"a": 1}])
 def test_json_values_that_no_attribute_is(value: Any) -> None:
     """Numbers with a fraction, arrays and objects."""
-    error = refused(DecodeError, "invalid-attribute-type", decode_json_attribute, "x", value, None)
+    error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, "x", value, None)
     assert error.attribute == "x"

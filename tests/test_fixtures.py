@@ -41,7 +41,6 @@ SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
 CODES_WITHOUT_VECTORS = {
     ErrorCode.INVALID_MESSAGE: "is about Python objects that are no message or event at all",
     ErrorCode.PAYLOAD_TOO_LARGE: "goes by the limit that a server announces",
-    ErrorCode.HEADERS_TOO_LARGE: "goes by the limit that a server has",
     ErrorCode.HEADERS_NOT_SUPPORTED: "goes by what a server announces",
     ErrorCode.NO_RESPONDERS: "takes a server",
     ErrorCode.TIMEOUT: "takes a server",

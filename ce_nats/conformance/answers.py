@@ -8,38 +8,26 @@ here: values are spelled out, the codec is called, and what it gave is spelled a
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import timezone
 from types import SimpleNamespace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from .. import media_type, percent
+from .. import percent
 from ..attributes import canonical
 from ..binary import Dialect
 from ..binding import from_nats_message, to_nats_message
 from ..deadletter import Action, Backoff, Outcome, RetryPolicy, decide
 from ..errors import CeNatsError
-from ..event import DecodedEvent
-from ..media_type import DataKind
 from ..message import Headers
 from ..mode import ContentMode, detect_mode
 from ..timestamp import Timestamp
 from ..wire import nats
 from .cases import Answer, octets, spell, text
+from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
+from .iggy import IGGY_OPERATIONS
 
 __all__ = ["answer", "answer_lines"]
-
-Input: TypeAlias = Mapping[str, Any]
-Fields: TypeAlias = dict[str, Any]
-
-_EXTENSION_TYPES: Final[Mapping[str, type]] = {
-    "Boolean": bool,
-    "Integer": int,
-    "String": str,
-    "Binary": bytes,
-    "Timestamp": datetime,
-}
 
 
 def answer(op: str, given: Input) -> Answer:
@@ -109,57 +97,7 @@ def _timestamp(given: Input) -> Fields:
     return {"text": str(timestamp), "instant": f"{utc:%Y-%m-%dT%H:%M:%S.%f}Z".rjust(27, "0")}
 
 
-def _native(name: str, tagged: Input) -> object:
-    """Python value of a tagged one, or of ``{"native": ...}`` as it stands."""
-    if "native" in tagged:
-        return tagged["native"]
-    kind, value = tagged["type"], text(tagged["value"])
-    if kind == "Boolean":
-        return {"true": True, "false": False}[value]
-    if kind == "Integer":
-        return int(value)
-    if kind == "Binary":
-        return octets({"base64": value})
-    # The codec takes ``time`` as text too, and is the one to refuse what is no timestamp.
-    return Timestamp(value) if kind == "Timestamp" and name != "time" else value
-
-
-def _tagged(name: str, value: object) -> Fields:
-    if isinstance(value, bool):
-        return {"type": "Boolean", "value": canonical(value)}
-    if isinstance(value, int):
-        return {"type": "Integer", "value": canonical(value)}
-    if isinstance(value, bytes):
-        return {"type": "Binary", "value": canonical(value)}
-    if isinstance(value, Timestamp):
-        return {"type": "Timestamp", "value": str(value)}
-    if not isinstance(value, str):
-        raise TypeError(f"attribute {name!r} was decoded as {type(value).__name__}")
-    return {"type": {"source": "URI-reference", "dataschema": "URI"}.get(name, "String"), "value": value}
-
-
 # --- Messages -------------------------------------------------------------------------------------------------------
-
-
-class _Event:
-    """What the codec needs of an event class, and nothing that checks its attributes first."""
-
-    def __init__(self, attributes: Mapping[str, Any], data: Input) -> None:
-        self._attributes = {name: _native(name, tagged) for name, tagged in attributes.items()}
-        self.has_data = "absent" not in data
-        self._data: Any = None
-        if "json" in data:
-            self._data = data["json"]
-        elif "text" in data:
-            self._data = text(data["text"])
-        elif self.has_data:
-            self._data = octets(data)
-
-    def get_attributes(self) -> Mapping[str, Any]:
-        return self._attributes
-
-    def get_data(self) -> Any:
-        return self._data
 
 
 def _message(given: Input) -> SimpleNamespace:
@@ -187,27 +125,15 @@ def _from_nats_message(given: Input) -> Fields:
         mode=ContentMode(given["mode"]) if "mode" in given else None,
         dialect=Dialect(given.get("dialect", "spec")),
         parse_data=given.get("parse_data", True),
-        extension_types={name: _EXTENSION_TYPES[kind] for name, kind in given.get("extension_types", {}).items()},
+        extension_types=extension_types(given),
     )
-    attributes = event.get_attributes()
-    return {"attributes": {name: _tagged(name, value) for name, value in attributes.items()}, "data": _data(event)}
-
-
-def _data(event: DecodedEvent) -> Fields:
-    value = event.get_data()
-    if not event.has_data:
-        return {"absent": True}
-    if isinstance(value, bytes):
-        return {"base64": b64encode(value).decode("ascii")}
-    content_type = media_type.parse(event.get_attributes().get("datacontenttype", "application/json"))
-    is_text = content_type is not None and content_type.kind is not DataKind.JSON
-    return {"text" if is_text else "json": value}
+    return event_fields(event)
 
 
 def _to_nats_message(given: Input) -> Fields:
     mode = ContentMode(given.get("mode", "binary"))
     message = to_nats_message(
-        _Event(given["event"]["attributes"], given["event"]["data"]),
+        SpelledEvent(given["event"]["attributes"], given["event"]["data"]),
         text(given.get("subject", "")),
         mode=mode,
         reply=text(given.get("reply", "")),
@@ -216,15 +142,7 @@ def _to_nats_message(given: Input) -> Fields:
     headers = _spelled_pairs(message.headers)
     if mode is ContentMode.BINARY:
         return {"headers": headers, "data": spell(message.data)}
-    return {"headers": headers, "json": json.loads(message.data.decode("utf-8"), object_pairs_hook=_distinct)}
-
-
-def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of what was written, which must not hide that a member was written twice."""
-    found = dict(members)
-    if len(found) != len(members):
-        raise AssertionError(f"a member was written twice: {[name for name, _ in members]}")
-    return found
+    return {"headers": headers, "json": json.loads(message.data.decode("utf-8"), object_pairs_hook=distinct)}
 
 
 # --- Headers --------------------------------------------------------------------------------------------------------
@@ -356,4 +274,5 @@ OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
     "wire.nats.encode_hmsg": _encode_hmsg,
     "wire.nats.decode_frames": _decode_frames,
     "deadletter.decide": _decide,
+    **IGGY_OPERATIONS,
 }

@@ -22,6 +22,9 @@ __all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
 # Neither mode tells these apart: on the wire all three are strings.
 _STRING_TYPES: Final = frozenset({"String", "URI", "URI-reference"})
 
+# Their ``data`` is that of an event; elsewhere it is bytes.
+_DECODING: Final = frozenset({"from_nats_message", "wire.iggy.from_iggy_message"})
+
 
 class Result(str, Enum):
     """What became of a case."""
@@ -112,7 +115,7 @@ def _normal(op: str, result: Any) -> dict[str, Any]:
 
 
 def _normal_field(op: str, field: str, value: Any) -> Any:
-    if op == "from_nats_message" and field == "data":
+    if op in _DECODING and field == "data":
         return _normal_data(value)
     normalise = _NORMALISERS.get(field)
     return value if normalise is None or value is None else normalise(value)
@@ -151,13 +154,34 @@ def _normal_frames(frames: Any) -> list[Any]:
     return [{key: value for key, value in _normal("", frame).items() if value is not None} for frame in frames]
 
 
+def _normal_entries(entries: Any) -> list[Any]:
+    """Iggy's headers are a map: they come in any order."""
+    return sorted([_normal_key(key), _normal_header(value)] for key, value in entries)
+
+
+def _normal_key(key: Any) -> list[str]:
+    return _normal_header(key) if isinstance(key, dict) and "kind" in key else ["string", text(key)]
+
+
+def _normal_header(value: Any) -> list[str]:
+    return [value["kind"], _normal_bytes(value["value"])]
+
+
+def _normal_message(message: Any) -> dict[str, Any]:
+    return _normal("", {key: value for key, value in message.items() if value is not None})
+
+
 _NORMALISERS: Final[dict[str, Callable[[Any], Any]]] = {
     "attributes": _normal_attributes,
     "block": _normal_bytes,
+    "bytes": _normal_bytes,
     "data": _normal_bytes,
+    "entries": _normal_entries,
     "frame": _normal_bytes,
     "frames": _normal_frames,
     "headers": _normal_headers,
+    "message": _normal_message,
+    "messages": lambda messages: [_normal_message(message) for message in messages],
     "payload": _normal_bytes,
     "text": text,
     "value": text,

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike, check_header, check_subject, header_pairs
+from .octets import as_octets
 
 __all__ = [
     "MAX_CONTROL_LINE",
@@ -145,7 +146,7 @@ def decode_header_block(block: bytes) -> HeaderBlock:
             first line other than ``NATS/1.0`` with a status of three digits or none; ``invalid-header-name`` (white
             space before the colon too); ``invalid-header-value`` for a NUL; ``invalid-utf8``.
     """
-    octets = _octets(block, "a header block", DecodeError)
+    octets = as_octets(block, "a header block", DecodeError)
     # HDR_LEN runs "from the start of the version string (NATS/1.0) up to and including the ␍␊ before the payload".
     if not octets.endswith(b"\r\n\r\n"):
         raise DecodeError(
@@ -284,7 +285,7 @@ def _encode_frame(fields: list[str], payload: bytes, headers: HeadersLike, reply
     if reply:
         check_subject(reply)
         fields.append(reply)
-    content = _octets(payload, "a payload", EncodeError)
+    content = as_octets(payload, "a payload", EncodeError)
     block = encode_header_block(headers)
     total = len(block) + len(content)
     control_line = " ".join([*fields, str(len(block)), str(total)]).encode("utf-8")
@@ -344,7 +345,7 @@ class FrameReader:
                 ``invalid-frame`` (unknown operation, number of arguments, size, line end, length of the line),
                 ``invalid-utf8`` (control line), or what :func:`decode_header_block` raises.
         """
-        octets = _octets(data, "a piece of a stream", DecodeError)
+        octets = as_octets(data, "a piece of a stream", DecodeError)
         self._raise_error()
         self._buffer += octets
         frames: list[Frame] = []
@@ -471,15 +472,6 @@ def _decode_size(op: str, field: str) -> int:
 
 
 # --- Text and bytes -------------------------------------------------------------------------------------------------
-
-
-def _octets(value: object, what: str, fault: type[CeNatsError]) -> bytes:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        try:
-            return bytes(value)
-        except ValueError as error:  # a memoryview that was released
-            raise fault(ErrorCode.INVALID_MESSAGE, f"{what} is no longer there: {error}") from error
-    raise fault(ErrorCode.INVALID_MESSAGE, f"{what} is bytes, not {preview(value)}")
 
 
 def _utf8(octets: bytes, what: str, header: str | None = None) -> str:

@@ -1,0 +1,108 @@
+"""Events as conformance cases spell them, to Python and back; see "Spellings of values" in spec-fixtures/README.md."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from .. import media_type
+from ..attributes import canonical
+from ..event import DecodedEvent
+from ..media_type import DataKind
+from ..timestamp import Timestamp
+from .cases import octets, text
+
+__all__ = ["Fields", "Input", "SpelledEvent", "distinct", "event_fields", "extension_types"]
+
+Input: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = dict[str, Any]
+
+_EXTENSION_TYPES: Final[Mapping[str, type]] = {
+    "Boolean": bool,
+    "Integer": int,
+    "String": str,
+    "Binary": bytes,
+    "Timestamp": datetime,
+}
+
+
+class SpelledEvent:
+    """What the codec needs of an event class, and nothing that checks its attributes first."""
+
+    def __init__(self, attributes: Mapping[str, Any], data: Input) -> None:
+        self._attributes = {name: _native(name, tagged) for name, tagged in attributes.items()}
+        self.has_data = "absent" not in data
+        self._data: Any = None
+        if "json" in data:
+            self._data = data["json"]
+        elif "text" in data:
+            self._data = text(data["text"])
+        elif self.has_data:
+            self._data = octets(data)
+
+    def get_attributes(self) -> Mapping[str, Any]:
+        return self._attributes
+
+    def get_data(self) -> Any:
+        return self._data
+
+
+def _native(name: str, tagged: Input) -> object:
+    """Python value of a tagged one, or of ``{"native": ...}`` as it stands."""
+    if "native" in tagged:
+        return tagged["native"]
+    kind, value = tagged["type"], text(tagged["value"])
+    if kind == "Boolean":
+        return {"true": True, "false": False}[value]
+    if kind == "Integer":
+        return int(value)
+    if kind == "Binary":
+        return octets({"base64": value})
+    # The codec takes ``time`` as text too, and is the one to refuse what is no timestamp.
+    return Timestamp(value) if kind == "Timestamp" and name != "time" else value
+
+
+def _tagged(name: str, value: object) -> Fields:
+    if isinstance(value, bool):
+        return {"type": "Boolean", "value": canonical(value)}
+    if isinstance(value, int):
+        return {"type": "Integer", "value": canonical(value)}
+    if isinstance(value, bytes):
+        return {"type": "Binary", "value": canonical(value)}
+    if isinstance(value, Timestamp):
+        return {"type": "Timestamp", "value": str(value)}
+    if not isinstance(value, str):
+        raise TypeError(f"attribute {name!r} was decoded as {type(value).__name__}")
+    return {"type": {"source": "URI-reference", "dataschema": "URI"}.get(name, "String"), "value": value}
+
+
+def extension_types(given: Input) -> dict[str, type]:
+    """The declared types of a case's input."""
+    return {name: _EXTENSION_TYPES[kind] for name, kind in given.get("extension_types", {}).items()}
+
+
+def event_fields(event: DecodedEvent) -> Fields:
+    """``attributes`` and ``data`` of an event that was decoded."""
+    attributes = event.get_attributes()
+    return {"attributes": {name: _tagged(name, value) for name, value in attributes.items()}, "data": _data(event)}
+
+
+def _data(event: DecodedEvent) -> Fields:
+    value = event.get_data()
+    if not event.has_data:
+        return {"absent": True}
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode("ascii")}
+    content_type = media_type.parse(event.get_attributes().get("datacontenttype", "application/json"))
+    is_text = content_type is not None and content_type.kind is not DataKind.JSON
+    return {"text" if is_text else "json": value}
+
+
+def distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of what was written, which must not hide that a member was written twice."""
+    found = dict(members)
+    if len(found) != len(members):
+        raise AssertionError(f"a member was written twice: {[name for name, _ in members]}")
+    return found

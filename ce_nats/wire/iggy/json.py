@@ -1,0 +1,218 @@
+"""
+Iggy messages as JSON, as its HTTP interface has them.
+
+Iggy, "Message headers", section "JSON transport". Payload and header values are the base64 of their bytes, numbers and
+strings too. Iggy 0.7 and later has ``user_headers``, a list of keys and values, both typed, in place of the map
+``headers``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...attributes import decode_base64
+from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ..octets import as_octets
+from .headers import (
+    HeaderKey,
+    Layout,
+    check_header_map,
+    checked_layout,
+    decoded_key,
+    decoded_value,
+    duplicate_key,
+    key_text,
+)
+from .message import IggyMessage, check_number, number_of
+from .value import HeaderKind, HeaderValue
+
+__all__ = ["as_fields", "as_message", "decode_json", "encode_json"]
+
+_MEMBERS: Final = {Layout.SEED: "headers", Layout.TYPED_KEYS: "user_headers"}
+_KINDS: Final = {kind.label: kind for kind in HeaderKind}
+
+
+def encode_json(message: IggyMessage, *, layout: Layout = Layout.SEED) -> bytes:
+    """
+    The JSON text of a message: :func:`as_fields` in one line of ASCII.
+
+    Raises:
+        EncodeError: As :func:`as_fields`.
+    """
+    return json.dumps(as_fields(message, layout=layout), separators=(",", ":")).encode("ascii")
+
+
+def decode_json(text: bytes | str, *, layout: Layout = Layout.SEED) -> IggyMessage:
+    """
+    The message in a JSON text, as :func:`as_message` reads it.
+
+    Raises:
+        DecodeError: ``invalid-json``; ``invalid-utf8``; ``duplicate-header`` where an object has a member twice; as
+            :func:`as_message`.
+    """
+    try:
+        content = text if isinstance(text, str) else as_octets(text, "JSON text", DecodeError).decode("utf-8")
+        fields = json.loads(content, object_pairs_hook=_distinct, parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise DecodeError(ErrorCode.INVALID_UTF8, "JSON text is UTF-8", requirement="IG-07") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CeNatsError):
+            raise
+        raise DecodeError(ErrorCode.INVALID_JSON, f"the message is not JSON: {error}", requirement="IG-07") from error
+    return as_message(fields, layout=layout)
+
+
+def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in members:
+        if name in found:
+            raise duplicate_key(name, DecodeError)
+        found[name] = value
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def as_fields(message: IggyMessage, *, layout: Layout = Layout.SEED) -> dict[str, Any]:
+    """
+    The object of a message.
+
+    ``{"id": 0, "payload": "...", "headers": {"key": {"kind": "string", "value": "..."}}}``; offset and timestamp are
+    there when the message has them, headers when it has any.
+
+    Args:
+        message: The message.
+        layout: Whose JSON.
+
+    Raises:
+        EncodeError: ``invalid-frame`` for an id, offset or timestamp that does not fit; ``invalid-message`` where the
+            payload is no bytes; as ``encode_headers``.
+    """
+    entries = check_header_map(message.headers, layout)
+    fields: dict[str, Any] = {
+        name: number_of(message, name) for name in ("offset", "timestamp") if getattr(message, name) is not None
+    }
+    fields["id"] = number_of(message, "id")
+    fields["payload"] = _base64(as_octets(message.payload, "a payload", EncodeError))
+    if entries and layout == Layout.SEED:
+        fields["headers"] = {key.python: _value(value) for key, value in entries}
+    elif entries:
+        fields["user_headers"] = [{"key": _value(key), "value": _value(value)} for key, value in entries]
+    return fields
+
+
+def _value(value: HeaderValue) -> dict[str, str]:
+    return {"kind": value.kind.label, "value": _base64(value.value)}
+
+
+def _base64(octets: bytes) -> str:
+    return b64encode(octets).decode("ascii")
+
+
+def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
+    """
+    The message of an object.
+
+    ``id``, ``offset`` and ``timestamp`` may be missing, headers missing or null; members of other names, such as later
+    versions have, are passed over.
+
+    Args:
+        fields: The object, as a JSON parser gives it.
+        layout: Whose JSON.
+
+    Raises:
+        DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is no number or does not
+            fit, and for a payload that is no string; ``invalid-base64``; ``unexpected-header-layout`` for headers as
+            another version has them; ``invalid-header-block`` for other headers that have another form; as
+            ``decode_headers``.
+    """
+    if not isinstance(fields, Mapping):
+        raise DecodeError(ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}")
+    numbers = {
+        name: check_number(name, fields[name], DecodeError)
+        for name in ("id", "offset", "timestamp")
+        if fields.get(name) is not None
+    }
+    payload = fields.get("payload")
+    if not isinstance(payload, str):
+        raise DecodeError(
+            ErrorCode.INVALID_FRAME, f"payload is a string in base64, not {preview(payload)}", requirement="IG-07"
+        )
+    return IggyMessage(
+        _octets(payload, "the payload"), _headers(fields, checked_layout(layout, DecodeError)), **numbers
+    )
+
+
+def _headers(fields: Mapping[str, Any], layout: Layout) -> dict[HeaderKey, HeaderValue]:
+    (other,) = _MEMBERS.keys() - {layout}
+    if fields.get(_MEMBERS[other]):
+        raise DecodeError(
+            ErrorCode.UNEXPECTED_HEADER_LAYOUT,
+            f"the message has {_MEMBERS[other]}, and layout {layout} has {_MEMBERS[layout]}",
+        )
+    given = fields.get(_MEMBERS[layout])
+    if given is None:
+        return {}
+    headers: dict[HeaderKey, HeaderValue] = {}
+    for key, value in _seed_entries(given) if layout is Layout.SEED else _typed_entries(given):
+        if key in headers:
+            raise duplicate_key(key, DecodeError)
+        headers[key] = value
+    return headers
+
+
+def _seed_entries(given: object) -> list[tuple[HeaderKey, HeaderValue]]:
+    if not isinstance(given, Mapping):
+        raise _malformed("headers are an object", given)
+    entries: list[tuple[HeaderKey, HeaderValue]] = []
+    for key, member in given.items():
+        name = decoded_key(HeaderKind.STRING, _utf8(key))
+        entries.append((name, decoded_value(*_typed(member, key), name)))
+    return entries
+
+
+def _typed_entries(given: object) -> list[tuple[HeaderKey, HeaderValue]]:
+    if not isinstance(given, list):
+        raise _malformed("user_headers are a list", given)
+    entries: list[tuple[HeaderKey, HeaderValue]] = []
+    for entry in given:
+        if not isinstance(entry, Mapping):
+            raise _malformed("an entry of user_headers is an object", entry)
+        key = decoded_key(*_typed(entry.get("key")))
+        entries.append((key, decoded_value(*_typed(entry.get("value"), key_text(key)), key)))
+    return entries
+
+
+def _typed(member: object, header: str | None = None) -> tuple[HeaderKind, bytes]:
+    """Kind and bytes of ``{"kind": ..., "value": ...}``."""
+    if not isinstance(member, Mapping) or not isinstance(member.get("value"), str):
+        raise _malformed("a header is an object of kind and value", member, header)
+    kind = member.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise DecodeError(ErrorCode.UNKNOWN_HEADER_KIND, f"there is no kind {preview(kind)}", header=header)
+    return _KINDS[kind], _octets(member["value"], "a value", header)
+
+
+def _octets(text: str, what: str, header: str | None = None) -> bytes:
+    try:
+        return decode_base64(what, text)
+    except DecodeError as error:
+        raise DecodeError(error.code, error.message, header=header, requirement="IG-07") from error
+
+
+def _utf8(key: str) -> bytes:
+    try:
+        return key.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DecodeError(ErrorCode.INVALID_UTF8, f"key {preview(key)} holds a surrogate") from error
+
+
+def _malformed(what: str, given: object, header: str | None = None) -> DecodeError:
+    return DecodeError(
+        ErrorCode.INVALID_HEADER_BLOCK, f"{what}, not {preview(given)}", header=header, requirement="IG-07"
+    )
