@@ -2,15 +2,15 @@
 Iggy messages as JSON, as its HTTP interface has them.
 
 Iggy, "Message headers", section "JSON transport". Payload and header values are the base64 of their bytes, numbers and
-strings too. Iggy 0.7 and later has ``user_headers``, a list of keys and values, both typed, in place of the map
-``headers``.
+strings too. From Iggy 0.7 on, in place of the object ``headers`` there is a list ``user_headers`` of keys and values,
+both typed.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...attributes import decode_base64
@@ -31,7 +31,9 @@ from .value import HeaderKind, HeaderValue
 
 __all__ = ["as_fields", "as_message", "decode_json", "encode_json"]
 
-_MEMBERS: Final = {Layout.SEED: "headers", Layout.TYPED_KEYS: "user_headers"}
+# Iggy 0.5 changed the name, and 0.7 the form.
+_MEMBERS: Final = ("headers", "user_headers")
+_NOTHING: Final = (None, {}, [])
 _KINDS: Final = {kind.label: kind for kind in HeaderKind}
 
 
@@ -118,8 +120,8 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
     """
     The message of an object.
 
-    ``id``, ``offset`` and ``timestamp`` may be missing, headers missing or null; members of other names, such as later
-    versions have, are passed over.
+    ``id``, ``offset`` and ``timestamp`` may be missing, headers missing, null or empty; they stand under ``headers`` or
+    ``user_headers``. Members of other names, such as later versions have, are passed over.
 
     Args:
         fields: The object, as a JSON parser gives it.
@@ -127,8 +129,8 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
 
     Raises:
         DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is no number or does not
-            fit, and for a payload that is no string; ``invalid-base64``; ``unexpected-header-layout`` for headers as
-            another version has them; ``invalid-header-block`` for other headers that have another form; as
+            fit, and for a payload that is no string; ``invalid-base64``; ``unexpected-header-layout`` for a list where
+            the layout has an object, and the other way round; ``invalid-header-block`` for headers of another form; as
             ``decode_headers``.
     """
     if not isinstance(fields, Mapping):
@@ -149,43 +151,37 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
 
 
 def _headers(fields: Mapping[str, Any], layout: Layout) -> dict[HeaderKey, HeaderValue]:
-    (other,) = _MEMBERS.keys() - {layout}
-    if fields.get(_MEMBERS[other]):
-        raise DecodeError(
-            ErrorCode.UNEXPECTED_HEADER_LAYOUT,
-            f"the message has {_MEMBERS[other]}, and layout {layout} has {_MEMBERS[layout]}",
-        )
-    given = fields.get(_MEMBERS[layout])
-    if given is None:
+    found = [fields[name] for name in _MEMBERS if fields.get(name) not in _NOTHING]
+    if not found:
         return {}
+    given = found[0]
+    if len(found) > 1 or not isinstance(given, (Mapping, list)):
+        raise _malformed(f"headers are one object or list, under {' or '.join(_MEMBERS)}", found)
+    if isinstance(given, list) != (layout is Layout.TYPED_KEYS):
+        form = "a list, as from Iggy 0.7 on" if isinstance(given, list) else "an object, as before Iggy 0.7"
+        raise DecodeError(
+            ErrorCode.UNEXPECTED_HEADER_LAYOUT, f"headers of layout {layout} were expected; these are {form}"
+        )
     headers: dict[HeaderKey, HeaderValue] = {}
-    for key, value in _seed_entries(given) if layout is Layout.SEED else _typed_entries(given):
+    for key, value in _typed_entries(given) if isinstance(given, list) else _seed_entries(given):
         if key in headers:
             raise duplicate_key(key, DecodeError)
         headers[key] = value
     return headers
 
 
-def _seed_entries(given: object) -> list[tuple[HeaderKey, HeaderValue]]:
-    if not isinstance(given, Mapping):
-        raise _malformed("headers are an object", given)
-    entries: list[tuple[HeaderKey, HeaderValue]] = []
-    for key, member in given.items():
-        name = decoded_key(HeaderKind.STRING, _utf8(key))
-        entries.append((name, decoded_value(*_typed(member, key), name)))
-    return entries
+def _seed_entries(given: Mapping[str, Any]) -> Iterator[tuple[HeaderKey, HeaderValue]]:
+    for name, member in given.items():
+        key = decoded_key(HeaderKind.STRING, _utf8(name))
+        yield key, decoded_value(*_typed(member, name), key)
 
 
-def _typed_entries(given: object) -> list[tuple[HeaderKey, HeaderValue]]:
-    if not isinstance(given, list):
-        raise _malformed("user_headers are a list", given)
-    entries: list[tuple[HeaderKey, HeaderValue]] = []
+def _typed_entries(given: list[Any]) -> Iterator[tuple[HeaderKey, HeaderValue]]:
     for entry in given:
         if not isinstance(entry, Mapping):
-            raise _malformed("an entry of user_headers is an object", entry)
+            raise _malformed("an entry of a list of headers is an object", entry)
         key = decoded_key(*_typed(entry.get("key")))
-        entries.append((key, decoded_value(*_typed(entry.get("value"), key_text(key)), key)))
-    return entries
+        yield key, decoded_value(*_typed(entry.get("value"), key_text(key)), key)
 
 
 def _typed(member: object, header: str | None = None) -> tuple[HeaderKind, bytes]:
