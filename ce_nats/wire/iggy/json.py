@@ -33,7 +33,7 @@ __all__ = ["as_fields", "as_message", "decode_json", "encode_json"]
 
 # Iggy 0.5 changed the name, and 0.7 the form.
 _MEMBERS: Final = ("headers", "user_headers")
-_NOTHING: Final = (None, {}, [])
+_NOTHING: Final[tuple[Any, ...]] = (None, {}, [])
 _KINDS: Final = {kind.label: kind for kind in HeaderKind}
 
 
