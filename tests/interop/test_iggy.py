@@ -1,0 +1,159 @@
+"""Events go to clients of Iggy and come from them, over TCP as Iggy 0.4 has it and over HTTP as Iggy 0.9 has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ce_nats import ContentMode, from_nats_message, to_nats_message
+from ce_nats.wire.iggy import (
+    HeaderKind,
+    HeaderValue,
+    IggyMessage,
+    encode_message,
+    from_iggy_message,
+    to_iggy_message,
+)
+from tests.strategies import Event
+
+from .iggy_servers import HttpServer, OldServer, listening
+from .samples import SAMPLES
+
+# A machine that is busy elsewhere may take long.
+PATIENCE = 60.0
+TIMESTAMP = 1_692_700_000_000_001
+
+# One header of each kind, and one at each end where that says something.
+KINDS = {
+    "raw": HeaderValue.of(HeaderKind.RAW, b"\0\xff" * 127),
+    "string": HeaderValue.of(HeaderKind.STRING, "Zoë owes 5 € 😀"),
+    "bool": HeaderValue.of(HeaderKind.BOOL, True),
+    "no": HeaderValue.of(HeaderKind.BOOL, False),
+    **{
+        f"{kind.label} {end}": HeaderValue.of(kind, number)
+        for kind in HeaderKind
+        if "int" in kind.label
+        for bits in [int(kind.label.rpartition("int")[2])]
+        for end, number in (
+            ("least", 0 if kind.label.startswith("u") else -(2 ** (bits - 1))),
+            ("most", 2**bits - 1 if kind.label.startswith("u") else 2 ** (bits - 1) - 1),
+        )
+    },
+    "float32": HeaderValue.of(HeaderKind.FLOAT32, 3.4028234663852886e38),
+    "float64": HeaderValue.of(HeaderKind.FLOAT64, -5e-324),
+    "k" * 255: HeaderValue.of(HeaderKind.STRING, "v" * 255),
+}
+
+
+def message_of(sample: Event) -> IggyMessage:
+    """A sample in binary mode, and in structured mode where it has no data."""
+    has_data = sample.data is not None
+    return to_iggy_message(sample, mode=ContentMode.BINARY if has_data else ContentMode.STRUCTURED)
+
+
+EVENTS = [message_of(sample) for sample in SAMPLES.values()]
+MESSAGES = [
+    replace(message, id=number + 1, offset=number, timestamp=TIMESTAMP)
+    for number, message in enumerate([*EVENTS, IggyMessage(b"\0", KINDS), IggyMessage(b"plain")])
+]
+
+
+async def run(command: Sequence[str], *arguments: str, lines: Sequence[str] = ()) -> list[Any]:
+    process = await asyncio.create_subprocess_exec(*command, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    given = "".join(f"{line}\n" for line in lines).encode()
+    output, errors = await asyncio.wait_for(process.communicate(given), PATIENCE)
+    assert process.returncode == 0, errors.decode()
+    return [json.loads(line) for line in output.splitlines()]
+
+
+# --- Iggy 0.4 over TCP ----------------------------------------------------------------------------------------------
+
+
+async def test_an_old_client_reads_messages_with_headers(program: Callable[[str], Sequence[str]]) -> None:
+    """It finds each payload behind headers of every kind, and every number where it belongs."""
+    server = OldServer([encode_message(message, polled=True) for message in MESSAGES])
+    async with listening(server.answer) as address:
+        polled = await run(program("iggy-py"), "poll", address)
+    assert polled == [
+        {"payload": b64encode(one.payload).decode(), "id": one.id, "offset": one.offset, "timestamp": one.timestamp}
+        for one in MESSAGES
+    ]
+
+
+async def test_an_old_client_looks_into_headers(program: Callable[[str], Sequence[str]]) -> None:
+    """What it read above were headers to it: it refuses a kind that there is not."""
+    frame = encode_message(replace(MESSAGES[0], headers={"key": KINDS["bool"]}), polled=True)
+    server = OldServer([frame.replace(b"key\x03", b"key\x10")])
+    async with listening(server.answer) as address:
+        process = await asyncio.create_subprocess_exec(*program("iggy-py"), "poll", address, stdout=PIPE, stderr=PIPE)
+        output, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 1
+    assert output == b""
+    assert b"InvalidCommand" in errors
+
+
+async def test_an_old_client_sends_events(program: Callable[[str], Sequence[str]]) -> None:
+    """It can send text only, so structured events; each arrives as it was sent."""
+    messages = [to_nats_message(sample, mode=ContentMode.STRUCTURED) for sample in SAMPLES.values()]
+    server = OldServer()
+    async with listening(server.answer) as address:
+        await run(program("iggy-py"), "send", address, lines=[message.data.decode() for message in messages])
+    assert [(message.headers, message.id) for message in server.sent] == [({}, 0)] * len(SAMPLES)
+    received = [from_iggy_message(message, mode=ContentMode.STRUCTURED) for message in server.sent]
+    assert received == [from_nats_message(message) for message in messages]
+
+
+# --- Iggy 0.9 over HTTP ---------------------------------------------------------------------------------------------
+
+
+def spelled(value: HeaderValue) -> list[Any]:
+    """A value as the client's program spells it: ``["UnsignedInt8", 5]``."""
+    name = value.kind.label.capitalize().replace("Uint", "UnsignedInt")
+    return [name, b64encode(value.value).decode() if value.kind is HeaderKind.RAW else value.python]
+
+
+def spelled_headers(message: IggyMessage) -> list[list[Any]]:
+    return [
+        [spelled(key) if isinstance(key, HeaderValue) else ["String", key], spelled(value)]
+        for key, value in message.headers.items()
+    ]
+
+
+def in_any_order(headers: list[Any]) -> list[str]:
+    return sorted(map(repr, headers))
+
+
+# Keys of every kind, too.
+TYPED = replace(MESSAGES[-1], headers={value: value for value in KINDS.values() if value.kind is not HeaderKind.STRING})
+
+
+async def test_a_client_reads_typed_headers(program: Callable[[str], Sequence[str]]) -> None:
+    """Each header has the type and the value that it was given."""
+    stored = [*MESSAGES, TYPED]
+    server = HttpServer(stored)
+    async with listening(server.answer) as address:
+        polled = await run(program("apache-iggy"), "poll", f"http://{address}")
+    for one, message in zip(polled, stored, strict=True):
+        assert in_any_order(one["headers"]) == in_any_order(spelled_headers(message))
+        assert b64decode(one["payload"]) == message.payload
+        assert (one["id"], one["offset"]) == (message.id, message.offset)
+
+
+async def test_a_client_sends_typed_headers(program: Callable[[str], Sequence[str]]) -> None:
+    """Messages arrive with every header that the client made by itself, and events are those that were sent."""
+    messages = [replace(message, offset=None, timestamp=None) for message in [*MESSAGES, TYPED]]
+    lines = [
+        json.dumps({"payload": b64encode(one.payload).decode(), "headers": spelled_headers(one), "id": one.id})
+        for one in messages
+    ]
+    server = HttpServer()
+    async with listening(server.answer) as address:
+        await run(program("apache-iggy"), "send", f"http://{address}", lines=lines)
+    assert server.sent == messages
+    received = [from_iggy_message(message) for message in server.sent[: len(SAMPLES)]]
+    assert received == [from_iggy_message(message) for message in EVENTS]
