@@ -13,7 +13,7 @@ from ..wire.iggy import HeaderKey, HeaderKind, HeaderMap, HeaderValue, IggyMessa
 from .cases import octets, spell, text
 from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
 
-__all__ = ["IGGY_OPERATIONS"]
+__all__ = ["IGGY_OPERATIONS", "header_map"]
 
 _NUMBERS: Final = ("id", "offset", "timestamp")
 
@@ -58,7 +58,8 @@ def _key(spelled: Any) -> HeaderKey:
     return _header(spelled) if isinstance(spelled, dict) and "kind" in spelled else text(spelled)
 
 
-def _map(entries: Any) -> HeaderMap:
+def header_map(entries: Any) -> HeaderMap:
+    """The headers in a case's entries."""
     return {_key(key): _header(value) for key, value in entries}
 
 
@@ -75,7 +76,7 @@ def _layout(given: Input) -> Layout:
 
 
 def _encode_headers(given: Input) -> Fields:
-    return {"block": spell(iggy.encode_headers(_map(given["entries"]), layout=_layout(given)))}
+    return {"block": spell(iggy.encode_headers(header_map(given["entries"]), layout=_layout(given)))}
 
 
 def _decode_headers(given: Input) -> Fields:
@@ -87,7 +88,7 @@ def _decode_headers(given: Input) -> Fields:
 
 def _message(spelled: Input) -> IggyMessage:
     numbers = {name: int(spelled[name]) for name in _NUMBERS if name in spelled}
-    return IggyMessage(octets(spelled["payload"]), _map(spelled.get("entries", [])), **numbers)
+    return IggyMessage(octets(spelled["payload"]), header_map(spelled.get("entries", [])), **numbers)
 
 
 def _spelled_message(message: IggyMessage) -> Fields:
@@ -122,7 +123,7 @@ def _decode_json(given: Input) -> Fields:
 
 
 def _detect_mode(given: Input) -> Fields:
-    return {"mode": str(iggy.detect_mode(IggyMessage(b"", _map(given["entries"]))))}
+    return {"mode": str(iggy.detect_mode(IggyMessage(b"", header_map(given["entries"]))))}
 
 
 def _to_iggy_message(given: Input) -> Fields:
@@ -136,7 +137,7 @@ def _to_iggy_message(given: Input) -> Fields:
 
 def _from_iggy_message(given: Input) -> Fields:
     event = iggy.from_iggy_message(
-        IggyMessage(octets(given["payload"]), _map(given["entries"])),
+        IggyMessage(octets(given["payload"]), header_map(given["entries"])),
         mode=ContentMode(given["mode"]) if "mode" in given else None,
         parse_data=given.get("parse_data", True),
         extension_types=extension_types(given),
