@@ -106,7 +106,7 @@ def test_null_is_nothing(spark: SparkSession) -> None:
 
 def test_another_layout_is_refused() -> None:
     with pytest.raises(ValueError, match="typed"):
-        from_iggy(lit(b""), lit(b""), layout="typed")  # type: ignore[arg-type]
+        from_iggy(lit(b""), lit(b""), layout="typed")
 
 
 def test_outcomes_as_arrow() -> None:
