@@ -13,9 +13,22 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from ce_nats.wire.iggy import IggyMessage, Layout, as_fields, as_message, decode_messages
+from ce_nats.wire.iggy import (
+    IggyMessage,
+    Layout,
+    as_fields,
+    as_message,
+    decode_headers,
+    decode_messages,
+    encode_headers,
+)
 
-_LOGIN, _POLL, _SEND = 38, 100, 101
+_PING, _LOGIN, _POLL, _SEND = 1, 38, 100, 101
+# Of version 0.9.
+_HEAD = 256
+_REGISTER, _SEND_OPERATION = 1, 160
+_REPLY = 8
+_INVALID_COMMAND = 3
 
 
 class OldServer:
@@ -57,6 +70,64 @@ def _of_version_0_4(message: bytes) -> bytes:
     """A polled message with the fields that came after August 2023: state (1, available) and checksum."""
     offset, timestamp, number, rest = message[:8], message[8:16], message[16:32], message[32:]
     return b"".join((offset, b"\1", timestamp, number, bytes(4), rest))
+
+
+class TcpServer:
+    """
+    Iggy 0.9 over TCP: requests and replies have 256 bytes of header, and so has a batch of messages.
+
+    Attributes:
+        sent: Messages that clients sent.
+        stored: Messages that clients are given, the first at any offset and each of the others at the next.
+    """
+
+    def __init__(self, stored: Sequence[IggyMessage] = ()) -> None:
+        self.sent: list[IggyMessage] = []
+        self.stored = stored
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readexactly(_HEAD)
+        (size,) = struct.unpack_from("<I", head, 48)
+        body = await reader.readexactly(size - _HEAD)
+        operation, (code,) = head[176], struct.unpack_from("<I", head, 196)
+        reply, status = b"", 0
+        if operation == _REGISTER:
+            reply = struct.pack("<IIQI", 0, 1, 1, 1) + b"\x050.9.0"  # no errors, user, session, protocol, version
+        elif operation == _SEND_OPERATION:
+            self.sent += _messages_of_batch(body)
+            reply = struct.pack("<I", 0)  # confirmations
+        elif code == _POLL:
+            reply = struct.pack("<IQI", 1, 0, len(self.stored)) + _batch(self.stored)
+        elif code != _PING:
+            status = _INVALID_COMMAND
+        answer = bytearray(_HEAD)
+        struct.pack_into("<I", answer, 48, _HEAD + len(reply))
+        answer[60], answer[208] = _REPLY, operation
+        struct.pack_into("<I", answer, 216, status)
+        writer.write(bytes(answer) + reply)
+        await writer.drain()
+
+
+def _messages_of_batch(body: bytes) -> list[IggyMessage]:
+    (size,) = struct.unpack_from("<I", body)  # of the identifiers and the count
+    frames, messages = body[4 + size + _HEAD :], []
+    while frames:
+        headers_size, payload_size = struct.unpack_from("<II", frames, 32)
+        payload, headers = frames[48 : 48 + payload_size], frames[48 + payload_size :][:headers_size]
+        headers_by_key = decode_headers(headers, layout=Layout.TYPED_KEYS)
+        messages.append(IggyMessage(payload, headers_by_key, int.from_bytes(frames[8:24], "little")))
+        frames = frames[48 + payload_size + headers_size :]
+    return messages
+
+
+def _batch(messages: Sequence[IggyMessage]) -> bytes:
+    frames = b""
+    for place, message in enumerate(messages):
+        headers = encode_headers(message.headers, layout=Layout.TYPED_KEYS)
+        frames += bytes(8) + message.id.to_bytes(16, "little")
+        frames += struct.pack("<IIIIQ", place, 0, len(headers), len(message.payload), 0) + message.payload + headers
+    position = (messages[0].offset, messages[0].timestamp, messages[0].timestamp)
+    return struct.pack("<QQQQQQI", 1, *position, _HEAD + len(frames), 0, len(messages)).ljust(_HEAD, b"\0") + frames
 
 
 class HttpServer:

@@ -1,4 +1,4 @@
-"""Events go to clients of Iggy and come from them, over TCP as Iggy 0.4 has it and over HTTP as Iggy 0.9 has it."""
+"""Events go to clients of Iggy and come from them: iggy-py 0.4 over TCP, apache-iggy 0.9 over TCP and HTTP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from ce_nats import ContentMode, from_nats_message, to_nats_message
 from ce_nats.wire.iggy import (
@@ -21,7 +23,7 @@ from ce_nats.wire.iggy import (
 )
 from tests.strategies import Event
 
-from .iggy_servers import HttpServer, OldServer, listening
+from .iggy_servers import HttpServer, OldServer, TcpServer, listening
 from .samples import SAMPLES
 
 # A machine that is busy elsewhere may take long.
@@ -90,11 +92,7 @@ async def test_an_old_client_looks_into_headers(program: Callable[[str], Sequenc
     frame = encode_message(replace(MESSAGES[0], headers={"key": KINDS["bool"]}), polled=True)
     server = OldServer([frame.replace(b"key\x03", b"key\x10")])
     async with listening(server.answer) as address:
-        process = await asyncio.create_subprocess_exec(*program("iggy-py"), "poll", address, stdout=PIPE, stderr=PIPE)
-        output, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert process.returncode == 1
-    assert output == b""
-    assert b"InvalidCommand" in errors
+        assert await run(program("iggy-py"), "poll", address) == [{"error": "InvalidCommand"}]
 
 
 async def test_an_old_client_sends_events(program: Callable[[str], Sequence[str]]) -> None:
@@ -102,13 +100,14 @@ async def test_an_old_client_sends_events(program: Callable[[str], Sequence[str]
     messages = [to_nats_message(sample, mode=ContentMode.STRUCTURED) for sample in SAMPLES.values()]
     server = OldServer()
     async with listening(server.answer) as address:
-        await run(program("iggy-py"), "send", address, lines=[message.data.decode() for message in messages])
+        lines = [message.data.decode() for message in messages]
+        assert await run(program("iggy-py"), "send", address, lines=lines) == []
     assert [(message.headers, message.id) for message in server.sent] == [({}, 0)] * len(SAMPLES)
     received = [from_iggy_message(message, mode=ContentMode.STRUCTURED) for message in server.sent]
     assert received == [from_nats_message(message) for message in messages]
 
 
-# --- Iggy 0.9 over HTTP ---------------------------------------------------------------------------------------------
+# --- Iggy 0.9 over TCP and HTTP -------------------------------------------------------------------------------------
 
 
 def spelled(value: HeaderValue) -> list[Any]:
@@ -132,28 +131,36 @@ def in_any_order(headers: list[Any]) -> list[str]:
 TYPED = replace(MESSAGES[-1], headers={value: value for value in KINDS.values() if value.kind is not HeaderKind.STRING})
 
 
-async def test_a_client_reads_typed_headers(program: Callable[[str], Sequence[str]]) -> None:
+@pytest.fixture(params=[(TcpServer, ""), (HttpServer, "http://")], ids=["tcp", "http"])
+def transport(request: pytest.FixtureRequest) -> tuple[type[TcpServer | HttpServer], str]:
+    """A server, and what stands in front of its address."""
+    return request.param
+
+
+async def test_a_client_reads_typed_headers(transport: Any, program: Callable[[str], Sequence[str]]) -> None:
     """Each header has the type and the value that it was given."""
-    stored = [*MESSAGES, TYPED]
-    server = HttpServer(stored)
+    make_server, scheme = transport
+    stored = [*MESSAGES, replace(TYPED, offset=len(MESSAGES))]
+    server = make_server(stored)
     async with listening(server.answer) as address:
-        polled = await run(program("apache-iggy"), "poll", f"http://{address}")
+        polled = await run(program("apache-iggy"), "poll", scheme + address)
     for one, message in zip(polled, stored, strict=True):
         assert in_any_order(one["headers"]) == in_any_order(spelled_headers(message))
         assert b64decode(one["payload"]) == message.payload
         assert (one["id"], one["offset"]) == (message.id, message.offset)
 
 
-async def test_a_client_sends_typed_headers(program: Callable[[str], Sequence[str]]) -> None:
+async def test_a_client_sends_typed_headers(transport: Any, program: Callable[[str], Sequence[str]]) -> None:
     """Messages arrive with every header that the client made by itself, and events are those that were sent."""
+    make_server, scheme = transport
     messages = [replace(message, offset=None, timestamp=None) for message in [*MESSAGES, TYPED]]
     lines = [
         json.dumps({"payload": b64encode(one.payload).decode(), "headers": spelled_headers(one), "id": one.id})
         for one in messages
     ]
-    server = HttpServer()
+    server = make_server()
     async with listening(server.answer) as address:
-        await run(program("apache-iggy"), "send", f"http://{address}", lines=lines)
+        await run(program("apache-iggy"), "send", scheme + address, lines=lines)
     assert server.sent == messages
     received = [from_iggy_message(message) for message in server.sent[: len(SAMPLES)]]
     assert received == [from_iggy_message(message) for message in EVENTS]

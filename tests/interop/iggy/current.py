@@ -1,5 +1,5 @@
 """
-A program on apache-iggy, over HTTP: ``current.py PACKAGES send|poll URL``.
+A program on apache-iggy: ``current.py PACKAGES send|poll ADDRESS``, over HTTP where that is a URL, else over TCP.
 
 It sends the messages in the lines of its input, or prints what it polls, a message a line. A header is a pair of key
 and value, and each of them a pair of the client's name for its type and the value, base64 for raw bytes.
@@ -7,6 +7,7 @@ and value, and each of them a pair of the client's name for its type and the val
 
 import asyncio
 import json
+import os
 import sys
 from base64 import b64decode, b64encode
 
@@ -27,8 +28,9 @@ def spelled(typed):
     return [name, b64encode(value).decode() if name == "Raw" else value]
 
 
-async def main(what: str, url: str) -> None:
-    client = iggy.IggyClient(iggy.HttpConfig(api_url=url, retries=0))
+async def main(what: str, address: str) -> None:
+    is_url = address.startswith("http:")
+    client = iggy.IggyClient(iggy.HttpConfig(api_url=address, retries=0) if is_url else address)
     await client.connect()
     await client.login_user("iggy", "password")
     if what == "send":
@@ -53,3 +55,6 @@ async def main(what: str, url: str) -> None:
 
 
 asyncio.run(main(*sys.argv[2:]))
+sys.stdout.flush()
+# The client's threads outlive the interpreter, and now and then abort it on its way out.
+os._exit(0)

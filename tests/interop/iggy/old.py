@@ -1,11 +1,12 @@
 """
 A program on iggy-py, a client of Iggy 0.4: ``old.py PACKAGES send|poll ADDRESS``.
 
-It sends the lines of its input as messages, or prints what it polls, a message a line.
+It sends the lines of its input as messages, or prints what it polls, a message a line; or why it cannot.
 """
 
 import asyncio
 import json
+import os
 import sys
 from base64 import b64encode
 
@@ -30,4 +31,10 @@ async def main(what: str, address: str) -> None:
         print(json.dumps({"payload": b64encode(message.payload()).decode(), **numbers}))
 
 
-asyncio.run(main(*sys.argv[2:]))
+try:
+    asyncio.run(main(*sys.argv[2:]))
+except RuntimeError as error:
+    print(json.dumps({"error": str(error)}))
+sys.stdout.flush()
+# The client's threads outlive the interpreter, and now and then abort it on its way out.
+os._exit(0)
