@@ -14,7 +14,7 @@ import pytest
 
 import ce_nats
 from ce_nats import percent
-from ce_nats.wire import nats
+from ce_nats.wire import iggy, nats
 
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
@@ -47,7 +47,13 @@ def test_all_is_true(name: str) -> None:
 
 def test_modules_were_found() -> None:
     """The walk saw the codec."""
-    assert {"ce_nats.percent", "ce_nats.binding", "ce_nats.wire.nats", "ce_nats.aio.publish"} <= set(MODULES)
+    assert {
+        "ce_nats.percent",
+        "ce_nats.binding",
+        "ce_nats.wire.nats",
+        "ce_nats.wire.iggy",
+        "ce_nats.aio.publish",
+    } <= set(MODULES)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,14 @@ def test_modules_were_found() -> None:
         (nats.encode_hpub, "(subject, payload, headers, *, reply='')"),
         (nats.encode_hmsg, "(subject, sid, payload, headers, *, reply='')"),
         (nats.FrameReader.feed, "(self, data)"),
+        (iggy.to_iggy_message, "(event, *, mode=BINARY)"),
+        (iggy.from_iggy_message, "(message, *, mode=None, parse_data=True, extension_types=None)"),
+        (iggy.encode_headers, "(headers, *, layout=SEED)"),
+        (iggy.decode_headers, "(data, *, layout=SEED)"),
+        (iggy.encode_message, "(message, *, polled=False)"),
+        (iggy.decode_messages, "(data, *, polled=False)"),
+        (iggy.encode_json, "(message, *, layout=SEED)"),
+        (iggy.decode_json, "(text, *, layout=SEED)"),
     ],
 )
 def test_signatures(function: Any, signature: str) -> None:
@@ -127,6 +141,7 @@ def test_enums_are_strings(name: str, members: set[str]) -> None:
     [
         ("import ce_nats", {"pyspark", "typer", "rich", "nats", "jsonschema", "pyarrow", "google.protobuf", "asyncio"}),
         ("import ce_nats.wire.nats", {"pyspark", "typer", "rich", "nats", "asyncio"}),
+        ("import ce_nats.wire.iggy", {"pyspark", "typer", "rich", "nats", "asyncio"}),
         ("import ce_nats.aio", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf"}),
     ],
 )

@@ -362,6 +362,15 @@ def test_an_error_says_all_there_is() -> None:
     assert (found.attribute, found.header) == ("id", "Ce-Id")
 
 
+def test_a_key_of_kind_string_is_its_text() -> None:
+    """However a caller spells the keys of a message, the event is the same, and no key hides another."""
+    message = iggy.to_iggy_message(plain_event(b"x"))
+    spelled = {HeaderValue.of(HeaderKind.STRING, key): value for key, value in message.headers.items()}
+    assert iggy.from_iggy_message(replace(message, headers=spelled)) == iggy.from_iggy_message(message)
+    twice = replace(message, headers={**message.headers, **spelled})
+    refused(DecodeError, "duplicate-header", iggy.from_iggy_message, twice)
+
+
 @pytest.mark.parametrize(
     "message",
     [None, b"x", IggyMessage(b"x", None), IggyMessage(b"x", {"ce-id": "1"}), IggyMessage(b"x", [])],

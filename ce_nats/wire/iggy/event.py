@@ -26,7 +26,7 @@ from ...event import DecodedEvent, content_of
 from ...message import folded
 from ...mode import PREFIX, STRUCTURED_TYPE, ContentMode, content_mode, structured_by
 from ..octets import as_octets
-from .headers import HeaderKey, encode_headers
+from .headers import HeaderKey, duplicate_key, encode_headers
 from .message import IggyMessage
 from .value import MAX_FIELD, HeaderKind, HeaderValue
 
@@ -115,7 +115,7 @@ def detect_mode(message: IggyMessage) -> ContentMode:
     1. ``content-type``, of kind string, is ``application/cloudevents`` or ``application/cloudevents+json`` (key and
        value in any case): structured. A batch, or another format, is an error of its own.
     2. Some key starts with ``ce-``, in any case: binary.
-    3. Neither: no event. Unlike on NATS nobody has sent JSON events without any header.
+    3. Neither: no event. There are no senders to be minded, as on NATS, whose JSON events have no header.
 
     Raises:
         DecodeError: ``not-a-cloudevent``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``,
@@ -129,7 +129,14 @@ def _string_keys(message: object) -> dict[str, HeaderValue]:
     headers = message.headers if isinstance(message, IggyMessage) else None
     if not isinstance(headers, Mapping) or not all(isinstance(value, HeaderValue) for value in headers.values()):
         raise DecodeError(ErrorCode.INVALID_MESSAGE, f"{preview(message)} is no IggyMessage with a map of HeaderValues")
-    return {key: value for key, value in headers.items() if isinstance(key, str)}
+    found: dict[str, HeaderValue] = {}
+    for key, value in headers.items():
+        name = key.python if isinstance(key, HeaderValue) and key.kind is HeaderKind.STRING else key
+        if name in found:
+            raise duplicate_key(key, DecodeError)
+        if isinstance(name, str):
+            found[name] = value
+    return found
 
 
 def _mode_of(headers: Mapping[str, HeaderValue]) -> ContentMode:

@@ -99,7 +99,9 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
     """
     keys_are_strings = checked_layout(layout, EncodeError) is Layout.SEED
     if not isinstance(headers, Mapping):
-        raise EncodeError(ErrorCode.INVALID_HEADER_BLOCK, f"headers are a mapping, not {preview(headers)}")
+        raise EncodeError(
+            ErrorCode.INVALID_HEADER_BLOCK, f"headers are a mapping, not {preview(headers)}", requirement="IG-02"
+        )
     entries: dict[HeaderValue, HeaderValue] = {}
     for key, value in headers.items():
         typed = _typed_key(key)
@@ -173,7 +175,7 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.SEED) -> dict[HeaderK
     if layout is Layout.TYPED_KEYS and _begins_with_key(octets, 0):
         raise _other_layout(layout, "Iggy before 0.7")
     headers: dict[HeaderKey, HeaderValue] = {}
-    for key, value in _entries(Reader(octets), layout):
+    for key, value in _entries(Reader(octets, "IG-01"), layout):
         if key in headers:
             raise duplicate_key(key, DecodeError)
         headers[key] = value

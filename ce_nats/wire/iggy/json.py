@@ -135,7 +135,9 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
             ``decode_headers``.
     """
     if not isinstance(fields, Mapping):
-        raise DecodeError(ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}")
+        raise DecodeError(
+            ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}", requirement="IG-07"
+        )
     header = fields.get("header")
     given = {**header, **fields} if isinstance(header, Mapping) else fields
     numbers = {
@@ -208,7 +210,9 @@ def _utf8(key: str) -> bytes:
     try:
         return key.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DecodeError(ErrorCode.INVALID_UTF8, f"key {preview(key)} holds a surrogate") from error
+        raise DecodeError(
+            ErrorCode.INVALID_UTF8, f"key {preview(key)} holds a surrogate", requirement="IG-07"
+        ) from error
 
 
 def _malformed(what: str, given: object, header: str | None = None) -> DecodeError:

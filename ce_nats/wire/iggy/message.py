@@ -2,9 +2,9 @@
 Iggy messages as bytes, as they stand in the commands SendMessages and PollMessages.
 
 Iggy, "Message headers", sections "Sending the messages with headers" and "Polling the messages with headers": this is
-Iggy of August 2023, and nearly that of every version up to 0.4, whose poll form has a state byte more. From 0.5 on
-frames are others; their header maps are read and written by ``decode_headers`` and ``encode_headers``. All integers are
-unsigned and little-endian.
+Iggy of August 2023. All versions up to 0.4 send messages so; what they poll soon had a state and a checksum more. From
+0.5 on frames are others, whose header maps are read and written by ``decode_headers`` and ``encode_headers``. All
+integers are unsigned and little-endian.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def decode_messages(data: bytes, *, polled: bool = False) -> list[IggyMessage]:
         DecodeError: The first fault: ``truncated-frame``, which is also what bytes behind the last message look like;
             as ``decode_headers``; ``invalid-message`` for what is no bytes.
     """
-    reader = Reader(as_octets(data, "a message", DecodeError))
+    reader = Reader(as_octets(data, "a message", DecodeError), "IG-06" if polled else "IG-05")
     messages = []
     while reader.left:
         offset = reader.number(8, "the offset") if polled else None

@@ -13,10 +13,12 @@ class Reader:
 
     Args:
         octets: All bytes.
+        requirement: Id of the requirement that says what the fields are.
     """
 
-    def __init__(self, octets: bytes) -> None:
+    def __init__(self, octets: bytes, requirement: str) -> None:
         self._octets = octets
+        self._requirement = requirement
         self._position = 0
 
     @property
@@ -35,7 +37,7 @@ class Reader:
             raise DecodeError(
                 ErrorCode.TRUNCATED_FRAME,
                 f"{what} has {size} bytes, and {self.left} are left",
-                requirement="IG-01",
+                requirement=self._requirement,
             )
         start = self._position
         self._position += size
