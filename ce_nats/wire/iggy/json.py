@@ -139,12 +139,13 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
             ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}", requirement="IG-07"
         )
     header = fields.get("header")
-    given = {**header, **fields} if isinstance(header, Mapping) else fields
-    numbers = {
-        name: check_number(name, given[name], DecodeError)
-        for name in ("id", "offset", "timestamp")
-        if given.get(name) is not None
-    }
+    numbers = {}
+    for name in ("id", "offset", "timestamp"):
+        value = fields.get(name)
+        if value is None and isinstance(header, Mapping):
+            value = header.get(name)
+        if value is not None:
+            numbers[name] = check_number(name, value, DecodeError)
     payload = fields.get("payload")
     if not isinstance(payload, str):
         raise DecodeError(
