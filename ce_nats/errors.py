@@ -69,6 +69,9 @@ class ErrorCode(str, Enum):
     UNKNOWN_HEADER_KIND = "unknown-header-kind"
     UNEXPECTED_HEADER_LAYOUT = "unexpected-header-layout"
 
+    # NATS Streaming.
+    INVALID_PROTOBUF = "invalid-protobuf"
+
     # Delivery: what a server refuses, and that nobody answers.
     PAYLOAD_TOO_LARGE = "payload-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
@@ -117,6 +120,7 @@ _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.TRUNCATED_FRAME: "NP-03",
     ErrorCode.UNKNOWN_HEADER_KIND: "IG-03",
     ErrorCode.UNEXPECTED_HEADER_LAYOUT: "IG-04",
+    ErrorCode.INVALID_PROTOBUF: "ST-PB-01",
 }
 
 _EMPTY_RULES: Final[dict[str, str]] = {
