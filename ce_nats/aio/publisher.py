@@ -122,7 +122,7 @@ class Publisher:
                 self._note(sending, DeliveryError(ErrorCode.TIMEOUT, f"{sending.message.subject}: not waited for"))
             await self._outbox.__aexit__()
         if error is None:
-            self._raise_failures()
+            raise_failures(self.failures)
 
     async def publish(
         self,
@@ -165,8 +165,7 @@ class Publisher:
         check_size(message, self._nc.max_payload, MOST_HEADER_BYTES, len(block))
         if self._outbox.is_full:
             await self._outbox.room()
-        if self.failures:
-            self._raise_failures()
+        raise_failures(self.failures)
         return (await self._outbox.send(message, block, event)).ack
 
     async def flush(self) -> None:
@@ -177,7 +176,7 @@ class Publisher:
             PublishError: Some are not, and will not be.
         """
         await self._outbox.drain()
-        self._raise_failures()
+        raise_failures(self.failures)
 
     def _done(self, sending: Sending, outcome: PubAck | DeliveryError) -> None:
         if isinstance(outcome, DeliveryError):
@@ -189,12 +188,19 @@ class Publisher:
     def _note(self, sending: Sending, error: DeliveryError) -> None:
         self.failures.append(Failure(sending.tag, sending.message.subject, error))
 
-    def _raise_failures(self) -> None:
-        if not self.failures:
-            return
-        failures, self.failures = tuple(self.failures), []
-        first = failures[0].error
-        text = first.message if len(failures) == 1 else f"{first.message} (and {len(failures) - 1} more)"
-        error = PublishError(first.code, text)
-        error.failures = failures
-        raise error from first
+
+def raise_failures(failures: list[Failure]) -> None:
+    """
+    Empty a list of failures.
+
+    Raises:
+        PublishError: There were some.
+    """
+    if not failures:
+        return
+    told = tuple(failures)
+    failures.clear()
+    first = told[0].error
+    error = PublishError(first.code, first.message if len(told) == 1 else f"{first.message} (and {len(told) - 1} more)")
+    error.failures = told
+    raise error from first

@@ -1,0 +1,21 @@
+"""
+CloudEvents over NATS Streaming (STAN), for those who still have it.
+
+    async with await stan.connect(nc, "test-cluster", "billing") as connection:
+        await connection.publish(event, "orders")
+        async with await connection.subscribe("orders", start=stan.Start.first(), durable="billing") as subscription:
+            async for item in subscription:
+                async with item as event:
+                    ...
+
+NATS Streaming drops headers, so events travel in structured mode, as JSON without a content type. The server is a
+client of NATS too: connections are nats-py's own. It delivers at least once; nothing there knows duplicates.
+
+Needs the extra ``stan``.
+"""
+
+from .connection import Connection, connect
+from .session import StanError
+from .subscription import Delivery, Start, Subscription
+
+__all__ = ["Connection", "Delivery", "StanError", "Start", "Subscription", "connect"]

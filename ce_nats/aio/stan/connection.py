@@ -1,0 +1,421 @@
+"""A client of a streaming server: publish, subscribe, and connect again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+from nats.aio.client import Client
+
+from ...attributes import ExtensionTypes
+from ...binding import from_nats_message, to_nats_message
+from ...errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ...event import DecodedEvent
+from ...message import NatsMessage
+from ...mode import ContentMode
+from ...subject_template import SubjectTemplate
+from ...wire.stan import MsgProto, PubMsg
+from ..publish import check_size
+from ..publisher import Failure, raise_failures
+from .session import CONNECTION_CLOSED, Identity, Session, StanError, check_channel, new_id
+from .subscription import Start, Subscription
+from .window import Window
+
+__all__ = ["Connection", "connect"]
+
+_log: Final = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 0.5
+_NEW: Final = Start.new()
+
+
+async def connect(
+    nc: Client,
+    cluster_id: str,
+    client_id: str,
+    *,
+    discover_prefix: str = "_STAN.discover",
+    timeout: float = 2.0,
+    ack_timeout: float = 30.0,
+    window: int = 16384,
+    ping_interval: int = 5,
+    ping_max_out: int = 88,
+    reconnect: bool = False,
+    on_lost: Callable[[StanError], object] | None = None,
+) -> Connection:
+    """
+    Register with a streaming server.
+
+        async with await stan.connect(nc, "test-cluster", "billing") as connection:
+            await connection.publish(event, "orders")
+
+    Args:
+        nc: An open connection; the caller closes it. To live through restarts of a server it should reconnect without
+            end: ``nats.connect(..., max_reconnect_attempts=-1)``.
+        cluster_id: Name of the streaming server's cluster.
+        client_id: Name of this client, which no other connected client has: letters, digits, ``-`` and ``_``.
+        discover_prefix: As the server is configured.
+        timeout: Seconds to wait for answers, save acknowledgements.
+        ack_timeout: Seconds to wait for the acknowledgement of a message that was published.
+        window: Most messages without an acknowledgement.
+        ping_interval: Seconds between pings that notice the loss of the server.
+        ping_max_out: Pings without an answer after which the server is lost.
+        reconnect: Connect again when the server is lost, and subscribe again: see :class:`Connection`.
+        on_lost: Called when the server is lost; with ``reconnect`` each time.
+
+    Raises:
+        EncodeError: ``invalid-subject``: one of the names cannot be one.
+        StanError: The server refused (``stan: clientID already registered``, say), or there is none for this cluster.
+        DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        DecodeError: What answered is no streaming server.
+        ValueError: A number is out of its range.
+    """
+    if window < 1:
+        raise ValueError(f"window is 1 or more, not {window}")
+    identity = Identity(cluster_id, client_id, discover_prefix, timeout, ping_interval, ping_max_out)
+    connection = Connection(nc, identity, window, ack_timeout, reconnect, on_lost)
+    await connection._open()
+    return connection
+
+
+class Connection:
+    """
+    A client that is registered with a streaming server; made by :func:`connect`.
+
+    As a context manager it waits for the acknowledgements of what was published, and closes the connection, at the end
+    of the block.
+
+    The server is lost when it does not answer pings any more, when it answers that it does not know the client (after
+    a restart with a memory store), or when the NATS connection is closed. Messages without an acknowledgement then
+    fail: each may have been stored. Without ``reconnect`` everything else fails too, iterations included.
+
+    With ``reconnect`` the client registers again under its id until that succeeds, or the server refuses (another
+    client has the id by now), or the NATS connection is closed; then everything fails. Meanwhile publishing waits, for
+    ``ack_timeout`` at most. Then it subscribes again. As long as the server's store survives, no message is missed:
+
+    - a durable goes on where the server has it;
+    - other subscriptions go on at the first message that was delivered and not acknowledged, else behind the last one,
+      so messages that were acknowledged may come again; where none was delivered, they begin where they would have
+      begun at first;
+    - members of a queue group without a durable join it where others are left, else they do the same.
+
+    A server that lost its store numbers from 1 again: what is published before the client is back may then be missed.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        identity: Identity,
+        window: int,
+        ack_timeout: float,
+        reconnect: bool,
+        on_lost: Callable[[StanError], object] | None,
+    ) -> None:
+        self._nc = nc
+        self._identity = identity
+        self._ack_timeout = ack_timeout
+        self._may_reconnect = reconnect
+        self._on_lost = on_lost
+        self._window = Window(nc, size=window, ack_timeout=ack_timeout)
+        self._failures: list[Failure] = []
+        self._subscriptions: list[Subscription] = []
+        self._session: Session | None = None
+        self._settled = asyncio.Event()  # there is a session, or there will never be one again
+        self._error: CeNatsError | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def _open(self) -> None:
+        try:
+            await self._window.open()
+            self._session = await Session.open(self._nc, self._identity)
+        except BaseException:
+            await self._window.close()
+            raise
+        self._settled.set()
+        self._keeper = asyncio.create_task(self._keep(self._session))
+
+    @property
+    def client_id(self) -> str:
+        """Name of the client."""
+        return self._identity.client_id
+
+    @property
+    def error(self) -> CeNatsError | None:
+        """Why the connection is lost for good, or None."""
+        return self._error
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or isinstance(error, Exception):
+                await self._window.drain()
+        finally:
+            try:
+                await self.close()
+            except CeNatsError:
+                if error is None:
+                    raise
+        if error is None:
+            raise_failures(self._failures)
+
+    async def close(self) -> None:
+        """
+        Have the server forget this client; durables stay. Iterations end, and messages without an acknowledgement fail.
+        Nothing to do where that has happened already.
+
+        Raises:
+            StanError: The server did not answer, or refused. The connection is closed all the same.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        session, self._session = self._session, None
+        self._settled.set()
+        for subscription in self._subscriptions:
+            await subscription._finish()
+        self._window.fail_all(CONNECTION_CLOSED)
+        await self._window.close()
+        if session is not None:
+            await session.close()
+
+    # --- Publish ------------------------------------------------------------------------------------------------------
+
+    async def publish(self, event: Any, channel: str | SubjectTemplate) -> str:
+        """
+        Publish an event, as JSON in structured mode, and wait until it is stored.
+
+        Args:
+            event: As :func:`ce_nats.to_nats_message` takes it.
+            channel: Name of the channel, or a template of it.
+
+        Returns:
+            The id (guid) under which it was sent. Servers do not know duplicates by it.
+
+        Raises:
+            EncodeError: What :func:`ce_nats.to_nats_message` raises; ``invalid-subject`` for what is no channel;
+                ``payload-too-large``. Nothing was sent.
+            StanError: ``delivery-failed``: the server refused, or is lost; ``no-responders``: it is not there;
+                ``timeout``: no acknowledgement came, and the event may have been stored.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed, or its buffer full.
+        """
+        message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
+        return await (await self._send(message.data, message.subject))
+
+    async def publish_async(self, event: Any, channel: str | SubjectTemplate) -> asyncio.Future[str]:
+        """
+        Publish an event; returns as soon as there is room for it in the window.
+
+        Args:
+            event: As for :meth:`publish`.
+            channel: Likewise.
+
+        Returns:
+            A future of what :meth:`publish` returns. It can be left alone: failures are raised by :meth:`flush`, and at
+            the end of the connection's block, just as well.
+
+        Raises:
+            EncodeError, StanError, DeliveryError: As :meth:`publish` does. This event was not sent.
+        """
+        message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
+        ack = await self._send(message.data, message.subject)
+        ack.add_done_callback(partial(self._note, event, message.subject))
+        return ack
+
+    async def publish_data(self, data: bytes, channel: str) -> str:
+        """
+        Publish bytes as they are, and wait until they are stored.
+
+        Raises:
+            EncodeError: ``invalid-message`` for what is no bytes; ``invalid-subject``; ``payload-too-large``.
+            StanError, DeliveryError: As :meth:`publish` does.
+        """
+        return await (await self._send(data, channel))
+
+    async def flush(self) -> None:
+        """
+        Wait until every event so far is stored.
+
+        Raises:
+            PublishError: Some are not. Each failure of :meth:`publish_async` is raised once.
+        """
+        await self._window.drain()
+        raise_failures(self._failures)
+
+    async def _send(self, data: bytes, channel: str) -> asyncio.Future[str]:
+        check_channel(channel)
+        guid = new_id()
+        while True:
+            session = await self._current()
+            subject = f"{session.subjects.pub_prefix}.{channel}"
+            message = PubMsg(
+                client_id=session.client_id, guid=guid, subject=channel, data=data, conn_id=session.conn_id
+            ).encode()
+            check_size(NatsMessage(subject, message), self._nc.max_payload)
+            await self._window.room()
+            if self._session is session:
+                return await self._window.send(guid, subject, message)
+
+    def _note(self, event: Any, channel: str, ack: asyncio.Future[str]) -> None:
+        error = None if ack.cancelled() else ack.exception()
+        if isinstance(error, DeliveryError):
+            self._failures.append(Failure(event, channel, error))
+
+    # --- Subscribe ----------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        channel: str,
+        *,
+        start: Start = _NEW,
+        queue: str = "",
+        durable: str = "",
+        max_in_flight: int = 1024,
+        ack_wait: int = 30,
+        parse_data: bool = True,
+        extension_types: ExtensionTypes | None = None,
+    ) -> Subscription:
+        """
+        Subscribe to a channel.
+
+            async with await connection.subscribe("orders", start=Start.first(), durable="billing") as subscription:
+                async for item in subscription:
+                    async with item as event: ...
+
+        Args:
+            channel: Name of the channel; there are no wildcards.
+            start: Where to begin.
+            queue: Queue group: each message goes to one member of it.
+            durable: Name under which the server keeps what was acknowledged, while nobody is subscribed too.
+            max_in_flight: Most messages that the server delivers ahead of acknowledgements.
+            ack_wait: Seconds after which a message without an acknowledgement is delivered again.
+            parse_data: As for :func:`ce_nats.from_nats_message`.
+            extension_types: Likewise.
+
+        Raises:
+            EncodeError: ``invalid-subject``: the channel, or the durable's name, cannot be one.
+            StanError: The server refused, or did not answer.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DecodeError: What answered is no streaming server.
+            ValueError: A number is out of its range.
+        """
+
+        def decode(message: MsgProto) -> DecodedEvent:
+            return from_nats_message(
+                NatsMessage(message.subject, message.data),
+                mode=ContentMode.STRUCTURED,
+                parse_data=parse_data,
+                extension_types=extension_types,
+            )
+
+        subscription = Subscription(
+            channel,
+            start=start,
+            queue=queue,
+            durable=durable,
+            max_in_flight=max_in_flight,
+            ack_wait=ack_wait,
+            decode=decode,
+            on_end=self._subscriptions.remove,
+        )
+        while True:
+            session = await self._current()
+            await subscription._bind(session)
+            if session.error is None:
+                self._subscriptions.append(subscription)
+                return subscription
+
+    # --- Connect again ------------------------------------------------------------------------------------------------
+
+    async def _current(self) -> Session:
+        """
+        The session, where need be the next one.
+
+        Raises:
+            StanError: There is none and will be none, or not in time.
+        """
+        if self._session is None:
+            try:
+                await asyncio.wait_for(self._settled.wait(), self._ack_timeout)
+            except asyncio.TimeoutError:
+                raise StanError(ErrorCode.TIMEOUT, "stan: not connected again in time") from None
+        if self._session is not None:
+            return self._session
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        raise StanError(ErrorCode.DELIVERY_FAILED, CONNECTION_CLOSED)
+
+    async def _keep(self, session: Session | None) -> None:
+        """Deal with each loss of a session."""
+        while session is not None:
+            await session.lost.wait()
+            assert session.error is not None
+            self._session = None
+            self._settled.clear()
+            self._window.fail_all(CONNECTION_CLOSED)
+            for subscription in list(self._subscriptions):
+                await subscription._unbind()
+            await session.leave()
+            self._report(session.error)
+            session = await self._connect_again(session.error)
+
+    async def _connect_again(self, error: StanError) -> Session | None:
+        """Another session, with all subscriptions; None where that is not to be, and everything has failed."""
+        fault: CeNatsError = error
+        while self._may_reconnect and not self._nc.is_closed:
+            try:
+                session = await Session.open(self._nc, self._identity)
+            except CeNatsError as refusal:
+                fault = refusal
+                if _is_final(refusal):
+                    break
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                self._session = session
+                self._settled.set()
+                for subscription in list(self._subscriptions):
+                    await self._subscribe_again(subscription, session)
+                return session
+        self._error = fault
+        self._settled.set()
+        for subscription in self._subscriptions:
+            await subscription._finish(fault)
+        return None
+
+    async def _subscribe_again(self, subscription: Subscription, session: Session) -> None:
+        while session.error is None and not subscription.is_over:
+            try:
+                await subscription._bind(session)
+                return
+            except CeNatsError as refusal:
+                if _is_final(refusal):
+                    await subscription._finish(refusal)
+                    self._subscriptions.remove(subscription)
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _report(self, error: StanError) -> None:
+        if self._on_lost is not None:
+            try:
+                self._on_lost(error)
+            except Exception:
+                _log.exception("on_lost failed")
+
+
+def _is_final(fault: CeNatsError) -> bool:
+    """Whether asking again would only get the same answer."""
+    if isinstance(fault, StanError):
+        return fault.code is ErrorCode.DELIVERY_FAILED
+    return isinstance(fault, DecodeError)

@@ -1,0 +1,320 @@
+"""
+A client id's registration with a streaming server: the handshake, heartbeats, pings, and the end.
+
+One session is one ``ConnectRequest``; nothing is registered again here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ...message import check_subject
+from ...wire.stan import (
+    CloseRequest,
+    CloseResponse,
+    ConnectRequest,
+    ConnectResponse,
+    Message,
+    Ping,
+    PingResponse,
+    SubscriptionResponse,
+    UnsubscribeRequest,
+)
+from ..publish import delivery
+
+__all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_id", "silence"]
+
+_Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
+
+_CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
+# What the server refuses in a channel besides what no NATS subject may have: wildcards anywhere, separators of paths.
+_NOT_IN_CHANNELS: Final = re.compile(r"[*>/\\]")
+_PROTOCOL: Final = 1
+_NO_RESPONDERS: Final = "503"
+# How soon a closed NATS connection is noticed.
+_TICK_SECONDS: Final = 0.1
+
+CONNECTION_CLOSED: Final = "stan: connection closed"
+NOT_SUPPORTED: Final = "stan: not supported by server"
+PING_FAILURE: Final = "stan: connection lost due to PING failure"
+
+
+class StanError(DeliveryError):
+    """
+    The streaming server refused (``delivery-failed``), did not answer (``timeout``), is not there (``no-responders``),
+    or does not know the client any more (``delivery-failed``).
+
+    Attributes:
+        text: The server's own words, or those of NATS Streaming's other clients where the server said nothing.
+    """
+
+    @property
+    def text(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class Identity:
+    """
+    Who connects to which cluster, and how.
+
+    Attributes:
+        cluster_id: Name of the streaming server's cluster.
+        client_id: Name of the client.
+        discover_prefix: Beginning of the subject of connect requests.
+        timeout: Seconds to wait for an answer.
+        ping_interval: Seconds between pings.
+        ping_max_out: Pings without an answer after which the server is lost.
+    """
+
+    cluster_id: str
+    client_id: str
+    discover_prefix: str
+    timeout: float
+    ping_interval: int
+    ping_max_out: int
+
+    def __post_init__(self) -> None:
+        check_subject(f"{self.discover_prefix}.{self.cluster_id}")
+        if not _CLIENT_ID.fullmatch(str(self.client_id)):
+            raise EncodeError(
+                ErrorCode.INVALID_SUBJECT,
+                f"a client id is letters, digits, '-' and '_', not {preview(self.client_id)}",
+                requirement="ST-CON-02",
+            )
+        if self.ping_interval < 1 or self.ping_max_out < 2:
+            raise ValueError(
+                f"ping_interval is 1 or more and ping_max_out 2 or more, not {self.ping_interval} and "
+                f"{self.ping_max_out}"
+            )
+
+
+class Session:
+    """
+    One registration, from :meth:`open` to :meth:`close` or its loss.
+
+    Attributes:
+        nc: The NATS connection.
+        client_id: Name of the client.
+        conn_id: What tells this registration from every other.
+        subjects: Where the server takes what.
+        error: Why the session is lost, or None.
+        lost: Set when it is, and not when it is closed.
+    """
+
+    def __init__(self, nc: Client, identity: Identity) -> None:
+        self.nc = nc
+        self.client_id = identity.client_id
+        self.conn_id = new_id().encode()
+        self.subjects = ConnectResponse()
+        self.error: StanError | None = None
+        self.lost = asyncio.Event()
+        self._identity = identity
+        self._pings_out = 0
+        self._ping_inbox = nc.new_inbox()
+        self._listeners: list[NatsSubscription] = []
+        self._watcher: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, nc: Client, identity: Identity) -> Session:
+        """
+        Register.
+
+        Args:
+            nc: An open connection.
+            identity: Who connects to what.
+
+        Raises:
+            StanError: The server refused, or there is none for this cluster.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DecodeError: What answered is no streaming server.
+        """
+        session = cls(nc, identity)
+        try:
+            await session._register()
+        except BaseException:
+            await session.leave()
+            raise
+        return session
+
+    async def _register(self) -> None:
+        identity = self._identity
+        heartbeat_inbox = self.nc.new_inbox()
+        self._listeners.append(await listen(self.nc, heartbeat_inbox, self._beat))
+        self._listeners.append(await listen(self.nc, self._ping_inbox, self._hear))
+        request = ConnectRequest(
+            client_id=self.client_id,
+            heartbeat_inbox=heartbeat_inbox,
+            protocol=_PROTOCOL,
+            conn_id=self.conn_id,
+            ping_interval=identity.ping_interval,
+            ping_max_out=identity.ping_max_out,
+        )
+        subject = f"{identity.discover_prefix}.{identity.cluster_id}"
+        late = "stan: connect request timeout (possibly wrong cluster ID?)"
+        self.subjects = await self.ask(subject, request, ConnectResponse, late)
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def ask(self, subject: str, request: Message, answer: type[_Answer], late: str) -> _Answer:
+        """
+        A request of the protocol.
+
+        Args:
+            subject: One of ``subjects``.
+            request: What is asked.
+            answer: What comes back.
+            late: What to say where nothing does.
+
+        Raises:
+            StanError: Nothing came back, or a refusal did.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DecodeError: What came back is no such answer.
+        """
+        try:
+            with delivery(subject):
+                reply = await self.nc.request(subject, request.encode(), timeout=self._identity.timeout)
+        except DeliveryError as error:
+            if error.code is ErrorCode.DELIVERY_FAILED:
+                raise
+            raise StanError(error.code, late) from error
+        response = answer.decode(reply.data)
+        if response.error:
+            raise StanError(ErrorCode.DELIVERY_FAILED, response.error)
+        return response
+
+    async def end_subscription(self, request: UnsubscribeRequest, *, remove: bool) -> None:
+        """
+        End a subscription, for good or not.
+
+        Raises:
+            StanError, DeliveryError, DecodeError: As :meth:`ask`.
+        """
+        subject = self.subjects.unsub_requests if remove else self.subjects.sub_close_requests
+        if not subject:
+            raise StanError(ErrorCode.DELIVERY_FAILED, NOT_SUPPORTED)
+        late = f"stan: {'unsubscribe' if remove else 'subscription close'} request timeout"
+        await self.ask(subject, request, SubscriptionResponse, late)
+
+    async def close(self) -> None:
+        """
+        Have the server forget this client; its durables stay.
+
+        Raises:
+            StanError, DeliveryError, DecodeError: As :meth:`ask`. The session is over all the same.
+        """
+        await self._stop_watching()
+        try:
+            if self.error is None:
+                request = CloseRequest(client_id=self.client_id)
+                await self.ask(self.subjects.close_requests, request, CloseResponse, "stan: close request timeout")
+        finally:
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Go without a word: nobody answers heartbeats for this session any more."""
+        await self._stop_watching()
+        for listener in self._listeners:
+            await silence(listener)
+        self._listeners.clear()
+
+    async def _stop_watching(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None and watcher is not asyncio.current_task():
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+    def _lose(self, code: ErrorCode, text: str) -> None:
+        if self.error is None and self._watcher is not None:
+            self.error = StanError(code, text)
+            self.lost.set()
+
+    async def _beat(self, message: Msg) -> None:
+        if message.reply:
+            with suppress(nats.errors.Error):
+                await self.nc.publish(message.reply)
+
+    async def _hear(self, message: Msg) -> None:
+        """An answer to a ping."""
+        if not message.data:
+            # nats-py makes a message without data of the server's "nobody listens".
+            if (message.headers or {}).get("Status") != _NO_RESPONDERS:
+                self._pings_out = 0
+            return
+        try:
+            text = PingResponse.decode(message.data).error
+        except DecodeError:
+            return  # not from a streaming server, so no sign of life
+        if text:
+            self._lose(ErrorCode.DELIVERY_FAILED, text)
+        else:
+            self._pings_out = 0
+
+    async def _watch(self) -> None:
+        """Notice that the NATS connection was closed, and ping where the server answers pings."""
+        interval, most = self.subjects.ping_interval, self.subjects.ping_max_out
+        has_pings = self.subjects.protocol >= 1 and interval > 0 and bool(self.subjects.ping_requests)
+        due = time.monotonic() + interval
+        while self.error is None:
+            await asyncio.sleep(_TICK_SECONDS)
+            if self.nc.is_closed:
+                self._lose(ErrorCode.DELIVERY_FAILED, CONNECTION_CLOSED)
+            elif has_pings and time.monotonic() >= due:
+                due = time.monotonic() + interval
+                self._pings_out += 1
+                if self._pings_out > most:
+                    self._lose(ErrorCode.TIMEOUT, PING_FAILURE)
+                else:
+                    with suppress(nats.errors.Error):
+                        ping = Ping(conn_id=self.conn_id).encode()
+                        await self.nc.publish(self.subjects.ping_requests, ping, self._ping_inbox)
+
+
+def new_id() -> str:
+    """What nobody else has, of the length that ids have here."""
+    return secrets.token_hex(11)
+
+
+async def listen(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> NatsSubscription:
+    """
+    Subscribe without a limit to what may wait.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: the NATS connection is closed.
+    """
+    with delivery(subject):
+        return await nc.subscribe(subject, cb=receive, pending_msgs_limit=0, pending_bytes_limit=0)
+
+
+async def silence(listener: NatsSubscription) -> None:
+    """Unsubscribe; nothing to do where that has happened already."""
+    with suppress(nats.errors.Error, CeNatsError):
+        await listener.unsubscribe()
+
+
+def check_channel(channel: str) -> None:
+    """
+    Refuse names for which a server keeps silent, or is asked for nothing.
+
+    Raises:
+        EncodeError: ``invalid-subject``.
+    """
+    check_subject(channel)
+    if _NOT_IN_CHANNELS.search(channel):
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT,
+            f"a channel has no wildcards and no slashes: {preview(channel)}",
+            requirement="ST-PUB-02",
+        )

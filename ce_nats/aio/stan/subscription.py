@@ -1,0 +1,417 @@
+"""Receive events from a channel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import Final
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ...event import DecodedEvent
+from ...wire.stan import (
+    Ack,
+    MsgProto,
+    StartPosition,
+    SubscriptionRequest,
+    SubscriptionResponse,
+    UnsubscribeRequest,
+)
+from ..publish import delivery
+from .session import Session, StanError, check_channel, listen, silence
+
+__all__ = ["Delivery", "Start", "Subscription"]
+
+_log: Final = logging.getLogger(__name__)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_INVALID: Final = "stan: invalid subscription"
+
+
+@dataclass(frozen=True)
+class Start:
+    """
+    Where a subscription begins; made by its class methods. A durable or a queue group that the server knows goes on
+    where it was, whatever is said here.
+
+    Attributes:
+        position: What the protocol calls it.
+        sequence: With ``SEQUENCE_START``.
+        time: With ``TIME_DELTA_START``: a time, or an age.
+    """
+
+    position: StartPosition = StartPosition.NEW_ONLY
+    sequence: int = 0
+    time: datetime | timedelta | None = None
+
+    @classmethod
+    def new(cls) -> Start:
+        """Messages that are published from now on."""
+        return cls()
+
+    @classmethod
+    def last(cls) -> Start:
+        """The last message of the channel, and those behind it."""
+        return cls(StartPosition.LAST_RECEIVED)
+
+    @classmethod
+    def first(cls) -> Start:
+        """All that the channel still has."""
+        return cls(StartPosition.FIRST)
+
+    @classmethod
+    def at_sequence(cls, sequence: int) -> Start:
+        """The message of this number; the first one where that is gone, new ones where it is yet to come."""
+        return cls(StartPosition.SEQUENCE_START, sequence=sequence)
+
+    @classmethod
+    def at_time(cls, moment: datetime) -> Start:
+        """
+        Messages stored at this moment or later, by the clocks of client and server.
+
+        Raises:
+            ValueError: The moment has no time zone.
+        """
+        if moment.utcoffset() is None:
+            raise ValueError(f"a moment has a time zone: {moment}")
+        return cls(StartPosition.TIME_DELTA_START, time=moment)
+
+    @classmethod
+    def ago(cls, age: timedelta) -> Start:
+        """Messages that are no older than this when it comes to the server."""
+        return cls(StartPosition.TIME_DELTA_START, time=age)
+
+
+class Delivery:
+    """
+    A message that was delivered, and the event in it.
+
+    As a context manager it gives the event, and acknowledges the message at the end of the block. After an exception it
+    does nothing: the server delivers the message again when ``ack_wait`` is over. NATS Streaming knows no other way to
+    refuse a message.
+    """
+
+    __slots__ = ("_decoded", "_message", "_subscription", "is_acknowledged")
+
+    def __init__(self, subscription: Subscription, message: MsgProto) -> None:
+        self._subscription = subscription
+        self._message = message
+        self._decoded: DecodedEvent | DecodeError | None = None
+        self.is_acknowledged = False
+
+    @property
+    def message(self) -> MsgProto:
+        """
+        The message: channel (``subject``), ``sequence``, ``timestamp``, ``data``, ``redelivery_count``. One that is
+        delivered again inside of the block takes the place of the earlier one.
+        """
+        return self._message
+
+    @property
+    def error(self) -> DecodeError | None:
+        """Why there is no event in the message, or None."""
+        decoded = self._decode()
+        return decoded if isinstance(decoded, DecodeError) else None
+
+    @property
+    def event(self) -> DecodedEvent:
+        """
+        The event.
+
+        Raises:
+            DecodeError: ``error``, where there is none. It would come again and again: what is to be put aside is
+                acknowledged by :meth:`ack`.
+        """
+        decoded = self._decode()
+        if isinstance(decoded, DecodeError):
+            raise decoded
+        return decoded
+
+    async def ack(self) -> None:
+        """
+        Acknowledge. The server does not say that it has heard; a message whose acknowledgement is lost comes again.
+
+        Raises:
+            StanError: The subscription, or the connection, is over.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        """
+        if not self.is_acknowledged:
+            await self._subscription._acknowledge(self._message)
+            self.is_acknowledged = True
+
+    async def __aenter__(self) -> DecodedEvent:
+        event = self.event
+        self._subscription._entered[self._message.sequence] = self
+        return event
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._subscription._entered.pop(self._message.sequence, None)
+        if error is None:
+            await self.ack()
+
+    def __repr__(self) -> str:
+        return f"Delivery({self._message.subject!r}, {self._message.sequence}, {self._message.redelivery_count})"
+
+    def _decode(self) -> DecodedEvent | DecodeError:
+        if self._decoded is None:
+            try:
+                self._decoded = self._subscription._decode(self._message)
+            except DecodeError as error:
+                self._decoded = error
+        return self._decoded
+
+
+class Subscription:
+    """
+    Asynchronous iterator over the deliveries of a channel; made by :meth:`Connection.subscribe`.
+
+    It ends when the subscription does. Every message gives one :class:`Delivery`, also one that is no CloudEvent. A
+    message that is delivered again while it waits here, or is inside of its block, is given once. As a context manager
+    it closes the subscription at the end of the block.
+
+    Attributes:
+        channel: Name of the channel.
+        queue: Queue group, or ``""``.
+        durable: Name of the durable, or ``""``.
+        is_over: Whether it was ended, or has failed.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        *,
+        start: Start,
+        queue: str,
+        durable: str,
+        max_in_flight: int,
+        ack_wait: int,
+        decode: Callable[[MsgProto], DecodedEvent],
+        on_end: Callable[[Subscription], object],
+    ) -> None:
+        check_channel(channel)
+        if queue and ":" in durable:
+            raise EncodeError(
+                ErrorCode.INVALID_SUBJECT,
+                f"the durable of a queue group has no colon in its name: {preview(durable)}",
+                requirement="ST-SUB-08",
+            )
+        if max_in_flight < 1 or ack_wait < 1:
+            raise ValueError(f"max_in_flight and ack_wait are 1 or more, not {max_in_flight} and {ack_wait}")
+        self.channel = channel
+        self.queue = queue
+        self.durable = durable
+        self._start = start
+        self._since = _nanoseconds(start.time)
+        self._max_in_flight = max_in_flight
+        self._ack_wait = ack_wait
+        self._decode = decode
+        self._on_end = on_end
+
+        self._session: Session | None = None
+        self._listener: NatsSubscription | None = None
+        self._ack_inbox = ""
+        self._bound = asyncio.Event()
+        self.is_over = False
+        self._error: CeNatsError | None = None
+
+        self._ready: OrderedDict[int, MsgProto] = OrderedDict()  # by sequence
+        self._entered: dict[int, Delivery] = {}  # likewise
+        self._open: set[int] = set()  # sequences that were delivered and not acknowledged
+        self._last = 0
+        self._arrived = asyncio.Event()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """
+        The next message.
+
+        Raises:
+            StanError: The connection is lost, or the subscription with it: a server that came back refused it.
+        """
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self.is_over:
+                raise StopAsyncIteration
+            if self._ready:
+                return Delivery(self, self._ready.popitem(last=False)[1])
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except CeNatsError:
+            if error is None and self._error is None:
+                raise
+
+    async def close(self) -> None:
+        """
+        Stop receiving. What the server keeps of a durable stays, and the next subscription goes on with it. Nothing to
+        do where the subscription is over.
+
+        Raises:
+            StanError: The server did not answer, or refused. The subscription is over all the same.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        """
+        await self._end(remove=False)
+
+    async def unsubscribe(self) -> None:
+        """
+        Stop receiving, and have the server forget what it keeps of a durable.
+
+        Raises:
+            StanError: The server did not answer, or refused; ``stan: invalid subscription`` where the subscription is
+                over, so that its durable cannot be removed any more.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        """
+        if self.is_over:
+            raise StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+        await self._end(remove=True)
+
+    async def _end(self, *, remove: bool) -> None:
+        if self.is_over:
+            return
+        session, inbox = self._session, self._ack_inbox
+        await self._finish()
+        self._on_end(self)
+        if session is None:
+            if remove:
+                raise StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+            return
+        request = UnsubscribeRequest(
+            client_id=session.client_id, subject=self.channel, inbox=inbox, durable_name=self.durable
+        )
+        await session.end_subscription(request, remove=remove)
+
+    # --- For the connection -------------------------------------------------------------------------------------------
+
+    async def _bind(self, session: Session) -> None:
+        """
+        Subscribe, or go on with another session where the last one was lost.
+
+        Raises:
+            StanError, DeliveryError, DecodeError: As :meth:`Session.ask`.
+        """
+        inbox = session.nc.new_inbox()
+        asked = time.time_ns()
+        request = self._request(session, inbox, asked)
+        listener = await listen(session.nc, inbox, self._receive)
+        try:
+            late = "stan: subscribe request timeout"
+            response = await session.ask(session.subjects.sub_requests, request, SubscriptionResponse, late)
+        except BaseException:
+            await silence(listener)
+            await self._withdraw(session, inbox)
+            raise
+        if self.is_over:  # ended meanwhile
+            await silence(listener)
+            await self._withdraw(session, inbox)
+            return
+        if self._start.position is StartPosition.NEW_ONLY and not self._since:
+            self._since = asked
+        self._session, self._listener, self._ack_inbox = session, listener, response.ack_inbox
+        self._bound.set()
+
+    async def _unbind(self) -> None:
+        """The session is lost. What it delivered will be delivered again."""
+        self._bound.clear()
+        self._session = None
+        self._ready.clear()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await silence(listener)
+
+    async def _finish(self, error: CeNatsError | None = None) -> None:
+        """It is over, and with an error not by anybody's will."""
+        self.is_over = True
+        self._error = error
+        await self._unbind()
+        self._bound.set()
+        self._arrived.set()
+
+    async def _acknowledge(self, message: MsgProto) -> None:
+        await self._bound.wait()
+        session = self._session
+        if session is None:
+            raise self._error or StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+        ack = Ack(subject=message.subject, sequence=message.sequence)
+        with delivery(self.channel):
+            await session.nc.publish(self._ack_inbox, ack.encode())
+        self._open.discard(message.sequence)
+        self._ready.pop(message.sequence, None)
+
+    def _request(self, session: Session, inbox: str, now: int) -> SubscriptionRequest:
+        position, sequence, since = self._start.position, self._start.sequence, self._since
+        if self._last:
+            # Goes on in front of the first message that nobody acknowledged.
+            position, sequence = StartPosition.SEQUENCE_START, min(self._open, default=self._last + 1)
+        elif since:
+            position = StartPosition.TIME_DELTA_START
+        elif isinstance(self._start.time, timedelta):
+            self._since = since = now - self._start.time // _MICROSECOND * 1000
+        return SubscriptionRequest(
+            client_id=session.client_id,
+            subject=self.channel,
+            q_group=self.queue,
+            inbox=inbox,
+            max_in_flight=self._max_in_flight,
+            ack_wait_in_secs=self._ack_wait,
+            durable_name=self.durable,
+            start_position=position,
+            start_sequence=sequence if position is StartPosition.SEQUENCE_START else 0,
+            # A moment that is yet to come, by this clock, is now.
+            start_time_delta=max(0, now - since) if position is StartPosition.TIME_DELTA_START else 0,
+        )
+
+    async def _withdraw(self, session: Session, inbox: str) -> None:
+        """The server may have heard of a subscription that nobody listens to. It knows it by its inbox, too."""
+        self._ready.clear()
+        request = UnsubscribeRequest(
+            client_id=session.client_id, subject=self.channel, inbox=inbox, durable_name=self.durable
+        )
+        if session.subjects.sub_close_requests:
+            with suppress(nats.errors.Error):
+                await session.nc.publish(session.subjects.sub_close_requests, request.encode())
+
+    async def _receive(self, message: Msg) -> None:
+        try:
+            received = MsgProto.decode(message.data)
+        except DecodeError as fault:
+            # Without a sequence there is nothing to acknowledge; the server, where it was one, delivers it again.
+            _log.warning("A malformed message for channel %s was dropped: %s", self.channel, fault)
+            return
+        sequence = received.sequence
+        self._last = max(self._last, sequence)
+        self._open.add(sequence)
+        held = self._entered.get(sequence)
+        if held is not None:
+            held._message = received
+        else:
+            self._ready[sequence] = received  # in the place of an earlier one, if there is one
+            self._arrived.set()
+
+
+def _nanoseconds(moment: datetime | timedelta | None) -> int:
+    """Since 1970; 0 for what is not known yet."""
+    return (moment - _EPOCH) // _MICROSECOND * 1000 if isinstance(moment, datetime) else 0
