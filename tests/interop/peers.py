@@ -125,6 +125,23 @@ def _python_packages(requirement: str) -> Path:
     return _cached(name, [sys.platform, platform.machine(), sys.implementation.cache_tag], install)
 
 
+def streaming_server() -> Path:
+    """
+    The last nats-streaming-server.
+
+    Raises:
+        Missing: There is no Go, or its modules cannot be downloaded.
+    """
+    go = _found("go")
+    module = "github.com/nats-io/nats-streaming-server@v0.25.6"
+    version = _run([go, "version"], HERE).stdout
+
+    def install(target: Path) -> None:
+        _download([go, "install", module], target, GOBIN=str(target))
+
+    return _cached("nats-streaming-server", [version, module], install) / "nats-streaming-server"
+
+
 def _found(program: str) -> str:
     path = shutil.which(program)
     if path is None:
@@ -155,12 +172,13 @@ def _cached(name: str, ingredients: Sequence[str], make: Callable[[Path], None])
     return target
 
 
-def _run(command: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=600)
+def _run(command: list[str], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **variables}
+    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=600)
 
 
-def _download(command: list[str], directory: Path) -> None:
-    done = _run(command, directory)
+def _download(command: list[str], directory: Path, **variables: str) -> None:
+    done = _run(command, directory, **variables)
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         raise Missing(

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from ...attributes import ExtensionTypes
 from ...binding import from_nats_message, to_nats_message
-from ...errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ...errors import CeNatsError, DecodeError, ErrorCode
 from ...event import DecodedEvent
 from ...message import NatsMessage
 from ...mode import ContentMode
@@ -230,9 +230,7 @@ class Connection:
             EncodeError, StanError, DeliveryError: As :meth:`publish` does. This event was not sent.
         """
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
-        ack = await self._send(message.data, message.subject)
-        ack.add_done_callback(partial(self._note, event, message.subject))
-        return ack
+        return await self._send(message.data, message.subject, partial(self._note, event, message.subject))
 
     async def publish_data(self, data: bytes, channel: str) -> str:
         """
@@ -254,7 +252,9 @@ class Connection:
         await self._window.drain()
         raise_failures(self._failures)
 
-    async def _send(self, data: bytes, channel: str) -> asyncio.Future[str]:
+    async def _send(
+        self, data: bytes, channel: str, on_failure: Callable[[StanError], object] = lambda error: None
+    ) -> asyncio.Future[str]:
         check_channel(channel)
         guid = new_id()
         while True:
@@ -266,12 +266,10 @@ class Connection:
             check_size(NatsMessage(subject, message), self._nc.max_payload)
             await self._window.room()
             if self._session is session:
-                return await self._window.send(guid, subject, message)
+                return await self._window.send(guid, subject, message, on_failure)
 
-    def _note(self, event: Any, channel: str, ack: asyncio.Future[str]) -> None:
-        error = None if ack.cancelled() else ack.exception()
-        if isinstance(error, DeliveryError):
-            self._failures.append(Failure(event, channel, error))
+    def _note(self, event: Any, channel: str, error: StanError) -> None:
+        self._failures.append(Failure(event, channel, error))
 
     # --- Subscribe ----------------------------------------------------------------------------------------------------
 

@@ -40,8 +40,8 @@ __all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_i
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
 _CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
-# What the server refuses in a channel besides what no NATS subject may have: wildcards anywhere, separators of paths.
-_NOT_IN_CHANNELS: Final = re.compile(r"[*>/\\]")
+# What the server refuses in a channel besides what no NATS subject may have: wildcards anywhere, and slashes.
+_NOT_IN_CHANNELS: Final = re.compile("[*>/]")
 _PROTOCOL: Final = 1
 _NO_RESPONDERS: Final = "503"
 # How soon a closed NATS connection is noticed.
@@ -89,7 +89,7 @@ class Identity:
 
     def __post_init__(self) -> None:
         check_subject(f"{self.discover_prefix}.{self.cluster_id}")
-        if not _CLIENT_ID.fullmatch(str(self.client_id)):
+        if not _is_client_id(self.client_id):
             raise EncodeError(
                 ErrorCode.INVALID_SUBJECT,
                 f"a client id is letters, digits, '-' and '_', not {preview(self.client_id)}",
@@ -282,6 +282,10 @@ class Session:
                         await self.nc.publish(self.subjects.ping_requests, ping, self._ping_inbox)
 
 
+def _is_client_id(name: object) -> bool:
+    return isinstance(name, str) and _CLIENT_ID.fullmatch(name) is not None
+
+
 def new_id() -> str:
     """What nobody else has, of the length that ids have here."""
     return secrets.token_hex(11)
@@ -315,6 +319,6 @@ def check_channel(channel: str) -> None:
     if _NOT_IN_CHANNELS.search(channel):
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT,
-            f"a channel has no wildcards and no slashes: {preview(channel)}",
+            f"a channel has no wildcard characters and no slashes: {preview(channel)}",
             requirement="ST-PUB-02",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,11 +36,13 @@ class _Pending:
         guid: The message's own id.
         ack: Gets the guid, or a StanError.
         give_up: When nobody waits any more, in seconds of ``time.monotonic()``.
+        on_failure: Told of the StanError too.
     """
 
     guid: str
     ack: asyncio.Future[str]
     give_up: float
+    on_failure: Callable[[StanError], object]
 
 
 class Window:
@@ -94,9 +97,17 @@ class Window:
         while self._under_way:
             await self._wait()
 
-    async def send(self, guid: str, subject: str, message: bytes) -> asyncio.Future[str]:
+    async def send(
+        self, guid: str, subject: str, message: bytes, on_failure: Callable[[StanError], object]
+    ) -> asyncio.Future[str]:
         """
         Publish a message for which there is room.
+
+        Args:
+            guid: The message's own id.
+            subject: Subject of NATS.
+            message: A PubMsg.
+            on_failure: Called where it is not acknowledged.
 
         Returns:
             A future of the guid, once it is acknowledged, or of a StanError.
@@ -107,7 +118,7 @@ class Window:
         self._number += 1
         token = str(self._number)
         ack: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._under_way[token] = _Pending(guid, ack, time.monotonic() + self._ack_timeout)
+        self._under_way[token] = _Pending(guid, ack, time.monotonic() + self._ack_timeout, on_failure)
         try:
             with delivery(subject):
                 await self._nc.publish(subject, message, self._prefix + token)
@@ -151,7 +162,8 @@ class Window:
         pending = self._under_way.pop(token)
         if not pending.ack.done():
             pending.ack.set_exception(error)
-            pending.ack.exception()  # not everybody looks at every future, and Connection.flush() tells
+            pending.ack.exception()  # not everybody looks at every future, and `on_failure` is told
+        pending.on_failure(error)
         self._changed.set()
 
     async def _watch(self) -> None:

@@ -1,0 +1,254 @@
+"""The server goes away, and comes back or does not."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+
+from ce_nats.aio import stan
+from ce_nats.aio.stan import Start
+from ce_nats.testing import NatsServer
+from tests.aio.waiting import until
+from tests.streaming import CLUSTER, StreamingServer
+
+# Pings every second, the third without an answer is the end.
+QUICK = {"ping_interval": 1, "ping_max_out": 2, "timeout": 0.5}
+
+
+@asynccontextmanager
+async def client(url, client_id, **options):
+    nc = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=_quiet)
+    connection = await stan.connect(nc, CLUSTER, client_id, **{**QUICK, **options})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        await nc.close()
+
+
+async def _quiet(error):
+    """nats-py's own reports of what the tests do to it."""
+
+
+async def one(subscription, seconds=10):
+    return await asyncio.wait_for(subscription.__anext__(), seconds)
+
+
+async def test_a_restart_is_survived(executable, client_id, channel):
+    """With a file store the server knows its clients again: nobody connects anew, nothing is missed."""
+    lost = []
+    with StreamingServer(executable, file_store=True) as server:
+        async with client(server.url, client_id, ping_max_out=88, on_lost=lost.append) as connection:
+            plain = await connection.subscribe(channel, ack_wait=1)
+            durable = await connection.subscribe(channel, durable="d", ack_wait=1)
+            await connection.publish_data(b"1", channel)
+            await (await one(plain)).ack()
+            await (await one(durable)).ack()
+            await connection.publish_data(b"2", channel)
+            server.restart()
+            await until(lambda: connection._nc.is_connected, 5)
+            await connection.publish_data(b"3", channel)
+            for subscription in (plain, durable):
+                seen = set()
+                while len(seen) < 2:
+                    item = await one(subscription)
+                    await item.ack()
+                    seen.add(item.message.data)
+                assert seen == {b"2", b"3"}
+    assert lost == []
+
+
+async def test_pings_notice_a_dead_server(executable, client_id, channel, make_event):
+    """ST-PNG-03: one that keeps silent. Everything fails once, with the reason."""
+    lost = []
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, on_lost=lost.append) as connection:
+            subscription = await connection.subscribe(channel)
+            server.pause()
+            pending = await connection.publish_async(make_event(1), channel)
+            with pytest.raises(stan.StanError) as caught:
+                await one(subscription)
+            assert (caught.value.code, caught.value.text) == ("timeout", "stan: connection lost due to PING failure")
+            with pytest.raises(stan.StanError, match="stan: connection closed"):
+                await pending
+            for action in (
+                connection.publish(make_event(2), channel),
+                connection.subscribe(channel),
+                one(subscription),
+            ):
+                with pytest.raises(stan.StanError, match="PING failure"):
+                    await action
+            server.resume()
+    assert [error.text for error in lost] == ["stan: connection lost due to PING failure"]
+
+
+async def test_no_responders_is_no_pong(executable, client_id):
+    """ST-PNG-04: over another nats-server the absence of the streaming server is answered by NATS itself."""
+    lost = []
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, on_lost=lost.append) as connection:
+            server.kill()
+            await until(lambda: connection.error is not None, 10)
+    assert [error.text for error in lost] == ["stan: connection lost due to PING failure"]
+
+
+async def test_a_server_that_forgot(executable, client_id, channel):
+    """ST-PNG-05: after a restart with a memory store, the answer to the first ping says so."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id) as connection:
+            subscription = await connection.subscribe(channel)
+            server.restart()
+            with pytest.raises(stan.StanError) as caught:
+                await one(subscription)
+            assert caught.value.code == "delivery-failed"
+            assert caught.value.text == "client has been replaced or is no longer registered"
+
+
+async def test_on_lost_may_fail(executable, client_id, channel, caplog):
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, on_lost=lambda error: 1 / 0) as connection:
+            subscription = await connection.subscribe(channel)
+            server.restart()
+            with pytest.raises(stan.StanError):
+                await one(subscription)
+    assert "on_lost failed" in caplog.text
+
+
+# --- Connecting again -------------------------------------------------------------------------------------------------
+
+
+async def test_connects_again(executable, client_id, channel):
+    """The server is frozen until its client is lost. Publishing waits meanwhile, and every subscription goes on."""
+    lost = []
+    with NatsServer() as around, StreamingServer(executable, over=around.url, file_store=True) as server:
+        async with client(around.url, client_id, reconnect=True, on_lost=lost.append) as connection:
+            for number in range(1, 5):
+                await connection.publish_data(b"%d" % number, channel)
+            durable = await connection.subscribe(channel, start=Start.first(), durable="d")
+            plain = await connection.subscribe(channel, start=Start.first())
+            new = await connection.subscribe(channel)
+            queue = await connection.subscribe(channel, start=Start.first(), queue="q")
+            for subscription in (durable, plain, queue):
+                items = [await one(subscription) for _ in range(3)]
+                await items[0].ack()
+                await items[2].ack()
+            held = items[1]
+            server.pause()
+            await until(lambda: lost, 10)
+            waiting = asyncio.ensure_future(connection.publish_data(b"5", channel))
+            acknowledging = asyncio.ensure_future(held.ack())
+            server.resume()
+            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(acknowledging, 10)
+            assert await numbers(new, 1) == [5]
+            # The server has kept what was acknowledged.
+            assert await numbers(durable, 3) == [2, 4, 5]
+            # What was acknowledged behind the first message that was not comes again.
+            assert await numbers(plain, 4) == [2, 3, 4, 5]
+            assert (await numbers(queue, 4))[-2:] == [4, 5]
+    assert len(lost) == 1
+
+
+async def numbers(subscription, count):
+    seen = []
+    for _ in range(count):
+        item = await one(subscription)
+        await item.ack()
+        seen.append(item.message.sequence)
+    return sorted(seen)
+
+
+async def test_nothing_published_meanwhile_is_missed(executable, client_id, channel):
+    """Also by subscriptions that had received nothing yet, new messages only among them."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url, file_store=True) as server:
+        async with (
+            client(around.url, client_id, reconnect=True) as connection,
+            client(around.url, f"other-{client_id}", ping_max_out=88) as other,
+        ):
+            await other.publish_data(b"1", channel)
+            await asyncio.sleep(0.05)
+            starts = {"new": Start.new(), "behind": Start.at_sequence(2)}
+            subscriptions = {name: await connection.subscribe(channel, start=start) for name, start in starts.items()}
+            # The network is gone for one of them.
+            await connection._session.leave()
+            connection._session._pings_out = 0
+            for subscription in subscriptions.values():
+                await subscription._listener.unsubscribe()
+            await other.publish_data(b"2", channel)
+            connection._session.error = stan.StanError("timeout", "cut off")
+            connection._session.lost.set()
+            await other.publish_data(b"3", channel)
+            for name, subscription in subscriptions.items():
+                assert await numbers(subscription, 2) == [2, 3], name
+            server.kill()
+            server.start()
+
+
+async def test_again_and_again(executable, client_id, channel):
+    """Two restarts with a memory store: the client is back each time, on a channel that begins at 1."""
+    lost = []
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True, on_lost=lost.append) as connection:
+            subscription = await connection.subscribe(channel, durable="d")
+            for turn in range(1, 3):
+                server.restart()
+                await until(lambda turn=turn: len(lost) == turn and connection._session is not None, 10)
+                await until(subscription._bound.is_set, 10)
+                await connection.publish_data(b"%d" % turn, channel)
+                item = await one(subscription)
+                await item.ack()
+                assert (item.message.data, item.message.sequence) == (b"%d" % turn, 1)
+    assert {error.text for error in lost} == {"client has been replaced or is no longer registered"}
+
+
+async def test_somebody_else_has_the_id(executable, client_id, channel):
+    """Then there is no coming back, and the two do not fight."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True) as connection:
+            subscription = await connection.subscribe(channel)
+            await connection._session._listeners[0].unsubscribe()  # it does not answer heartbeats any more
+            async with client(around.url, client_id):
+                with pytest.raises(stan.StanError, match="stan: clientID already registered"):
+                    await one(subscription)
+            assert connection.error.text == "stan: clientID already registered"
+        assert server.url == around.url
+
+
+async def test_a_subscription_that_is_refused(executable, client_id, channel):
+    """A server that came back with less room: one subscription fails, the rest goes on."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True) as connection:
+            first, second = [await connection.subscribe(f"{channel}.{number}") for number in range(2)]
+            server._flags = ("-mc", "1")
+            server.restart()
+            with pytest.raises(stan.StanError, match="too many channels"):
+                await one(second)
+            await connection.publish_data(b"1", f"{channel}.0")
+            assert (await one(first)).message.data == b"1"
+            await second.close()
+
+
+async def test_closing_while_the_server_is_away(executable, client_id, channel):
+    """Nothing is waited for, and nothing is left running."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True) as connection:
+            subscription = await connection.subscribe(channel)
+            server.kill()
+            await until(lambda: connection._session is None, 10)
+            waiting = asyncio.ensure_future(connection.publish_data(b"", channel))
+            await asyncio.sleep(0)
+            await asyncio.wait_for(connection.close(), 2)
+            with pytest.raises(stan.StanError, match="stan: connection closed"):
+                await waiting
+            assert [item async for item in subscription] == []
+
+
+async def test_publishing_waits_no_longer_than_it_may(executable, client_id, channel):
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True, ack_timeout=0.3) as connection:
+            server.kill()
+            await until(lambda: connection._session is None, 10)
+            with pytest.raises(stan.StanError, match="not connected again in time") as caught:
+                await connection.publish_data(b"", channel)
+            assert caught.value.code == "timeout"

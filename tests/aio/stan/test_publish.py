@@ -1,0 +1,242 @@
+import asyncio
+
+import nats
+import pytest
+
+from ce_nats import EncodeError, ErrorCode, SubjectTemplate
+from ce_nats.aio import DeliveryError, PublishError, stan
+from ce_nats.aio.stan import Start
+from ce_nats.testing import NatsServer
+from tests.streaming import CLUSTER, StreamingServer
+
+
+async def test_events(connection, channel, make_event):
+    """An event comes out as it went in, and its acknowledgement empties the channel."""
+    sent = [make_event(1, {"total": 12.5}), make_event(2, "naïve", datacontenttype="text/plain"), make_event(3, b"\0")]
+    guids = [await connection.publish(event, channel) for event in sent]
+    assert len(set(guids)) == 3
+    async with await connection.subscribe(channel, start=Start.first()) as subscription:
+        for wanted in sent:
+            item = await anext_of(subscription)
+            async with item as event:
+                assert event.get_id() == wanted.get_id()
+                assert event.get_data() == wanted.get_data()
+            assert item.is_acknowledged
+
+
+async def anext_of(subscription):
+    return await asyncio.wait_for(subscription.__anext__(), 5)
+
+
+async def test_template(connection, channel, make_event, take):
+    await connection.publish(make_event(1), SubjectTemplate(channel + ".{type}"))
+    async with await connection.subscribe(f"{channel}.com%2Eexample%2Etest", start=Start.last()) as subscription:
+        assert len(await take(subscription, 1)) == 1
+
+
+async def test_many(connection, channel, make_event, take):
+    """The window never holds more than it may, and order is kept."""
+    futures = [await connection.publish_async(make_event(number), channel) for number in range(500)]
+    await connection.flush()
+    assert len({future.result() for future in futures}) == 500
+    async with await connection.subscribe(channel, start=Start.first(), max_in_flight=7) as subscription:
+        assert [one.sequence for one in await take(subscription, 500)] == list(range(1, 501))
+
+
+async def test_window(nc, client_id, channel, make_event):
+    """Publishing waits for room, and room comes with acknowledgements."""
+    async with await stan.connect(nc, CLUSTER, client_id, window=3) as connection:
+        pending = set()
+        most = 0
+        for number in range(50):
+            future = await connection.publish_async(make_event(number), channel)
+            pending.add(future)
+            future.add_done_callback(pending.discard)
+            most = max(most, len(connection._window._under_way))
+        assert most == 3
+    assert not pending
+
+
+async def test_a_block_waits_for_acknowledgements(nc, client_id, channel, make_event):
+    """Also one that an exception leaves."""
+
+    async def fail():
+        async with await stan.connect(nc, CLUSTER, client_id) as connection:
+            futures.append(await connection.publish_async(make_event(1), channel))
+            1 / 0  # noqa: B018
+
+    futures = []
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert futures[0].result()
+
+
+BAD_CHANNELS = [
+    "",
+    ".a",
+    "a.",
+    "a..b",
+    "a b",
+    "a\tb",
+    "a\r\nPUB x 0",
+    "*",
+    "a.>",
+    "a*b",
+    "a/b",
+    "a\\b",
+    "\ud800",
+    None,
+    5,
+]
+
+
+@pytest.mark.parametrize("name", [*BAD_CHANNELS, "x" * 4000])
+async def test_channels_that_are_none(connection, make_event, name):
+    """ST-PUB-02: they are refused at once; the server would keep silent, or refuse."""
+    with pytest.raises(EncodeError) as caught:
+        await asyncio.wait_for(connection.publish_data(b"", name), 1)
+    assert caught.value.code == "invalid-subject"
+
+
+@pytest.mark.parametrize("name", ["a", "A.b-c_d", "ü.€", "a:b", "_", "$a"])
+async def test_channels(connection, channel, name, take):
+    name = f"{channel}.{name}"
+    await connection.publish_data(b"data", name)
+    async with await connection.subscribe(name, start=Start.first()) as subscription:
+        assert [one.data for one in await take(subscription, 1)] == [b"data"]
+
+
+async def test_names_that_are_refused(nc, connection, channel):
+    """ST-CON-02, ST-SUB-08: no server is asked."""
+    for name in ("", "a.b", "a b", "é", "a\n", None):
+        with pytest.raises(EncodeError, match="client id"):
+            await stan.connect(nc, CLUSTER, name)
+    with pytest.raises(EncodeError):
+        await stan.connect(nc, "test cluster", "client")
+    with pytest.raises(EncodeError, match="colon"):
+        await connection.subscribe(channel, queue="workers", durable="a:b")
+
+
+@pytest.mark.parametrize("options", [{"window": 0}, {"ping_interval": 0}, {"ping_max_out": 1}])
+async def test_options_out_of_range(nc, options):
+    with pytest.raises(ValueError, match="or more"):
+        await stan.connect(nc, CLUSTER, "client", **options)
+
+
+async def test_size(nc, connection, channel, take):
+    """The largest message that fits gets through, and one byte more is not sent."""
+    overhead = len(connection.client_id) + len(channel) + 2 * 22
+    overhead += 2 * 4 + 4  # tags and lengths; the length of the data takes three bytes
+    fits = b"x" * (nc.max_payload - overhead)
+    await connection.publish_data(fits, channel)
+    with pytest.raises(EncodeError) as caught:
+        await connection.publish_data(fits + b"x", channel)
+    assert caught.value.code == "payload-too-large"
+    assert nc.is_connected
+
+
+async def test_what_is_no_data(connection, channel):
+    with pytest.raises(EncodeError) as caught:
+        await connection.publish_data("text", channel)
+    assert caught.value.code == "invalid-message"
+
+
+async def test_what_is_no_event(connection, channel, make_event):
+    with pytest.raises(EncodeError):
+        await connection.publish(make_event(1, {1, 2}), channel)
+
+
+async def test_refused(executable, client_id, channel, make_event):
+    """ST-PUB-04: the text of the acknowledgement is raised, at once and at the end of many."""
+    with StreamingServer(executable, "-mc", "1") as server:
+        nc = await nats.connect(server.url)
+        async with await stan.connect(nc, CLUSTER, client_id) as connection:
+            await connection.publish(make_event(1), channel)
+            with pytest.raises(stan.StanError) as caught:
+                await connection.publish(make_event(2), f"{channel}.other")
+            assert (caught.value.code, caught.value.text) == (ErrorCode.DELIVERY_FAILED, "too many channels")
+            with pytest.raises(stan.StanError, match="different cases not allowed"):
+                await connection.publish(make_event(3), channel.upper())
+            events = [make_event(4), make_event(5), make_event(6)]
+            for event, where in zip(events, (f"{channel}.b", channel, f"{channel}.c")):
+                await connection.publish_async(event, where)
+            with pytest.raises(PublishError, match=r"too many channels \(and 1 more\)") as failed:
+                await connection.flush()
+            assert [failure.event for failure in failed.value.failures] == [events[0], events[2]]
+            await connection.flush()
+        await nc.close()
+
+
+async def test_failures_at_the_end_of_the_block(executable, client_id, channel, make_event):
+    with StreamingServer(executable, "-mc", "1") as server:
+        nc = await nats.connect(server.url)
+        connection = await stan.connect(nc, CLUSTER, client_id)
+        await connection.publish_async(make_event(1), channel)
+        await connection.publish_async(make_event(2), f"{channel}.other")
+        with pytest.raises(PublishError):
+            await connection.__aexit__(None, None, None)
+        await nc.close()
+
+
+async def test_no_acknowledgement(executable, client_id, channel, make_event):
+    """ST-PUB-05: a server that keeps silent, and one that is not there."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        nc = await nats.connect(around.url)
+        connection = await stan.connect(nc, CLUSTER, client_id, ack_timeout=0.5, window=1)
+        server.pause()
+        first = await connection.publish_async(make_event(1), channel)
+        second = await connection.publish_async(make_event(2), channel)  # the first one has given up its room
+        with pytest.raises(stan.StanError) as caught:
+            await first
+        assert (caught.value.code, caught.value.text) == ("timeout", "stan: publish ack timeout")
+        with pytest.raises(PublishError) as failed:
+            await connection.flush()
+        assert len(failed.value.failures) == 2
+        assert second.done()
+        server.kill()
+        with pytest.raises(stan.StanError) as caught:
+            await connection.publish(make_event(3), channel)
+        assert caught.value.code == "no-responders"
+        with pytest.raises(stan.StanError, match="close request timeout"):
+            await connection.close()
+        await connection.close()
+        await nc.close()
+
+
+async def test_closed(nc, client_id, channel, make_event):
+    connection = await stan.connect(nc, CLUSTER, client_id)
+    subscription = await connection.subscribe(channel)
+    await connection.close()
+    await connection.close()
+    with pytest.raises(stan.StanError, match="stan: connection closed"):
+        await connection.publish(make_event(1), channel)
+    with pytest.raises(stan.StanError, match="stan: connection closed"):
+        await connection.subscribe(channel)
+    assert [item async for item in subscription] == []
+    assert nc.is_connected
+
+
+async def test_closing_fails_what_is_under_way(nc, client_id, channel, make_event):
+    connection = await stan.connect(nc, CLUSTER, client_id)
+    future = await connection.publish_async(make_event(1), channel)
+    await connection.close()
+    with pytest.raises(stan.StanError, match="stan: connection closed"):
+        await future
+
+
+async def test_nats_connection_is_closed(streaming, client_id, channel, make_event):
+    """The loss is noticed, told once, and raised by everything."""
+    lost = []
+    nc = await nats.connect(streaming.url)
+    connection = await stan.connect(nc, CLUSTER, client_id, on_lost=lost.append, reconnect=True)
+    subscription = await connection.subscribe(channel)
+    await nc.close()
+    with pytest.raises(stan.StanError, match="stan: connection closed"):
+        await anext_of(subscription)
+    with pytest.raises(DeliveryError):
+        await connection.publish(make_event(1), channel)
+    assert [error.text for error in lost] == ["stan: connection closed"]
+    assert isinstance(connection.error, stan.StanError)
+    await connection.close()
+    with pytest.raises(DeliveryError):
+        await stan.connect(nc, CLUSTER, client_id)

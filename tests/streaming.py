@@ -1,0 +1,85 @@
+"""A real nats-streaming-server, for tests: its own NATS inside, or as a client of another nats-server."""
+
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+CLUSTER = "test-cluster"
+READY = "Streaming Server is ready"
+# A client that does not answer heartbeats is gone after some seconds.
+FAST = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "2")
+
+
+class StreamingServer:
+    """
+    A process, as a context manager. All methods block.
+
+    Args:
+        executable: From ``tests.interop.peers.streaming_server()``.
+        flags: Further ones.
+        over: URL of the nats-server to be a client of; without it there is one inside.
+        file_store: Keep everything over a restart.
+    """
+
+    def __init__(self, executable, *flags, over=None, file_store=False):
+        self.url = over
+        self._executable = executable
+        self._flags = flags
+        self._over = over
+        self._file_store = file_store
+        self._directory = None
+        self._process = None
+
+    def __enter__(self):
+        self._directory = tempfile.TemporaryDirectory(prefix="ce-nats-streaming-")
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error):
+        if self._process is not None:
+            self.kill()
+        self._directory.cleanup()
+
+    def start(self):
+        """Start, on the port it had before, and wait until clients can connect."""
+        home = Path(self._directory.name)
+        log = home / "server.log"
+        seen = log.read_text("utf-8").count(READY) if log.exists() else 0
+        port = self.url.rpartition(":")[2] if self.url else "-1"
+        command = [str(self._executable), "-cid", CLUSTER, *FAST, *self._flags]
+        command += ["-ns", self._over] if self._over else ["-a", "127.0.0.1", "-p", port]
+        command += ["-st", "file", "-dir", str(home / "store")] if self._file_store else []
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        deadline = time.monotonic() + 10
+        while log.read_text("utf-8").count(READY) == seen:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"nats-streaming-server did not start:\n{log.read_text('utf-8')}")
+            time.sleep(0.01)
+        if self.url is None:
+            [line] = [
+                line for line in log.read_text("utf-8").splitlines() if "Listening for client connections" in line
+            ]
+            self.url = f"nats://{line.rpartition(' ')[2]}"
+
+    def kill(self):
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self):
+        """It neither answers nor goes away."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self._process.send_signal(signal.SIGCONT)
+
+    def restart(self):
+        self.kill()
+        self.start()
