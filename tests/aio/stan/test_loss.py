@@ -47,7 +47,7 @@ async def test_a_restart_is_survived(executable, client_id, channel):
             await (await one(durable)).ack()
             await connection.publish_data(b"2", channel)
             server.restart()
-            await until(lambda: connection._nc.is_connected, 5)
+            await until(lambda: connection._nc.stats["reconnects"] == 1, 5)
             await connection.publish_data(b"3", channel)
             for subscription in (plain, durable):
                 seen = set()
@@ -146,7 +146,8 @@ async def test_connects_again(executable, client_id, channel):
             assert await numbers(durable, 3) == [2, 4, 5]
             # What was acknowledged behind the first message that was not comes again.
             assert await numbers(plain, 4) == [2, 3, 4, 5]
-            assert (await numbers(queue, 4))[-2:] == [4, 5]
+            # Message 2 was acknowledged as soon as that was possible, maybe before it was delivered again.
+            assert set(await numbers(queue, 3)) - {2} >= {3, 4}
     assert len(lost) == 1
 
 
