@@ -50,8 +50,9 @@ class ErrorCode(str, Enum):
     INVALID_PERCENT_ESCAPE = "invalid-percent-escape"
     INVALID_UTF8 = "invalid-utf8"
 
-    # JSON and data.
+    # JSON, protocol buffers and data.
     INVALID_JSON = "invalid-json"
+    INVALID_PROTOBUF = "invalid-protobuf"
     NOT_AN_OBJECT = "not-an-object"
     DATA_CONFLICT = "data-conflict"
     INVALID_DATA = "invalid-data"
@@ -68,9 +69,6 @@ class ErrorCode(str, Enum):
     TRUNCATED_FRAME = "truncated-frame"
     UNKNOWN_HEADER_KIND = "unknown-header-kind"
     UNEXPECTED_HEADER_LAYOUT = "unexpected-header-layout"
-
-    # NATS Streaming.
-    INVALID_PROTOBUF = "invalid-protobuf"
 
     # Delivery: what a server refuses, and that nobody answers.
     PAYLOAD_TOO_LARGE = "payload-too-large"
@@ -107,6 +105,7 @@ _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.INVALID_PERCENT_ESCAPE: "RF-3986-01",
     ErrorCode.INVALID_UTF8: "NB-3.1.3.2-22",
     ErrorCode.INVALID_JSON: "NB-3-05",
+    ErrorCode.INVALID_PROTOBUF: "ST-PB-01",
     ErrorCode.NOT_AN_OBJECT: "JF-3-01",
     ErrorCode.DATA_CONFLICT: "JF-3.1.1-13",
     ErrorCode.DUPLICATE_HEADER: "NB-3.1.2-01",
@@ -120,7 +119,6 @@ _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.TRUNCATED_FRAME: "NP-03",
     ErrorCode.UNKNOWN_HEADER_KIND: "IG-03",
     ErrorCode.UNEXPECTED_HEADER_LAYOUT: "IG-04",
-    ErrorCode.INVALID_PROTOBUF: "ST-PB-01",
 }
 
 _EMPTY_RULES: Final[dict[str, str]] = {

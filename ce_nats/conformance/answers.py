@@ -26,6 +26,7 @@ from ..wire import nats
 from .cases import Answer, octets, spell, text
 from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
 from .iggy import IGGY_OPERATIONS
+from .stan import STAN_OPERATIONS
 
 __all__ = ["answer", "answer_lines"]
 
@@ -39,7 +40,8 @@ def answer(op: str, given: Input) -> Answer:
         given: The case's input.
 
     Returns:
-        ``{"result": {...}}``, or ``{"error": code}`` where ce_nats refused. Whatever else ce_nats raises goes through.
+        ``{"result": {...}}``, ``{"error": code}`` where ce_nats refused, or ``{"skipped": reason}`` without the extra
+        that the operation needs. Whatever else ce_nats raises goes through.
 
     Raises:
         KeyError: ce_nats has no such operation, or the input lacks a field.
@@ -49,6 +51,8 @@ def answer(op: str, given: Input) -> Answer:
         return {"result": operation(given)}
     except CeNatsError as error:
         return {"error": str(error.code)}
+    except ModuleNotFoundError as missing:
+        return {"skipped": f"there is no {missing.name} installed"}
 
 
 def answer_lines(lines: Iterable[str | bytes]) -> Iterator[str]:
@@ -256,6 +260,7 @@ def _backoff(given: Any) -> Backoff | list[float]:
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
+    **STAN_OPERATIONS,
     "percent.encode": _percent_encode,
     "percent.decode": _percent_decode,
     "attributes.canonical": _canonical,

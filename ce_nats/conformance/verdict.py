@@ -171,12 +171,18 @@ def _normal_message(message: Any) -> dict[str, Any]:
     return _normal("", {key: value for key, value in message.items() if value is not None})
 
 
+def _normal_fields(fields: Any) -> dict[str, Any]:
+    """Fields of a message of NATS Streaming: text and numbers are strings, bytes are spelled."""
+    return {name: _normal_bytes(value) if isinstance(value, dict) else value for name, value in fields.items()}
+
+
 _NORMALISERS: Final[dict[str, Callable[[Any], Any]]] = {
     "attributes": _normal_attributes,
     "block": _normal_bytes,
     "bytes": _normal_bytes,
     "data": _normal_bytes,
     "entries": _normal_entries,
+    "fields": _normal_fields,
     "frame": _normal_bytes,
     "frames": _normal_frames,
     "headers": _normal_headers,

@@ -31,6 +31,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from .octets import as_octets
 
 __all__ = [
     "MESSAGES",
@@ -107,9 +108,7 @@ class Message:
                 malformed, a known field of another wire type, a group; ``invalid-utf8`` for a string that is none.
         """
         codec = _CODECS[cls.__name__]
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a {cls.__name__} is bytes, not {preview(data)}")
-        octets = bytes(data)
+        octets = as_octets(data, f"a {cls.__name__}", DecodeError)
         message = codec.factory()
         try:
             message.ParseFromString(octets)

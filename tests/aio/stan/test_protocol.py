@@ -166,7 +166,7 @@ async def test_heartbeats(nc, client_id):
 
 
 async def test_headers_are_lost(nc, subjects, client_id, channel):
-    """ST-PUB-03: why events travel in structured mode."""
+    """ST-01: why events travel in structured mode."""
     inbox = nc.new_inbox()
     deliveries = await nc.subscribe(inbox)
     request = SubscriptionRequest(client_id, channel, "", inbox, 10, 30)

@@ -45,7 +45,7 @@ async def nothing_comes(subscription, seconds=0.2):
     ids=str,
 )
 async def test_start(connection, channel, take, start, wanted):
-    """ST-SUB-02 to ST-SUB-06"""
+    """ST-SUB-02, ST-SUB-03, ST-SUB-04, ST-SUB-05, ST-SUB-06"""
     await fill(connection, channel, 3)
     async with await connection.subscribe(channel, start=start) as subscription:
         await fill(connection, channel, 1, first=4)

@@ -1,0 +1,55 @@
+"""
+ce_nats's answers to the cases about NATS Streaming, as in ``answers``.
+
+Needs the extra ``stan``; without it these cases are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from typing import Any, Final
+
+from .cases import octets, spell, text
+
+__all__ = ["STAN_OPERATIONS"]
+
+
+def _encode(given: Mapping[str, Any]) -> dict[str, Any]:
+    kind = _message(given["message"])
+    known = {one.metadata["label"]: one for one in fields(kind)}
+    values = {known[label].name: _value(known[label], value) for label, value in given["fields"].items()}
+    return {"data": spell(kind(**values).encode())}
+
+
+def _decode(given: Mapping[str, Any]) -> dict[str, Any]:
+    kind = _message(given["message"])
+    message = kind.decode(octets(given["data"]))
+    values = {one.metadata["label"]: getattr(message, one.name) for one in fields(kind)}
+    return {"fields": {label: _spelled(value) for label, value in values.items() if value}}
+
+
+def _message(name: str) -> Any:
+    from ..wire import stan
+
+    return stan.MESSAGES[name]
+
+
+def _value(one: Field[Any], spelling: Any) -> Any:
+    if isinstance(one.default, str):
+        return text(spelling)
+    if isinstance(one.default, bytes):
+        return octets(spelling)
+    return spelling if isinstance(spelling, bool) else int(spelling)
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return spell(value)
+    return str(value) if type(value) is int else value
+
+
+STAN_OPERATIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "wire.stan.encode": _encode,
+    "wire.stan.decode": _decode,
+}
