@@ -4,14 +4,26 @@ from functools import lru_cache
 import pytest
 
 from ce_nats.testing import NatsServer
+from tests.streaming import StreamingServer
 
-from .peers import PROGRAMS, Missing
+from .peers import PROGRAMS, Missing, streaming_server
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[NatsServer]:
     with NatsServer(jetstream=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def streaming(server: NatsServer) -> Iterator[StreamingServer]:
+    """A streaming server on the same NATS; skips the test where it cannot be had."""
+    try:
+        executable = streaming_server()
+    except Missing as missing:
+        pytest.skip(f"no nats-streaming-server: {missing}")
+    with StreamingServer(executable, over=server.url) as streaming:
+        yield streaming
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ import nats
 from nats.aio.client import Client
 
 from ce_nats import aio
+from ce_nats.aio import stan as aio_stan
+from tests.streaming import CLUSTER
 
 from .routes import Route
 from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
@@ -27,11 +29,11 @@ async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, 
     Args:
         route: Who sends what to whom.
         command: The peer's program.
-        url: Of a server with JetStream.
+        url: Of a server with JetStream, and for ``stan`` with a streaming server.
     """
     connection = await nats.connect(url)
     subject = f"interop.{uuid4().hex}"
-    stream = subject.replace(".", "_")
+    stream = CLUSTER if route.protocol == "stan" else subject.replace(".", "_")
     if route.protocol == "jetstream":
         await connection.jetstream().add_stream(name=stream, subjects=[subject], storage="memory")
     try:
@@ -49,6 +51,9 @@ async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, 
 async def _receive(
     route: Route, command: Sequence[str], connection: Client, url: str, stream: str, subject: str
 ) -> list[Differences]:
+    if route.protocol == "stan":
+        await _run_sender(route, command, url, stream, subject)
+        return await _read_channel(connection, subject)
     if route.protocol == "jetstream":
         await _run_sender(route, command, url, stream, subject)
         subscription = await connection.jetstream().subscribe(subject, ordered_consumer=True)
@@ -58,6 +63,20 @@ async def _receive(
         await _run_sender(route, command, url, stream, subject)
     async with aio.events(subscription, dialect=route.dialect, parse_data=False) as messages:
         received = [await messages.__anext__() for _ in SAMPLES]
+    return [
+        own_differences(sample, None if one.error else one.event, one.error)
+        for sample, one in zip(SAMPLES.values(), received)
+    ]
+
+
+async def _read_channel(connection: Client, channel: str) -> list[Differences]:
+    async with (
+        await aio_stan.connect(connection, CLUSTER, "ce_nats") as streaming,
+        await streaming.subscribe(channel, start=aio_stan.Start.first(), parse_data=False) as subscription,
+    ):
+        received = [await subscription.__anext__() for _ in SAMPLES]
+        for one in received:
+            await one.ack()
     return [
         own_differences(sample, None if one.error else one.event, one.error)
         for sample, one in zip(SAMPLES.values(), received)
@@ -75,8 +94,13 @@ async def _send(
     route: Route, command: Sequence[str], connection: Client, url: str, stream: str, subject: str
 ) -> list[Differences]:
     arguments = ("receive", route.protocol, str(len(SAMPLES)), url, stream, subject)
-    if route.protocol == "jetstream":
-        # The peer subscribes to what is there.
+    # With streams and channels the peer subscribes to what is there.
+    if route.protocol == "stan":
+        async with await aio_stan.connect(connection, CLUSTER, "ce_nats") as streaming:
+            for sample in SAMPLES.values():
+                await streaming.publish_async(sample, subject)
+        lines = await run_receiver([*command, *arguments])
+    elif route.protocol == "jetstream":
         js = connection.jetstream()
         for number, sample in enumerate(SAMPLES.values()):
             await aio.jetstream.publish(js, sample, subject, mode=route.mode, headers={"Nats-Msg-Id": str(number)})

@@ -36,7 +36,7 @@ class Route:
     Attributes:
         peer: Name and version, as the README has it.
         program: Which program of ``peers.py`` plays it: ``go``, ``rust`` or ``js``.
-        protocol: ``nats`` or ``jetstream``.
+        protocol: ``nats``, ``jetstream`` or ``stan``.
         sends: Whether the peer sends and ce_nats receives, or the other way round.
         mode: The content mode that the sender writes.
         dialect: What ce_nats reads with.
@@ -66,6 +66,7 @@ class Route:
 
 GO_CORE = "sdk-go 2.16.2, `nats/v2`"
 GO_STREAM = "sdk-go 2.16.2, `nats_jetstream/v2`"
+GO_STREAMING = "sdk-go 2.16.2, `stan/v2`"
 RUST = "sdk-rust 0.9.0"
 JS = "nats.js 3.4.0 and cloudevents 10.0.0"
 
@@ -140,6 +141,8 @@ ROUTES = (
             "quotes": Fault(NOT_DECODED, {"note": "%22quoted%22%20text"}),
         },
     ),
+    Route(GO_STREAMING, "go", "stan", True, STRUCTURED),
+    Route(GO_STREAMING, "go", "stan", False, STRUCTURED),
     Route(RUST, "rust", "nats", True, STRUCTURED),
     Route(RUST, "rust", "nats", False, STRUCTURED),
     Route(

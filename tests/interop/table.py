@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ce_nats.testing import NatsServer
+from tests.streaming import StreamingServer
 
 from .exchange import exchange
-from .peers import PROGRAMS
+from .peers import PROGRAMS, streaming_server
 from .routes import ROUTES, Route
 from .samples import SAMPLES
 
@@ -66,7 +67,7 @@ def write(rows: Iterable[str]) -> None:
 
 def _run() -> list[str]:
     commands = {name: make() for name, make in PROGRAMS.items()}
-    with NatsServer(jetstream=True) as server:
+    with NatsServer(jetstream=True) as server, StreamingServer(streaming_server(), over=server.url):
         return [row(route, asyncio.run(exchange(route, commands[route.program], server.url))) for route in ROUTES]
 
 

@@ -3,7 +3,8 @@
 //	peer send    PROTOCOL MODE URL STREAM SUBJECT        events from standard input
 //	peer receive PROTOCOL COUNT URL STREAM SUBJECT       events to standard output, and {"ready":true} before them
 //
-// Events are JSON lines. PROTOCOL is nats or jetstream, MODE binary or structured; STREAM is not looked at with nats.
+// Events are JSON lines. PROTOCOL is nats, jetstream or stan, MODE binary or structured. STREAM is not looked at with
+// nats, and the cluster id with stan.
 package main
 
 import (
@@ -17,11 +18,13 @@ import (
 
 	corenats "github.com/cloudevents/sdk-go/protocol/nats/v2"
 	jetstream "github.com/cloudevents/sdk-go/protocol/nats_jetstream/v2"
+	cestan "github.com/cloudevents/sdk-go/protocol/stan/v2"
 	"github.com/cloudevents/sdk-go/v2/binding"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/protocol"
 	"github.com/cloudevents/sdk-go/v2/types"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/stan.go"
 )
 
 // How long the receiver waits for all its events before it gives up.
@@ -66,7 +69,7 @@ func main() {
 }
 
 func send(conn *nats.Conn, protocolName, mode, stream, subject string) error {
-	sender, err := newSender(conn, protocolName, stream, subject)
+	sender, closeSender, err := newSender(conn, protocolName, stream, subject)
 	if err != nil {
 		return err
 	}
@@ -90,14 +93,28 @@ func send(conn *nats.Conn, protocolName, mode, stream, subject string) error {
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	return conn.Flush()
+	return closeSender()
 }
 
-func newSender(conn *nats.Conn, protocolName, stream, subject string) (protocol.Sender, error) {
-	if protocolName == "jetstream" {
-		return jetstream.NewSenderFromConn(conn, stream, subject, nil)
+func newSender(conn *nats.Conn, protocolName, stream, subject string) (protocol.Sender, func() error, error) {
+	switch protocolName {
+	case "jetstream":
+		sender, err := jetstream.NewSenderFromConn(conn, stream, subject, nil)
+		return sender, conn.Flush, err
+	case "stan":
+		streaming, err := connectStreaming(conn, stream)
+		if err != nil {
+			return nil, nil, err
+		}
+		sender, err := cestan.NewSenderFromConn(streaming, subject)
+		return sender, streaming.Close, err
 	}
-	return corenats.NewSenderFromConn(conn, subject)
+	sender, err := corenats.NewSenderFromConn(conn, subject)
+	return sender, conn.Flush, err
+}
+
+func connectStreaming(conn *nats.Conn, cluster string) (stan.Conn, error) {
+	return stan.Connect(cluster, fmt.Sprintf("peer-%d", os.Getpid()), stan.NatsConn(conn))
 }
 
 func setTypes(line *outgoing) error {
@@ -128,7 +145,7 @@ func receive(conn *nats.Conn, protocolName string, count int, stream, subject st
 		}
 		return print(map[string]bool{"ready": true})
 	}
-	consumer, err := newReceiver(conn, protocolName, stream, subject, ready)
+	consumer, closeReceiver, err := newReceiver(conn, protocolName, stream, subject, ready)
 	if err != nil {
 		return err
 	}
@@ -151,22 +168,44 @@ func receive(conn *nats.Conn, protocolName string, count int, stream, subject st
 		}
 	}
 	cancel()
-	return <-opened
+	if err := <-opened; err != nil {
+		return err
+	}
+	return closeReceiver()
 }
 
-func newReceiver(conn *nats.Conn, protocolName, stream, subject string, ready func() error) (receiver, error) {
-	if protocolName == "jetstream" {
+func newReceiver(
+	conn *nats.Conn, protocolName, stream, subject string, ready func() error,
+) (receiver, func() error, error) {
+	switch protocolName {
+	case "jetstream":
 		announced := func(consumer *jetstream.Consumer) error {
 			consumer.Subscriber = streamSubscriber{ready}
 			return nil
 		}
-		return jetstream.NewConsumerFromConn(conn, stream, subject, nil, nil, announced)
+		consumer, err := jetstream.NewConsumerFromConn(conn, stream, subject, nil, nil, announced)
+		return consumer, conn.Flush, err
+	case "stan":
+		streaming, err := connectStreaming(conn, stream)
+		if err != nil {
+			return nil, nil, err
+		}
+		all := cestan.WithSubscriptionOptions(
+			stan.DeliverAllAvailable(), stan.SetManualAckMode(), stan.DurableName("peer"),
+		)
+		announced := func(consumer *cestan.Consumer) error {
+			consumer.Subscriber = streamingSubscriber{ready}
+			return nil
+		}
+		consumer, err := cestan.NewConsumerFromConn(streaming, subject, all, announced)
+		return consumer, streaming.Close, err
 	}
 	announced := func(consumer *corenats.Consumer) error {
 		consumer.Subscriber = subscriber{ready}
 		return nil
 	}
-	return corenats.NewConsumerFromConn(conn, subject, announced)
+	consumer, err := corenats.NewConsumerFromConn(conn, subject, announced)
+	return consumer, conn.Flush, err
 }
 
 // subscriber subscribes as sdk-go does, and says when it has.
@@ -186,6 +225,18 @@ func (s streamSubscriber) Subscribe(
 	js nats.JetStreamContext, subject string, handler nats.MsgHandler, options ...nats.SubOpt,
 ) (*nats.Subscription, error) {
 	subscription, err := (&jetstream.RegularSubscriber{}).Subscribe(js, subject, handler, options...)
+	if err != nil {
+		return nil, err
+	}
+	return subscription, s.ready()
+}
+
+type streamingSubscriber struct{ ready func() error }
+
+func (s streamingSubscriber) Subscribe(
+	conn stan.Conn, subject string, handler stan.MsgHandler, options ...stan.SubscriptionOption,
+) (stan.Subscription, error) {
+	subscription, err := (&cestan.RegularSubscriber{}).Subscribe(conn, subject, handler, options...)
 	if err != nil {
 		return nil, err
 	}
