@@ -30,6 +30,9 @@ __all__ = ["Connection", "connect"]
 _log: Final = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.5
+_TICK_SECONDS: Final = 0.1
+# An earlier attempt that came late is refused within half a second: only then is a refusal meant for this one.
+_REFUSALS: Final = 3
 _NEW: Final = Start.new()
 
 
@@ -104,6 +107,9 @@ class Connection:
     - members of a queue group without a durable join it where others are left, else they do the same.
 
     A server that lost its store numbers from 1 again: what is published before the client is back may then be missed.
+
+    Attributes:
+        failures: Events of :meth:`publish_async` without an acknowledgement that no exception has told of.
     """
 
     def __init__(
@@ -121,7 +127,7 @@ class Connection:
         self._may_reconnect = reconnect
         self._on_lost = on_lost
         self._window = Window(nc, size=window, ack_timeout=ack_timeout)
-        self._failures: list[Failure] = []
+        self.failures: list[Failure] = []
         self._subscriptions: list[Subscription] = []
         self._session: Session | None = None
         self._settled = asyncio.Event()  # there is a session, or there will never be one again
@@ -165,7 +171,7 @@ class Connection:
                 if error is None:
                     raise
         if error is None:
-            raise_failures(self._failures)
+            raise_failures(self.failures)
 
     async def close(self) -> None:
         """
@@ -184,7 +190,7 @@ class Connection:
             await asyncio.gather(self._keeper, return_exceptions=True)
         session, self._session = self._session, None
         self._settled.set()
-        for subscription in self._subscriptions:
+        for subscription in list(self._subscriptions):
             await subscription._finish()
         self._window.fail_all(CONNECTION_CLOSED)
         await self._window.close()
@@ -250,7 +256,7 @@ class Connection:
             PublishError: Some are not. Each failure of :meth:`publish_async` is raised once.
         """
         await self._window.drain()
-        raise_failures(self._failures)
+        raise_failures(self.failures)
 
     async def _send(
         self, data: bytes, channel: str, on_failure: Callable[[StanError], object] = lambda error: None
@@ -269,7 +275,7 @@ class Connection:
                 return await self._window.send(guid, subject, message, on_failure)
 
     def _note(self, event: Any, channel: str, error: StanError) -> None:
-        self._failures.append(Failure(event, channel, error))
+        self.failures.append(Failure(event, channel, error))
 
     # --- Subscribe ----------------------------------------------------------------------------------------------------
 
@@ -334,6 +340,7 @@ class Connection:
             if session.error is None:
                 self._subscriptions.append(subscription)
                 return subscription
+            await subscription._unbind()
 
     # --- Connect again ------------------------------------------------------------------------------------------------
 
@@ -372,37 +379,42 @@ class Connection:
     async def _connect_again(self, error: StanError) -> Session | None:
         """Another session, with all subscriptions; None where that is not to be, and everything has failed."""
         fault: CeNatsError = error
-        while self._may_reconnect and not self._nc.is_closed:
+        refusals = 0
+        while self._may_reconnect and not self._nc.is_closed and refusals < _REFUSALS:
+            if not self._nc.is_connected:
+                # nats-py would keep requests, and send them all at once.
+                await asyncio.sleep(_TICK_SECONDS)
+                continue
             try:
                 session = await Session.open(self._nc, self._identity)
-            except CeNatsError as refusal:
-                fault = refusal
-                if _is_final(refusal):
-                    break
+            except CeNatsError as failure:
+                fault = failure
+                refusals = refusals + 1 if _is_final(failure) else 0
                 await asyncio.sleep(_PAUSE_SECONDS)
-            else:
-                self._session = session
-                self._settled.set()
-                for subscription in list(self._subscriptions):
-                    await self._subscribe_again(subscription, session)
-                return session
+                continue
+            self._session = session
+            self._settled.set()
+            for subscription in list(self._subscriptions):
+                await self._subscribe_again(subscription, session)
+            return session
         self._error = fault
         self._settled.set()
-        for subscription in self._subscriptions:
+        for subscription in list(self._subscriptions):
             await subscription._finish(fault)
         return None
 
     async def _subscribe_again(self, subscription: Subscription, session: Session) -> None:
-        while session.error is None and not subscription.is_over:
-            try:
-                await subscription._bind(session)
-                return
-            except CeNatsError as refusal:
-                if _is_final(refusal):
-                    await subscription._finish(refusal)
-                    self._subscriptions.remove(subscription)
-                    return
-                await asyncio.sleep(_PAUSE_SECONDS)
+        if session.error is not None or subscription.is_over:
+            return
+        try:
+            await subscription._bind(session)
+        except CeNatsError as failure:
+            if _is_final(failure):
+                await subscription._finish(failure)
+                self._subscriptions.remove(subscription)
+            else:
+                # A subscription that nobody knows of may be there now. It goes with the session.
+                session.lose(failure.code, failure.message)
 
     def _report(self, error: StanError) -> None:
         if self._on_lost is not None:
@@ -414,6 +426,4 @@ class Connection:
 
 def _is_final(fault: CeNatsError) -> bool:
     """Whether asking again would only get the same answer."""
-    if isinstance(fault, StanError):
-        return fault.code is ErrorCode.DELIVERY_FAILED
-    return isinstance(fault, DecodeError)
+    return isinstance(fault, DecodeError) or (isinstance(fault, StanError) and fault.is_refusal)

@@ -65,6 +65,11 @@ class StanError(DeliveryError):
     def text(self) -> str:
         return self.message
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server refused, so that asking again would only get the same answer."""
+        return self.code is ErrorCode.DELIVERY_FAILED
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -232,11 +237,12 @@ class Session:
 
     async def _stop_watching(self) -> None:
         watcher, self._watcher = self._watcher, None
-        if watcher is not None and watcher is not asyncio.current_task():
+        if watcher is not None:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
 
-    def _lose(self, code: ErrorCode, text: str) -> None:
+    def lose(self, code: ErrorCode, text: str) -> None:
+        """It is over, and not by anybody's will."""
         if self.error is None and self._watcher is not None:
             self.error = StanError(code, text)
             self.lost.set()
@@ -258,7 +264,7 @@ class Session:
         except DecodeError:
             return  # not from a streaming server, so no sign of life
         if text:
-            self._lose(ErrorCode.DELIVERY_FAILED, text)
+            self.lose(ErrorCode.DELIVERY_FAILED, text)
         else:
             self._pings_out = 0
 
@@ -270,12 +276,12 @@ class Session:
         while self.error is None:
             await asyncio.sleep(_TICK_SECONDS)
             if self.nc.is_closed:
-                self._lose(ErrorCode.DELIVERY_FAILED, CONNECTION_CLOSED)
+                self.lose(ErrorCode.DELIVERY_FAILED, CONNECTION_CLOSED)
             elif has_pings and time.monotonic() >= due:
                 due = time.monotonic() + interval
                 self._pings_out += 1
                 if self._pings_out > most:
-                    self._lose(ErrorCode.TIMEOUT, PING_FAILURE)
+                    self.lose(ErrorCode.TIMEOUT, PING_FAILURE)
                 else:
                     with suppress(nats.errors.Error):
                         ping = Ping(conn_id=self.conn_id).encode()

@@ -102,11 +102,12 @@ class Delivery:
     refuse a message.
     """
 
-    __slots__ = ("_decoded", "_message", "_subscription", "is_acknowledged")
+    __slots__ = ("_binding", "_decoded", "_message", "_subscription", "is_acknowledged")
 
-    def __init__(self, subscription: Subscription, message: MsgProto) -> None:
+    def __init__(self, subscription: Subscription, message: MsgProto, binding: int) -> None:
         self._subscription = subscription
         self._message = message
+        self._binding = binding
         self._decoded: DecodedEvent | DecodeError | None = None
         self.is_acknowledged = False
 
@@ -140,14 +141,15 @@ class Delivery:
 
     async def ack(self) -> None:
         """
-        Acknowledge. The server does not say that it has heard; a message whose acknowledgement is lost comes again.
+        Acknowledge. The server does not say that it has heard. A message whose acknowledgement is lost comes again, and
+        so does one that was delivered before a reconnect and is acknowledged after it.
 
         Raises:
             StanError: The subscription, or the connection, is over.
             DeliveryError: ``delivery-failed``: the NATS connection is closed.
         """
         if not self.is_acknowledged:
-            await self._subscription._acknowledge(self._message)
+            await self._subscription._acknowledge(self._message, self._binding)
             self.is_acknowledged = True
 
     async def __aenter__(self) -> DecodedEvent:
@@ -223,14 +225,15 @@ class Subscription:
         self._session: Session | None = None
         self._listener: NatsSubscription | None = None
         self._ack_inbox = ""
-        self._bound = asyncio.Event()
+        self._binding = 0  # how often it was bound to a session
         self.is_over = False
         self._error: CeNatsError | None = None
 
         self._ready: OrderedDict[int, MsgProto] = OrderedDict()  # by sequence
         self._entered: dict[int, Delivery] = {}  # likewise
         self._open: set[int] = set()  # sequences that were delivered and not acknowledged
-        self._last = 0
+        self._last = 0  # the highest sequence, and the latest timestamp
+        self._latest = 0
         self._arrived = asyncio.Event()
 
     def __aiter__(self) -> Subscription:
@@ -245,11 +248,11 @@ class Subscription:
         """
         while True:
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)
             if self.is_over:
                 raise StopAsyncIteration
             if self._ready:
-                return Delivery(self, self._ready.popitem(last=False)[1])
+                return Delivery(self, self._ready.popitem(last=False)[1], self._binding)
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -299,10 +302,7 @@ class Subscription:
             if remove:
                 raise StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
             return
-        request = UnsubscribeRequest(
-            client_id=session.client_id, subject=self.channel, inbox=inbox, durable_name=self.durable
-        )
-        await session.end_subscription(request, remove=remove)
+        await session.end_subscription(self._ending(session, inbox), remove=remove)
 
     # --- For the connection -------------------------------------------------------------------------------------------
 
@@ -313,6 +313,7 @@ class Subscription:
         Raises:
             StanError, DeliveryError, DecodeError: As :meth:`Session.ask`.
         """
+        self._binding += 1
         inbox = session.nc.new_inbox()
         asked = time.time_ns()
         request = self._request(session, inbox, asked)
@@ -320,9 +321,11 @@ class Subscription:
         try:
             late = "stan: subscribe request timeout"
             response = await session.ask(session.subjects.sub_requests, request, SubscriptionResponse, late)
-        except BaseException:
+        except BaseException as error:
             await silence(listener)
-            await self._withdraw(session, inbox)
+            self._ready.clear()
+            if not (isinstance(error, StanError) and error.is_refusal):
+                await self._withdraw(session, inbox)
             raise
         if self.is_over:  # ended meanwhile
             await silence(listener)
@@ -331,11 +334,9 @@ class Subscription:
         if self._start.position is StartPosition.NEW_ONLY and not self._since:
             self._since = asked
         self._session, self._listener, self._ack_inbox = session, listener, response.ack_inbox
-        self._bound.set()
 
     async def _unbind(self) -> None:
         """The session is lost. What it delivered will be delivered again."""
-        self._bound.clear()
         self._session = None
         self._ready.clear()
         listener, self._listener = self._listener, None
@@ -347,14 +348,15 @@ class Subscription:
         self.is_over = True
         self._error = error
         await self._unbind()
-        self._bound.set()
         self._arrived.set()
 
-    async def _acknowledge(self, message: MsgProto) -> None:
-        await self._bound.wait()
-        session = self._session
-        if session is None:
+    async def _acknowledge(self, message: MsgProto, binding: int) -> None:
+        if self.is_over:
             raise self._error or StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+        session = self._session
+        if session is None or binding != self._binding:
+            # Its session is lost. In the next one the number may be that of another message, in a store that is new.
+            return
         ack = Ack(subject=message.subject, sequence=message.sequence)
         with delivery(self.channel):
             await session.nc.publish(self._ack_inbox, ack.encode())
@@ -370,6 +372,8 @@ class Subscription:
             position = StartPosition.TIME_DELTA_START
         elif isinstance(self._start.time, timedelta):
             self._since = since = now - self._start.time // _MICROSECOND * 1000
+        # A moment that is yet to come, by this clock, is now; the largest age is some 292 years.
+        delta = min(max(0, now - since), 2**63 - 1)
         return SubscriptionRequest(
             client_id=session.client_id,
             subject=self.channel,
@@ -380,19 +384,19 @@ class Subscription:
             durable_name=self.durable,
             start_position=position,
             start_sequence=sequence if position is StartPosition.SEQUENCE_START else 0,
-            # A moment that is yet to come, by this clock, is now.
-            start_time_delta=max(0, now - since) if position is StartPosition.TIME_DELTA_START else 0,
+            start_time_delta=delta if position is StartPosition.TIME_DELTA_START else 0,
+        )
+
+    def _ending(self, session: Session, inbox: str) -> UnsubscribeRequest:
+        return UnsubscribeRequest(
+            client_id=session.client_id, subject=self.channel, inbox=inbox, durable_name=self.durable
         )
 
     async def _withdraw(self, session: Session, inbox: str) -> None:
         """The server may have heard of a subscription that nobody listens to. It knows it by its inbox, too."""
-        self._ready.clear()
-        request = UnsubscribeRequest(
-            client_id=session.client_id, subject=self.channel, inbox=inbox, durable_name=self.durable
-        )
         if session.subjects.sub_close_requests:
             with suppress(nats.errors.Error):
-                await session.nc.publish(session.subjects.sub_close_requests, request.encode())
+                await session.nc.publish(session.subjects.sub_close_requests, self._ending(session, inbox).encode())
 
     async def _receive(self, message: Msg) -> None:
         try:
@@ -402,11 +406,16 @@ class Subscription:
             _log.warning("A malformed message for channel %s was dropped: %s", self.channel, fault)
             return
         sequence = received.sequence
+        if sequence <= self._last and received.timestamp > self._latest:
+            # A later message with a lower number: the server has lost its store, and numbers from 1 again.
+            self._open.clear()
+            self._last = 0
         self._last = max(self._last, sequence)
+        self._latest = max(self._latest, received.timestamp)
         self._open.add(sequence)
         held = self._entered.get(sequence)
-        if held is not None:
-            held._message = received
+        if held is not None and held._message.timestamp == received.timestamp:
+            held._message, held._binding = received, self._binding
         else:
             self._ready[sequence] = received  # in the place of an earlier one, if there is one
             self._arrived.set()

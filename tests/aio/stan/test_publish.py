@@ -83,7 +83,6 @@ BAD_CHANNELS = [
     "a.>",
     "a*b",
     "a/b",
-    "a\\b",
     "\ud800",
     None,
     5,
