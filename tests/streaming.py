@@ -1,5 +1,6 @@
 """A real nats-streaming-server, for tests: its own NATS inside, or as a client of another nats-server."""
 
+import os
 import signal
 import subprocess
 import tempfile
@@ -76,6 +77,7 @@ class StreamingServer:
     def pause(self):
         """It neither answers nor goes away."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self):
         self._process.send_signal(signal.SIGCONT)

@@ -409,6 +409,8 @@ class Connection:
         try:
             await subscription._bind(session)
         except CeNatsError as failure:
+            if subscription.is_over:  # ended meanwhile
+                return
             if _is_final(failure):
                 await subscription._finish(failure)
                 self._subscriptions.remove(subscription)

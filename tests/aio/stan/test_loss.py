@@ -271,26 +271,19 @@ async def test_a_subscription_that_is_refused(executable, client_id, channel):
             await second.close()
 
 
-async def test_closing_while_the_server_is_away(executable, client_id, channel):
-    """Nothing is waited for, and nothing is left running."""
+async def test_while_the_server_is_away(executable, client_id, channel):
+    """Publishing waits no longer than it may; closing waits for nothing, and leaves nothing running."""
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True) as connection:
+        async with client(around.url, client_id, reconnect=True, ack_timeout=0.3) as connection:
             subscription = await connection.subscribe(channel)
             server.kill()
             await until(lambda: connection._session is None, 10)
+            with pytest.raises(stan.StanError, match="not connected again in time") as caught:
+                await connection.publish_data(b"", channel)
+            assert caught.value.code == "timeout"
             waiting = asyncio.ensure_future(connection.publish_data(b"", channel))
             await asyncio.sleep(0)
             await asyncio.wait_for(connection.close(), 2)
             with pytest.raises(stan.StanError, match="stan: connection closed"):
                 await waiting
             assert [item async for item in subscription] == []
-
-
-async def test_publishing_waits_no_longer_than_it_may(executable, client_id, channel):
-    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
-        async with client(around.url, client_id, reconnect=True, ack_timeout=0.3) as connection:
-            server.kill()
-            await until(lambda: connection._session is None, 10)
-            with pytest.raises(stan.StanError, match="not connected again in time") as caught:
-                await connection.publish_data(b"", channel)
-            assert caught.value.code == "timeout"

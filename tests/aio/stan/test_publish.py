@@ -193,6 +193,7 @@ async def test_no_acknowledgement(executable, client_id, channel, make_event):
         assert len(failed.value.failures) == 2
         assert second.done()
         server.kill()
+        await until_nobody_listens(nc)
         with pytest.raises(stan.StanError) as caught:
             await connection.publish(make_event(3), channel)
         assert caught.value.code == "no-responders"
@@ -200,6 +201,18 @@ async def test_no_acknowledgement(executable, client_id, channel, make_event):
             await connection.close()
         await connection.close()
         await nc.close()
+
+
+async def until_nobody_listens(nc):
+    """The nats-server takes a moment to notice."""
+    for _ in range(50):
+        try:
+            await nc.request(f"_STAN.discover.{CLUSTER}", timeout=0.1)
+        except nats.errors.NoRespondersError:
+            return
+        except nats.errors.TimeoutError:
+            continue
+    pytest.fail("the server is still there")
 
 
 async def test_closed(nc, client_id, channel, make_event):

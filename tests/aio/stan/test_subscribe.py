@@ -98,11 +98,9 @@ async def test_redelivery(connection, channel, make_event, take):
         again = await items()
         assert (again.message.sequence, again.message.redelivered, again.message.redelivery_count) == (1, True, 1)
         assert not again.is_acknowledged
-        third = await items()
-        assert (third.message.sequence, third.message.redelivery_count) == (1, 2)
-        await third.ack()
-        await third.ack()
-        await nothing_comes(subscription, 1.3)
+        await again.ack()
+        await again.ack()
+        await nothing_comes(subscription, 1.2)
 
 
 def aiter_of(subscription):
@@ -174,7 +172,7 @@ async def test_options_of_the_decoder(connection, channel, make_event):
 async def test_deliveries_wait_for_the_response(connection, channel, take):
     """However many messages overtake it, each can be acknowledged: none comes again."""
     await asyncio.gather(*(connection.publish_data(b"", channel) for _ in range(2000)))
-    for number in range(10):
+    for number in range(4):
         async with await connection.subscribe(
             channel, start=Start.first(), durable=f"d{number}", max_in_flight=2000, ack_wait=1
         ) as subscription:
