@@ -3,7 +3,7 @@ CloudEvents over a NATS connection, with asyncio and nats-py.
 
 ``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
 publishes to streams one by one and reads them, a ``Publisher`` publishes many, and a ``PullConsumer`` consumes them.
-Connections are nats-py's own: what ``await nats.connect()`` gives.
+``ce_nats.aio.stan`` is a client for NATS Streaming. Connections are nats-py's own: what ``await nats.connect()`` gives.
 """
 
 from ..errors import DeliveryError

@@ -51,8 +51,8 @@ def answer(op: str, given: Input) -> Answer:
         return {"result": operation(given)}
     except CeNatsError as error:
         return {"error": str(error.code)}
-    except ModuleNotFoundError as missing:
-        return {"skipped": f"there is no {missing.name} installed"}
+    except ImportError as missing:
+        return {"skipped": str(missing)}
 
 
 def answer_lines(lines: Iterable[str | bytes]) -> Iterator[str]:

@@ -169,6 +169,28 @@ def test_the_name_space_is_its_own():
     assert PubMsg.decode(PubMsg("a").encode()) == PubMsg("a")
 
 
+WITHOUT = """
+import json, sys
+sys.modules["google.protobuf"] = None
+from ce_nats.conformance import in_process, load_cases
+print(json.dumps(sorted({(str(one.result), one.problem) for one in map(in_process, load_cases(["stan-messages"]))})))
+try:
+    import ce_nats.aio.stan
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_without_protobuf():
+    """The conformance cases are skipped with the reason, and so is whoever wants the client."""
+    run = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    reason = "ce_nats.wire.stan needs protobuf: pip install 'ce-nats[stan]'"
+    verdicts, error = run.stdout.splitlines()
+    assert json.loads(verdicts) == [["skipped", reason]]
+    assert error == reason
+
+
 PROGRAM = """
 import json, sys
 from google.protobuf.internal import api_implementation

@@ -11,7 +11,7 @@ CloudEvents over NATS Streaming (STAN), for those who still have it.
 NATS Streaming drops headers, so events travel in structured mode, as JSON without a content type. The server is a
 client of NATS too: connections are nats-py's own. It delivers at least once; nothing there knows duplicates.
 
-Needs the extra ``stan``.
+Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """
 
 from .connection import Connection, connect

@@ -228,12 +228,18 @@ async def test_closed(nc, client_id, channel, make_event):
     assert nc.is_connected
 
 
-async def test_closing_fails_what_is_under_way(nc, client_id, channel, make_event):
-    connection = await stan.connect(nc, CLUSTER, client_id)
-    future = await connection.publish_async(make_event(1), channel)
-    await connection.close()
-    with pytest.raises(stan.StanError, match="stan: connection closed"):
-        await future
+async def test_closing_fails_what_is_under_way(executable, client_id, channel, make_event):
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        nc = await nats.connect(around.url)
+        connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.2)
+        server.pause()
+        future = await connection.publish_async(make_event(1), channel)
+        with pytest.raises(stan.StanError, match="stan: close request timeout"):
+            await connection.close()
+        with pytest.raises(stan.StanError, match="stan: connection closed"):
+            await future
+        assert [failure.error.code for failure in connection.failures] == ["timeout"]
+        await nc.close()
 
 
 async def test_nats_connection_is_closed(streaming, client_id, channel, make_event):
