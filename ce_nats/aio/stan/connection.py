@@ -106,7 +106,8 @@ class Connection:
       begun at first;
     - members of a queue group without a durable join it where others are left, else they do the same.
 
-    A server that lost its store numbers from 1 again: what is published before the client is back may then be missed.
+    What the server deletes meanwhile, by its limits, is gone. One that lost its store numbers from 1 again: what is
+    published before the client is back may then be missed.
 
     Attributes:
         failures: Events of :meth:`publish_async` without an acknowledgement that no exception has told of.

@@ -35,7 +35,7 @@ from ...wire.stan import (
 )
 from ..publish import delivery
 
-__all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_id", "silence"]
+__all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_id", "nobody_listens", "silence"]
 
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
@@ -254,10 +254,7 @@ class Session:
 
     async def _hear(self, message: Msg) -> None:
         """An answer to a ping."""
-        if not message.data:
-            # nats-py makes a message without data of the server's "nobody listens".
-            if (message.headers or {}).get("Status") != _NO_RESPONDERS:
-                self._pings_out = 0
+        if nobody_listens(message):
             return
         try:
             text = PingResponse.decode(message.data).error
@@ -312,6 +309,11 @@ async def silence(listener: NatsSubscription) -> None:
     """Unsubscribe; nothing to do where that has happened already."""
     with suppress(nats.errors.Error, CeNatsError):
         await listener.unsubscribe()
+
+
+def nobody_listens(message: Msg) -> bool:
+    """Whether this is NATS's own answer, of which nats-py makes a message without data."""
+    return not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS
 
 
 def check_channel(channel: str) -> None:

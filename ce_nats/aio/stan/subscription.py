@@ -231,7 +231,7 @@ class Subscription:
 
         self._ready: OrderedDict[int, MsgProto] = OrderedDict()  # by sequence
         self._entered: dict[int, Delivery] = {}  # likewise
-        self._open: set[int] = set()  # sequences that were delivered and not acknowledged
+        self._unsettled: set[int] = set()  # sequences that were delivered and not acknowledged
         self._last = 0  # the highest sequence, and the latest timestamp
         self._latest = 0
         self._arrived = asyncio.Event()
@@ -360,14 +360,14 @@ class Subscription:
         ack = Ack(subject=message.subject, sequence=message.sequence)
         with delivery(self.channel):
             await session.nc.publish(self._ack_inbox, ack.encode())
-        self._open.discard(message.sequence)
+        self._unsettled.discard(message.sequence)
         self._ready.pop(message.sequence, None)
 
     def _request(self, session: Session, inbox: str, now: int) -> SubscriptionRequest:
         position, sequence, since = self._start.position, self._start.sequence, self._since
         if self._last:
             # Goes on in front of the first message that nobody acknowledged.
-            position, sequence = StartPosition.SEQUENCE_START, min(self._open, default=self._last + 1)
+            position, sequence = StartPosition.SEQUENCE_START, min(self._unsettled, default=self._last + 1)
         elif since:
             position = StartPosition.TIME_DELTA_START
         elif isinstance(self._start.time, timedelta):
@@ -408,11 +408,11 @@ class Subscription:
         sequence = received.sequence
         if sequence <= self._last and received.timestamp > self._latest:
             # A later message with a lower number: the server has lost its store, and numbers from 1 again.
-            self._open.clear()
+            self._unsettled.clear()
             self._last = 0
         self._last = max(self._last, sequence)
         self._latest = max(self._latest, received.timestamp)
-        self._open.add(sequence)
+        self._unsettled.add(sequence)
         held = self._entered.get(sequence)
         if held is not None and held._message.timestamp == received.timestamp:
             held._message, held._binding = received, self._binding

@@ -16,7 +16,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from ...errors import DecodeError, ErrorCode
 from ...wire.stan import PubAck
 from ..publish import delivery
-from .session import StanError, listen, new_id, silence
+from .session import StanError, listen, new_id, nobody_listens, silence
 
 __all__ = ["Window"]
 
@@ -24,7 +24,6 @@ _log: Final = logging.getLogger(__name__)
 
 _PREFIX: Final = "_STAN.acks"
 _TICK_SECONDS: Final = 0.1
-_NO_RESPONDERS: Final = "503"
 
 
 @dataclass(slots=True, eq=False)
@@ -142,21 +141,26 @@ class Window:
         token = message.subject[len(self._prefix) :]
         if token not in self._under_way:
             return
-        if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
+        if nobody_listens(message):
             self._fail(token, StanError(ErrorCode.NO_RESPONDERS, "stan: no server listens"))
             return
         try:
-            error = PubAck.decode(message.data).error
+            ack = PubAck.decode(message.data)
         except DecodeError as fault:
             _log.warning("A malformed acknowledgement was dropped: %s", fault)
             return
-        if error:
-            self._fail(token, StanError(ErrorCode.DELIVERY_FAILED, error))
+        if ack.error:
+            self._fail(token, StanError(ErrorCode.DELIVERY_FAILED, ack.error))
+        elif ack.guid == self._under_way[token].guid:
+            self._finish(token)
         else:
-            pending = self._under_way.pop(token)
-            if not pending.ack.done():
-                pending.ack.set_result(pending.guid)
-            self._changed.set()
+            _log.warning("An acknowledgement of another message was dropped: %r", ack.guid)
+
+    def _finish(self, token: str) -> None:
+        pending = self._under_way.pop(token)
+        if not pending.ack.done():
+            pending.ack.set_result(pending.guid)
+        self._changed.set()
 
     def _fail(self, token: str, error: StanError) -> None:
         pending = self._under_way.pop(token)
@@ -169,9 +173,6 @@ class Window:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            now = time.monotonic()
-            for token, pending in list(self._under_way.items()):
-                if pending.give_up > now:
-                    break
+            while (token := next(iter(self._under_way), None)) and self._under_way[token].give_up <= time.monotonic():
                 # It may have been stored.
                 self._fail(token, StanError(ErrorCode.TIMEOUT, "stan: publish ack timeout"))

@@ -7,6 +7,8 @@ from ce_nats import EncodeError, ErrorCode, SubjectTemplate
 from ce_nats.aio import DeliveryError, PublishError, stan
 from ce_nats.aio.stan import Start
 from ce_nats.testing import NatsServer
+from ce_nats.wire.stan import PubAck
+from tests.aio.waiting import until
 from tests.streaming import CLUSTER, StreamingServer
 
 
@@ -199,6 +201,25 @@ async def test_no_acknowledgement(executable, client_id, channel, make_event):
         assert caught.value.code == "no-responders"
         with pytest.raises(stan.StanError, match="close request timeout"):
             await connection.close()
+        await connection.close()
+        await nc.close()
+
+
+async def test_what_is_no_acknowledgement(executable, client_id, channel, make_event, caplog):
+    """An empty message, garbage, and the acknowledgement of another message: none of them says that one is stored."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        nc = await nats.connect(around.url)
+        published = await nc.subscribe("_STAN.pub.>")
+        connection = await stan.connect(nc, CLUSTER, client_id)
+        server.pause()
+        future = await connection.publish_async(make_event(1), channel)
+        reply = (await published.next_msg()).reply
+        for payload in (b"", b"\x08", PubAck("other").encode()):
+            await nc.publish(reply, payload)
+        await until(lambda: len(caplog.records) == 3, 5)
+        assert not future.done()
+        server.resume()
+        assert await future
         await connection.close()
         await nc.close()
 
