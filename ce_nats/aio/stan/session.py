@@ -170,7 +170,10 @@ class Session:
         )
         subject = f"{identity.discover_prefix}.{identity.cluster_id}"
         late = "stan: connect request timeout (possibly wrong cluster ID?)"
-        self.subjects = await self.ask(subject, request, ConnectResponse, late)
+        subjects = await self.ask(subject, request, ConnectResponse, late)
+        for one in (subjects.pub_prefix, subjects.sub_requests, subjects.unsub_requests, subjects.close_requests):
+            check_subject(one, DecodeError)
+        self.subjects = subjects
         self._watcher = asyncio.create_task(self._watch())
 
     async def ask(self, subject: str, request: Message, answer: type[_Answer], late: str) -> _Answer:

@@ -19,6 +19,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from ...event import DecodedEvent
+from ...message import check_subject
 from ...wire.stan import (
     Ack,
     MsgProto,
@@ -321,6 +322,7 @@ class Subscription:
         try:
             late = "stan: subscribe request timeout"
             response = await session.ask(session.subjects.sub_requests, request, SubscriptionResponse, late)
+            check_subject(response.ack_inbox, DecodeError)
         except BaseException as error:
             await silence(listener)
             self._ready.clear()

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta, timezone
 import nats
 import pytest
 
+from ce_nats import DecodeError
 from ce_nats.aio import stan
 from ce_nats.aio.stan import Start
 from ce_nats.testing import NatsServer
@@ -278,6 +279,19 @@ async def test_no_server(nc, client_id):
     with pytest.raises(stan.StanError, match="possibly wrong cluster ID") as caught:
         await stan.connect(nc, "other-cluster", client_id)
     assert caught.value.code == "no-responders"
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x08", b"\x0a\x01 ", b"hello"])
+async def test_no_streaming_server(nc, client_id, answer):
+    """Somebody else answers."""
+
+    async def respond(message):
+        await message.respond(answer)
+
+    cluster = f"cluster-{client_id}"
+    await nc.subscribe(f"_STAN.discover.{cluster}", cb=respond)
+    with pytest.raises(DecodeError):
+        await stan.connect(nc, cluster, client_id)
 
 
 async def test_a_client_id_is_taken(nc, client_id):
