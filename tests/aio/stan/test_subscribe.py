@@ -247,7 +247,8 @@ async def test_queue_group(connection, channel):
     members = [await connection.subscribe(channel, queue="workers", ack_wait=1, max_in_flight=5) for _ in range(2)]
     async with await connection.subscribe(channel, queue="others") as other:
         await fill(connection, channel, 10)
-        seen = [[await aiter_of(member)() for _ in range(5)] for member in members]
+        first = [await aiter_of(members[0])() for _ in range(5)]
+        seen = [first, [await aiter_of(members[1])() for _ in range(5)]]
         numbers = [[item.message.sequence for item in items] for items in seen]
         assert sorted(numbers[0] + numbers[1]) == list(range(1, 11))
         assert [(await aiter_of(other)()).message.sequence for _ in range(10)] == list(range(1, 11))
