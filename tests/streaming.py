@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,7 +16,7 @@ FAST = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "2")
 
 class StreamingServer:
     """
-    A process, as a context manager. All methods block.
+    A process, as a context manager. All methods block. ``url`` is that of its NATS, ``monitor`` that of its monitoring.
 
     Args:
         executable: From ``tests.interop.peers.streaming_server()``.
@@ -30,6 +31,7 @@ class StreamingServer:
         self._flags = flags
         self._over = over
         self._file_store = file_store
+        self.monitor = f"http://127.0.0.1:{_free_port()}"
         self._directory = None
         self._process = None
 
@@ -54,7 +56,8 @@ class StreamingServer:
         seen = log.read_text("utf-8").count(READY) if log.exists() else 0
         port = self.url.rpartition(":")[2] if self.url else "-1"
         command = [str(self._executable), "-cid", CLUSTER, *FAST, *self._flags]
-        command += ["-ns", self._over] if self._over else ["-a", "127.0.0.1", "-p", port]
+        command += ["-a", "127.0.0.1", "-m", self.monitor.rpartition(":")[2]]
+        command += ["-ns", self._over] if self._over else ["-p", port]
         command += ["-st", "file", "-dir", str(home / "store")] if self._file_store else []
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
@@ -85,3 +88,9 @@ class StreamingServer:
     def restart(self):
         self.kill()
         self.start()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

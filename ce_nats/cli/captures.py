@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from nats.js import JetStreamContext
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from ..aio import DeliveryError, subscribe
 from ..aio.jetstream import read_stream
@@ -29,25 +26,19 @@ from ..capture import (
     read_capture,
 )
 from ..errors import ErrorCode
-from ..json_form import as_line
 from ..message import header_pairs
 from ..timestamp import Timestamp
 from .codec import JsonOption
 from .connection import Settings, connected, open_connection, with_connection
-from .files import InputError, stdin_documents, write
+from .files import InputError, stdin_documents
 from .program import guarded, run, until_stopped
+from .progress import progress, report
 from .traffic import JetStreamOption
 
 __all__ = ["register"]
 
 _PIPE = "-"
 _JSON_LINES = (".jsonl", ".ndjson")
-
-
-class _RateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s")
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +82,7 @@ def capture(
         "data_bytes": captured.data_bytes,
         "escaped_values": captured.escaped_values,
     }
-    _report(counts, f"{captured.messages} messages captured", as_json=as_json, to_stderr=output == _PIPE)
+    report(counts, f"{captured.messages} messages captured", as_json=as_json, to_stderr=output == _PIPE)
 
 
 def replay_command(
@@ -115,7 +106,7 @@ def replay_command(
         nonlocal result
         messages = _from_stdin() if source == _PIPE else read_capture(source)
         async with open_connection(settings) as nc:
-            with _progress("replay", None) as advance:
+            with progress("replay", None) as advance:
                 result = await replay(
                     nc,
                     messages,
@@ -129,7 +120,7 @@ def replay_command(
     run(send())
     counts = {"messages": result.messages, "duplicates": result.duplicates}
     again = f", {result.duplicates} of them were there already" if result.duplicates else ""
-    _report(counts, f"{result.messages} messages published{again}", as_json=as_json)
+    report(counts, f"{result.messages} messages published{again}", as_json=as_json)
 
 
 async def _capture_stream(
@@ -146,7 +137,7 @@ async def _capture_stream(
             await _check_same(js, stream, state.last, last)
             start = max(start, last.sequence + 1)
         start = max(start, state.first)
-        with _progress(stream, max(0, state.last - start + 1)) as advance:
+        with progress(stream, max(0, state.last - start + 1)) as advance:
             async with aclosing(read_stream(js, stream, subject=subject, start=start, end=state.last)) as batches:
                 async for batch in batches:
                     # In a thread, so that the connection is served while a row group is compressed.
@@ -208,20 +199,3 @@ def _sink(output: str) -> JsonLinesCapture | ParquetParts:
 async def _from_stdin() -> AsyncIterator[StoredMessage]:
     async for _, line in stdin_documents(None):
         yield from_json_line(line)
-
-
-@contextmanager
-def _progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A function that is told how many are done; draws a bar where somebody is watching."""
-    console = Console(stderr=True)
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda done: progress.update(task, completed=done)
-
-
-def _report(counts: dict[str, int], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
-    if as_json and not to_stderr:
-        write(as_line(counts))
-    else:
-        typer.echo(as_line(counts).decode().strip() if as_json else text, err=True)

@@ -30,7 +30,7 @@ from ..aio.streams import leave
 from ..errors import DeliveryError, ErrorCode
 from .files import InputError
 
-__all__ = ["Settings", "connected", "open_connection", "with_connection"]
+__all__ = ["Settings", "connected", "open_connection", "settings_of", "with_connection"]
 
 _DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 _CONNECT_SECONDS: Final = 5
@@ -104,6 +104,16 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     take_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
     del take_settings.__wrapped__
     return take_settings
+
+
+def settings_of(server: str | None, context: str | None, timeout: float) -> Settings:
+    """
+    Settings of a second server, of which nothing is known but its URL or its context.
+
+    Raises:
+        InputError: There is no such context, or it cannot be read.
+    """
+    return _completed(Settings(server=server, context=context, timeout=timeout), os.environ)
 
 
 def _completed(settings: Settings, environment: Mapping[str, str]) -> Settings:

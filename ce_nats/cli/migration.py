@@ -1,0 +1,156 @@
+"""The command ``migrate``: a channel of NATS Streaming to a stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from nats.aio.client import Client
+
+from .codec import JsonOption
+from .connection import Settings, connected, open_connection, settings_of, with_connection
+from .files import InputError
+from .program import BAD_INPUT, guarded, run
+from .progress import progress, report
+
+if TYPE_CHECKING:
+    from ..aio.migrate import Durable, Migrated
+
+__all__ = ["register"]
+
+# What JetStream takes for the name of a consumer.
+_CONSUMER: Final = re.compile(r"[^\s.*>/\\]+")
+_PANEL: Final = "NATS Streaming"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("migrate")(guarded(with_connection(migrate_command)))
+
+
+def migrate_command(
+    settings: Settings,
+    channel: Annotated[str, typer.Argument(help="Channel of NATS Streaming.")],
+    stream: Annotated[str, typer.Argument(help="Stream to copy it to, which exists.")],
+    monitor: Annotated[
+        str,
+        typer.Option(
+            "--monitor", metavar="URL", help="Monitoring of the streaming server (-m).", rich_help_panel=_PANEL
+        ),
+    ] = "http://127.0.0.1:8222",
+    from_server: Annotated[
+        str | None,
+        typer.Option(
+            "--from-server",
+            metavar="URL",
+            help="NATS of the streaming server; by default that of the stream.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    from_context: Annotated[
+        str | None,
+        typer.Option("--from-context", metavar="NAME", help="Context of the same.", rich_help_panel=_PANEL),
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="Publish to this subject; by default to that of the channel's name.")
+    ] = None,
+    durable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--durable",
+            metavar="CLIENT:NAME=CONSUMER",
+            help="Make a consumer that begins where this durable is. Repeatable.",
+        ),
+    ] = None,
+    queue_durable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue-durable", metavar="GROUP:NAME=CONSUMER", help="The same for a durable queue group. Repeatable."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Copy a channel of NATS Streaming to a stream.
+
+    Byte for byte, events or not, up to the channel's present end; run again, also after a crash, it goes on where it
+    was. At the end the stream is read: the exit status is 0 where it has each message of the channel once, else 1, and
+    then there are no consumers. Clients of durables that are to become consumers have to be stopped before.
+    """
+    from ..aio.migrate import Migrated, Monitor, migrate
+
+    durables = _durables(durable or [], queue_durable or [])
+    result = Migrated(channel, stream)
+
+    async def copy() -> None:
+        nonlocal result
+        async with connected(settings) as (target, js), _source(settings, target, from_server, from_context) as nc:
+            with progress(channel, None) as advance:
+                result = await migrate(
+                    nc,
+                    js,
+                    channel,
+                    stream,
+                    monitor=Monitor(monitor, settings.timeout),
+                    subject=subject,
+                    durables=durables,
+                    timeout=settings.timeout,
+                    told=advance,
+                )
+
+    run(copy())
+    report({**asdict(result), "complete": result.is_complete}, _text(result), as_json=as_json)
+    if not result.is_complete:
+        raise typer.Exit(BAD_INPUT)
+
+
+@asynccontextmanager
+async def _source(settings: Settings, target: Client, server: str | None, context: str | None) -> AsyncIterator[Client]:
+    if server is None and context is None:
+        yield target
+    else:
+        async with open_connection(settings_of(server, context, settings.timeout)) as nc:
+            yield nc
+
+
+def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durable]:
+    """
+    Durables, by the name of the consumer.
+
+    Raises:
+        InputError: One is written in another way, or two shall become one.
+    """
+    from ..aio.migrate import Durable
+
+    found: dict[str, Durable] = {}
+    for text, is_group in [*((text, False) for text in durables), *((text, True) for text in groups)]:
+        named, _, consumer = text.rpartition("=")
+        # A client's id has no colon, and the name of a queue group's durable has none.
+        owner, _, name = named.rpartition(":") if is_group else named.partition(":")
+        if not (owner and name and _CONSUMER.fullmatch(consumer)):
+            raise InputError(f"{text!r} is not {'GROUP' if is_group else 'CLIENT'}:NAME=CONSUMER")
+        if consumer in found:
+            raise InputError(f"two durables for consumer {consumer!r}")
+        found[consumer] = Durable(name, queue=owner) if is_group else Durable(name, client_id=owner)
+    return found
+
+
+def _text(result: Migrated) -> str:
+    lines = [
+        f"{result.stored} of {result.messages} messages of channel {result.channel} are in stream {result.stream}, "
+        f"{result.copied} of them copied now: {result.events} events, {result.copied - result.events} others"
+    ]
+    if result.duplicates:
+        lines.append(f"{result.duplicates} events have source and id of an earlier one, and are there all the same")
+    if result.expired:
+        lines.append(f"{result.expired} messages had expired in the channel")
+    for first, last in result.gaps:
+        lines.append(f"the channel has no messages {first} to {last}")
+    if result.repeated:
+        lines.append(f"{result.repeated} messages are in the stream more than once")
+    lines += [f"consumer {name} begins at message {start}" for name, start in result.consumers.items()]
+    return "\n".join(lines)
