@@ -23,10 +23,12 @@ class StreamingServer:
         flags: Further ones.
         over: URL of the nats-server to be a client of; without it there is one inside.
         file_store: Keep everything over a restart.
+        cluster: Name of its cluster.
     """
 
-    def __init__(self, executable, *flags, over=None, file_store=False):
+    def __init__(self, executable, *flags, over=None, file_store=False, cluster=CLUSTER):
         self.url = over
+        self.cluster = cluster
         self._executable = executable
         self._flags = flags
         self._over = over
@@ -55,7 +57,7 @@ class StreamingServer:
         log = home / "server.log"
         seen = log.read_text("utf-8").count(READY) if log.exists() else 0
         port = self.url.rpartition(":")[2] if self.url else "-1"
-        command = [str(self._executable), "-cid", CLUSTER, *FAST, *self._flags]
+        command = [str(self._executable), "-cid", self.cluster, *FAST, *self._flags]
         command += ["-a", "127.0.0.1", "-m", self.monitor.rpartition(":")[2]]
         command += ["-ns", self._over] if self._over else ["-p", port]
         command += ["-st", "file", "-dir", str(home / "store")] if self._file_store else []

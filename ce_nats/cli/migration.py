@@ -18,7 +18,7 @@ from .program import BAD_INPUT, guarded, run
 from .progress import progress, report
 
 if TYPE_CHECKING:
-    from ..aio.migrate import Durable, Migrated
+    from ..aio.stan.migrate import Durable, Migrated
 
 __all__ = ["register"]
 
@@ -81,7 +81,7 @@ def migrate_command(
     was. At the end the stream is read: the exit status is 0 where it has each message of the channel once, else 1, and
     then there are no consumers. Clients of durables that are to become consumers have to be stopped before.
     """
-    from ..aio.migrate import Migrated, Monitor, migrate
+    from ..aio.stan.migrate import Migrated, Monitor, migrate
 
     durables = _durables(durable or [], queue_durable or [])
     result = Migrated(channel, stream)
@@ -124,7 +124,7 @@ def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durab
     Raises:
         InputError: One is written in another way, or two shall become one.
     """
-    from ..aio.migrate import Durable
+    from ..aio.stan.migrate import Durable
 
     found: dict[str, Durable] = {}
     for text, is_group in [*((text, False) for text in durables), *((text, True) for text in groups)]:

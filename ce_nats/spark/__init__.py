@@ -12,7 +12,16 @@ except ImportError as error:
 from .columns import explode_cloudevents, from_nats
 from .encode import to_nats
 from .events import deduplicate, parse_data
-from .neighbours import from_iggy
+from .neighbours import from_iggy, from_stan
 from .session import register
 
-__all__ = ["deduplicate", "explode_cloudevents", "from_iggy", "from_nats", "parse_data", "register", "to_nats"]
+__all__ = [
+    "deduplicate",
+    "explode_cloudevents",
+    "from_iggy",
+    "from_nats",
+    "from_stan",
+    "parse_data",
+    "register",
+    "to_nats",
+]

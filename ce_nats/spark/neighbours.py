@@ -16,13 +16,15 @@ import pyarrow as pa
 from pyspark.sql import Column
 
 from ..attributes import canonical
+from ..binding import from_nats_message
 from ..errors import CeNatsError, DecodeError
 from ..event import DecodedEvent
+from ..message import NatsMessage
 from ..mode import ContentMode
 from ..wire.iggy import IggyMessage, Layout, decode_headers, detect_mode, from_iggy_message
 from .schema import ATTRIBUTES, EVENT
 
-__all__ = ["ARROW_EVENT", "Outcome", "decoded_by", "event_array", "from_iggy"]
+__all__ = ["ARROW_EVENT", "Outcome", "decoded_by", "event_array", "from_iggy", "from_stan"]
 
 # An event whose data was not parsed, and its mode; or what is wrong with the message.
 Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | CeNatsError
@@ -76,6 +78,29 @@ def _decode_iggy(headers: bytes, data: bytes, layout: Layout) -> Outcome:
         message = IggyMessage(data, decode_headers(headers, layout=layout))
         mode = detect_mode(message)
         return from_iggy_message(message, mode=mode, parse_data=False), mode
+    except DecodeError as error:
+        return error
+
+
+def from_stan(data: Column) -> Column:
+    """
+    The event in a captured message of NATS Streaming, as the struct that :func:`ce_nats.spark.from_nats` gives.
+
+    As the client in ``ce_nats.aio.stan`` reads it, in a Python worker, which has to find ce_nats and its extra
+    ``stan``. What is no message has the code of :meth:`ce_nats.wire.stan.MsgProto.decode`. Needs pyspark 4.1 or later.
+
+    Args:
+        data: What the streaming server delivers, a ``MsgProto``, BINARY; NULL is empty.
+    """
+    return decoded_by(_decode_stan, data)
+
+
+def _decode_stan(data: bytes | None) -> Outcome:
+    from ..wire.stan import MsgProto
+
+    try:
+        message = NatsMessage(data=MsgProto.decode(data or b"").data)
+        return from_nats_message(message, mode=ContentMode.STRUCTURED, parse_data=False), ContentMode.STRUCTURED
     except DecodeError as error:
         return error
 

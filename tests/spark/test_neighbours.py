@@ -1,22 +1,26 @@
-"""The Iggy fixtures give the same in Spark as in Python; what a message of Iggy holds is what one of NATS would."""
+"""The fixtures of Iggy and NATS Streaming give the same in Spark as in Python; an event is one whatever it came with."""
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from typing import Any
 
+import nats as nats_py
 import pyarrow as pa
 import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.functions import col, lit
 
-from ce_nats import DecodeError, ErrorCode, Timestamp, to_nats_message
+from ce_nats import ContentMode, DecodeError, ErrorCode, NatsMessage, Timestamp, from_nats_message, to_nats_message
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets
 from ce_nats.conformance.iggy import header_map
-from ce_nats.spark import from_iggy, from_nats, neighbours
+from ce_nats.spark import explode_cloudevents, from_iggy, from_nats, from_stan, neighbours, register
 from ce_nats.spark.schema import ATTRIBUTES, EVENT
+from ce_nats.testing import NatsServer
 from ce_nats.wire.iggy import IggyMessage, Layout, encode_headers, from_iggy_message, to_iggy_message
+from ce_nats.wire.stan import MsgProto
 from tests.strategies import plain_event
 
 from .test_vectors import compare
@@ -125,3 +129,101 @@ def test_outcomes_as_arrow() -> None:
     assert first["is_json"] is False
     assert second == {**dict.fromkeys(EVENT.names), "error": "not-a-cloudevent"}
     assert neighbours.event_array([]).equals(pa.array([], neighbours.ARROW_EVENT))
+
+
+# --- NATS Streaming ---------------------------------------------------------------------------------------------------
+
+EVENT_BYTES = b'{"specversion":"1.0","id":"7","source":"/orders","type":"t","data":{"total": 12.50}}'
+
+
+def streamed_in_python(message: bytes) -> Any:
+    try:
+        return from_nats_message(
+            NatsMessage(data=MsgProto.decode(message).data), mode=ContentMode.STRUCTURED, parse_data=False
+        )
+    except DecodeError as error:
+        return str(error.code)
+
+
+def differences(spark: SparkSession, messages: dict[str, bytes]) -> dict[str, str]:
+    frame = spark.createDataFrame([(name, bytearray(data)) for name, data in messages.items()], "id string, m binary")
+    found = frame.select("id", from_stan(col("m")).alias("event")).select("id", *flat(col("event"))).collect()
+    assert len(found) == len(messages)
+    wrong = {row["id"]: compare(streamed_in_python(messages[row["id"]]), row) for row in found}
+    return {name: difference for name, difference in wrong.items() if difference}
+
+
+def structured_cases() -> list[Case]:
+    cases = [case for case in load_cases(["structured-mode"]) if case.op == "from_nats_message"]
+    return [case for case in cases if "data" in case.input and "extension_types" not in case.input]
+
+
+def test_events_of_stan(spark: SparkSession) -> None:
+    """Every payload that the fixtures of structured mode have, delivered by a streaming server."""
+    messages = {
+        case.id: MsgProto(sequence=9, subject="orders", data=octets(case.input["data"]), timestamp=1).encode()
+        for case in structured_cases()
+    }
+    assert len(messages) > 100
+    assert differences(spark, messages) == {}
+
+
+def test_messages_of_stan(spark: SparkSession) -> None:
+    """What is no MsgProto has the code that the fixtures want; what is one holds no event."""
+    cases = [case for case in load_cases(["stan-messages"]) if case.op == "wire.stan.decode"]
+    cases = [case for case in cases if case.input["message"] == "MsgProto"]
+    messages = {case.id: octets(case.input["data"]) for case in cases}
+    assert sum("error" in case.source for case in cases) > 30
+    assert differences(spark, messages) == {}
+    rows = [(case.id, bytearray(messages[case.id])) for case in cases if "error" in case.source]
+    events = spark.createDataFrame(rows, "id string, m binary").select("id", from_stan(col("m")).alias("event"))
+    nothing = dict.fromkeys(EVENT.names)
+    assert {row["id"]: row["event"].asDict() for row in events.collect()} == {
+        case.id: {**nothing, "error": case.source["error"]} for case in cases if "error" in case.source
+    }
+
+
+def test_the_same_struct_of_stan(spark: SparkSession) -> None:
+    row = (bytearray(MsgProto(1, "orders", data=EVENT_BYTES).encode()), bytearray(EVENT_BYTES))
+    frame = spark.createDataFrame([row], "stan binary, nats binary")
+    headers = lit(None).cast("array<struct<key string, value string>>")
+    both = frame.select(from_stan(col("stan")).alias("stan"), from_nats(headers, col("nats")).alias("nats"))
+    assert both.schema["stan"].dataType == both.schema["nats"].dataType == EVENT
+    found = both.collect()[0]
+    assert (found["stan"]["attributes"]["id"], found["stan"]["data"]) == ("7", b'{"total": 12.50}')
+    assert found["stan"] == found["nats"]
+
+
+def test_null_is_an_empty_message(spark: SparkSession) -> None:
+    events = spark.createDataFrame([(None,), (bytearray(),)], "m binary").select(from_stan(col("m"))["error"])
+    assert [row[0] for row in events.collect()] == ["invalid-json"] * 2
+
+
+@pytest.fixture
+def migrated() -> Any:
+    """A stream as the stan2js tool makes it: three headers, among them no Content-Type."""
+    payloads = [EVENT_BYTES, b"no event"]
+
+    async def fill(url: str) -> None:
+        async with await nats_py.connect(url) as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="ORDERS", subjects=["orders"])
+            for number, payload in enumerate(payloads, 1):
+                headers = {
+                    "Nats-Streaming-Channel": "orders",
+                    "Nats-Streaming-Sequence": str(number),
+                    "Nats-Streaming-Timestamp": "2023-02-03T04:05:06.789+01:00",
+                }
+                await js.publish("orders", payload, headers=headers)
+
+    with NatsServer(jetstream=True) as server:
+        asyncio.run(fill(server.url))
+        yield server.url
+
+
+def test_a_migrated_stream_needs_no_help(spark: SparkSession, migrated: str) -> None:
+    register(spark, functions=False)
+    table = spark.read.format("nats").option("url", migrated).option("stream", "ORDERS").load()
+    first, second = explode_cloudevents(table).orderBy("sequence").collect()
+    assert (first["ce_error"], first["ce_id"], first["ce_data"]) == (None, "7", b'{"total": 12.50}')
+    assert (second["ce_error"], second["ce_id"]) == ("not-a-cloudevent", None)

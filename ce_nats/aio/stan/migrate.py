@@ -28,20 +28,22 @@ from typing import Any, Final
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..binding import dedup_id, from_nats_message
-from ..capture import StoredMessage
-from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode
-from ..message import NatsMessage
-from ..mode import CONTENT_TYPE, STRUCTURED_TYPE, ContentMode
-from ..subjects import covers
-from ..timestamp import Timestamp
-from ..wire.stan import MsgProto
-from . import stan
-from .jetstream import MSG_ID, read_stream
-from .publish import delivery
-from .replay import replay
-from .stan.monitor import ChannelState, Durable, Monitor
-from .streams import StreamApi, nanoseconds
+from ...binding import dedup_id, from_nats_message
+from ...capture import StoredMessage
+from ...errors import DecodeError, DeliveryError, EncodeError, ErrorCode
+from ...message import NatsMessage
+from ...mode import CONTENT_TYPE, STRUCTURED_TYPE, ContentMode
+from ...subjects import covers
+from ...timestamp import Timestamp
+from ...wire.stan import MsgProto
+from ..jetstream import MSG_ID, read_stream
+from ..publish import delivery
+from ..replay import replay
+from ..streams import StreamApi, nanoseconds
+from .connection import Connection, connect
+from .monitor import ChannelState, Durable, Monitor
+from .session import new_id
+from .subscription import Start
 
 __all__ = ["CHANNEL", "SEQUENCE", "TIMESTAMP", "Durable", "Migrated", "Monitor", "migrate"]
 
@@ -209,14 +211,16 @@ class _Migration:
         positions = {name: await self._position(state, durable) for name, durable in durables.items()}
         inventory = await self._take_inventory(positions.values())
         # One client at a time has an id: a second run for the same channel is refused by the server.
-        client_id = f"ce-nats-migrate-{sha256(self._channel.encode()).hexdigest()[:16]}"
-        async with await stan.connect(self._nc, self._cluster, client_id, timeout=self._timeout) as connection:
+        async with await connect(
+            self._nc, self._cluster, _client_id(self._channel), timeout=self._timeout
+        ) as connection:
             await self._check_same(connection, state, inventory)
-            # What the stream took for a duplicate although it is none is sent again, under an id of its own.
-            for own_ids in (False, True):
+            # What the stream took for a duplicate, of a message that was deleted say, goes again under an id that it
+            # cannot know.
+            for new_ids in (False, True):
                 missing = inventory.missing(state.first, state.last)
                 if missing:
-                    await self._copy(connection, missing, inventory, own_ids=own_ids)
+                    await self._copy(connection, missing, inventory, new_ids=new_ids)
                     inventory = await self._take_inventory(positions.values())
         self._count(state, inventory)
         if self.result.is_complete:
@@ -270,7 +274,7 @@ class _Migration:
                     inventory.end = max(inventory.end, message.sequence)
         return inventory
 
-    async def _check_same(self, connection: stan.Connection, state: ChannelState, inventory: _Inventory) -> None:
+    async def _check_same(self, connection: Connection, state: ChannelState, inventory: _Inventory) -> None:
         """
         Refuse to go on where the stream has messages of another channel of this name.
 
@@ -293,7 +297,7 @@ class _Migration:
     # --- Messages -----------------------------------------------------------------------------------------------------
 
     async def _copy(
-        self, connection: stan.Connection, missing: Sequence[int], inventory: _Inventory, *, own_ids: bool
+        self, connection: Connection, missing: Sequence[int], inventory: _Inventory, *, new_ids: bool
     ) -> None:
         wanted = set(missing)
         total = self._sent + len(missing)
@@ -304,7 +308,7 @@ class _Migration:
                 async for message in messages:
                     if message.sequence in wanted:
                         self._under_way = message.sequence
-                        yield self._outgoing(message, own_id=own_ids)
+                        yield self._outgoing(message, is_new=new_ids)
 
         before = self._sent
         async with aclosing(outgoing()) as messages:
@@ -320,7 +324,7 @@ class _Migration:
         self._sent = sent
         self._told(sent, total)
 
-    async def _messages(self, connection: stan.Connection, first: int, last: int) -> AsyncGenerator[MsgProto, None]:
+    async def _messages(self, connection: Connection, first: int, last: int) -> AsyncGenerator[MsgProto, None]:
         """
         Messages of a range of the channel, by ascending sequence; those that it does not have are stepped over.
 
@@ -329,7 +333,7 @@ class _Migration:
         """
         seen = first - 1
         silences = 0
-        start = stan.Start.at_sequence(first)
+        start = Start.at_sequence(first)
         async with await connection.subscribe(self._channel, start=start) as subscription:
             while seen < last:
                 try:
@@ -351,7 +355,7 @@ class _Migration:
                     yield item.message
                 seen = max(seen, item.message.sequence)
 
-    def _outgoing(self, message: MsgProto, *, own_id: bool) -> StoredMessage:
+    def _outgoing(self, message: MsgProto, *, is_new: bool) -> StoredMessage:
         at = Timestamp.parse(_rfc3339(message.timestamp))
         headers = [
             (CHANNEL, self._channel),
@@ -367,8 +371,8 @@ class _Migration:
             self._delivered.add(message.sequence)
             self.result.events += event_id is not None
             self.result.duplicates += event_id is not None and not is_first
-        if event_id is None or not is_first or own_id:
-            event_id = f"{self._cluster}/{self._channel}/{message.sequence}"
+        if event_id is None or not is_first or is_new:
+            event_id = f"{self._cluster}/{self._channel}/{message.sequence}{f'/{new_id()}' if is_new else ''}"
         headers.append((MSG_ID, event_id))
         return StoredMessage(self._subject, "", headers, message.data, "", message.sequence, at)
 
@@ -413,8 +417,8 @@ class _Migration:
 
         Whoever takes up a durable gets these first, in ascending order, and with one message in flight nothing else.
         """
-        client_id = durable.client_id or f"ce-nats-migrate-{sha256(durable.queue.encode()).hexdigest()[:16]}"
-        async with await stan.connect(self._nc, self._cluster, client_id, timeout=self._timeout) as connection:
+        client_id = durable.client_id or _client_id(self._channel)
+        async with await connect(self._nc, self._cluster, client_id, timeout=self._timeout) as connection:
             subscription = await connection.subscribe(
                 self._channel,
                 durable=durable.name,
@@ -447,6 +451,10 @@ class _Migration:
         }
         await self._api.create_consumer(self._stream, name, config)
         self.result.consumers[name] = start
+
+
+def _client_id(channel: str) -> str:
+    return f"ce-nats-migrate-{sha256(channel.encode()).hexdigest()[:16]}"
 
 
 def _sequence(text: str) -> int:

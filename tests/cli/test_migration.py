@@ -1,0 +1,225 @@
+"""The command ``migrate``, from a streaming server with its own NATS to the nats-server of these tests."""
+
+import asyncio
+import json
+import re
+import signal
+from pathlib import Path
+from uuid import uuid4
+
+import nats
+import pytest
+
+from ce_nats.aio import stan
+from ce_nats.aio.stan import Start
+from ce_nats.aio.stan.migrate import SEQUENCE
+from ce_nats.testing import NatsServer
+from tests.interop.peers import Missing, streaming_server
+from tests.streaming import CLUSTER, StreamingServer
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def executable():
+    try:
+        return streaming_server()
+    except Missing as missing:
+        pytest.skip(f"no nats-streaming-server: {missing}")
+
+
+@pytest.fixture(scope="session")
+def streaming(executable):
+    with StreamingServer(executable) as streaming:
+        yield streaming
+
+
+@pytest.fixture
+def source(streaming):
+    return ["--from-server", streaming.url, "--monitor", streaming.monitor]
+
+
+@pytest.fixture
+def with_stan(streaming):
+    """Run an asynchronous function with a client of the streaming server."""
+
+    def run(function, client_id=None, url=streaming.url):
+        async def connected():
+            async with (
+                await nats.connect(url) as nc,
+                await stan.connect(nc, CLUSTER, client_id or f"client-{uuid4().hex}") as connection,
+            ):
+                return await function(connection)
+
+        return asyncio.run(connected())
+
+    return run
+
+
+@pytest.fixture
+def fill(with_stan, subject):
+    def fill(*payloads, **options):
+        async def publish(connection):
+            await asyncio.gather(*[await connection._send(payload, subject) for payload in payloads])
+
+        with_stan(publish, **options)
+
+    return fill
+
+
+def test_counts(at_server, fill, source, stream, stored, subject, event):
+    fill(event(1).encode(), b"no event", event(1, n="again").encode())
+    done = at_server("migrate", subject, stream, *source)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == (
+        f"3 of 3 messages of channel {subject} are in stream {stream}, 3 of them copied now: 2 events, 1 others\n"
+        "1 events have source and id of an earlier one, and are there all the same\n"
+    )
+    done = at_server("migrate", subject, stream, *source, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {
+        "channel": subject,
+        "stream": stream,
+        "expired": 0,
+        "messages": 3,
+        "stored": 3,
+        "repeated": 0,
+        "copied": 0,
+        "events": 0,
+        "duplicates": 0,
+        "gaps": [],
+        "consumers": {},
+        "complete": True,
+    }
+    assert [message.data for message in stored(stream)] == [
+        *(event(1).encode(), b"no event", event(1, n="again").encode())
+    ]
+
+
+def test_what_does_not_match_is_a_failure(at_server, fill, source, stream, subject, with_js):
+    fill(b"1", b"2", b"3")
+
+    async def shrink(js):
+        await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=1)
+
+    with_js(shrink)
+    done = at_server("migrate", subject, stream, *source)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"1 of 3 messages of channel {subject}")
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_interrupted_at_any_moment(at_server, end, fill, source, start, stored, stream, subject, event, with_js):
+    """However often it is killed, the next one goes on; in the end each message is there once, byte for byte."""
+    payloads = [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 8001)]
+    fill(*payloads)
+
+    async def end_after(js, process, before):
+        while (await js.stream_info(stream)).state.messages <= before:
+            assert process.poll() is None, process.stderr.read()
+            await asyncio.sleep(0.001)
+        process.send_signal(end)
+        process.wait()
+        return (await js.stream_info(stream)).state.messages
+
+    reached = 0
+    for _ in range(3):
+        process = start("migrate", subject, stream, *source)
+        reached = with_js(end_after, process, reached)
+        assert process.returncode == (-9 if end is signal.SIGKILL else 143)
+        assert 0 < reached < len(payloads)
+    done = at_server("migrate", subject, stream, *source, "--json")
+    assert done.exit_code == 0, done.output
+    counts = json.loads(done.stdout)
+    assert (counts["messages"], counts["stored"], counts["repeated"]) == (8000, 8000, 0)
+    assert 0 < counts["copied"] < 8000
+    messages = stored(stream)
+    assert [int(dict(message.headers)[SEQUENCE]) for message in messages] == list(range(1, 8001))
+    assert [message.data for message in messages] == payloads
+
+
+def test_durables_and_subject(at_server, fill, source, stream, stored, subject, with_js, with_stan):
+    fill(b"1", b"2", b"3")
+
+    async def read(connection):
+        for options, count in [({"durable": "d:e"}, 2), ({"durable": "d", "queue": "q"}, 1)]:
+            async with await connection.subscribe(subject, start=Start.first(), max_in_flight=1, **options) as items:
+                for _ in range(count):
+                    await (await items.__anext__()).ack()
+
+    with_stan(read, client_id="billing")
+    durables = ["--durable", "billing:d:e=one", "--queue-durable", "q:d=two"]
+    done = at_server("migrate", subject, stream, *source, *durables, "--subject", f"{subject}.new")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines()[1:] == ["consumer one begins at message 3", "consumer two begins at message 2"]
+    assert {message.subject for message in stored(stream)} == {f"{subject}.new"}
+
+    async def positions(js):
+        return [(await js.consumer_info(stream, name)).config.opt_start_seq for name in ("one", "two")]
+
+    assert with_js(positions) == [3, 2]
+
+
+def test_context_of_the_streaming_server(at_server, fill, monkeypatch, streaming, stream, subject, tmp_path):
+    fill(b"1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    context = tmp_path / "nats" / "context" / "old.json"
+    context.parent.mkdir(parents=True)
+    context.write_text(json.dumps({"url": streaming.url}))
+    done = at_server("migrate", subject, stream, "--from-context", "old", "--monitor", streaming.monitor)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(
+            ["--durable", text]
+            for text in ("billing=c", "billing:d", ":d=c", "billing:=c", "billing:d=", "b:d=a.b", "")
+        ),
+        ["--queue-durable", "d=c"],
+        ["--durable", "billing:d=c", "--queue-durable", "q:d=c"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_make_no_sense(cli, option):
+    done = cli("migrate", "orders", "ORDERS", *option)
+    assert done.exit_code == 2
+    assert re.search("(CLIENT|GROUP):NAME=CONSUMER$|two durables for consumer 'c'$", done.stderr)
+
+
+def test_refusals(at_server, fill, source, stream, subject, streaming):
+    """No channel, no stream, no monitoring: one line, and what the exit status is for."""
+    done = at_server("migrate", subject, stream, *source)
+    text = f"ce-nats: delivery-failed: the streaming server has no channel '{subject}'\n"
+    assert (done.exit_code, done.stderr) == (3, text)
+    fill(b"1")
+    done = at_server("migrate", subject, "NONE", *source)
+    assert (done.exit_code, done.stderr) == (3, "ce-nats: delivery-failed: there is no stream NONE\n")
+    done = at_server("migrate", subject, stream, "--monitor", "localhost")
+    assert done.exit_code == 1
+    assert "monitoring is at a URL like" in done.stderr
+    # The streaming server is not on the NATS of the stream.
+    done = at_server("migrate", subject, stream, "--monitor", streaming.monitor, "--timeout", "0.5")
+    assert done.exit_code == 3
+    assert "stan: connect request timeout (possibly wrong cluster ID?)" in done.stderr
+
+
+def test_the_readme_tells_what_it_prints(cli, executable, event, monkeypatch, with_stan):
+    """One server for both, as where a streaming server runs over a nats-server."""
+    section = README.partition("\n## NATS Streaming\n")[2].partition("\n## ")[0]
+    [block] = re.findall(r"^```console\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    [command, printed] = block.removeprefix("$ ").split("\n", 1)
+    with NatsServer(jetstream=True) as server, StreamingServer(executable, over=server.url) as streaming:
+
+        async def prepare(connection):
+            await connection._nc.jetstream().add_stream(name="INVOICES", subjects=["invoices"], storage="memory")
+            async with await connection.subscribe("invoices", durable="billing", max_in_flight=1) as items:
+                for number in range(1, 4):
+                    await connection.publish_data(event(number).encode(), "invoices")
+                await (await items.__anext__()).ack()
+
+        with_stan(prepare, client_id="billing", url=server.url)
+        monkeypatch.setenv("NATS_URL", server.url)
+        done = cli(*command.replace("http://127.0.0.1:8222", streaming.monitor).split()[1:])
+    assert (done.exit_code, done.output) == (0, printed)
