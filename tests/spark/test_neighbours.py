@@ -1,4 +1,4 @@
-"""The fixtures of Iggy and NATS Streaming give the same in Spark as in Python; an event is one whatever it came with."""
+"""The fixtures of Iggy and NATS Streaming give the same in Spark as in Python; an event is one whatever brought it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from ..streams import StreamApi, nanoseconds
 from .connection import Connection, connect
 from .monitor import ChannelState, Durable, Monitor
 from .session import new_id
-from .subscription import Start
+from .subscription import Delivery, Start
 
 __all__ = ["CHANNEL", "SEQUENCE", "TIMESTAMP", "Durable", "Migrated", "Monitor", "migrate"]
 
@@ -333,27 +333,31 @@ class _Migration:
         """
         seen = first - 1
         silences = 0
-        start = Start.at_sequence(first)
-        async with await connection.subscribe(self._channel, start=start) as subscription:
-            while seen < last:
-                try:
-                    item = await asyncio.wait_for(subscription.__anext__(), self._timeout)
-                except asyncio.TimeoutError:
-                    state = await self._monitor.channel(self._channel)
-                    if state.first > last:
-                        return
-                    silences += 1
-                    if silences == _MOST_SILENCES:
-                        text = f"channel {self._channel} goes on to message {last}, but nothing comes after {seen}"
-                        raise DeliveryError(ErrorCode.TIMEOUT, text) from None
-                    continue
-                # At once: what was copied is known from the stream, and nothing shall come again meanwhile.
-                await item.ack()
-                # One that was lost on the way comes late, and is left for the second time.
-                if seen < item.message.sequence <= last:
-                    silences = 0
-                    yield item.message
-                seen = max(seen, item.message.sequence)
+        arriving: asyncio.Future[Delivery] | None = None
+        async with await connection.subscribe(self._channel, start=Start.at_sequence(first)) as subscription:
+            try:
+                while seen < last:
+                    # Not wait_for(): before Python 3.12 that may forget that it was cancelled.
+                    arriving = arriving or asyncio.ensure_future(subscription.__anext__())
+                    if not (await asyncio.wait([arriving], timeout=self._timeout))[0]:
+                        if (await self._monitor.channel(self._channel)).first > last:
+                            return
+                        silences += 1
+                        if silences == _MOST_SILENCES:
+                            text = f"channel {self._channel} has messages up to {last}, but none comes after {seen}"
+                            raise DeliveryError(ErrorCode.TIMEOUT, text)
+                        continue
+                    item, arriving = arriving.result(), None
+                    # At once: what was copied is known from the stream, and nothing shall come again meanwhile.
+                    await item.ack()
+                    # One that was lost on the way comes late, and is left for the second time.
+                    if seen < item.message.sequence <= last:
+                        silences = 0
+                        yield item.message
+                    seen = max(seen, item.message.sequence)
+            finally:
+                if arriving is not None:
+                    arriving.cancel()
 
     def _outgoing(self, message: MsgProto, *, is_new: bool) -> StoredMessage:
         at = Timestamp.parse(_rfc3339(message.timestamp))
