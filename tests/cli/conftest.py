@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -68,6 +69,34 @@ def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
+
+
+@pytest.fixture
+def at_terminal(server: NatsServer) -> Callable[..., tuple[int, list[bytes], str]]:
+    """Run a command whose standard error is a terminal: its exit status, lines of output, and what was drawn there."""
+
+    def run(*arguments: object) -> tuple[int, list[bytes], str]:
+        import pty  # there is none on Windows
+
+        master, terminal = pty.openpty()
+        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), "--server", server.url]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
+        os.close(terminal)
+        with process.stdout as output:
+            lines = output.readlines()
+        drawn = b"".join(iter(lambda: _read_terminal(master), b"")).decode()
+        os.close(master)
+        return process.wait(30), lines, drawn
+
+    return run
+
+
+def _read_terminal(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # its other end is closed
+        return b""
 
 
 @pytest.fixture

@@ -1,10 +1,6 @@
 import asyncio
 import json
-import os
-import pty
 import signal
-import subprocess
-import sys
 import time
 
 import nats
@@ -172,30 +168,15 @@ def test_errors_are_one_line(at_server, tmp_path, monkeypatch, arguments, status
     assert text in result.stderr
 
 
-def test_who_watches_sees_a_bar(server, with_js, stream, subject, tmp_path):
+def test_who_watches_sees_a_bar(at_terminal, with_js, stream, subject):
     """With what is done, how fast, and how long it takes; nothing of it in what a program reads."""
     publish(with_js, subject, *[b"x"] * 2000)
-    master, terminal = pty.openpty()
-    command = [sys.executable, "-m", "ce_nats", "capture", "-", "--stream", stream, "--server", server.url]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
-    os.close(terminal)
-    lines = process.stdout.readlines()
-    drawn = b"".join(iter(lambda: read_terminal(master), b"")).decode()
-    process.stdout.close()
-    os.close(master)
-    assert (process.wait(30), len(lines)) == (0, 2000)
+    status, lines, drawn = at_terminal("capture", "-", "--stream", stream)
+    assert (status, len(lines)) == (0, 2000)
     assert "2000/2000" in drawn
     assert "/s" in drawn
     assert "0:00:0" in drawn
     assert [json.loads(line)["data"] for line in lines] == ["x"] * 2000
-
-
-def read_terminal(descriptor):
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # its other end is closed
-        return b""
 
 
 def test_a_capture_that_is_killed_goes_on(start, at_server, with_js, stored, stream, subject, tmp_path):

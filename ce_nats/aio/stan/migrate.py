@@ -222,7 +222,7 @@ class _Migration:
                 if missing:
                     await self._copy(connection, missing, inventory, new_ids=new_ids)
                     inventory = await self._take_inventory(positions.values())
-        self._count(state, inventory)
+        self._count(state, await self._monitor.channel(self._channel), inventory)
         if self.result.is_complete:
             for name, position in positions.items():
                 await self._create_consumer(name, position, inventory)
@@ -380,9 +380,11 @@ class _Migration:
         headers.append((MSG_ID, event_id))
         return StoredMessage(self._subject, "", headers, message.data, "", message.sequence, at)
 
-    def _count(self, state: ChannelState, inventory: _Inventory) -> None:
+    def _count(self, state: ChannelState, now: ChannelState, inventory: _Inventory) -> None:
         missing = inventory.missing(state.first, state.last)
-        gone = [number for number in missing if number not in self._delivered]
+        # What did not come is gone, unless the server says that it has all of them.
+        has_all = now.messages == now.last - now.first + 1
+        gone = [number for number in missing if number not in self._delivered and not (has_all and number >= now.first)]
         stored = [number for number in inventory.sequences if number <= state.last]
         result = self.result
         result.copied = len(self._delivered)

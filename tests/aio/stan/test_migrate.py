@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import pairwise
 from uuid import uuid4
 
@@ -242,6 +243,41 @@ async def test_expired_messages(nc, forgetful, channel, move):
         assert (migrated.gaps, migrated.messages, migrated.stored) == ([(6, 6)], 2, 2)
         assert migrated.expired == 2
         assert migrated.is_complete
+
+
+async def test_messages_that_expire_meanwhile(nc, executable, server, channel, move, stored):
+    """Nothing comes of a channel that is empty by now; what it had is told."""
+
+    class Late(Monitor):
+        """The first answer comes when the messages that it tells of are gone."""
+
+        async def channel(self, name):
+            state = await super().channel(name)
+            for _ in range(500):
+                if not (await super().channel(name)).messages:
+                    return state
+                await asyncio.sleep(0.01)
+            return pytest.fail("they stay")
+
+    with StreamingServer(executable, "-ma", "1s", over=server.url, cluster="brief") as streaming:
+        async with await stan.connect(nc, "brief", "me") as connection:
+            await asyncio.gather(*[await connection._send(b"", channel) for _ in range(3)])
+        migrated = await move(monitor=Late(streaming.monitor), timeout=0.5)
+    assert (migrated.messages, migrated.stored, migrated.copied, migrated.gaps) == (0, 0, 0, [(1, 3)])
+    assert migrated.is_complete
+
+
+async def test_messages_that_do_not_come(connection, channel, streaming, move):
+    """The server has them, as monitoring says, and is silent: that has an end."""
+
+    class Mistaken(Monitor):
+        async def channel(self, name):
+            state = await super().channel(name)
+            return replace(state, messages=state.messages + 1, last=state.last + 1)
+
+    await connection.publish_data(b"1", channel)
+    with pytest.raises(DeliveryError, match="has messages up to 2, but none comes after 1"):
+        await move(monitor=Mistaken(streaming.monitor), timeout=0.1)
 
 
 @given(st.sets(st.integers(1, 60)))
