@@ -113,8 +113,9 @@ async def migrate(
     knows it for one, and no ``ce-`` headers.
 
     A consumer begins at the first message that its durable has not acknowledged; what was acknowledged behind that one
-    comes again. Where some delivered messages are not acknowledged, finding the first one takes up the durable for a
-    moment, without any acknowledgement: those messages are then marked as redelivered.
+    comes again. Where it has acknowledged all, the consumer begins behind the last one that was copied. Where some
+    delivered messages are not acknowledged, finding the first one takes up the durable for a moment, without any
+    acknowledgement: those messages are then marked as redelivered.
 
     Args:
         nc: A connection on which the streaming server is found.
@@ -148,9 +149,9 @@ class _Inventory:
         sequences: Of the channel.
         repeated: Sequences that are there more than once.
         ids: Hashes of all ids for deduplication.
-        newest: Timestamp of the highest sequence, in nanoseconds since 1970.
+        newest: The highest sequence, and its timestamp in nanoseconds since 1970.
         starts: Stream sequence of the first message at or behind a sequence of the channel.
-        end: Last stream sequence.
+        end: Stream sequence of the last message; 0 where there is none.
     """
 
     sequences: set[int] = field(default_factory=set)
@@ -209,11 +210,11 @@ class _Migration:
         state = await self._monitor.channel(self._channel)
         await self._check_stream()
         positions = {name: await self._position(state, durable) for name, durable in durables.items()}
-        inventory = await self._take_inventory(positions.values())
-        # One client at a time has an id: a second run for the same channel is refused by the server.
-        async with await connect(
-            self._nc, self._cluster, _client_id(self._channel), timeout=self._timeout
-        ) as connection:
+        # One client at a time has an id: while one run looks at the stream and adds to it, a second one for the same
+        # channel is refused by the server.
+        client_id = _client_id(self._channel)
+        async with await connect(self._nc, self._cluster, client_id, timeout=self._timeout) as connection:
+            inventory = await self._take_inventory(positions.values())
             await self._check_same(connection, state, inventory)
             # What the stream took for a duplicate, of a message that was deleted say, goes again under an id that it
             # cannot know.
@@ -252,7 +253,7 @@ class _Migration:
 
     async def _take_inventory(self, positions: Iterable[_Position]) -> _Inventory:
         """Read the stream. Its subject says nothing: several channels may have one."""
-        inventory = _Inventory(end=(await self._api.state(self._stream)).last)
+        inventory = _Inventory()
         wanted = {position.sequence for position in positions}
         async with aclosing(read_stream(self._js, self._stream)) as batches:
             async for batch in batches:
@@ -271,7 +272,7 @@ class _Migration:
                     for position in wanted:
                         if number >= position:
                             inventory.starts.setdefault(position, message.sequence)
-                    inventory.end = max(inventory.end, message.sequence)
+                    inventory.end = message.sequence
         return inventory
 
     async def _check_same(self, connection: Connection, state: ChannelState, inventory: _Inventory) -> None:

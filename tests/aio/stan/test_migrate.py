@@ -352,6 +352,17 @@ async def test_a_durable(nc, js, client_id, channel, take, move, stream, receive
         assert [one.sequence for one in await take(subscription, len(left))] == left
 
 
+async def test_a_consumer_that_is_made_later(connection, channel, js, take, move):
+    """The channel was copied, and its publishers have gone over: what they publish there is not passed over."""
+    await fill(connection, channel, [b"1", b"2"])
+    async with await connection.subscribe(channel, start=Start.first(), durable="d", max_in_flight=1) as subscription:
+        await take(subscription, 2)
+    await move()
+    await js.publish(channel, b"3")
+    migrated = await move(durables={"c": Durable("d", client_id=connection.client_id)})
+    assert migrated.consumers == {"c": 3}
+
+
 @pytest.mark.parametrize("acknowledged", [[1, 2, 3, 4, 5, 6], [1, 2, 4, 6], []], ids=str)
 async def test_a_durable_queue_group(nc, channel, take, move, received, acknowledged):
     """Members come and go; what they leave without an acknowledgement is where the consumer begins."""
