@@ -111,7 +111,7 @@ def test_what_does_not_match_is_a_failure(at_server, fill, source, stream, subje
 @pytest.mark.parametrize(("end", "times"), [(signal.SIGKILL, 3), (signal.SIGTERM, 1)])
 def test_interrupted_at_any_moment(at_server, end, times, fill, source, start, stored, stream, subject, event, with_js):
     """However often it is killed, the next one goes on; in the end each message is there once, byte for byte."""
-    payloads = [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 5001)]
+    payloads = [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 12001)]
     fill(*payloads)
 
     async def end_after(js, process, before):
@@ -131,10 +131,10 @@ def test_interrupted_at_any_moment(at_server, end, times, fill, source, start, s
     done = at_server("migrate", subject, stream, *source, "--json")
     assert done.exit_code == 0, done.output
     counts = json.loads(done.stdout)
-    assert (counts["messages"], counts["stored"], counts["repeated"]) == (5000, 5000, 0)
-    assert 0 < counts["copied"] < 5000
+    assert (counts["messages"], counts["stored"], counts["repeated"]) == (12000, 12000, 0)
+    assert 0 < counts["copied"] < 12000
     messages = stored(stream)
-    assert [int(dict(message.headers)[SEQUENCE]) for message in messages] == list(range(1, 5001))
+    assert [int(dict(message.headers)[SEQUENCE]) for message in messages] == list(range(1, 12001))
     assert [message.data for message in messages] == payloads
 
 

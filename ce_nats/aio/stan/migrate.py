@@ -17,7 +17,6 @@ Needs the extra ``stan``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -43,7 +42,7 @@ from ..streams import StreamApi, nanoseconds
 from .connection import Connection, connect
 from .monitor import ChannelState, Durable, Monitor
 from .session import new_id
-from .subscription import Delivery, Start
+from .subscription import Start, Subscription
 
 __all__ = ["CHANNEL", "SEQUENCE", "TIMESTAMP", "Durable", "Migrated", "Monitor", "migrate"]
 
@@ -53,6 +52,7 @@ TIMESTAMP: Final = "Nats-Streaming-Timestamp"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MOST_SILENCES: Final = 3
+_MOST_DIGITS: Final = 20  # 64 bits
 
 
 @dataclass
@@ -200,7 +200,7 @@ class _Migration:
         self._told = told
         self._cluster = ""
         self._ids: set[int] = set()
-        self._delivered: set[int] = set()
+        self._delivered: set[int] = set()  # what came of the channel and was sent
         self._sent = 0
         self._under_way = 0
         self.result = Migrated(channel, stream)
@@ -218,10 +218,10 @@ class _Migration:
             await self._check_same(connection, state, inventory)
             # What the stream took for a duplicate, of a message that was deleted say, goes again under an id that it
             # cannot know.
-            for new_ids in (False, True):
+            for again in (False, True):
                 missing = inventory.missing(state.first, state.last)
                 if missing:
-                    await self._copy(connection, missing, inventory, new_ids=new_ids)
+                    await self._copy(connection, missing, inventory, again=again)
                     inventory = await self._take_inventory(positions.values())
         self._count(state, await self._monitor.channel(self._channel), inventory)
         if self.result.is_complete:
@@ -298,7 +298,7 @@ class _Migration:
     # --- Messages -----------------------------------------------------------------------------------------------------
 
     async def _copy(
-        self, connection: Connection, missing: Sequence[int], inventory: _Inventory, *, new_ids: bool
+        self, connection: Connection, missing: Sequence[int], inventory: _Inventory, *, again: bool
     ) -> None:
         wanted = set(missing)
         total = self._sent + len(missing)
@@ -309,7 +309,7 @@ class _Migration:
                 async for message in messages:
                     if message.sequence in wanted:
                         self._under_way = message.sequence
-                        yield self._outgoing(message, is_new=new_ids)
+                        yield self._outgoing(message, again=again)
 
         before = self._sent
         async with aclosing(outgoing()) as messages:
@@ -333,52 +333,47 @@ class _Migration:
             DeliveryError: ``timeout``: the channel has more, which does not come.
         """
         seen = first - 1
-        silences = 0
-        arriving: asyncio.Future[Delivery] | None = None
         async with await connection.subscribe(self._channel, start=Start.at_sequence(first)) as subscription:
-            try:
-                while seen < last:
-                    # Not wait_for(): before Python 3.12 that may forget that it was cancelled.
-                    arriving = arriving or asyncio.ensure_future(subscription.__anext__())
-                    if not (await asyncio.wait([arriving], timeout=self._timeout))[0]:
-                        if (await self._monitor.channel(self._channel)).first > last:
-                            return
-                        silences += 1
-                        if silences == _MOST_SILENCES:
-                            text = f"channel {self._channel} has messages up to {last}, but none comes after {seen}"
-                            raise DeliveryError(ErrorCode.TIMEOUT, text)
-                        continue
-                    item, arriving = arriving.result(), None
-                    # At once: what was copied is known from the stream, and nothing shall come again meanwhile.
-                    await item.ack()
-                    # One that was lost on the way comes late, and is left for the second time.
-                    if seen < item.message.sequence <= last:
-                        silences = 0
-                        yield item.message
-                    seen = max(seen, item.message.sequence)
-            finally:
-                if arriving is not None:
-                    arriving.cancel()
+            while seen < last:
+                if await self._is_silent(subscription, seen, last):
+                    return
+                message = (item := await subscription.__anext__()).message
+                # At once: what was copied is known from the stream, and nothing shall come again meanwhile.
+                await item.ack()
+                # One that was lost on the way comes late, and is left for the second time.
+                if seen < message.sequence <= last:
+                    yield message
+                seen = max(seen, message.sequence)
 
-    def _outgoing(self, message: MsgProto, *, is_new: bool) -> StoredMessage:
+    async def _is_silent(self, subscription: Subscription, seen: int, last: int) -> bool:
+        """Wait for the next message; whether the channel has none any more."""
+        for _ in range(_MOST_SILENCES):
+            if await subscription._has_next(self._timeout):
+                return False
+            if (await self._monitor.channel(self._channel)).first > last:
+                return True
+        text = f"channel {self._channel} has messages up to {last}, but none comes after {seen}"
+        raise DeliveryError(ErrorCode.TIMEOUT, text)
+
+    def _outgoing(self, message: MsgProto, *, again: bool) -> StoredMessage:
         at = Timestamp.parse(_rfc3339(message.timestamp))
-        headers = [
-            (CHANNEL, self._channel),
-            (SEQUENCE, str(message.sequence)),
-            (TIMESTAMP, str(at)),
-        ]
+        headers = [(CHANNEL, self._channel), (SEQUENCE, str(message.sequence)), (TIMESTAMP, str(at))]
+        identifier = f"{self._cluster}/{self._channel}/{message.sequence}"
         event_id = _event_id(message)
-        is_first = event_id is not None and hash(event_id) not in self._ids
-        if event_id is not None:
+        is_event = event_id is not None
+        is_duplicate = is_event and hash(event_id) in self._ids
+        if is_event:
             headers.append((CONTENT_TYPE, STRUCTURED_TYPE))
             self._ids.add(hash(event_id))
+        if again:
+            identifier += f"/{new_id()}"
+        elif event_id is not None and not is_duplicate:
+            identifier = event_id
+        headers.append((MSG_ID, identifier))
         if message.sequence not in self._delivered:
             self._delivered.add(message.sequence)
-            self.result.events += event_id is not None
-            self.result.duplicates += event_id is not None and not is_first
-        if event_id is None or not is_first or is_new:
-            event_id = f"{self._cluster}/{self._channel}/{message.sequence}{f'/{new_id()}' if is_new else ''}"
-        headers.append((MSG_ID, event_id))
+            self.result.events += is_event
+            self.result.duplicates += is_duplicate
         return StoredMessage(self._subject, "", headers, message.data, "", message.sequence, at)
 
     def _count(self, state: ChannelState, now: ChannelState, inventory: _Inventory) -> None:
@@ -434,11 +429,8 @@ class _Migration:
                 ack_wait=position.ack_wait,
             )
             async with subscription:
-                try:
-                    item = await asyncio.wait_for(subscription.__anext__(), self._timeout)
-                    return item.message.sequence
-                except asyncio.TimeoutError:
-                    pass
+                if await subscription._has_next(self._timeout):
+                    return (await subscription.__anext__()).message.sequence
         state = (await self._monitor.channel(self._channel)).durable(durable)
         if state is not None and not state.pending:  # the channel had given them up
             return state.last_sent + 1
@@ -466,7 +458,7 @@ def _client_id(channel: str) -> str:
 
 def _sequence(text: str) -> int:
     """The number that a header has, or 0."""
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
 
 
 def _event_id(message: MsgProto) -> str | None:

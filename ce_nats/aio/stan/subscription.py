@@ -337,6 +337,18 @@ class Subscription:
             self._since = asked
         self._session, self._listener, self._ack_inbox = session, listener, response.ack_inbox
 
+    async def _has_next(self, timeout: float) -> bool:
+        """Wait for what the iterator gives or raises next; False where nothing came in so many seconds."""
+        if not self._ready and not self.is_over:
+            self._arrived.clear()
+            arrival = asyncio.ensure_future(self._arrived.wait())
+            try:
+                # Not wait_for(), which before Python 3.12 may forget that it was cancelled.
+                await asyncio.wait([arrival], timeout=timeout)
+            finally:
+                arrival.cancel()
+        return bool(self._ready) or self.is_over
+
     async def _unbind(self) -> None:
         """The session is lost. What it delivered will be delivered again."""
         self._session = None

@@ -180,9 +180,12 @@ async def test_two_channels_in_a_stream(connection, channel, nc, js, stream, mon
 
 
 async def test_a_message_twice_in_the_stream(connection, channel, js, move):
-    """It is told, and not complete."""
+    """It is told, and not complete. Numbers that are none are no number of the channel's."""
     await fill(connection, channel, [b"1", b"2"])
     await move()
+    for text in ("", "0", "-2", "two", "9" * 5000, "²"):
+        await js.publish(channel, b"2", headers={CHANNEL: channel, SEQUENCE: text or " "})
+    assert (await move()).is_complete
     again = {CHANNEL: channel, SEQUENCE: "2", TIMESTAMP: "2020-01-01T00:00:00Z"}
     await js.publish(channel, b"2", headers=again)
     migrated = await move()
