@@ -77,7 +77,7 @@ async def fill(connection, channel, payloads):
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
-async def test_byte_for_byte(connection, channel, take, move, stored):
+async def test_byte_for_byte(connection, channel, move, stored):
     """Payloads as they were, events or not; headers say where they come from, and what is an event."""
     strange = event(2, subject="Zoë € 😀").replace(b",", b" ,\n")
     payloads = [event(1, data={"a": 1}), b"no event", b"", strange, bytes(range(256)), b'{"specversion":"1.0"}']
@@ -119,7 +119,7 @@ async def test_goes_on(connection, channel, move, stored):
     assert [message.data for message in await stored()] == [event(1), b"x", event(3), event(4)]
 
 
-async def test_more_than_windows_and_batches(nc, connection, channel, move, stored):
+async def test_more_than_windows_and_batches(connection, channel, move, stored):
     payloads = [event(number) for number in range(3000)]
     sent = await asyncio.gather(*(connection._send(payload, channel) for payload in payloads))
     await asyncio.gather(*sent)
@@ -367,7 +367,7 @@ async def test_a_consumer_that_is_made_later(connection, channel, js, take, move
 
 
 @pytest.mark.parametrize("acknowledged", [[1, 2, 3, 4, 5, 6], [1, 2, 4, 6], []], ids=str)
-async def test_a_durable_queue_group(nc, channel, take, move, received, acknowledged):
+async def test_a_durable_queue_group(nc, channel, move, received, acknowledged):
     """Members come and go; what they leave without an acknowledgement is where the consumer begins."""
     names = (f"one-{uuid4().hex}", f"two-{uuid4().hex}")
     async with await stan.connect(nc, CLUSTER, names[0]) as one, await stan.connect(nc, CLUSTER, names[1]) as two:
@@ -417,7 +417,7 @@ async def test_a_durable_that_moved_on(connection, channel, take, move):
 # --- Refusals ---------------------------------------------------------------------------------------------------------
 
 
-async def test_no_such_channel(channel, move, monitor):
+async def test_no_such_channel(channel, move):
     """It is refused, and does not come into being."""
     for _ in range(2):
         with pytest.raises(DeliveryError, match=f"the streaming server has no channel '{channel}'"):
