@@ -1,5 +1,6 @@
 """
-Captured messages to columns: ``explode_cloudevents``, reading alone, and the codec in Python, a row at a time.
+Captured messages to columns: ``explode_cloudevents``, reading alone, and the codec in Python, a row at a time. Out of
+mapInArrow comes the event alone; the other ways keep the message, too.
 
 The messages are those of messages.py, in a Parquet file. Every way ends in ``noop``, on one core. What is counted is
 the CPU time of all processes of Spark together, compilation and garbage collection included. Runs alternate, round by
@@ -16,7 +17,7 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 from rich.console import Console
 from rich.progress import track
 
@@ -37,6 +39,7 @@ from ce_nats.spark import explode_cloudevents, from_nats
 from ce_nats.spark.schema import ATTRIBUTES, FLAT
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+ARROW_FLAT = to_arrow_schema(FLAT, timezone="UTC")
 READ, EXPLODED = "reading", "explode_cloudevents"
 
 
@@ -70,6 +73,14 @@ def with_rows(headers: list[Any], data: bytearray) -> tuple[Any, ...]:
     return tuple(plain if name == "time" else value for name, value in zip(FLAT.fieldNames(), values))
 
 
+def with_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        messages = zip(batch["headers"].to_pylist(), batch["data"].to_pylist(), strict=True)
+        rows = (decode([(header["key"], header["value"]) for header in headers], data) for headers, data in messages)
+        columns = zip(zip(*rows, strict=True), ARROW_FLAT.types, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=ARROW_FLAT)
+
+
 def ways(frame: DataFrame) -> dict[str, DataFrame]:
     event = from_nats(F.col("headers"), F.col("data"))
     return {
@@ -79,6 +90,7 @@ def ways(frame: DataFrame) -> dict[str, DataFrame]:
         "Python UDF, a row at a time": frame.withColumn(
             "event", F.udf(with_rows, FLAT, useArrow=False)("headers", "data")
         ),
+        "mapInArrow, a row at a time": frame.mapInArrow(with_batches, FLAT),
     }
 
 
