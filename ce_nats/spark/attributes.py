@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, Ti
 
 from ..errors import ErrorCode
 from . import media_type, timestamp
-from .expressions import code, find, full, matches, printable, when_first
+from .expressions import code, find, full, matches, printable, runs, when_first
 from .functions import F
 from .schema import ATTRIBUTES, EVENT, REQUIRED
 
@@ -31,9 +31,9 @@ _FORBIDDEN: Final = (
     + "]"
 )
 # Of the lowest plane, without halves of surrogates and noncharacters.
-_LETTERS: Final = r"\u00a0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd"
-PRINTABLE: Final = rf"\A{printable()}\z"
-_COMMON: Final = rf"\A{printable(others=_LETTERS)}\z"
+_LETTERS: Final = r"[\u00a0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd]++"
+PRINTABLE: Final = rf"\A{printable()}*\z"
+_COMMON: Final = rf"\A{runs(printable(), _LETTERS)}\z"
 _INTEGER: Final = full("-?(?:0|[1-9][0-9]*+)")
 _LONGEST_INTEGER: Final = len("-2147483648")
 # RFC 4648 4: the standard alphabet, padded. Trailing bits are not looked at.

@@ -11,17 +11,17 @@ from typing import Final
 
 from pyspark.sql import Column
 
-from .expressions import matches, printable
+from .expressions import matches, printable, runs
 from .functions import F
 from .json import STRICT
 
 __all__ = ["data", "front", "is_json", "names", "pieces", "values"]
 
 # Without U+FFFD, which stands where bytes were not UTF-8.
-_BEYOND: Final = r"\x80-\ufffc\ufffe-\x{10ffff}"
-# What stands before the data, or all of it where there is none. Java's regular expressions are fast where they loop
-# over a single class of characters; what else they must not hold is found in the values.
-_STRING: Final = '"' + printable(without='"\\', others=_BEYOND) + '"'
+_BEYOND: Final = r"[\x80-\ufffc\ufffe-\x{10ffff}]++"
+# What stands before the data, or all of it where there is none. Control characters, which JSON does not have either,
+# are found here too.
+_STRING: Final = '"' + runs(printable(without='"\\'), _BEYOND) + '"'
 _FRONT: Final = rf'\A(\{{(?:{_STRING}: ?{_STRING}(?:, ?|\}}\z))*+)(?:"data":|\z)'
 _DATA: Final = '"data":'
 _BRACE: Final = "}"
@@ -30,10 +30,11 @@ _END: Final = "\x01"
 _END_ESCAPED: Final = r"\u0001"
 # A name, a colon, a value and a comma, of a front that is cut at its quotes.
 _PIECES: Final = 4
-# No control character and no single quote.
-_QUOTE: Final = "'"
-_SIMPLE: Final = rf"\A{printable(without=_QUOTE, others=_BEYOND)}\z"
-_LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}[ ,}\]]"
+# A number that is too large for a float.
+_LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}(?:[ ,}\]\t\n\r]|\z)"
+# No control character, no single quote, and no such number.
+_SMALL: Final = _LARGE_EXPONENT.replace("[eE]", "[eE](?!", 1) + ")"
+_SIMPLE: Final = r"\A" + runs(printable(without="'eE"), _BEYOND, _SMALL) + r"\z"
 # No number of fewer digits is too large for a float.
 _MOST_DIGITS: Final = 308
 _DIGITS: Final = rf"[0-9]{{{_MOST_DIGITS + 1}}}"
@@ -70,12 +71,12 @@ def data(text: Column, before: Column) -> Column:
 
 def is_json(member: Column) -> Column:
     """Whether the data of a document whose front is one is strict JSON in UTF-8. Not all that is passes."""
+    is_simple = matches(member, _SIMPLE) & ~member.contains(_END_ESCAPED)
     return (
-        F.when(matches(member, _SIMPLE) & ~member.contains(_END_ESCAPED), _is_one_value(member)).otherwise(
-            F.is_valid_utf8(member) & _is_one_object(member)
+        F.when(is_simple, _is_one_value(member)).otherwise(
+            F.is_valid_utf8(member) & ~matches(member, _LARGE_EXPONENT) & _is_one_object(member)
         )
         & (~member.contains("\\") | ~matches(member, _SURROGATE))
-        & ~matches(F.concat(member, F.lit(_BRACE)), _LARGE_EXPONENT)
         & ((F.octet_length(member) <= _MOST_DIGITS) | ~matches(member, _DIGITS))
     )
 

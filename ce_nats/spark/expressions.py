@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from ..errors import ErrorCode
 from .functions import F
 
-__all__ = ["at", "code", "find", "full", "let", "matches", "printable", "uncompiled", "when_first"]
+__all__ = ["at", "code", "find", "full", "let", "matches", "printable", "runs", "uncompiled", "when_first"]
 
 _FIRST: Final = 0
 
@@ -74,11 +74,20 @@ def full(pattern: str) -> str:
     return rf"\A(?:{pattern})\z"
 
 
-def printable(without: str = "", others: str = "") -> str:
+def printable(without: str = "") -> str:
     """
-    A pattern of texts of printable ASCII characters, but for some, and with some others.
+    A class of printable ASCII characters, but for some, for a pattern.
 
     One by one: Java keeps single characters of a class in a table, and ranges in a chain of function calls.
     """
-    characters = "".join(f"\\x{code:02x}" for code in range(0x20, 0x7F) if chr(code) not in without)
-    return f"[{characters}{others}]*"
+    return "[" + "".join(f"\\x{code:02x}" for code in range(0x20, 0x7F) if chr(code) not in without) + "]"
+
+
+def runs(common: str, *others: str) -> str:
+    """
+    A pattern of texts that are mostly characters of one class, and here and there something else.
+
+    Java is fast where it loops over a table, as long as nothing else is in the loop. What stands between must not begin
+    with a character of the class; nothing is tried twice, and no stack is needed.
+    """
+    return f"{common}*(?:(?:{'|'.join(others)}){common}*)*+"

@@ -43,8 +43,8 @@ _NOWHERE: Final = "\r\n"
 # What has a meaning of its own in a header, or is white space that might be none of the value.
 _RESERVED: Final = ' "%'
 _QUOTING: Final = ' "'
-_CLEAN: Final = rf"\A{printable(without=_RESERVED)}\z"
-_PLAIN: Final = rf"\A{printable(without=_QUOTING)}\z"
+_CLEAN: Final = rf"\A{printable(without=_RESERVED)}*\z"
+_PLAIN: Final = rf"\A{printable(without=_QUOTING)}*\z"
 # Stands where bytes were not UTF-8.
 _REPLACEMENT: Final = "\ufffd"
 _JSON: Final = "application/json"

@@ -60,6 +60,17 @@ def test_maps_of_headers(spark: SparkSession) -> None:
         assert (row.ce_id, row.ce_extensions, bytes(row.ce_data)) == ("a", {"n": "5"}, b"x")
 
 
+def test_long_texts_of_many_runs(spark: SparkSession) -> None:
+    """Patterns loop over runs of characters, and need no stack for that."""
+    text = "a\u00e9e1\U0001f600" * 200_000
+    document = f'{{"specversion":"1.0","id":"a","source":"/s","type":"t","subject":"{text}","data":"{text}"}}'
+    rows = [([], bytearray(document.encode())), ([], bytearray(document.encode()[:-2] + b"'\x00\"}"))]
+    frame = spark.createDataFrame(rows, "headers array<struct<key string, value string>>, data binary")
+    good, bad = explode_cloudevents(frame).collect()
+    assert (good.ce_subject, bytes(good.ce_data).decode()) == (text, f'"{text}"')
+    assert (bad.ce_id, bad.ce_error) == (None, "not-a-cloudevent")
+
+
 def test_differences_by_nature(spark: SparkSession) -> None:
     """What the README names; Python gives an event for each of them."""
     envelope = '{"specversion":"1.0","id":"a","source":"/s","type":"t"%s}'
