@@ -30,10 +30,11 @@ _END: Final = "\x01"
 _END_ESCAPED: Final = r"\u0001"
 # A name, a colon, a value and a comma, of a front that is cut at its quotes.
 _PIECES: Final = 4
-# A number that is too large for a float.
-_LARGE_EXPONENT: Final = r"[eE]\+?[0-9]{3,}(?:[ ,}\]\t\n\r]|\z)"
+# What stands behind the e of a number that is too large for a float.
+_LARGE: Final = r"\+?[0-9]{3,}(?:[ ,}\]\t\n\r]|\z)"
+_LARGE_EXPONENT: Final = f"[eE]{_LARGE}"
+_SMALL: Final = f"[eE](?!{_LARGE})"
 # No control character, no single quote, and no such number.
-_SMALL: Final = _LARGE_EXPONENT.replace("[eE]", "[eE](?!", 1) + ")"
 _SIMPLE: Final = r"\A" + runs(printable(without="'eE"), _BEYOND, _SMALL) + r"\z"
 # No number of fewer digits is too large for a float.
 _MOST_DIGITS: Final = 308

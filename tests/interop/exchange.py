@@ -6,6 +6,7 @@ import asyncio
 import json
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from uuid import uuid4
 
 import nats
@@ -51,25 +52,27 @@ async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, 
 async def _receive(
     route: Route, command: Sequence[str], connection: Client, url: str, stream: str, subject: str
 ) -> list[Differences]:
+    received: list[Any]
     if route.protocol == "stan":
         await _run_sender(route, command, url, stream, subject)
-        return await _read_channel(connection, subject)
-    if route.protocol == "jetstream":
-        await _run_sender(route, command, url, stream, subject)
-        subscription = await connection.jetstream().subscribe(subject, ordered_consumer=True)
+        received = await _read_channel(connection, subject)
     else:
-        subscription = await connection.subscribe(subject)
-        await aio.flush(connection)
-        await _run_sender(route, command, url, stream, subject)
-    async with aio.events(subscription, dialect=route.dialect, parse_data=False) as messages:
-        received = [await messages.__anext__() for _ in SAMPLES]
+        if route.protocol == "jetstream":
+            await _run_sender(route, command, url, stream, subject)
+            subscription = await connection.jetstream().subscribe(subject, ordered_consumer=True)
+        else:
+            subscription = await connection.subscribe(subject)
+            await aio.flush(connection)
+            await _run_sender(route, command, url, stream, subject)
+        async with aio.events(subscription, dialect=route.dialect, parse_data=False) as messages:
+            received = [await messages.__anext__() for _ in SAMPLES]
     return [
         own_differences(sample, None if one.error else one.event, one.error)
         for sample, one in zip(SAMPLES.values(), received)
     ]
 
 
-async def _read_channel(connection: Client, channel: str) -> list[Differences]:
+async def _read_channel(connection: Client, channel: str) -> list[Any]:
     async with (
         await aio_stan.connect(connection, CLUSTER, "ce_nats") as streaming,
         await streaming.subscribe(channel, start=aio_stan.Start.first(), parse_data=False) as subscription,
@@ -77,10 +80,7 @@ async def _read_channel(connection: Client, channel: str) -> list[Differences]:
         received = [await subscription.__anext__() for _ in SAMPLES]
         for one in received:
             await one.ack()
-    return [
-        own_differences(sample, None if one.error else one.event, one.error)
-        for sample, one in zip(SAMPLES.values(), received)
-    ]
+    return received
 
 
 async def _run_sender(route: Route, command: Sequence[str], url: str, stream: str, subject: str) -> None:
