@@ -12,7 +12,7 @@ from typing import Any, Final
 from . import binary, data, structured
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
-from .errors import DecodeError, EncodeError, ErrorCode, preview
+from .errors import DecodeError, EncodeError, ErrorCode, choice, preview
 from .event import DecodedEvent, content_of, parts_of
 from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
 from .mode import (
@@ -20,7 +20,6 @@ from .mode import (
     PREFIX,
     STRUCTURED_TYPE,
     ContentMode,
-    content_mode,
     decide,
     is_cloudevents_type,
     parts,
@@ -63,7 +62,7 @@ def to_nats_message(
             headers and subjects. See :class:`~ce_nats.ErrorCode`.
     """
     attributes, value, has_data = content_of(event)
-    if mode is ContentMode.BINARY or content_mode(mode, EncodeError) is ContentMode.BINARY:
+    if mode is ContentMode.BINARY or choice(ContentMode, mode, "content mode", EncodeError) is ContentMode.BINARY:
         pairs = binary.encode(attributes)
         payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
     else:
@@ -111,13 +110,13 @@ def from_nats_message(
     if mode is None:
         mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
     else:
-        mode, is_marked = content_mode(mode, DecodeError), True
+        mode, is_marked = choice(ContentMode, mode, "content mode", DecodeError), True
         found = scan(headers)[1]
     check_extension_types(extension_types)
     if payload.__class__ is not bytes:
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:
-        dialect = _dialect(dialect)
+        dialect = choice(Dialect, dialect, "dialect", DecodeError)
     if mode is ContentMode.STRUCTURED:
         return structured.decode(
             payload,
@@ -173,13 +172,6 @@ def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
                 ErrorCode.RESERVED_HEADER, f"header {preview(name)} belongs to the event itself", header=name
             )
     pairs += further
-
-
-def _dialect(dialect: object) -> Dialect:
-    try:
-        return Dialect(dialect)
-    except ValueError as error:
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"{preview(dialect)} is not a dialect") from error
 
 
 def _lower_case_content_type(headers: HeadersLike) -> str | None:

@@ -13,9 +13,12 @@ fixtures, in the command line's JSON and in Spark's error column.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 __all__ = ["CeNatsError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"]
+
+
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
 class ErrorCode(str, Enum):
@@ -202,6 +205,19 @@ def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:
         header=header,
         requirement=error.requirement,
     )
+
+
+def choice(kind: type[_Choice], value: object, what: str, fault: type[CeNatsError]) -> _Choice:
+    """
+    The member of an enumeration that a caller named, by itself or by its value.
+
+    Raises:
+        fault: ``invalid-message`` where there is none.
+    """
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(value)} is not a {what}") from error
 
 
 def preview(value: object, limit: int = 60) -> str:

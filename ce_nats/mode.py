@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from . import media_type
-from .errors import CeNatsError, DecodeError, ErrorCode, preview
+from .errors import DecodeError, ErrorCode, preview
 from .message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
@@ -85,19 +85,6 @@ class Inspection(NamedTuple):
     reason: str
     headers: CeHeaders
     is_marked: bool = True
-
-
-def content_mode(mode: object, fault: type[CeNatsError]) -> ContentMode:
-    """
-    The content mode that a caller named.
-
-    Raises:
-        fault: ``invalid-message`` where there is no such mode.
-    """
-    try:
-        return ContentMode(mode)
-    except ValueError as error:
-        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(mode)} is not a content mode") from error
 
 
 def detect_mode(message: Message) -> ContentMode:

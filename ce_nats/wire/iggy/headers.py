@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Final, TypeAlias, cast
 
-from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
 from ..octets import as_octets
 from .reader import Reader
 from .value import MAX_FIELD, HeaderKind, HeaderValue, checked_kind
@@ -45,19 +45,6 @@ class Layout(str, Enum):
 
     def __str__(self) -> str:
         return self.value
-
-
-def checked_layout(layout: object, fault: type[CeNatsError]) -> Layout:
-    """
-    The layout that a caller named.
-
-    Raises:
-        fault: ``invalid-message`` where there is no such layout.
-    """
-    try:
-        return Layout(layout)
-    except ValueError as error:
-        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(layout)} is not a layout") from error
 
 
 def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.SEED) -> bytes:
@@ -97,7 +84,7 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
     Raises:
         EncodeError: As :func:`encode_headers`.
     """
-    keys_are_strings = checked_layout(layout, EncodeError) is Layout.SEED
+    keys_are_strings = choice(Layout, layout, "layout", EncodeError) is Layout.SEED
     if not isinstance(headers, Mapping):
         raise EncodeError(
             ErrorCode.INVALID_HEADER_BLOCK, f"headers are a mapping, not {preview(headers)}", requirement="IG-02"
@@ -168,7 +155,7 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.SEED) -> dict[HeaderK
             not of its kind); ``invalid-header-value`` (likewise, and a bool that is neither 0 nor 1); ``invalid-utf8``;
             ``duplicate-header``; ``invalid-message`` for what is no bytes.
     """
-    layout = checked_layout(layout, DecodeError)
+    layout = choice(Layout, layout, "layout", DecodeError)
     octets = as_octets(data, "a header map", DecodeError)
     if layout is Layout.SEED and _begins_with_key(octets, 1) and octets[0] in _CODES:
         raise _other_layout(layout, "Iggy 0.7 or later")

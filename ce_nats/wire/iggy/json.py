@@ -14,13 +14,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...attributes import decode_base64
-from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
 from ..octets import as_octets
 from .headers import (
     HeaderKey,
     Layout,
     check_header_map,
-    checked_layout,
     decoded_key,
     decoded_value,
     duplicate_key,
@@ -152,7 +151,7 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
             ErrorCode.INVALID_FRAME, f"payload is a string in base64, not {preview(payload)}", requirement="IG-07"
         )
     return IggyMessage(
-        _octets(payload, "the payload"), _headers(fields, checked_layout(layout, DecodeError)), **numbers
+        _octets(payload, "the payload"), _headers(fields, choice(Layout, layout, "layout", DecodeError)), **numbers
     )
 
 
