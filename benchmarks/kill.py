@@ -55,6 +55,8 @@ _SECONDS = 180.0  # for any one thing that has to happen
 _POLL_SECONDS = 0.02
 # Every fourth kill falls into the start of the job, before it reads anything.
 _EARLY = 4
+# Characters of a line of a log that are worth reading: a plan is longer than all else, and has few lines.
+_LINE = 400
 
 
 @dataclass
@@ -117,10 +119,15 @@ class Job:
     def log(self) -> str:
         return self._log.read_text("utf-8", "replace")
 
+    @property
+    def last_words(self) -> str:
+        """The end of the log."""
+        return "\n".join(line[:_LINE] for line in self.log.splitlines())[-8000:]
+
     def wait(self) -> None:
         """Wait for its end, which has to be a good one."""
         if self._process.wait(_SECONDS) != 0:
-            raise RuntimeError(f"the job failed:\n{self.log[-8000:]}")
+            raise RuntimeError(f"the job failed:\n{self.last_words}")
 
     def kill(self) -> None:
         """SIGKILL to all of it, and wait until nothing is left."""
@@ -290,7 +297,7 @@ def _live_and_die(outcome: Outcome, random: Random, *, is_early: bool) -> None:
         elif job.found_no_server:
             outcome.unlucky_starts += 1
         else:
-            raise RuntimeError(f"the job ended by itself:\n{job.log[-8000:]}")
+            raise RuntimeError(f"the job ended by itself:\n{job.last_words}")
     finally:
         job.kill()
 
@@ -300,7 +307,7 @@ def _wait(outcome: Outcome, job: Job, condition: Callable[[], bool]) -> None:
     end = time.monotonic() + _SECONDS
     while job.is_running and not condition():
         if outcome.broken.is_set() or time.monotonic() > end:
-            raise RuntimeError(f"the job makes no progress:\n{job.log[-8000:]}")
+            raise RuntimeError(f"the job makes no progress:\n{job.last_words}")
         time.sleep(_POLL_SECONDS)
 
 

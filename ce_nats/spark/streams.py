@@ -33,8 +33,8 @@ class Streams:
     """
     Asks streams. Travels pickled, without its connection.
 
-    After a first answer, a connection that breaks is made again, for as long as ``retryTimeout`` says; before that a
-    server that cannot be reached is an error at once.
+    A connection that breaks is made again, for as long as ``retryTimeout`` says. A server that was never reached is an
+    error at once.
 
     Args:
         connection: How to connect.
@@ -43,7 +43,7 @@ class Streams:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._session: _Session | None = None
-        self._was_answered = False
+        self._was_reached = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Streams, (self.connection,)
@@ -89,12 +89,13 @@ class Streams:
             except DeliveryError as error:
                 if isinstance(error, ApiError) and not error.is_temporary:
                     raise
+                self._was_reached |= self._session is not None and self._session.is_lost
                 self.close()
-                if not self._was_answered or time.monotonic() > end:
+                if not self._was_reached or time.monotonic() > end:
                     raise
                 time.sleep(_RETRY_SECONDS)
             else:
-                self._was_answered = True
+                self._was_reached = True
                 return answer
 
 
@@ -122,6 +123,11 @@ class _Session:
     def silence(self) -> float:
         """Seconds since the last answer."""
         return time.monotonic() - self._last_used
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection, which there was, is no more."""
+        return self._client.is_closed
 
     def ask(self, question: Callable[[StreamApi], Awaitable[T]]) -> T:
         answer = self._blocking.run(self._answer(question))
