@@ -27,19 +27,20 @@ _DATA: Final = '"data":'
 _BRACE: Final = "}"
 # What stands behind the data while it is parsed: no strict JSON has it.
 _END: Final = "\x01"
-_END_ESCAPED: Final = r"\u0001"
+_END_ESCAPED: Final = "0001"
 # A name, a colon, a value and a comma, of a front that is cut at its quotes.
 _PIECES: Final = 4
-# What stands behind the e of a number that is too large for a float.
-_LARGE: Final = r"\+?[0-9]{3,}(?:[ ,}\]\t\n\r]|\z)"
-_LARGE_EXPONENT: Final = f"[eE]{_LARGE}"
-_SMALL: Final = f"[eE](?!{_LARGE})"
-# No control character, no single quote, and no such number.
-_SIMPLE: Final = r"\A" + runs(printable(without="'eE"), _BEYOND, _SMALL) + r"\z"
-# No number of fewer digits is too large for a float.
+# A float holds numbers of 308 digits, and with exponents of two digits those of 209.
 _MOST_DIGITS: Final = 308
-_DIGITS: Final = rf"[0-9]{{{_MOST_DIGITS + 1}}}"
+_MOST_DIGITS_WITH_EXPONENT: Final = _MOST_DIGITS - 99
+# What stands behind the e of a number: an exponent, or one that is too large for sure.
+_BEHIND: Final = r"(?:[ ,}\]\t\n\r]|\z)"
+_EXPONENT: Final = rf"\+?[0-9]++{_BEHIND}"
+_LARGE_EXPONENT: Final = rf"[eE]\+?[0-9]{{3,}}{_BEHIND}"
 _SURROGATE: Final = r"\\u[dD][89a-fA-F]"
+# No control character, and none escaped that has a use here, no single quote, no half of a pair, and no exponent.
+_ESCAPE: Final = rf"\\(?:[^u']|u(?!{_END_ESCAPED}|[dD][89a-fA-F]))"
+_SIMPLE: Final = r"\A" + runs(printable(without="'eE\\"), _BEYOND, f"[eE](?!{_EXPONENT})", _ESCAPE) + r"\z"
 # A number has one spelling only, so a document that does not hold this text does not hold this number.
 _MARK: Final = "4611686018427387847"
 _MARKS: Final = "array<struct<m: bigint>>"
@@ -67,19 +68,24 @@ def data(text: Column, before: Column) -> Column:
     """The text between the name of the data and the brace at the end of the document; NULL where there is no data."""
     start = F.octet_length(before) + len(_DATA)
     size = F.octet_length(text) - start - len(_BRACE)
-    return F.when(size > 0, F.trim(F.substring(text.cast("binary"), start + 1, size).cast("string")))
+    return F.when(size >= 0, F.trim(F.substring(text.cast("binary"), start + 1, size).cast("string")))
 
 
 def is_json(member: Column) -> Column:
     """Whether the data of a document whose front is one is strict JSON in UTF-8. Not all that is passes."""
-    is_simple = matches(member, _SIMPLE) & ~member.contains(_END_ESCAPED)
-    return (
-        F.when(is_simple, _is_one_value(member)).otherwise(
-            F.is_valid_utf8(member) & ~matches(member, _LARGE_EXPONENT) & _is_one_object(member)
-        )
-        & (~member.contains("\\") | ~matches(member, _SURROGATE))
-        & ((F.octet_length(member) <= _MOST_DIGITS) | ~matches(member, _DIGITS))
+    return F.when(
+        matches(member, _SIMPLE), _has_no_longer_number(member, _MOST_DIGITS) & _is_one_value(member)
+    ).otherwise(
+        F.is_valid_utf8(member)
+        & _has_no_longer_number(member, _MOST_DIGITS_WITH_EXPONENT)
+        & ~matches(member, _LARGE_EXPONENT)
+        & ~matches(member, _SURROGATE)
+        & _is_one_object(member)
     )
+
+
+def _has_no_longer_number(text: Column, digits: int) -> Column:
+    return (F.octet_length(text) <= digits) | ~matches(text, f"[0-9]{{{digits + 1}}}")
 
 
 def _is_one_value(text: Column) -> Column:
@@ -94,7 +100,7 @@ def _is_one_value(text: Column) -> Column:
 
 
 def _is_one_object(text: Column) -> Column:
-    """Whether a text is one JSON object, and nothing behind it."""
+    """Whether a text is one JSON object, and nothing around it, not even white space."""
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"m":{_MARK}}}]')), _MARKS, STRICT)
     is_one = (F.size(found) == 2) & (F.get(found, F.lit(1))["m"] == int(_MARK))
-    return is_one & ~text.contains(_MARK)
+    return is_one & text.startswith("{") & text.endswith("}") & ~text.contains(_MARK)

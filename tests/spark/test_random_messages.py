@@ -17,6 +17,7 @@ from ce_nats.spark import explode_cloudevents
 from tests.spark.test_vectors import compare
 
 COUNT = 20_000
+COUNT_OF_DATA = 10_000
 SEED = 20261121
 SCHEMA = "id int, headers array<struct<key string, value string>>, data binary"
 
@@ -113,6 +114,47 @@ CONTENT_TYPES = [
     ),
     *("application/json", "text/plain", " application/cloudevents+json ", "", "application/cloudevents+json;"),
 ]
+
+# Of which JSON data is made that is hardly ever right; numbers around the largest float among them.
+TOKENS = [
+    *('"', "{", "}", "[", "]", ":", ",", " ", "\n", "\t", '"a"', '"a":1', '"":', "null", "true", "NaN", "//x", "/*x*/"),
+    *("1", "0", "-", ".5", "01", "1e5", "1e309", "1E+400", "1e-999", "e", "E", "e1", "e99", "E+9", "e+100", "e100"),
+    *("9" * 309, "9" * 308, "9" * 210, "9" * 209, "4611686018427387847"),
+    *(
+        "\\",
+        "\\\\",
+        '\\"',
+        "\\/",
+        "\\b",
+        "\\n",
+        "\\x",
+        "\\'",
+        "'",
+        "\x01",
+        "\x7f",
+        "é",
+        "\U0001f600",
+        "\ufffd",
+        "\uffff",
+    ),
+    *(
+        "\\u0001",
+        "\\u0000",
+        "\\u00e9",
+        "\\ud83d\\ude00",
+        "\\ud83d",
+        "\\uDC00",
+        "u0001",
+        "\\u000",
+        '"\x01":0}',
+        '"\\u0001":0}',
+    ),
+]
+DOCUMENTS = [
+    *('{"a":1}', "[1,2]", '"x"', "1", '{"a":{"b":[1,"\\u00e9"]}}', '"\\\\u0001"', '"e"', '"1e999"', '{"e":1e10}'),
+    *('{"a":"\\ud83d\\ude00"}', f'{{"a":{"9" * 309}}}', f'{{"a":{"9" * 308}e1}}', f'{{"a":{"9" * 209}e99}}'),
+]
+FRONT = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":'
 
 Message = tuple[Pairs, bytes]
 
@@ -213,6 +255,21 @@ def damaged(count: int, seed: int) -> list[Message]:
     return made
 
 
+def strange_json(rng: Random) -> str:
+    text = "".join(rng.choices(TOKENS, k=rng.randrange(1, 7)))
+    if rng.random() < 0.5:
+        document = rng.choice(DOCUMENTS)
+        place = rng.randrange(len(document) + 1)
+        text = document[:place] + rng.choice(["", *TOKENS]) + document[place + rng.randrange(3) :]
+    return f'"{text}"' if rng.random() < 0.4 else text
+
+
+def with_strange_data(count: int, seed: int) -> list[Message]:
+    rng = Random(seed)
+    headers = [("Content-Type", "application/cloudevents+json")]
+    return [(headers, f"{FRONT}{strange_json(rng)}}}".encode()) for _ in range(count)]
+
+
 def in_python(pairs: Pairs, data: bytes) -> Any:
     try:
         return from_nats_message(SimpleNamespace(headers=pairs, data=data), parse_data=False)
@@ -220,8 +277,8 @@ def in_python(pairs: Pairs, data: bytes) -> Any:
         return str(error.code)
 
 
-def test_random_messages(spark: SparkSession) -> None:
-    made = damaged(COUNT, SEED)
+def agree(spark: SparkSession, made: list[Message], seed: int) -> Counter[str]:
+    """Fail where Spark and Python differ; else what became of the messages, and how often."""
     frame = spark.createDataFrame([(place, pairs, bytearray(data)) for place, (pairs, data) in enumerate(made)], SCHEMA)
     outcomes: Counter[str] = Counter()
     wrong = []
@@ -232,7 +289,17 @@ def test_random_messages(spark: SparkSession) -> None:
         difference = compare(expected, row)
         if difference:
             wrong.append(f"{difference}\n    {pairs}\n    {data!r}")
-    assert not wrong, f"seed {SEED}: {len(wrong)} of {COUNT} differ\n" + "\n".join(wrong[:10])
-    assert sum(outcomes.values()) == COUNT
+    assert not wrong, f"seed {seed}: {len(wrong)} of {len(made)} differ\n" + "\n".join(wrong[:10])
+    assert sum(outcomes.values()) == len(made)
+    return outcomes
+
+
+def test_random_messages(spark: SparkSession) -> None:
+    outcomes = agree(spark, damaged(COUNT, SEED), SEED)
     assert len(outcomes) > 20, outcomes
     assert min(outcomes["event in binary mode"], outcomes["event in structured mode"]) > COUNT / 10
+
+
+def test_random_json_data(spark: SparkSession) -> None:
+    outcomes = agree(spark, with_strange_data(COUNT_OF_DATA, SEED), SEED)
+    assert min(outcomes["event in structured mode"], outcomes["invalid-json"]) > COUNT_OF_DATA / 10, outcomes
