@@ -141,9 +141,12 @@ def _decoded(df: DataFrame, headers: str, data: str, prefix: str, types: Mapping
         steps = df.withColumn(f"{_STEP}general", general)
         columns = {name: _of_general(name) for name in _COLUMNS}
     else:
-        steps = _plain_steps(df, *plain, payload, types)
-        steps = steps.withColumn(f"{_STEP}general", F.when(~_get("ok"), general))
-        columns = {name: F.when(_get("ok"), _get(f"plain_{name}")).otherwise(_of_general(name)) for name in _COLUMNS}
+        steps, get = _plain_steps(df, *plain, payload)
+        # What is plain has no other outcome. Nothing is named twice: one more projection would cost more than it saves.
+        steps = steps.select("*", F.when(~plain_events.check(get, types), general).alias(f"{_STEP}general"))
+        is_plain = _get("general").isNull()
+        event = plain_events.event(get)
+        columns = {name: F.when(is_plain, event[name]).otherwise(_of_general(name)) for name in _COLUMNS}
     columns["error"] = _get("general")["error"]
     row = F.struct(*(column.alias(prefix + name) for name, column in columns.items()))
     # A generator, because the optimiser does not merge projections through one: a condition on one column would have
@@ -152,8 +155,8 @@ def _decoded(df: DataFrame, headers: str, data: str, prefix: str, types: Mapping
 
 
 def _plain_steps(
-    df: DataFrame, names: Column, values: Column, payload: Column, types: Mapping[str, DataType]
-) -> DataFrame:
+    df: DataFrame, names: Column, values: Column, payload: Column
+) -> tuple[DataFrame, plain_events.Columns]:
     given = {"names": names, "values": values, "payload": payload}
 
     def get(name: str) -> Column:
@@ -163,15 +166,7 @@ def _plain_steps(
     steps = df
     for step in plain_events.STEPS:
         steps = steps.select("*", *(column.alias(_STEP + name) for name, column in step(get).items()))
-    steps = steps.select("*", plain_events.check(get, types).alias(f"{_STEP}ok"))
-    event = plain_events.event(get)
-    # Maps and bytes are made for those rows only that are plain; the others cost nothing.
-    columns = {
-        name: F.when(_get("ok"), event[name]) if name in ("extensions", "data") else event[name] for name in _COLUMNS
-    }
-    return steps.select(
-        *_own(df), _get("ok"), *(column.alias(f"{_STEP}plain_{name}") for name, column in columns.items())
-    )
+    return steps, get
 
 
 def _get(name: str) -> Column:

@@ -32,7 +32,7 @@ def let(value: Column, body: Callable[[Column], Column]) -> Column:
 
 def uncompiled(value: Column) -> Column:
     """
-    The value, which is never NULL, in a projection that is no part of whole-stage code generation.
+    The value, which is hardly ever NULL, in a projection that is no part of whole-stage code generation.
 
     That makes one method of many expressions, and the JVM compiles no method of more than 8,000 bytes. The code of a
     projection by itself is divided into smaller ones. Its mark is a function for which Spark generates no code; it is
@@ -80,7 +80,8 @@ def printable(without: str = "") -> str:
 
     One by one: Java keeps single characters of a class in a table, and ranges in a chain of function calls.
     """
-    return "[" + "".join(f"\\x{code:02x}" for code in range(0x20, 0x7F) if chr(code) not in without) + "]"
+    characters = (chr(code) for code in range(0x20, 0x7F))
+    return "[" + "".join(each if each.isalnum() else f"\\{each}" for each in characters if each not in without) + "]"
 
 
 def runs(common: str, *others: str) -> str:

@@ -42,28 +42,30 @@ def inspect(names: Column, values: Column, is_empty: Column) -> Column:
     return let(
         content_types,
         lambda found: let(
-            F.lower(F.btrim(F.substring_index(at(found, 0), ";", 1), F.lit(_BLANKS))),
-            lambda essence: _decide(found, essence, is_binary, is_empty),
+            F.btrim(at(found, 0), F.lit(_BLANKS)),
+            lambda content_type: let(
+                F.lower(F.btrim(F.substring_index(content_type, ";", 1), F.lit(_BLANKS))),
+                lambda essence: _decide(F.size(found) > 1, content_type, essence, is_binary, is_empty),
+            ),
         ),
     )
 
 
-def _decide(content_types: Column, essence: Column, is_binary: Column, is_empty: Column) -> Column:
+def _decide(is_repeated: Column, content_type: Column, essence: Column, is_binary: Column, is_empty: Column) -> Column:
     is_structured = F.coalesce(essence.isin(*_STRUCTURED), F.lit(False))
-    content_type = F.btrim(at(content_types, 0), F.lit(_BLANKS))
     # What is no media type, because of what stands behind the ";", has no charset to object to.
     is_utf8 = ~media_type.is_valid(content_type) | media_type.is_utf8(media_type.charset(content_type))
     error = when_first(
-        (F.size(content_types) > 1, ErrorCode.DUPLICATE_HEADER),
+        (is_repeated, ErrorCode.DUPLICATE_HEADER),
         (essence.startswith(_BATCH), ErrorCode.BATCH_NOT_SUPPORTED),
         (is_structured & ~is_utf8, ErrorCode.UNSUPPORTED_CHARSET),
         (~is_structured & essence.startswith(_OTHER_FORMAT), ErrorCode.UNSUPPORTED_FORMAT),
         (~is_structured & ~is_binary & is_empty, ErrorCode.NOT_A_CLOUDEVENT),
     )
-    return F.struct(
-        F.when(error.isNull(), F.when(is_binary & ~is_structured, F.lit(BINARY)).otherwise(F.lit(STRUCTURED))).alias(
-            "mode"
+    mode = F.when(is_binary & ~is_structured, F.lit(BINARY)).otherwise(F.lit(STRUCTURED))
+    return let(
+        error,
+        lambda code: F.struct(
+            F.when(code.isNull(), mode).alias("mode"), code.alias("code"), is_structured.alias("is_marked")
         ),
-        error.alias("code"),
-        is_structured.alias("is_marked"),
     )

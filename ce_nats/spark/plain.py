@@ -57,7 +57,7 @@ _TO_END: Final = 2**31 - 1
 
 
 def _read(get: Columns) -> dict[str, Column]:
-    """What stands in the message under which name."""
+    """Names and values to look attributes up in, whatever the mode, and what is not looked up by name."""
     names, values, payload = get("names"), get("values"), get("payload")
     text = payload.cast("string")
     content_type = find(names, _CONTENT_TYPE, values)
@@ -66,39 +66,39 @@ def _read(get: Columns) -> dict[str, Column]:
     is_structured = F.coalesce(content_type == _STRUCTURED_TYPE, ~has_version)
     front = F.when(is_structured, envelope.front(text))
     pieces = envelope.pieces(front)
-    # Names and values to look attributes up in, whatever the mode.
     keys = F.coalesce(envelope.names(pieces), names)
-    texts = F.coalesce(envelope.values(pieces), values)
     others = F.filter(names, lambda name: ~name.isin(*_KNOWN))
     extensions = F.when(is_structured, F.filter(keys, lambda name: ~name.isin(*ATTRIBUTES))).otherwise(
         F.filter(others, lambda name: name.startswith(PREFIX))
     )
-
-    def raw(name: str) -> Column:
-        key = F.when(is_structured, F.lit(name)).otherwise(F.lit(PREFIX + name))
-        return F.get(texts, _index(keys, key))
-
-    attributes = {f"raw_{name}": raw(name) for name in ATTRIBUTES}
-    found = _count(attributes.values())
     # Headers that are known here and are no attributes. What is there twice counts once.
     own = content_type.isNotNull().cast("int") + (F.array_position(names, _MSG_ID) > 0).cast("int")
+    in_headers = F.size(names) - F.size(others) - own
     # Ours in another spelling, or in a message that has its attributes elsewhere.
     is_strange = F.exists(others, lambda name: (is_structured | ~name.startswith(PREFIX)) & matches(name, _OURS))
-    has_all = F.when(
-        is_structured, (F.size(names) == own + F.size(others)) & (F.size(keys) == found + F.size(extensions))
-    ).otherwise(
-        (F.size(names) == found + own + F.size(others))
-        & (content_type.isNull() | ~F.lower(content_type).contains("cloudevents"))
-    )
-    return attributes | {
+    has_other_type = ~is_structured & F.coalesce(F.lower(content_type).contains("cloudevents"), F.lit(False))
+    is_clean = ~is_strange & ~has_other_type & _has_no_null(names) & _has_no_null(values)
+    return {
         "keys": keys,
-        "texts": texts,
+        "texts": F.coalesce(envelope.values(pieces), values),
         "is_structured": uncompiled(is_structured),
         "member": envelope.data(text, front),
         "extensions": extensions,
-        "found": found,
-        "is_whole": has_all & ~is_strange & _has_no_null(names) & _has_no_null(values),
+        # How many attributes there have to be if all that is there is known; NULL where something cannot be.
+        "expected": F.when(is_clean & ~is_structured, in_headers).when(
+            is_clean & (in_headers == 0), F.size(keys) - F.size(extensions)
+        ),
     }
+
+
+def _look_up(get: Columns) -> dict[str, Column]:
+    """The attributes as they stand there."""
+
+    def raw(name: str) -> Column:
+        key = F.when(get("is_structured"), F.lit(name)).otherwise(F.lit(PREFIX + name))
+        return F.get(get("texts"), _index(get("keys"), key))
+
+    return {f"raw_{name}": raw(name) for name in ATTRIBUTES} | {"raw_specversion": uncompiled(raw("specversion"))}
 
 
 def _index(names: Column, name: Column) -> Column:
@@ -139,7 +139,7 @@ def _decode(get: Columns) -> dict[str, Column]:
     }
 
 
-STEPS: Final = (_read, _decode)
+STEPS: Final = (_read, _look_up, _decode)
 
 
 # --- The outcome ----------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def check(get: Columns, types: Mapping[str, DataType]) -> Column:
     """Whether this code can answer; never NULL."""
     content_type, schema, names = get("datacontenttype"), get("dataschema"), get("extension_names")
     checks = [
-        get("is_whole"),
+        _count(get(f"raw_{name}") for name in ATTRIBUTES) == get("expected"),
         get("raw_specversion") == "1.0",
         *(get(name) != "" for name in REQUIRED if name in _CODED),
         get("subject").isNull() | (get("subject") != ""),
@@ -174,7 +174,7 @@ def _is_plain_header(get: Columns) -> Column:
     attributes = [*map(get, _CODED), get("raw_specversion"), get("raw_time")]
     return (
         matches(joined, _PLAIN)
-        & (_count(attributes) == get("found"))
+        & (_count(attributes) == get("expected"))
         & _has_no_null(texts)
         & is_legal(decoded)
         & ~decoded.contains(_REPLACEMENT)

@@ -87,7 +87,11 @@ def _checked(member: Column, types: Mapping[str, DataType]) -> Column:
 
 
 def _of_members(text: Column, document: Column, members: Column) -> Column:
-    attributes = F.filter(members, lambda one: ~one["name"].isin("data", _DATA_BASE64) & (one["kind"] != Kind.NULL))
+    found = F.filter(members, lambda one: ~one["name"].isin("data", _DATA_BASE64) & (one["kind"] != Kind.NULL))
+    return let(found, lambda attributes: _of_attributes(text, document, members, attributes))
+
+
+def _of_attributes(text: Column, document: Column, members: Column, attributes: Column) -> Column:
     faults = F.filter(members["code"], lambda one: one.isNotNull())
     base64 = find(members["name"], _DATA_BASE64, members["text"])
     has_both = F.array_contains(members["name"], "data") & base64.isNotNull()
@@ -112,19 +116,22 @@ def _data(text: Column, document: Column, members: Column, base64: Column) -> Co
     names = members["name"]
     content_type = find(names, "datacontenttype", members["text"])
     kind, value = find(names, "data", members["kind"]), find(names, "data", members["text"])
-    return let(
-        F.when(kind.isNull() | content_type.isNull() | media_type.is_json(content_type), F.lit(None))
-        .when(kind != Kind.STRING, _coded(ErrorCode.INVALID_DATA))
-        .otherwise(media_type.encode(value, content_type)),
-        lambda written: F.when(written.isNotNull(), written).otherwise(
-            F.struct(
-                F.when(kind.isNull(), F.try_to_binary(base64, F.lit("base64")))
-                .otherwise(json.data_text(text).cast("binary"))
-                .alias("data"),
-                F.lit(None).cast("string").alias("code"),
-            )
-        ),
+
+    def written(content_type: Column) -> Column:
+        is_json = kind.isNull() | content_type.isNull() | media_type.is_json(content_type)
+        return (
+            F.when(is_json, F.lit(None))
+            .when(kind != Kind.STRING, _coded(ErrorCode.INVALID_DATA))
+            .otherwise(media_type.encode(value, content_type))
+        )
+
+    as_it_stands = F.struct(
+        F.when(kind.isNull(), F.try_to_binary(base64, F.lit("base64")))
+        .otherwise(json.data_text(text).cast("binary"))
+        .alias("data"),
+        F.lit(None).cast("string").alias("code"),
     )
+    return F.coalesce(let(content_type, written), as_it_stands)
 
 
 def _coded(error: ErrorCode) -> Column:
