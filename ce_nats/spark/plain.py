@@ -72,12 +72,17 @@ def _read(get: Columns) -> dict[str, Column]:
         F.filter(others, lambda name: name.startswith(PREFIX))
     )
     # Headers that are known here and are no attributes. What is there twice counts once.
-    own = content_type.isNotNull().cast("int") + (F.array_position(names, _MSG_ID) > 0).cast("int")
+    msg_id = find(names, _MSG_ID, values)
+    own = _count((content_type, msg_id))
     in_headers = F.size(names) - F.size(others) - own
     # Ours in another spelling, or in a message that has its attributes elsewhere.
     is_strange = F.exists(others, lambda name: (is_structured | ~name.startswith(PREFIX)) & matches(name, _OURS))
     has_other_type = ~is_structured & F.coalesce(F.lower(content_type).contains("cloudevents"), F.lit(False))
-    is_clean = ~is_strange & ~has_other_type & _has_no_null(names) & _has_no_null(values)
+    # The text of attributes is looked at later on. The blank keeps halves of characters apart.
+    is_known = F.size(others) == F.when(is_structured, 0).otherwise(F.size(extensions))
+    foreign = F.when(is_known, F.concat_ws(" ", content_type, msg_id)).otherwise(F.concat_ws(" ", names, values))
+    is_text = F.is_valid_utf8(foreign)
+    is_clean = ~is_strange & ~has_other_type & is_text & _has_no_null(names) & _has_no_null(values)
     return {
         "keys": keys,
         "texts": F.coalesce(envelope.values(pieces), values),

@@ -19,7 +19,8 @@ from tests.spark.test_vectors import compare
 COUNT = 20_000
 COUNT_OF_DATA = 10_000
 SEED = 20261121
-SCHEMA = "id int, headers array<struct<key string, value string>>, data binary"
+COUNT_OF_BYTES = 5_000
+SCHEMA = "id int, headers array<struct<key {0}, value {0}>>, data binary"
 
 # What parsers stumble over, in header values and in JSON.
 SPICES = [
@@ -157,6 +158,7 @@ DOCUMENTS = [
 FRONT = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":'
 
 Message = tuple[Pairs, bytes]
+RawMessage = tuple[list[tuple[bytes, bytes]], bytes]
 
 
 def spiced(rng: Random, text: str) -> str:
@@ -270,25 +272,41 @@ def with_strange_data(count: int, seed: int) -> list[Message]:
     return [(headers, f"{FRONT}{strange_json(rng)}}}".encode()) for _ in range(count)]
 
 
-def in_python(pairs: Pairs, data: bytes) -> Any:
+def in_bytes(messages: list[Message], seed: int) -> list[RawMessage]:
+    """The same with headers in bytes, one in six of which are not UTF-8 somewhere."""
+    rng = Random(seed)
+
+    def broken(text: str) -> bytes:
+        data, place = text.encode(), rng.randrange(len(text) + 1)
+        return data[:place] + b"\xff" + data[place:] if rng.random() < 1 / 100 else data
+
+    return [([(broken(name), broken(value)) for name, value in pairs], data) for pairs, data in messages]
+
+
+def in_python(message: Message | RawMessage) -> Any:
+    headers, data = message
     try:
+        pairs = [tuple(part if isinstance(part, str) else part.decode() for part in pair) for pair in headers]
         return from_nats_message(SimpleNamespace(headers=pairs, data=data), parse_data=False)
     except DecodeError as error:
         return str(error.code)
+    except UnicodeDecodeError:
+        return "invalid-utf8"
 
 
-def agree(spark: SparkSession, made: list[Message], seed: int) -> Counter[str]:
+def agree(spark: SparkSession, made: list[Message] | list[RawMessage], seed: int, text: str = "string") -> Counter[str]:
     """Fail where Spark and Python differ; else what became of the messages, and how often."""
-    frame = spark.createDataFrame([(place, pairs, bytearray(data)) for place, (pairs, data) in enumerate(made)], SCHEMA)
+    rows = [(place, headers, bytearray(data)) for place, (headers, data) in enumerate(made)]
+    frame = spark.createDataFrame(rows, SCHEMA.format(text))
     outcomes: Counter[str] = Counter()
     wrong = []
     for row in explode_cloudevents(frame.repartition(2)).collect():
-        pairs, data = made[row.id]
-        expected = in_python(pairs, data)
+        message = made[row.id]
+        expected = in_python(message)
         outcomes[expected if isinstance(expected, str) else f"event in {row.ce_mode} mode"] += 1
         difference = compare(expected, row)
         if difference:
-            wrong.append(f"{difference}\n    {pairs}\n    {data!r}")
+            wrong.append(f"{difference}\n    {message}")
     assert not wrong, f"seed {seed}: {len(wrong)} of {len(made)} differ\n" + "\n".join(wrong[:10])
     assert sum(outcomes.values()) == len(made)
     return outcomes
@@ -303,3 +321,9 @@ def test_random_messages(spark: SparkSession) -> None:
 def test_random_json_data(spark: SparkSession) -> None:
     outcomes = agree(spark, with_strange_data(COUNT_OF_DATA, SEED), SEED)
     assert min(outcomes["event in structured mode"], outcomes["invalid-json"]) > COUNT_OF_DATA / 10, outcomes
+
+
+def test_random_bytes_in_headers(spark: SparkSession) -> None:
+    messages = damaged(COUNT_OF_BYTES, SEED + 1)
+    outcomes = agree(spark, in_bytes(messages, SEED), SEED, "binary")
+    assert min(outcomes["event in binary mode"], outcomes["invalid-utf8"]) > COUNT_OF_BYTES / 10, outcomes
