@@ -164,8 +164,8 @@ def _line(line: Column) -> Column:
     error = when_first(
         (line.startswith(" ") | line.startswith("\t") | ~line.contains(":"), ErrorCode.INVALID_HEADER_BLOCK),
         (~matches(name, _FIELD_NAME), ErrorCode.INVALID_HEADER_NAME),
-        (~F.is_valid_utf8(value), ErrorCode.INVALID_UTF8),
         (value.contains("\0"), ErrorCode.INVALID_HEADER_VALUE),
+        (~F.is_valid_utf8(value), ErrorCode.INVALID_UTF8),
     )
     return F.struct(name.alias("name"), value.alias("value"), error.alias("code"))
 
