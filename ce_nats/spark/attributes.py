@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, Ti
 
 from ..errors import ErrorCode
 from . import media_type, timestamp
-from .expressions import code, find, full, let, matches, printable, runs, when_first
+from .expressions import code, find, full, matches, printable, runs, when_first
 from .functions import F
 from .schema import ATTRIBUTES, EVENT, REQUIRED
 
@@ -130,7 +130,7 @@ def event(attributes: Column, data: Column, mode: str, is_json: Column | None = 
     names, texts = attributes["name"], attributes["text"]
     values = {name: find(names, name, texts) for name in ATTRIBUTES}
     time = values["time"]
-    values["time"] = let(time, lambda text: F.when(text.isNotNull(), timestamp.parse(text)["value"]))
+    values["time"] = F.when(time.isNotNull(), timestamp.parse(time)["value"])
     core = F.struct(
         *(value.alias(name) for name, value in values.items()), timestamp.canonical(time).alias("time_text")
     )

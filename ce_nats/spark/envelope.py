@@ -37,9 +37,10 @@ _MOST_DIGITS_WITH_EXPONENT: Final = _MOST_DIGITS - 99
 _BEHIND: Final = r"(?:[ ,}\]\t\n\r]|\z)"
 _EXPONENT: Final = rf"\+?[0-9]++{_BEHIND}"
 _LARGE_EXPONENT: Final = rf"[eE]\+?[0-9]{{3,}}{_BEHIND}"
-_SURROGATE: Final = r"\\u[dD][89a-fA-F]"
+_HALF: Final = "[dD][89a-fA-F]"
+_SURROGATE: Final = rf"\\u{_HALF}"
 # No control character, and none escaped that has a use here, no single quote, no half of a pair, and no exponent.
-_ESCAPE: Final = rf"\\(?:[^u']|u(?!{_END_ESCAPED}|[dD][89a-fA-F]))"
+_ESCAPE: Final = rf"\\(?:[^u']|u(?!{_END_ESCAPED}|{_HALF}))"
 _SIMPLE: Final = r"\A" + runs(printable(without="'eE\\"), _BEYOND, f"[eE](?!{_EXPONENT})", _ESCAPE) + r"\z"
 # A number has one spelling only, so a document that does not hold this text does not hold this number.
 _MARK: Final = "4611686018427387847"

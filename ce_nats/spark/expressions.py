@@ -46,7 +46,7 @@ def at(array: Column, index: Column | int) -> Column:
     return F.get(array, F.lit(index) if isinstance(index, int) else index)
 
 
-def find(names: Column, name: str, values: Column) -> Column:
+def find(names: Column, name: Column | str, values: Column) -> Column:
     """The value that stands where the first of the equal names does; NULL where none is equal."""
     return F.get(values, (F.array_position(names, name) - 1).cast("int"))
 

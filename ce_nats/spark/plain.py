@@ -101,13 +101,9 @@ def _look_up(get: Columns) -> dict[str, Column]:
 
     def raw(name: str) -> Column:
         key = F.when(get("is_structured"), F.lit(name)).otherwise(F.lit(PREFIX + name))
-        return F.get(get("texts"), _index(get("keys"), key))
+        return find(get("keys"), key, get("texts"))
 
     return {f"raw_{name}": raw(name) for name in ATTRIBUTES} | {"raw_specversion": uncompiled(raw("specversion"))}
-
-
-def _index(names: Column, name: Column) -> Column:
-    return (F.array_position(names, name) - 1).cast("int")
 
 
 def _count(columns: Iterable[Column]) -> Column:
@@ -122,7 +118,7 @@ def _has_no_null(array: Column) -> Column:
 
 def _decode(get: Columns) -> dict[str, Column]:
     is_structured, keys, values = get("is_structured"), get("keys"), get("texts")
-    texts = F.transform(get("extensions"), lambda name: F.get(values, _index(keys, name)))
+    texts = F.transform(get("extensions"), lambda name: find(keys, name, values))
     # One look at all values together for what is common to them. The usual type of content is known to be right.
     content_type = F.nullif(get("raw_datacontenttype"), F.lit(_JSON))
     others = (get(f"raw_{name}") for name in _CODED if name != "datacontenttype")

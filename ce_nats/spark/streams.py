@@ -33,8 +33,8 @@ class Streams:
     """
     Asks streams. Travels pickled, without its connection.
 
-    A connection that breaks is made again, for as long as ``retryTimeout`` says. A server that was never reached is an
-    error at once.
+    A connection that breaks is made again, for as long as ``retryTimeout`` says. A server that was never reached, or
+    where nobody answers the first question, is an error at once.
 
     Args:
         connection: How to connect.

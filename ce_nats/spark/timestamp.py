@@ -70,6 +70,10 @@ def parse(text: Column) -> Column:
     Args:
         text: Text, not NULL.
     """
+    return let(text, _parse)
+
+
+def _parse(text: Column) -> Column:
     is_leap = F.substring(text, 18, 2) == "60"
     seconds = F.when(is_leap, F.lit("59.999999")).otherwise(
         F.concat(F.substring(text, 18, 2), F.lit("."), F.substring(F.regexp_extract(text, r"\.([0-9]+)", 1), 1, 6))
