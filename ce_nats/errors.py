@@ -12,7 +12,9 @@ fixtures, in the command line's JSON and in Spark's error column.
 
 from __future__ import annotations
 
+import pickle
 from enum import Enum
+from types import MemberDescriptorType
 from typing import Any, Final, TypeVar
 
 __all__ = ["CeNatsError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"]
@@ -73,10 +75,12 @@ class ErrorCode(str, Enum):
     UNKNOWN_HEADER_KIND = "unknown-header-kind"
     UNEXPECTED_HEADER_LAYOUT = "unexpected-header-layout"
 
-    # Delivery: what a server refuses, and that nobody answers.
+    # Delivery: what a server refuses, and that nobody answers. Permission is what a server's configuration gives to a
+    # user, subject by subject.
     PAYLOAD_TOO_LARGE = "payload-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
     HEADERS_NOT_SUPPORTED = "headers-not-supported"
+    PERMISSION_DENIED = "permission-denied"
     NO_RESPONDERS = "no-responders"
     TIMEOUT = "timeout"
     DELIVERY_FAILED = "delivery-failed"
@@ -140,6 +144,9 @@ class CeNatsError(Exception):
     """
     Base of everything that this package raises on purpose.
 
+    Pickles and copies have every attribute, those of a subclass too, whatever the arguments of its ``__init__``, and
+    the ``__cause__``. A cause that does not pickle becomes an ``Exception`` with its class and text.
+
     Attributes:
         code: What is wrong, as a member of :class:`ErrorCode` (a string).
         attribute: Name of the CloudEvents attribute at fault, or None.
@@ -170,7 +177,14 @@ class CeNatsError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions with keyword arguments do not pickle by themselves, and Spark's workers pickle them.
-        return _rebuild, (type(self), self.code, self.message, self.attribute, self.header, self.requirement)
+        return _blank, (type(self), self.args), (_attributes(self), self.__cause__ and _Cause(self.__cause__))
+
+    def __setstate__(self, state: Any) -> None:
+        attributes, cause = state
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        if cause is not None:
+            self.__cause__ = cause.error
 
 
 class EncodeError(CeNatsError, ValueError):
@@ -185,15 +199,50 @@ class DeliveryError(CeNatsError):
     """The server refused, did not answer, or went away; ``__cause__`` is the client library's own error."""
 
 
-def _rebuild(
-    kind: type[CeNatsError],
-    code: ErrorCode,
-    message: str,
-    attribute: str | None,
-    header: str | None,
-    requirement: str | None,
-) -> CeNatsError:
-    return kind(code, message, attribute=attribute, header=header, requirement=requirement)
+def _blank(kind: type[CeNatsError], args: tuple[Any, ...]) -> CeNatsError:
+    """An error without its attributes. ``__init__`` is left out, because a subclass may have one that takes others."""
+    return kind.__new__(kind, *args)
+
+
+def _attributes(error: CeNatsError) -> dict[str, Any]:
+    """All that an error has been given, by name: its slots' values, and its other attributes."""
+    members = [vars(kind).items() for kind in type(error).__mro__]
+    slots = [name for names in members for name, value in names if isinstance(value, MemberDescriptorType)]
+    return {name: getattr(error, name) for name in slots if hasattr(error, name)} | vars(error)
+
+
+class _Cause:
+    """
+    What stands behind an error, on its way with it.
+
+    It pickles by itself, so that one which does not pickle, or not back again, costs no more than itself.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            pickled = pickle.dumps(self.error)
+        except Exception:  # whatever a client library, or a caller, has put into it
+            pickled = b""
+        kind = type(self.error)
+        return _Cause._arrived, (pickled, f"{kind.__module__}.{kind.__qualname__}: {_text(self.error)}")
+
+    @staticmethod
+    def _arrived(pickled: bytes, text: str) -> _Cause:
+        try:
+            error = pickle.loads(pickled)  # noqa: S301 - it came in a pickle that is being read already
+        except Exception:
+            error = None
+        return _Cause(error if isinstance(error, BaseException) else Exception(text))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a caller's object may do anything in __str__
+        return ""
 
 
 def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:

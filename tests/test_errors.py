@@ -3,18 +3,26 @@ Errors: stable codes, the rule behind each, and messages that stay short.
 """
 
 import copy
+import importlib
 import json
 import pickle
+import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nats.js.errors import BadRequestError
 
+import ce_nats
 from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, dedup_id, from_nats_message, to_nats_message
+from ce_nats.aio import Failure, PublishError
+from ce_nats.aio.stan import StanError
+from ce_nats.aio.streams import ApiError
 from ce_nats.conformance import load_requirements
 from ce_nats.errors import DeliveryError, preview
+from ce_nats.ranges import DataLossError
 from tests.strategies import Rude, attempt, binary_message, plain_event, structured_message
 
 FAULTS = [EncodeError, DecodeError, DeliveryError]
@@ -50,14 +58,124 @@ def test_empty_attributes_name_their_own_rule(name: str) -> None:
     assert error.requirement in load_requirements()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_errors_travel(fault: type[CeNatsError]) -> None:
-    """Spark's workers pickle them; nothing is lost."""
-    error = fault(ErrorCode.INVALID_URI, "what", attribute="a", header="ce-a", requirement="CE-AT-DS-02")
-    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-        assert type(other) is fault
-        assert vars(other) == vars(error)
-        assert str(other) == str(error) == "invalid-uri: what"
+def copies(error: CeNatsError) -> list[Any]:
+    """All ways in which an error is copied."""
+    protocols = range(pickle.HIGHEST_PROTOCOL + 1)
+    return [*(pickle.loads(pickle.dumps(error, each)) for each in protocols), copy.copy(error), copy.deepcopy(error)]
+
+
+def family(kind: type[CeNatsError] = CeNatsError) -> Iterator[type[CeNatsError]]:
+    """A class of errors and all that are derived from it, in the whole package."""
+    for module in pkgutil.walk_packages(ce_nats.__path__, "ce_nats."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__.startswith("ce_nats."):
+            yield from family(child)
+
+
+def test_errors_travel() -> None:
+    """Spark's workers pickle them; nothing is lost, whatever the class has of its own."""
+    kinds = set(family())
+    assert {*FAULTS, ApiError, PublishError, DataLossError, StanError} <= kinds
+    for kind in kinds:
+        error = kind(ErrorCode.INVALID_URI, "what", attribute="a", header="ce-a", requirement="CE-AT-DS-02")
+        own = {name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})}
+        for name in {*own, "later"}:
+            setattr(error, name, ("a value of", name))
+        for other in copies(error):
+            assert type(other) is kind
+            assert vars(other) == vars(error)
+            assert other.args == error.args
+            assert str(other) == str(error) == "invalid-uri: what"
+            assert other.__cause__ is None
+            assert not other.__suppress_context__
+
+
+class TillError(DeliveryError):
+    """As somebody else writes them: arguments of its own, and slots."""
+
+    __slots__ = ("__secret", "empty", "till")
+
+    def __init__(self, till: int) -> None:
+        super().__init__(ErrorCode.DELIVERY_FAILED, f"till {till}")
+        self.till = till
+        self.__secret = "s"
+        self.opened = "at nine"
+
+    def secret(self) -> str:
+        return self.__secret
+
+
+def test_errors_of_others_travel() -> None:
+    """A class that takes other arguments, or keeps what it is given in slots, does nothing for it."""
+    error = TillError(7)
+    for other in copies(error):
+        assert (type(other), other.till, other.secret(), other.opened) == (TillError, 7, "s", "at nine")
+        assert not hasattr(other, "empty")
+        assert (other.code, str(other)) == (error.code, "delivery-failed: till 7")
+
+
+def raised(cause: BaseException) -> DeliveryError:
+    """An error that has a cause."""
+    try:
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, "no") from cause
+    except DeliveryError as error:
+        return error
+
+
+def test_causes_travel() -> None:
+    """What a server said is behind the copy as it is behind the error, and so are failures in failures."""
+    refusal = BadRequestError(code=400, err_code=10071, description="wrong last sequence")
+    event = plain_event()
+    error = PublishError(ErrorCode.DELIVERY_FAILED, "two")
+    error.failures = (Failure(event, "orders", raised(raised(refusal))),)
+    for other in copies(error):
+        (failure,) = other.failures
+        assert (failure.event, failure.subject, str(failure.error)) == (event, "orders", "delivery-failed: no")
+        cause = failure.error.__cause__.__cause__
+        assert (type(cause), cause.err_code, str(cause)) == (type(refusal), 10071, str(refusal))
+        assert failure.error.__suppress_context__
+
+
+class OneWayError(Exception):
+    """Pickles, but not back again."""
+
+    def __init__(self, *, what: str) -> None:
+        super().__init__(what)
+
+
+class MuteError(Exception):
+    """Neither pickles, nor says anything."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("cause", [OneWayError(what="away"), Exception("away", open), ValueError("away", lambda: 0)])
+def test_causes_that_do_not_pickle_leave_their_text(cause: Exception) -> None:
+    """No error is lost because a client library's error does not pickle."""
+    error = raised(cause)
+    assert copy.copy(error).__cause__ is cause
+    for other in pickle.loads(pickle.dumps(error)), copy.deepcopy(error):
+        assert "away" in str(other.__cause__)
+        assert str(other) == str(error)
+
+
+def test_causes_that_say_nothing_leave_their_class() -> None:
+    """Neither is it where the cause has no text."""
+    assert str(pickle.loads(pickle.dumps(raised(MuteError()))).__cause__) == f"{__name__}.MuteError: "
+
+
+def test_errors_behind_themselves_travel() -> None:
+    """``raise error from error`` is allowed."""
+    error = raised(Exception())
+    error.__cause__ = error
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_codes_can_be_given_as_strings() -> None:

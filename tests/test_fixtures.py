@@ -42,6 +42,7 @@ CODES_WITHOUT_VECTORS = {
     ErrorCode.INVALID_MESSAGE: "is about Python objects that are no message or event at all",
     ErrorCode.PAYLOAD_TOO_LARGE: "goes by the limit that a server announces",
     ErrorCode.HEADERS_NOT_SUPPORTED: "goes by what a server announces",
+    ErrorCode.PERMISSION_DENIED: "takes a server",
     ErrorCode.NO_RESPONDERS: "takes a server",
     ErrorCode.TIMEOUT: "takes a server",
     ErrorCode.DELIVERY_FAILED: "takes a server",
