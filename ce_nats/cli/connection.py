@@ -156,9 +156,14 @@ def _read_context(path: Path, name: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def open_connection(settings: Settings) -> AsyncIterator[Client]:
+async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator[Client]:
     """
     A connection that comes back by itself once it was there.
+
+    Args:
+        settings: How to connect.
+        callbacks: nats-py's ``error_cb``, ``disconnected_cb``, ``reconnected_cb`` and ``closed_cb``; called once the
+            connection is there.
 
     Raises:
         DeliveryError: ``delivery-failed``: no server can be reached, or none lets us in.
@@ -166,8 +171,14 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
     """
     seen: list[Exception] = []
 
+    told = callbacks.pop("error_cb", None)
+
     async def remember(error: Exception) -> None:
         seen[:] = [error]
+        if told is not None and is_there:
+            await told(error)
+
+    is_there = False
 
     nc = Client()
     servers = [part.strip() for part in (settings.server or _DEFAULT_URL).split(",")]
@@ -184,6 +195,7 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
             reconnect_time_wait=0,
             error_cb=remember,
             **options,
+            **callbacks,
         )
     except nats.errors.NoServersError as error:
         await leave(nc)
@@ -194,6 +206,7 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
         await leave(nc)
         raise _unreachable(servers, error) from None
     nc.options.update(allow_reconnect=True, max_reconnect_attempts=60, reconnect_time_wait=1)
+    is_there = True
     try:
         yield nc
     finally:
@@ -201,9 +214,9 @@ async def open_connection(settings: Settings) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def connected(settings: Settings) -> AsyncIterator[tuple[Client, JetStreamContext]]:
-    """A connection, and JetStream on it."""
-    async with open_connection(settings) as nc:
+async def connected(settings: Settings, **callbacks: Any) -> AsyncIterator[tuple[Client, JetStreamContext]]:
+    """A connection as :func:`open_connection` gives it, and JetStream on it."""
+    async with open_connection(settings, **callbacks) as nc:
         yield nc, nc.jetstream(timeout=settings.timeout, domain=settings.domain)
 
 
