@@ -25,10 +25,11 @@ from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionD
 from ..attributes import ExtensionTypes
 from ..binary import Dialect
 from ..binding import from_nats_message
-from ..errors import DecodeError, ErrorCode
+from ..errors import DecodeError, DeliveryError, ErrorCode
 from ..event import DecodedEvent
 from ..mode import ContentMode
-from .publish import delivery, flush
+from .publish import delivery, round_trip
+from .watch import ConnectionWatch, Denial
 
 __all__ = ["Events", "Received", "events", "subscribe"]
 
@@ -73,7 +74,8 @@ class Events:
     """
     Asynchronous iterator over the messages of a subscription; made by :func:`events` and :func:`subscribe`.
 
-    It ends when the subscription does: unsubscribed, drained, or its connection closed. As a context manager it
+    It ends when the subscription was unsubscribed or drained, or its connection closed, by the program. Where the
+    connection is lost for good, or the server takes the permission away, it raises. As a context manager it
     unsubscribes at the end of the block. A ``__anext__`` may be cancelled, by a timeout say, and the next one goes on.
 
     Attributes:
@@ -84,13 +86,27 @@ class Events:
         self.subscription = subscription
         self._messages = subscription.messages
         self._decode = decode
+        self._denied: DeliveryError | None = None
+        self._watch = ConnectionWatch.of(subscription._conn)
+        self._watch.add(self._hear)
 
     def __aiter__(self) -> Events:
         return self
 
     async def __anext__(self) -> Received:
+        """
+        The next message.
+
+        Raises:
+            DeliveryError: ``delivery-failed``: the connection is lost, and nats-py has given up to restore it;
+                ``permission-denied``.
+        """
         while True:
-            message = await self._messages.__anext__()
+            try:
+                message = await self._messages.__anext__()
+            except StopAsyncIteration:
+                self.check()
+                raise
             received = receive(message, self._decode)
             if received is not None:
                 return received
@@ -105,8 +121,32 @@ class Events:
 
     async def stop(self) -> None:
         """Unsubscribe; nothing to do where that has happened already."""
+        self._watch.remove(self._hear)
         with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
             await self.subscription.unsubscribe()
+
+    def check(self) -> None:
+        """
+        Raise what keeps messages from coming.
+
+        Raises:
+            DeliveryError: As the iteration does.
+        """
+        if self._denied is not None:
+            raise self._denied
+        loss = self._watch.loss
+        if loss is not None and not self.subscription._closed:
+            text = f"{self.subscription.subject}: the connection is lost: {loss}"
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, text) from loss
+
+    def _hear(self, denial: Denial) -> bool:
+        if not denial.is_subscription(self.subscription.subject):
+            return False
+        self._denied = denial.error(self.subscription.subject)
+        iterator = self.subscription._message_iterator
+        if iterator is not None:
+            iterator._cancel()
+        return True
 
 
 def events(
@@ -168,12 +208,19 @@ async def subscribe(
         extension_types: Python types of extension attributes.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the subject is no subject, or the connection is closed.
+        DeliveryError: ``delivery-failed``: the subject is no subject, or the connection is closed;
+            ``permission-denied``.
     """
     with delivery(subject):
         subscription = await nc.subscribe(subject, queue=queue)
-    await flush(nc)
-    return events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    try:
+        await round_trip(nc)
+        received.check()
+    except BaseException:
+        await received.stop()
+        raise
+    return received
 
 
 def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:

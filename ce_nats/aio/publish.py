@@ -24,8 +24,9 @@ from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, 
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext
+from .watch import ConnectionWatch
 
-__all__ = ["flush", "publish"]
+__all__ = ["flush", "publish", "round_trip"]
 
 # "NATS/1.0" CRLF before the header lines, CRLF behind them; ": " and CRLF in each.
 _BLOCK_BYTES: Final = 12
@@ -49,8 +50,8 @@ async def publish(
     trace: TraceContext | None = None,
 ) -> None:
     """
-    Publish an event. As with core NATS altogether, nobody says whether it arrived; :func:`flush` waits until the
-    server has it.
+    Publish an event. Core NATS does not confirm delivery; :func:`flush` waits until the server has it, and raises where
+    the server denied it.
 
     Args:
         nc: An open connection.
@@ -74,6 +75,7 @@ async def publish(
     """
     message = prepare(nc, event, subject, mode=mode, reply=reply, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
+    ConnectionWatch.of(nc)
     with delivery(message.subject):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
 
@@ -81,6 +83,19 @@ async def publish(
 async def flush(nc: Client) -> None:
     """
     Wait until the server has everything that was published, and every subscription, on a connection so far.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: the connection is closed; ``timeout``: the server does not answer;
+            ``permission-denied``: it denied something that was published since the last ``flush()``, and for which
+            nothing else waits. Each denial is raised once; without ``flush()`` nats-py's ``error_cb`` alone is told.
+    """
+    await round_trip(nc)
+    ConnectionWatch.of(nc).check_publishes()
+
+
+async def round_trip(nc: Client) -> None:
+    """
+    Wait until the server has everything that was sent on a connection so far.
 
     nats-py's own ``flush()`` writes its PING ahead of what is still in its buffer. While the first one waits for its
     PONG the buffer is written, so the second one's PING stands behind it.

@@ -50,7 +50,7 @@ from ..mode import MARKERS, ContentMode, detect_mode
 from .deadletter import original, store
 from .jetstream import as_message
 from .publish import delivery as delivering
-from .publish import flush
+from .publish import round_trip
 
 __all__ = ["Delivery", "PullConsumer", "Reject"]
 
@@ -389,7 +389,7 @@ class PullConsumer:
             with suppress(CeNatsError, nats.errors.Error):
                 # nats-py's own drain() waits for a PONG to a PING that it writes ahead of the UNSUB.
                 await self._nc._send_unsubscribe(subscription._id)
-                await flush(self._nc)
+                await round_trip(self._nc)
                 await subscription._pending_queue.join()
         with suppress(nats.errors.Error):
             await subscription.unsubscribe()
@@ -404,7 +404,7 @@ class PullConsumer:
                 self._report(fault, item)
         if self._nc.is_connected:
             with suppress(CeNatsError):
-                await flush(self._nc)
+                await round_trip(self._nc)
 
     # --- Deliveries --------------------------------------------------------------------------------------------------
 

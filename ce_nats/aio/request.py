@@ -26,6 +26,7 @@ from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_headers
 from .consume import Received, receive
 from .publish import as_nats_headers, check_size, delivery, prepare, publish
+from .watch import answered
 
 __all__ = ["request", "respond"]
 
@@ -70,14 +71,18 @@ async def request(
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does. Nothing was sent.
         DeliveryError: ``no-responders``: nobody listens (a server without headers cannot tell, and the time runs out);
-            ``timeout``: nobody replied in time; ``delivery-failed``: the connection is closed.
+            ``timeout``: nobody replied in time; ``permission-denied``: the server denies the subject, or the inbox for
+            replies; ``delivery-failed``: the connection is closed.
     """
     message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    outgoing = as_nats_headers(message.headers)
     with delivery(message.subject):
-        reply = await nc.request(
-            message.subject, message.data, timeout=timeout, headers=as_nats_headers(message.headers)
+        reply = await answered(
+            nc,
+            message.subject,
+            lambda: nc.request(message.subject, message.data, timeout=timeout, headers=outgoing),
         )
     received = receive(reply, decode)
     if received is None:

@@ -20,6 +20,7 @@ from ..errors import DeliveryError, ErrorCode
 from ..ranges import StreamState
 from ..timestamp import Timestamp
 from .publish import delivery
+from .watch import answered
 
 __all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "leave", "nanoseconds"]
 
@@ -104,8 +105,8 @@ class StreamApi:
         State of a stream.
 
         Raises:
-            DeliveryError: ``no-responders`` or ``timeout``: no answer; an :class:`ApiError` where there is no such
-                stream.
+            DeliveryError: ``no-responders`` or ``timeout``: no answer; ``permission-denied``; an :class:`ApiError`
+                where there is no such stream.
         """
         info = await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
         state = info.state
@@ -185,8 +186,9 @@ class StreamApi:
 
     async def _ask(self, kind: type[T], stream: str, subject: str, request: dict[str, Any] | None = None) -> T:
         body = b"" if request is None else msgspec.json.encode(request)
+        subject = f"{self.prefix}.{subject}"
         with delivery(f"stream {stream}"):
-            reply = await self._nc.request(f"{self.prefix}.{subject}", body, timeout=self._timeout)
+            reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=self._timeout))
         try:
             answer = msgspec.json.decode(reply.data, type=kind)
         except msgspec.MsgspecError as error:

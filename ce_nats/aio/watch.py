@@ -1,0 +1,230 @@
+"""
+What becomes of a connection and of its permissions, told to the operation that it concerns.
+
+A server answers a forbidden PUB or SUB with an error that names the subject, and with nothing else: a request waits
+until its timeout, an acknowledgement or a plain publish seems to have been sent. nats-py gives such errors to
+``error_cb``, where no operation sees them. Here they are matched with the operations under way, and those that wait for
+something fail with ``permission-denied``. What no operation takes goes to ``error_cb`` as before.
+
+nats-py has the text of errors in lower case, so subjects are compared without regard to case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from nats.aio.client import Client
+
+from ..errors import DeliveryError, ErrorCode
+
+__all__ = ["ConnectionWatch", "Denial", "Listener", "answered", "denial"]
+
+T = TypeVar("T")
+
+# "nats: permissions violation for publish to "orders.paid"", "... for subscription to "a.*" using queue "q"".
+_VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription)[a-z ]* "((?:[^"\\]|\\.)*)"')
+_ANY_VIOLATION: Final = "permissions violation"
+# Denied publishes that nobody waits for, until flush() tells of them.
+_MAX_REMEMBERED: Final = 100
+
+
+class Denial(NamedTuple):
+    """
+    A server's refusal of an operation for want of permission.
+
+    Attributes:
+        operation: ``publish`` or ``subscription``.
+        subject: The subject that the server named, in lower case.
+    """
+
+    operation: str
+    subject: str
+
+    def is_publish(self, subject: str) -> bool:
+        """Whether it is about publishing to a subject."""
+        return self.operation == "publish" and self.subject == subject.lower()
+
+    def is_subscription(self, subject: str) -> bool:
+        """Whether it is about subscribing to a subject."""
+        return self.operation == "subscription" and self.subject == subject.lower()
+
+    def error(self, subject: str = "") -> DeliveryError:
+        """
+        The error of the operation.
+
+        Args:
+            subject: The subject in its own case, where that is known.
+        """
+        verb = "publish" if self.operation == "publish" else "subscribe"
+        return DeliveryError(
+            ErrorCode.PERMISSION_DENIED, f"the server denies permission to {verb} to {(subject or self.subject)!r}"
+        )
+
+
+# True where the denial was its own, and nobody else has to be told.
+Listener: TypeAlias = Callable[[Denial], bool]
+
+
+class ConnectionWatch:
+    """
+    The errors of one connection; made by :meth:`of`.
+
+    Args:
+        nc: An open connection.
+    """
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+        self._listeners: dict[Listener, None] = {}
+        self._remembered: deque[Denial] = deque(maxlen=_MAX_REMEMBERED)
+        self._denied_inbox = ("", 0)
+        # nats-py does not forget what went wrong before a connection came back.
+        self._past_error = nc.last_error
+        self._error_cb = nc._error_cb
+        self._reconnected_cb = nc._reconnected_cb
+        nc._error_cb = self._receive_error
+        nc._reconnected_cb = self._note_reconnect
+
+    @classmethod
+    def of(cls, nc: Client) -> ConnectionWatch:
+        """The watch of a connection. It stands in for the connection's ``error_cb``, which it calls."""
+        owner = getattr(nc._error_cb, "__self__", None)
+        return owner if isinstance(owner, cls) else cls(nc)
+
+    def add(self, listener: Listener) -> None:
+        """Tell a listener of denials, until it is removed."""
+        self._listeners[listener] = None
+
+    def remove(self, listener: Listener) -> None:
+        """Tell a listener no more; nothing to do where that was so."""
+        self._listeners.pop(listener, None)
+
+    def check_publishes(self) -> None:
+        """
+        Raise what was denied to publishes that nobody waits for, once.
+
+        Raises:
+            DeliveryError: ``permission-denied``.
+        """
+        if self._remembered:
+            first, count = self._remembered[0], len(self._remembered)
+            self._remembered.clear()
+            error = first.error()
+            if count > 1:
+                error = DeliveryError(error.code, f"{error.message} (and {count - 1} more)")
+            raise error
+
+    def check_inbox(self) -> None:
+        """
+        Raise where no answer to a request can arrive, because its inbox was denied.
+
+        Raises:
+            DeliveryError: ``permission-denied``.
+        """
+        inbox, reconnects = self._denied_inbox
+        if inbox and inbox == self.inbox.lower() and reconnects == self._nc.stats["reconnects"]:
+            raise Denial("subscription", inbox).error(self.inbox)
+
+    def is_inbox(self, denial: Denial) -> bool:
+        """Whether a denial is about the subscription through which all answers to requests come."""
+        return bool(self.inbox) and denial.is_subscription(self.inbox)
+
+    @property
+    def loss(self) -> Exception | None:
+        """Why the connection was closed for good, or None: it is open, or its owner has closed it."""
+        error = self._nc.last_error
+        if not self._nc.is_closed or error is None or error is self._past_error:
+            return None
+        return None if _ANY_VIOLATION in str(error) else error
+
+    @property
+    def inbox(self) -> str:
+        """What nats-py has subscribed to for answers to requests, or ``""``."""
+        prefix = self._nc._resp_sub_prefix
+        return f"{prefix.decode()}*" if prefix else ""
+
+    async def _receive_error(self, error: Exception) -> None:
+        found = _VIOLATION.search(str(error))
+        if found is None:
+            await self._error_cb(error)
+            return
+        denial = Denial(found[1], found[2])
+        if self._tell(denial):
+            return
+        if denial.operation == "publish":
+            self._remembered.append(denial)
+        await self._error_cb(error)
+
+    def _tell(self, denial: Denial) -> bool:
+        """Each denied publish is that of one listener; a denied subscription may be that of several."""
+        if self.is_inbox(denial):
+            self._denied_inbox = (denial.subject, self._nc.stats["reconnects"])
+        is_taken = False
+        for listener in list(self._listeners):
+            is_taken |= listener(denial)
+            if is_taken and denial.operation == "publish":
+                break
+        return is_taken
+
+    async def _note_reconnect(self) -> None:
+        self._past_error = self._nc.last_error
+        if self._reconnected_cb is not None:
+            await self._reconnected_cb()
+
+
+@contextmanager
+def denial(nc: Client, subject: str) -> Iterator[asyncio.Future[DeliveryError]]:
+    """
+    A future, for the length of the block, of the error that says that a request's subject or its inbox is denied.
+
+    Raises:
+        DeliveryError: ``permission-denied``: the inbox is known to be denied.
+    """
+    watch = ConnectionWatch.of(nc)
+    watch.check_inbox()
+    denied: asyncio.Future[DeliveryError] = asyncio.get_running_loop().create_future()
+
+    def listen(denial: Denial) -> bool:
+        is_own = denial.is_publish(subject)
+        if denied.done() or not (is_own or watch.is_inbox(denial)):
+            return False
+        denied.set_result(denial.error(subject if is_own else watch.inbox))
+        return True
+
+    watch.add(listen)
+    try:
+        yield denied
+    finally:
+        watch.remove(listen)
+        denied.cancel()
+
+
+async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]]) -> T:
+    """
+    What a request on nats-py's shared inbox gives, or the error as soon as the server denies it.
+
+    Args:
+        nc: An open connection.
+        subject: What the request is published to.
+        ask: Makes the request.
+
+    Raises:
+        DeliveryError: ``permission-denied``: the subject, or the inbox for answers.
+        Exception: Whatever ``ask`` raises.
+    """
+    with denial(nc, subject) as denied:
+        task = asyncio.ensure_future(ask())
+        try:
+            await asyncio.wait((task, denied), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise denied.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
