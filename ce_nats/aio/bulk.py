@@ -93,8 +93,8 @@ class BulkPublisher:
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
                 ``invalid-header-value`` or ``invalid-subject``; nothing of the window it is in was sent.
-            DeliveryError: ``no-responders``: no stream listens; ``delivery-failed``: one refused a message, or nothing
-                was acknowledged for ``retry_timeout`` seconds.
+            DeliveryError: ``no-responders``: no stream listens; ``permission-denied``; ``delivery-failed``: one refused
+                a message, or nothing was acknowledged for ``retry_timeout`` seconds.
         """
         sent = Sent()
         for first in range(0, len(messages), self._window):
@@ -134,6 +134,8 @@ class BulkPublisher:
             for message, block in messages:
                 sendings.append(await outbox.send(message, block))
         except (DeliveryError, OSError) as error:
+            if isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED:
+                raise
             reason = str(error) or type(error).__name__
         await outbox.drain()
         outstanding = messages[len(sendings) :]

@@ -28,6 +28,7 @@ from .outbox import Outbox
 from .publish import delivery
 from .replay import framed
 from .streams import nanoseconds
+from .watch import answered
 
 __all__ = ["original", "requeue", "store"]
 
@@ -60,7 +61,7 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
         EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` where the original leaves no
             room for further headers. Nothing was sent.
         DeliveryError: ``delivery-failed``: the original cannot be read, no stream listens on the subject, it refused,
-            or no answer came in time.
+            or no answer came in time; ``permission-denied``.
     """
     check_subject(subject)
     stored = await original(js, message)
@@ -177,11 +178,15 @@ async def _publish(nc: Client, subject: str, block: bytes, data: bytes, timeout:
     frame = b"".join((f"HPUB {subject} {inbox} {sizes}\r\n".encode(), block, data, b"\r\n"))
     with delivery(subject):
         answers = await nc.subscribe(inbox, max_msgs=1)
-        try:
+
+        async def ask() -> Msg:
             # nc.publish() writes headers itself, and cannot write these.
             await nc._send_command(frame)
             await nc._flush_pending()
-            answer = await answers.next_msg(timeout)
+            return await answers.next_msg(timeout)
+
+        try:
+            answer = await answered(nc, subject, ask, inbox)
         finally:
             await answers.unsubscribe()
     if (answer.headers or {}).get("Status") == "503":

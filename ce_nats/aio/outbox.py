@@ -26,6 +26,7 @@ from ..errors import DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage
 from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
 from .publish import as_nats_headers, delivery
+from .watch import ConnectionWatch, Denial
 
 __all__ = ["Outbox", "Sending", "header_block", "write"]
 
@@ -45,8 +46,8 @@ class Sending:
     Attributes:
         message: What is sent.
         block: Its header block.
-        ack: The acknowledgement, or a DeliveryError: ``no-responders``, ``delivery-failed`` where a stream refused, or
-            ``timeout``, where it may have been stored.
+        ack: The acknowledgement, or a DeliveryError: ``no-responders``, ``permission-denied``, ``delivery-failed``
+            where a stream refused, or ``timeout``, where it may have been stored.
         tag: Whatever the sender wants to find here again.
         give_up: When it is not sent again any more, in seconds of ``time.monotonic()``.
         due: When something has to be done unless an acknowledgement comes, likewise.
@@ -111,11 +112,13 @@ class Outbox:
         self._number = 0
         self._has_stream = False
         self._changed = asyncio.Event()
+        self._denied: DeliveryError | None = None
         self._subscription: Subscription | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Outbox:
         self._prefix = f"{self.nc.new_inbox()}."
+        ConnectionWatch.of(self.nc).add(self._hear)
         with delivery("acknowledgements"):
             self._subscription = await self.nc.subscribe(f"{self._prefix}*", cb=self._receive)
         self._watcher = asyncio.create_task(self._watch())
@@ -126,6 +129,7 @@ class Outbox:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
             self._watcher = None
+        ConnectionWatch.of(self.nc).remove(self._hear)
         if self._subscription is not None:
             with suppress(nats.errors.Error):
                 await self._subscription.unsubscribe()
@@ -142,9 +146,12 @@ class Outbox:
             tag: Whatever the sender wants to find in :class:`Sending`.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block.
+            DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block;
+                ``permission-denied``: no acknowledgement can come.
         """
         await self.room()
+        if self._denied is not None:
+            raise self._denied
         if self._watcher is None:
             raise DeliveryError(
                 ErrorCode.DELIVERY_FAILED, f"{message.subject}: nobody waits for acknowledgements outside of the block"
@@ -216,6 +223,20 @@ class Outbox:
         else:
             self._has_stream = True
             self._finish(token, PubAck(ack.stream, ack.seq, ack.domain, ack.duplicate, val=ack.val))
+
+    def _hear(self, denial: Denial) -> bool:
+        """Fail the message that is denied, or all of them where no acknowledgement can come."""
+        inbox = f"{self._prefix}*"
+        if denial.is_subscription(inbox):
+            self._denied = denial.error(inbox)
+            for token in list(self.under_way):
+                self._fail(token, self._denied)
+            return True
+        for token, sending in self.under_way.items():
+            if sending.attempts and denial.is_publish(sending.message.subject):
+                self._fail(token, denial.error(sending.message.subject))
+                return True
+        return False
 
     def _finish(self, token: str, ack: PubAck) -> None:
         sending = self.under_way.pop(token)

@@ -31,8 +31,8 @@ class Failure:
     Attributes:
         event: What was given to :meth:`Publisher.publish`.
         subject: The subject it was published to.
-        error: Why: ``no-responders``, ``timeout`` (it may have been stored), or ``delivery-failed``, with the server's
-            ``err_code`` in ``__cause__`` where a stream refused.
+        error: Why: ``no-responders``, ``permission-denied``, ``timeout`` (it may have been stored), or
+            ``delivery-failed``, with the server's ``err_code`` in ``__cause__`` where a stream refused.
     """
 
     event: Any

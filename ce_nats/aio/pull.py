@@ -51,6 +51,7 @@ from .deadletter import original, store
 from .jetstream import as_message
 from .publish import delivery as delivering
 from .publish import round_trip
+from .watch import ConnectionWatch, Denial, answered
 
 __all__ = ["Delivery", "PullConsumer", "Reject"]
 
@@ -234,7 +235,8 @@ class PullConsumer:
         parse_data: False gives data as bytes.
         extension_types: Python types of extension attributes.
         on_error: Called with what the consumer got over by itself: a dead letter that could not be stored (the original
-            is delivered again later), an exception of a handler of :meth:`run`. By default it is logged.
+            is delivered again later), an exception of a handler of :meth:`run`; and with ``permission-denied`` for an
+            acknowledgement, which also ends the iteration. By default it is logged.
 
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is none.
@@ -294,6 +296,7 @@ class PullConsumer:
         self._not_before = 0.0
         self._is_over = False
         self._fault: DeliveryError | None = None
+        self._inbox = ""
 
     # --- The consumer's life -----------------------------------------------------------------------------------------
 
@@ -303,7 +306,8 @@ class PullConsumer:
 
         Raises:
             DeliveryError: ``delivery-failed``: there is no such stream or consumer, it cannot be made, it is a push
-                consumer or acknowledges otherwise than one by one, or the server does not answer.
+                consumer or acknowledges otherwise than one by one, or the server does not answer;
+                ``permission-denied``.
         """
         config = (await self._bind()).config
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
@@ -314,10 +318,11 @@ class PullConsumer:
         waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         with delivering(self._target):
             # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
-            inbox = f"{self._nc.new_inbox()}.*"
-            self._subscription = await self._nc.subscribe(inbox, cb=self._receive, pending_bytes_limit=0)
+            self._inbox = f"{self._nc.new_inbox()}.*"
+            ConnectionWatch.of(self._nc).add(self._hear)
+            self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
         self._tasks = [
-            asyncio.create_task(self._keep_asking(inbox.removesuffix("*"))),
+            asyncio.create_task(self._keep_asking(self._inbox.removesuffix("*"))),
             asyncio.create_task(self._keep_holding(min(waits) / 3)),
         ]
         return self
@@ -332,6 +337,7 @@ class PullConsumer:
             await self._leave()
             await self._release()
         finally:
+            ConnectionWatch.of(self._nc).remove(self._hear)
             await _end(holding)
 
     def stop(self) -> None:
@@ -373,13 +379,19 @@ class PullConsumer:
     async def _bind(self) -> ConsumerInfo:
         with delivering(self._target):
             try:
-                info: ConsumerInfo = await self._js.consumer_info(self._stream, self._name)
+                return await self._info()
             except nats.js.errors.NotFoundError:
                 if self._create is None:
                     raise
-                config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
-                info = await self._js.add_consumer(self._stream, config)
-        return info
+            config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
+            only = config.filter_subject
+            further = f".{only}" if only and only != ">" else ""
+            subject = f"{self._js._prefix}.CONSUMER.CREATE.{self._stream}.{self._name}{further}"
+            return await answered(self._nc, subject, lambda: self._js.add_consumer(self._stream, config))
+
+    async def _info(self) -> ConsumerInfo:
+        subject = f"{self._js._prefix}.CONSUMER.INFO.{self._stream}.{self._name}"
+        return await answered(self._nc, subject, lambda: self._js.consumer_info(self._stream, self._name))
 
     async def _leave(self) -> None:
         """Have the server stop sending, and take in what it has sent until then."""
@@ -417,7 +429,7 @@ class PullConsumer:
 
         Raises:
             DeliveryError: ``delivery-failed``: the consumer is gone, its limits do not allow what is asked of it, or
-                the connection was closed.
+                the connection was closed; ``permission-denied``: messages cannot be fetched, or not be acknowledged.
         """
         if not self._tasks:
             raise self._failure("it is entered first: async with PullConsumer(...) as consumer")
@@ -496,9 +508,17 @@ class PullConsumer:
             elif decision.action is Action.DEAD_LETTER:
                 await message.term()
             elif self._double_ack:
-                await message.ack_sync(timeout=self._js._timeout)
+                await self._confirm(message)
             else:
                 await message.ack()
+
+    async def _confirm(self, message: Msg) -> None:
+        try:
+            await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=self._js._timeout))
+        except DeliveryError as error:
+            if error.code is ErrorCode.PERMISSION_DENIED:
+                self._fail(error)
+            raise
 
     async def _bury(self, item: Delivery, decision: Decision, error: BaseException | None) -> bool:
         """Store the dead letter; False where that failed."""
@@ -590,13 +610,35 @@ class PullConsumer:
     async def _look_for_consumer(self) -> None:
         """Nobody answers: the server is still starting, or the consumer is gone."""
         try:
-            await self._js.consumer_info(self._stream, self._name)
+            await self._info()
         except nats.js.errors.NotFoundError as error:
             failure = self._failure("it is gone")
             failure.__cause__ = error
             self._fail(failure)
-        except nats.errors.Error:
+        except (nats.errors.Error, DeliveryError):
             pass
+
+    @property
+    def _next_subject(self) -> str:
+        return f"{self._js._prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
+
+    def _hear(self, denial: Denial) -> bool:
+        """End the iteration without permission to fetch or to acknowledge: handlers would run again and again."""
+        if denial.is_publish(self._next_subject) or denial.is_subscription(self._inbox):
+            self._fail(self._denied(denial))
+            return True
+        prefix, consumer = _ACK_PREFIX.lower(), f".{self._stream}.{self._name}.".lower()
+        if denial.operation != "publish" or not denial.subject.startswith(prefix) or consumer not in denial.subject:
+            return False
+        fault = self._denied(denial)
+        if self._fault is None:
+            self._report(fault, None)
+        self._fail(fault)
+        return True
+
+    def _denied(self, denial: Denial) -> DeliveryError:
+        error = denial.error()
+        return DeliveryError(error.code, f"{self._target}: {error.message}")
 
     def _end_request(self) -> None:
         self._request = None
@@ -645,8 +687,7 @@ class PullConsumer:
             "expires": int(_EXPIRES_SECONDS * 1e9),
             "idle_heartbeat": int(_HEARTBEAT_SECONDS * 1e9),
         }
-        subject = f"{self._js._prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
-        await self._nc.publish(subject, msgspec.json.encode(question), reply)
+        await self._nc.publish(self._next_subject, msgspec.json.encode(question), reply)
 
     async def _keep_holding(self, interval: float) -> None:
         """Say that what is held is in progress."""

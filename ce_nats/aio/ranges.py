@@ -37,6 +37,7 @@ from ..subjects import covers
 from .jetstream import read_stream
 from .publish import delivery
 from .streams import DEFAULT_PREFIX, ApiError, StreamApi, leave, nanoseconds
+from .watch import denial
 
 __all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]
 
@@ -112,8 +113,8 @@ async def read_range(
         Batches of at most 10,000 messages or about 8 MiB.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such stream, or no progress; :class:`DataLossError` where
-            ``on_loss`` raises it.
+        DeliveryError: ``delivery-failed``: there is no such stream, or no progress; ``permission-denied``;
+            :class:`DataLossError` where ``on_loss`` raises it.
     """
     rest = wanted
     failing_since: float | None = None
@@ -127,7 +128,7 @@ async def read_range(
                     rest = _behind(rest, batch.last)
             return
         except (DeliveryError, nats.errors.Error, OSError) as error:
-            if isinstance(error, DataLossError) or (isinstance(error, ApiError) and not error.is_temporary):
+            if _is_final(error):
                 raise
             now = time.monotonic()
             failing_since = failing_since or now
@@ -136,6 +137,13 @@ async def read_range(
                     ErrorCode.DELIVERY_FAILED, f"stream {wanted.stream}, from message {rest.first} on: {error}"
                 ) from error
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether another attempt can only fail in the same way."""
+    if isinstance(error, ApiError):
+        return not error.is_temporary
+    return isinstance(error, DataLossError) or getattr(error, "code", None) is ErrorCode.PERMISSION_DENIED
 
 
 class RangeClient(Client):
@@ -173,7 +181,7 @@ class RangeClient(Client):
             Messages, and the status line that ended them without its version, or ``""`` where all of them came.
 
         Raises:
-            DeliveryError: ``delivery-failed``: nothing came, or the connection was closed.
+            DeliveryError: ``delivery-failed``: nothing came, or the connection was closed; ``permission-denied``.
         """
         if not self._pull_inbox:
             self._pull_inbox = self.new_inbox()
@@ -184,8 +192,22 @@ class RangeClient(Client):
         self._pull_reply, self._pull_wanted = reply.encode(), request["batch"]
         self._pulled, self._pull_status = [], b""
         self._pull_ended.clear()
-        with delivery(subject):
+        with denial(self, subject, f"{self._pull_inbox}.*") as denied, delivery(subject):
+            denied.add_done_callback(self._end_if_denied)
             await self.publish(subject, msgspec.json.encode(request), reply=reply)
+            await self._wait_for_messages(silence)
+            if denied.done():
+                raise denied.result()
+        if self.is_closed:
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the connection was closed: {self.last_error}")
+        status = self._pull_status.partition(b"\r\n")[0].partition(b" ")[2]
+        return self._pulled, status.decode("utf-8", "replace")
+
+    def _end_if_denied(self, denied: asyncio.Future[DeliveryError]) -> None:
+        if not denied.cancelled():
+            self._pull_ended.set()
+
+    async def _wait_for_messages(self, silence: float) -> None:
         seen = -1
         while not self._pull_ended.is_set():
             if seen == len(self._pulled):
@@ -193,10 +215,6 @@ class RangeClient(Client):
             seen = len(self._pulled)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._pull_ended.wait(), silence)
-        if self.is_closed:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the connection was closed: {self.last_error}")
-        status = self._pull_status.partition(b"\r\n")[0].partition(b" ")[2]
-        return self._pulled, status.decode("utf-8", "replace")
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         if sid != self._pull_sid:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -29,8 +28,6 @@ T = TypeVar("T")
 # "nats: permissions violation for publish to "orders.paid"", "... for subscription to "a.*" using queue "q"".
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription)[a-z ]* "((?:[^"\\]|\\.)*)"')
 _ANY_VIOLATION: Final = "permissions violation"
-# Denied publishes that nobody waits for, until flush() tells of them.
-_MAX_REMEMBERED: Final = 100
 
 
 class Denial(NamedTuple):
@@ -81,7 +78,9 @@ class ConnectionWatch:
     def __init__(self, nc: Client) -> None:
         self._nc = nc
         self._listeners: dict[Listener, None] = {}
-        self._remembered: deque[Denial] = deque(maxlen=_MAX_REMEMBERED)
+        # Denied publishes that nothing waits for, until flush() raises: the first one, and how many there are.
+        self._first_denied: Denial | None = None
+        self._number_denied = 0
         self._denied_inbox = ("", 0)
         # nats-py does not forget what went wrong before a connection came back.
         self._past_error = nc.last_error
@@ -111,13 +110,11 @@ class ConnectionWatch:
         Raises:
             DeliveryError: ``permission-denied``.
         """
-        if self._remembered:
-            first, count = self._remembered[0], len(self._remembered)
-            self._remembered.clear()
-            error = first.error()
-            if count > 1:
-                error = DeliveryError(error.code, f"{error.message} (and {count - 1} more)")
-            raise error
+        if self._first_denied is None:
+            return
+        error, further = self._first_denied.error(), self._number_denied - 1
+        self._first_denied, self._number_denied = None, 0
+        raise DeliveryError(error.code, f"{error.message} (and {further} more)") if further else error
 
     def check_inbox(self) -> None:
         """
@@ -129,10 +126,6 @@ class ConnectionWatch:
         inbox, reconnects = self._denied_inbox
         if inbox and inbox == self.inbox.lower() and reconnects == self._nc.stats["reconnects"]:
             raise Denial("subscription", inbox).error(self.inbox)
-
-    def is_inbox(self, denial: Denial) -> bool:
-        """Whether a denial is about the subscription through which all answers to requests come."""
-        return bool(self.inbox) and denial.is_subscription(self.inbox)
 
     @property
     def loss(self) -> Exception | None:
@@ -157,15 +150,17 @@ class ConnectionWatch:
         if self._tell(denial):
             return
         if denial.operation == "publish":
-            self._remembered.append(denial)
+            self._first_denied = self._first_denied or denial
+            self._number_denied += 1
         await self._error_cb(error)
 
     def _tell(self, denial: Denial) -> bool:
         """Each denied publish is that of one listener; a denied subscription may be that of several."""
-        if self.is_inbox(denial):
+        if denial.is_subscription(self.inbox):
             self._denied_inbox = (denial.subject, self._nc.stats["reconnects"])
         is_taken = False
-        for listener in list(self._listeners):
+        # The latest knows best: a request on a subject is part of what the earlier ones do.
+        for listener in reversed(list(self._listeners)):
             is_taken |= listener(denial)
             if is_taken and denial.operation == "publish":
                 break
@@ -178,22 +173,28 @@ class ConnectionWatch:
 
 
 @contextmanager
-def denial(nc: Client, subject: str) -> Iterator[asyncio.Future[DeliveryError]]:
+def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future[DeliveryError]]:
     """
     A future, for the length of the block, of the error that says that a request's subject or its inbox is denied.
+
+    Args:
+        nc: An open connection.
+        subject: What the request is published to.
+        inbox: What was subscribed to for its answer; by default the inbox that nats-py's requests share.
 
     Raises:
         DeliveryError: ``permission-denied``: the inbox is known to be denied.
     """
     watch = ConnectionWatch.of(nc)
-    watch.check_inbox()
+    if not inbox:
+        watch.check_inbox()
     denied: asyncio.Future[DeliveryError] = asyncio.get_running_loop().create_future()
 
     def listen(denial: Denial) -> bool:
-        is_own = denial.is_publish(subject)
-        if denied.done() or not (is_own or watch.is_inbox(denial)):
+        answers = inbox or watch.inbox
+        if denied.done() or not (denial.is_publish(subject) or denial.is_subscription(answers)):
             return False
-        denied.set_result(denial.error(subject if is_own else watch.inbox))
+        denied.set_result(denial.error(subject if denial.operation == "publish" else answers))
         return True
 
     watch.add(listen)
@@ -204,20 +205,21 @@ def denial(nc: Client, subject: str) -> Iterator[asyncio.Future[DeliveryError]]:
         denied.cancel()
 
 
-async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]], inbox: str = "") -> T:
     """
-    What a request on nats-py's shared inbox gives, or the error as soon as the server denies it.
+    What a request gives, or the error as soon as the server denies it.
 
     Args:
         nc: An open connection.
         subject: What the request is published to.
         ask: Makes the request.
+        inbox: As for :func:`denial`.
 
     Raises:
         DeliveryError: ``permission-denied``: the subject, or the inbox for answers.
         Exception: Whatever ``ask`` raises.
     """
-    with denial(nc, subject) as denied:
+    with denial(nc, subject, inbox) as denied:
         task = asyncio.ensure_future(ask())
         try:
             await asyncio.wait((task, denied), return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from nats.js import JetStreamContext
 
-from ..aio import DeliveryError, subscribe
+from ..aio import DeliveryError
 from ..aio.jetstream import read_stream
 from ..aio.replay import Replayed, replay
 from ..aio.streams import StreamApi
@@ -31,6 +31,7 @@ from ..timestamp import Timestamp
 from .codec import JsonOption
 from .connection import Settings, connected, open_connection, with_connection
 from .files import InputError, stdin_documents
+from .listening import listening
 from .program import guarded, run, until_stopped
 from .progress import progress, report
 from .traffic import JetStreamOption
@@ -65,7 +66,8 @@ def capture(
     Keep messages as they are, events or not, as Parquet or JSON lines.
 
     A capture of a stream goes on where the last one into the same output stopped, however that came. Without --stream
-    it takes what is published until Ctrl-C; repeated headers and bytes that are no UTF-8 are lost there, in nats-py.
+    it takes what is published until Ctrl-C (exit status 0) or until the connection is lost for good (3); repeated
+    headers and bytes that are no UTF-8 are lost there, in nats-py.
     """
     sink = _sink(output)
     with sink:
@@ -173,8 +175,7 @@ async def _capture_subject(
     settings: Settings, sink: JsonLinesCapture | ParquetParts, subject: str, count: int | None
 ) -> None:
     left = count
-    async with open_connection(settings) as nc, await subscribe(nc, subject) as items:
-        typer.echo(f"listening on {subject}", err=True)
+    async with listening(settings, subject) as items:
         async for item in items:
             message = item.message
             now = Timestamp(datetime.now(timezone.utc))

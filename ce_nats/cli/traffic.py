@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..aio import Publisher, flush, publish, subscribe
+from ..aio import Publisher, flush, publish
 from ..aio.consume import Received
 from ..aio.jetstream import DedupId, bare_id
 from ..binary import Dialect
@@ -32,6 +32,7 @@ from .codec import (
 from .connection import Settings, connected, open_connection, with_connection
 from .explain import error_fields
 from .files import stdin_documents, write
+from .listening import listening
 from .program import complain, guarded, run, until_stopped
 
 __all__ = ["JetStreamOption", "register"]
@@ -122,14 +123,12 @@ def sub(
     Print what is published: a line for each message, its subject and its event in JSON.
 
     What is no event is printed with the error's code; with --json also with its headers and data. It ends after --count
-    messages, or with Ctrl-C.
+    messages, or with Ctrl-C, which is exit status 0; where the connection is lost for good, with exit status 3.
     """
 
     async def receive() -> None:
         left = count
-        async with open_connection(settings) as nc, await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
-            # Whoever starts the publisher once this is here misses nothing.
-            typer.echo(f"listening on {subject}", err=True)
+        async with listening(settings, subject, queue=queue, dialect=dialect) as items:
             async for item in items:
                 write(_machine_line(item) if as_json else _line(item))
                 left = None if left is None else left - 1

@@ -87,7 +87,9 @@ class Streams:
                     self._session = _Session(self.connection)
                 answer = self._session.ask(question)
             except DeliveryError as error:
-                if isinstance(error, ApiError) and not error.is_temporary:
+                if error.code is ErrorCode.PERMISSION_DENIED or (
+                    isinstance(error, ApiError) and not error.is_temporary
+                ):
                     raise
                 self._was_reached |= self._session is not None and self._session.is_lost
                 self.close()

@@ -8,14 +8,17 @@ from functools import partial
 
 import nats
 import pytest
-from nats.js.api import PubAck
+from nats.js.api import ConsumerConfig, PubAck
 
-from ce_nats import aio
-from ce_nats.aio import DeliveryError, events, flush, publish, request, subscribe
+from ce_nats import NatsMessage, aio
+from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
+from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.ranges import read_range
 from ce_nats.aio.streams import StreamApi
 from ce_nats.aio.watch import ConnectionWatch
+from ce_nats.ranges import StreamRange
 from ce_nats.testing import NatsServer
 from tests.aio import waiting
 
@@ -31,6 +34,12 @@ PERMISSIONS = {
         "subscribe": {"deny": ["Secret.>"]},
     },
     "deaf": {"subscribe": {"deny": ["_INBOX.>"]}},
+    "publisher": {"publish": {"deny": ["Work.denied.>"]}},
+    "no create": {"publish": {"deny": ["$JS.API.CONSUMER.CREATE.>"]}},
+    "no info": {"publish": {"deny": ["$JS.API.CONSUMER.INFO.>"]}},
+    "no next": {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}},
+    "no acks": {"publish": {"deny": ["$JS.ACK.>"]}},
+    "no letters": {"publish": {"deny": ["Dead.>"]}},
 }
 USERS = [{"user": name, "password": "p", "permissions": given} for name, given in PERMISSIONS.items()]
 
@@ -66,9 +75,9 @@ async def denied(*words):
     """The block fails with ``permission-denied``, long before any timeout, and the error has these words."""
     began = time.monotonic()
     with pytest.raises(DeliveryError) as info:
-        yield
+        yield info
     assert info.value.code == "permission-denied"
-    assert all(word in str(info.value) for word in words), info.value
+    assert all(word.lower() in str(info.value).lower() for word in words), info.value
     assert time.monotonic() - began < LONG / 2
 
 
@@ -174,6 +183,142 @@ async def test_reading_a_stream_is_denied(connected, make_event):
         assert told == []
     async with connected("deaf") as (nc, _), denied("subscribe", "_INBOX."):
         async for _ in read_stream(nc.jetstream(timeout=LONG), "READ"):
+            pass
+
+
+# --- Streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def work(connected, make_event):
+    """A stream with two events, a consumer ``c`` with a short ``ack_wait``, and a stream for dead letters."""
+    async with connected("anybody") as (nc, _):
+        js = nc.jetstream()
+        await js.add_stream(name="Work", subjects=["Work.>"], storage="memory")
+        await js.add_stream(name="Dead", subjects=["Dead.>"], storage="memory")
+        await js.add_consumer("Work", ConsumerConfig(durable_name="c", ack_policy="explicit", ack_wait=0.2))
+        for number in (1, 2):
+            await publish_to_stream(js, make_event(number), "Work.one")
+        yield js
+        await js.delete_stream("Work")
+        await js.delete_stream("Dead")
+
+
+@pytest.mark.usefixtures("work")
+async def test_a_publisher_fails_what_is_denied_and_nothing_else(connected, make_event):
+    async with connected("publisher") as (nc, told):
+        async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+            for number in range(6):
+                await publisher.publish(make_event(number), f"Work.{'denied' if number % 2 else 'one'}.{number}")
+            async with denied("publish") as info:
+                await publisher.flush()
+        failures = info.value.failures
+        assert [(failure.error.code, failure.subject) for failure in failures] == [
+            ("permission-denied", f"Work.denied.{number}") for number in (1, 3, 5)
+        ]
+        assert "'Work.denied.1'" in str(failures[0].error)
+        assert publisher.acknowledged == 3
+        assert told == []
+
+
+async def test_a_publisher_whose_acknowledgements_are_denied(connected, make_event):
+    async with connected("deaf") as (nc, _):
+        async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+            await publisher.publish(make_event(), "Work.one")
+            async with denied("subscribe", "_INBOX."):
+                await publisher.flush()
+        async with denied("subscribe", "_INBOX."), Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+            await until(lambda: publisher._outbox._denied)
+            await publisher.publish(make_event(), "Work.one")
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize("acknowledged", [True, False])
+async def test_the_sink_is_denied(server, acknowledged):
+    async def connect(client):
+        await client.connect(server.url, user="publisher", password="p")
+
+    async with BulkPublisher(connect, acknowledged=acknowledged, retry_timeout=LONG) as publisher:
+        assert (await publisher.publish([NatsMessage("Work.one", b"1")])).messages == 1
+        async with denied("publish", "ork.denied.2'" if acknowledged else "work.denied.2"):
+            await publisher.publish([NatsMessage("Work.one", b"1"), NatsMessage("Work.denied.2", b"2")])
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize(
+    ("user", "name", "subject"),
+    [
+        ("no info", "c", "$JS.API.CONSUMER.INFO.Work.c"),
+        ("no create", "new", "$JS.API.CONSUMER.CREATE.Work.new.Work.one"),
+        ("deaf", "c", "_INBOX."),
+    ],
+)
+async def test_a_consumer_that_cannot_be_entered(connected, user, name, subject):
+    async with connected(user) as (nc, told):
+        create = ConsumerConfig(filter_subject="Work.one")
+        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, create=create)
+        async with denied(subject):
+            await consumer.__aenter__()
+        assert [text for text in told if "CONSUMER" in text] == []
+
+
+@pytest.mark.usefixtures("work")
+async def test_a_consumer_that_cannot_fetch(connected):
+    async with connected("no next") as (nc, _):
+        consumer = PullConsumer(nc.jetstream(), "Work", "c", dead_letter=None)
+        async with consumer, denied("consumer c of stream Work", "$js.api.consumer.msg.next.work.c"):
+            await anext(consumer)
+
+
+@pytest.mark.parametrize("double_ack", [True, False])
+async def test_a_consumer_that_cannot_acknowledge(connected, work, double_ack):
+    """Its handlers would be called again and again with the same events, which would be dead letters in the end."""
+    handled, errors = [], []
+
+    async def handle(event):
+        handled.append(event.get_id())
+        await nc.flush()  # so that the server has said what it denies
+
+    async with connected("no acks") as (nc, _):
+        options = {"dead_letter": "Dead.work", "on_error": lambda error, _: errors.append(error)}
+        options["double_ack"] = double_ack
+        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", "c", prefetch=1, **options)
+        async with consumer, denied("js.ack.work.c."):
+            await consumer.run(handle)
+    assert handled in (["event 1"], ["event 1", "event 2"])
+    assert {error.code for error in errors} == {"permission-denied"}
+    assert (await work.stream_info("Dead")).state.messages == 0
+
+
+async def test_a_dead_letter_that_is_denied(connected, work):
+    """The original is kept, and the error says why there is no dead letter."""
+    errors = asyncio.Queue()
+    async with connected("no letters") as (nc, _):
+        options = {"dead_letter": "Dead.work", "on_error": lambda error, _: errors.put_nowait(error)}
+        async with PullConsumer(nc.jetstream(timeout=LONG), "Work", "c", **options) as consumer:
+            await (await anext(consumer)).reject("bad")
+            async with denied("'Dead.work'"):
+                raise await asyncio.wait_for(errors.get(), SECONDS)
+    assert (await work.consumer_info("Work", "c")).num_ack_pending > 0
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("no create", "$JS.API.CONSUMER.CREATE.Work."),
+        ("no next", "$JS.API.CONSUMER.MSG.NEXT.Work."),
+        ("deaf", "_INBOX."),
+    ],
+)
+async def test_reading_a_range_is_denied(server, user, subject):
+    """By the reader of the Spark source, which tries again after other errors."""
+
+    async def connect(client):
+        await client.connect(server.url, user=user, password="p")
+
+    async with denied(subject):
+        async for _ in read_range(connect, StreamRange("Work", 1, 2), request_timeout=LONG, retry_timeout=LONG):
             pass
 
 

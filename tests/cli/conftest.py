@@ -56,8 +56,8 @@ def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]
     """Start a command as a process; it is ended with the test."""
     processes = []
 
-    def run(*arguments: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), "--server", server.url]
+    def run(*arguments: object, url: str = server.url) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), "--server", url]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
         processes.append(process)

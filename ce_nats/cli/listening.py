@@ -1,0 +1,57 @@
+"""A subscription of the command line, which says on standard error what becomes of its connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import typer
+from nats.aio.client import Client
+
+from ..aio import Events, subscribe
+from ..binary import Dialect
+from .connection import Settings, open_connection
+
+__all__ = ["listening"]
+
+
+@asynccontextmanager
+async def listening(
+    settings: Settings, subject: str, *, queue: str = "", dialect: Dialect = Dialect.SPEC
+) -> AsyncIterator[Events]:
+    """
+    The messages of a subject.
+
+    Core NATS keeps nothing for those who are not there, so the loss and the return of the connection are said as they
+    happen.
+
+    Args:
+        settings: How to connect.
+        subject: Subject, wildcards allowed.
+        queue: Queue group.
+        dialect: Whose binary mode the senders write.
+
+    Raises:
+        DeliveryError: As ``open_connection`` and ``subscribe`` do, and as the iteration does when the connection is
+            lost for good.
+    """
+    connections: list[Client] = []
+
+    async def lost() -> None:
+        # nats-py also calls this when the connection is closed.
+        if connections and not connections[0].is_closed:
+            _say("the connection is lost; messages published until it returns are not seen")
+
+    async def restored() -> None:
+        _say("the connection is back")
+
+    async with open_connection(settings, disconnected_cb=lost, reconnected_cb=restored) as nc:
+        connections.append(nc)
+        async with await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
+            # A publisher that is started once this is said misses nothing.
+            typer.echo(f"listening on {subject}", err=True)
+            yield items
+
+
+def _say(text: str) -> None:
+    typer.echo(f"ce-nats: {text}", err=True)
