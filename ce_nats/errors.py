@@ -75,6 +75,9 @@ class ErrorCode(str, Enum):
     UNKNOWN_HEADER_KIND = "unknown-header-kind"
     UNEXPECTED_HEADER_LAYOUT = "unexpected-header-layout"
 
+    # Connections.
+    INVALID_OPTION = "invalid-option"
+
     # Delivery: what a server refuses, and that nobody answers. Permission is what a server's configuration gives to a
     # user, subject by subject.
     PAYLOAD_TOO_LARGE = "payload-too-large"

@@ -3,11 +3,13 @@ CloudEvents over a NATS connection, with asyncio and nats-py.
 
 ``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
 publishes to streams one by one and reads them, a ``Publisher`` publishes many, and a ``PullConsumer`` consumes them.
-``ce_nats.aio.stan`` is a client for NATS Streaming. Connections are nats-py's own: what ``await nats.connect()`` gives.
+``ce_nats.aio.stan`` is a client for NATS Streaming. ``connect`` makes connections, which are nats-py's own; those of
+``nats.connect()`` are taken as well.
 """
 
 from ..errors import DeliveryError
 from . import jetstream
+from .connect import connect
 from .consume import Events, Received, events, subscribe
 from .publish import flush, publish
 from .publisher import Failure, Publisher, PublishError
@@ -24,6 +26,7 @@ __all__ = [
     "PullConsumer",
     "Received",
     "Reject",
+    "connect",
     "events",
     "flush",
     "jetstream",

@@ -1,103 +1,148 @@
 """
 Connections, with the options, variables and contexts that the ``nats`` command line has.
 
-An option comes first, then its environment variable, then the context: ``--context``, ``NATS_CONTEXT``, or the one that
-``nats context select`` chose, which does not count where a server is named. Contexts are read from
-``$XDG_CONFIG_HOME/nats/context/NAME.json``, by default below ``~/.config``.
+An option comes first, then its environment variable, then the context: ``ce_nats.settings`` has the rules.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
-import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, fields
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
-from urllib.parse import urlsplit
 
-import nats
-import nats.errors
 import typer
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from ..aio.connect import establish
 from ..aio.streams import leave
-from ..errors import DeliveryError, ErrorCode
+from ..errors import EncodeError, ErrorCode
+from ..settings import ENVIRONMENT, ConnectionSettings, resolve
 from .files import InputError
 
 __all__ = ["Settings", "connected", "open_connection", "settings_of", "with_connection"]
 
-_DEFAULT_URL: Final = "nats://127.0.0.1:4222"
-_CONNECT_SECONDS: Final = 5
-
-
-def _option(*names: str, env: str | None = None, metavar: str, text: str) -> Any:
-    return typer.Option(*names, envvar=env, metavar=metavar, help=text, rich_help_panel="Connection")
+# Of reconnects, a second after one another.
+_ATTEMPTS: Final = 60
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to connect: an attribute for each option."""
+    """
+    How to connect.
 
-    server: Annotated[
-        str | None, _option("--server", "-s", env="NATS_URL", metavar="URL", text="Servers, with commas between them.")
+    Attributes:
+        connection: The server, and how to log in there.
+        timeout: Seconds to wait for an answer.
+    """
+
+    connection: ConnectionSettings
+    timeout: float = 5.0
+
+
+def _option(option: str, *short: str, sets: str, metavar: str, text: str) -> Any:
+    variable = ENVIRONMENT.get(sets)
+    return typer.Option(
+        option, *short, envvar=variable, metavar=metavar, help=text, rich_help_panel="Connection", show_default=False
+    )
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a command line says of the connection: an attribute for each option, called as what it sets."""
+
+    servers: Annotated[
+        str | None,
+        _option("--server", "-s", sets="servers", metavar="URL", text="Servers, with commas between them."),
     ] = None
     context: Annotated[
-        str | None, _option("--context", env="NATS_CONTEXT", metavar="NAME", text="Context of the nats command line.")
+        str | None, _option("--context", sets="context", metavar="NAME", text="Context of the nats command line.")
     ] = None
-    creds: Annotated[
-        str | None, _option("--creds", env="NATS_CREDS", metavar="FILE", text="Credentials: a JWT and a seed.")
+    credentials_file: Annotated[
+        str | None, _option("--creds", sets="credentials_file", metavar="FILE", text="Credentials: a JWT and a seed.")
     ] = None
-    nkey: Annotated[str | None, _option("--nkey", env="NATS_NKEY", metavar="FILE", text="Seed of an nkey.")] = None
+    nkey_seed_file: Annotated[
+        str | None, _option("--nkey", sets="nkey_seed_file", metavar="FILE", text="Seed of an nkey.")
+    ] = None
     user: Annotated[
-        str | None, _option("--user", env="NATS_USER", metavar="NAME", text="User; without a password, a token.")
+        str | None, _option("--user", sets="user", metavar="NAME", text="User; without a password, a token.")
     ] = None
-    password: Annotated[str | None, _option("--password", env="NATS_PASSWORD", metavar="TEXT", text="Password.")] = None
-    tlscert: Annotated[
-        str | None, _option("--tlscert", env="NATS_CERT", metavar="FILE", text="Certificate of the client, PEM.")
+    password: Annotated[str | None, _option("--password", sets="password", metavar="TEXT", text="Password.")] = None
+    tls_cert_file: Annotated[
+        str | None,
+        _option("--tlscert", sets="tls_cert_file", metavar="FILE", text="Certificate of the client, PEM."),
     ] = None
-    tlskey: Annotated[str | None, _option("--tlskey", env="NATS_KEY", metavar="FILE", text="Its key, PEM.")] = None
-    tlsca: Annotated[
-        str | None, _option("--tlsca", env="NATS_CA", metavar="FILE", text="Certificates to trust, PEM.")
+    tls_key_file: Annotated[
+        str | None, _option("--tlskey", sets="tls_key_file", metavar="FILE", text="Its key, PEM.")
     ] = None
-    domain: Annotated[str | None, _option("--js-domain", metavar="NAME", text="JetStream domain.")] = None
+    tls_ca_file: Annotated[
+        str | None, _option("--tlsca", sets="tls_ca_file", metavar="FILE", text="Certificates to trust, PEM.")
+    ] = None
+    js_domain: Annotated[
+        str | None, _option("--js-domain", sets="js_domain", metavar="NAME", text="JetStream domain.")
+    ] = None
+    js_api_prefix: Annotated[
+        str | None,
+        _option("--js-api-prefix", sets="js_api_prefix", metavar="SUBJECT", text="Prefix of JetStream's API."),
+    ] = None
     inbox_prefix: Annotated[
-        str | None, _option("--inbox-prefix", metavar="SUBJECT", text="First tokens of the subjects for answers.")
+        str | None,
+        _option("--inbox-prefix", sets="inbox_prefix", metavar="SUBJECT", text="First tokens of subjects for answers."),
     ] = None
     timeout: Annotated[
-        float, _option("--timeout", metavar="SECONDS", text="How long to wait for an answer of the server.")
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long to wait for an answer of the server.",
+            rich_help_panel="Connection",
+        ),
     ] = 5.0
 
 
-_NAMES: Final = tuple(field.name for field in fields(Settings))
-# Fields of a context file that have another name here.
-_IN_CONTEXT: Final = {"server": "url", "tlscert": "cert", "tlskey": "key", "tlsca": "ca", "domain": "jetstream_domain"}
-_FILES: Final = ("creds", "nkey", "tlscert", "tlskey", "tlsca")
+_NAMES: Final = tuple(field.name for field in fields(_Options))
+_SHOWN: Final = {
+    "user": "--user",
+    "password": "--password",
+    "credentials_file": "--creds",
+    "nkey_seed_file": "--nkey",
+    "tls_cert_file": "--tlscert",
+    "tls_key_file": "--tlskey",
+    "js_domain": "--js-domain",
+    "js_api_prefix": "--js-api-prefix",
+}
 
 
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of :class:`Settings` to a command, whose first argument is called ``settings``."""
+    """Add options of a connection to a command, whose first argument is called ``settings``: :class:`Settings`."""
     hints = get_type_hints(command, include_extras=True)
     own = [
         parameter.replace(annotation=hints[name])
         for name, parameter in inspect.signature(command).parameters.items()
         if name != "settings"
     ]
-    kinds = get_type_hints(Settings, include_extras=True)
+    kinds = get_type_hints(_Options, include_extras=True)
     added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(Settings, name), annotation=kinds[name])
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(_Options, name), annotation=kinds[name])
         for name in _NAMES
     ]
 
+    added.append(inspect.Parameter("line", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+
     @wraps(command)
-    def take_settings(**given: Any) -> None:
-        settings = Settings(**{name: given.pop(name) for name in _NAMES})
-        command(_completed(settings, os.environ), **given)
+    def take_settings(line: typer.Context, **given: Any) -> None:
+        options = {name: given.pop(name) for name in _NAMES}
+        timeout = options.pop("timeout")
+        # Variables are read where contexts are; the options name them for --help.
+        for name in options:
+            source = line.get_parameter_source(name)
+            if source is None or source.name != "COMMANDLINE":
+                options[name] = None
+        command(_settings(options, timeout), **given)
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     take_settings.__signature__ = inspect.Signature([*keyword_only, *added])  # type: ignore[attr-defined]
@@ -111,48 +156,23 @@ def settings_of(server: str | None, context: str | None, timeout: float) -> Sett
     Settings of a second server, of which nothing is known but its URL or its context.
 
     Raises:
-        InputError: There is no such context, or it cannot be read.
+        InputError: There is no such context, or it cannot be read, or the URL is none.
     """
-    return _completed(Settings(server=server, context=context, timeout=timeout), os.environ)
+    return _settings({"servers": server, "context": context}, timeout, environment=False)
 
 
-def _completed(settings: Settings, environment: Mapping[str, str]) -> Settings:
+def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = True) -> Settings:
     """
-    Settings with what the context says.
+    What options say, completed.
 
     Raises:
-        InputError: There is no such context, or it cannot be read.
+        InputError: It makes no sense, or there is no such context.
     """
-    home = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    directory = Path(home) / "nats"
-    name = settings.context
-    if name is None and settings.server is None:
-        with suppress(OSError):
-            name = (directory / "context.txt").read_text("utf-8").strip()
-    if not name:
-        return settings
-    known = _read_context(directory / "context" / f"{name}.json", name)
-    if settings.user is None and settings.password is None and known.get("token") and not known.get("user"):
-        known["user"] = known["token"]
-    missing: dict[str, Any] = {
-        field: known[key]
-        for field in _NAMES
-        if getattr(settings, field) is None and (key := _IN_CONTEXT.get(field, field)) in known
-    }
-    for field in _FILES:
-        if field in missing:
-            missing[field] = os.path.expanduser(missing[field])
-    return replace(settings, **missing)
-
-
-def _read_context(path: Path, name: str) -> dict[str, str]:
-    try:
-        known = json.loads(path.read_text("utf-8"))
-        return {key: value for key, value in known.items() if isinstance(value, str) and value}
-    except OSError as error:
-        raise InputError(f"there is no context {name!r}: {error}") from error
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"context {name!r} is not a JSON object: {path}") from error
+    options = {"name": "ce-nats", **given}
+    context = options.pop("context", None)
+    with _input_errors():
+        found = resolve(options, context=context, environment=os.environ if environment else None, names=_SHOWN)
+        return Settings(ConnectionSettings(**found), timeout)
 
 
 @asynccontextmanager
@@ -169,44 +189,9 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
         DeliveryError: ``delivery-failed``: no server can be reached, or none lets us in.
         InputError: Files or options make no sense.
     """
-    seen: list[Exception] = []
-
-    told = callbacks.pop("error_cb", None)
-
-    async def remember(error: Exception) -> None:
-        seen[:] = [error]
-        if told is not None and is_there:
-            await told(error)
-
-    is_there = False
-
     nc = Client()
-    servers = [part.strip() for part in (settings.server or _DEFAULT_URL).split(",")]
-    options = _nats_options(settings)
-    try:
-        await nc.connect(
-            servers=servers,
-            name="ce-nats",
-            connect_timeout=_CONNECT_SECONDS,
-            # A server that is not there, or does not let us in, is no reason to wait for a minute, as nats-py does.
-            # 0 attempts would be without end.
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            error_cb=remember,
-            **options,
-            **callbacks,
-        )
-    except nats.errors.NoServersError as error:
-        await leave(nc)
-        raise _unreachable(servers, seen[-1] if seen else error) from None
-    except ModuleNotFoundError as error:
-        raise InputError(f"keys and credentials need {error.name}: pip install 'ce-nats[cli]'") from None
-    except Exception as error:  # nkeys, ssl and websocket libraries have their own
-        await leave(nc)
-        raise _unreachable(servers, error) from None
-    nc.options.update(allow_reconnect=True, max_reconnect_attempts=60, reconnect_time_wait=1)
-    is_there = True
+    with _input_errors():
+        await establish(nc, settings.connection, max_reconnect_attempts=_ATTEMPTS, reconnect_time_wait=1, **callbacks)
     try:
         yield nc
     finally:
@@ -217,38 +202,15 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
 async def connected(settings: Settings, **callbacks: Any) -> AsyncIterator[tuple[Client, JetStreamContext]]:
     """A connection as :func:`open_connection` gives it, and JetStream on it."""
     async with open_connection(settings, **callbacks) as nc:
-        yield nc, nc.jetstream(timeout=settings.timeout, domain=settings.domain)
+        yield nc, nc.jetstream(timeout=settings.timeout, prefix=settings.connection.api_prefix)
 
 
-def _nats_options(settings: Settings) -> dict[str, Any]:
-    if settings.tlskey and not settings.tlscert:
-        raise InputError("--tlskey needs --tlscert")
-    for name in _FILES:
-        if path := getattr(settings, name):
-            with open(path, "rb"):  # other libraries' errors do not say which file is missing
-                pass
-    options: dict[str, Any] = {}
-    if settings.user and settings.password is None:
-        options["token"] = settings.user
-    elif settings.user:
-        options["user"], options["password"] = settings.user, settings.password
-    if settings.inbox_prefix:
-        options["inbox_prefix"] = settings.inbox_prefix
-    if settings.creds:
-        options["user_credentials"] = settings.creds
-    if settings.nkey:
-        options["nkeys_seed"] = settings.nkey
-    if settings.tlsca or settings.tlscert:
-        try:
-            options["tls"] = ssl.create_default_context(cafile=settings.tlsca)
-            if settings.tlscert:
-                options["tls"].load_cert_chain(settings.tlscert, settings.tlskey)
-        except ssl.SSLError as error:
-            raise InputError(f"certificates cannot be used: {error}") from error
-    return options
-
-
-def _unreachable(servers: list[str], error: Exception) -> DeliveryError:
-    """What went wrong, without passwords that stand in URLs."""
-    shown = ", ".join(urlsplit(server).netloc.rpartition("@")[2] or server.rpartition("@")[2] for server in servers)
-    return DeliveryError(ErrorCode.DELIVERY_FAILED, f"cannot connect to {shown}: {str(error) or type(error).__name__}")
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """What makes no sense is a matter of the command line here, not of an event."""
+    try:
+        yield
+    except EncodeError as error:
+        if error.code is not ErrorCode.INVALID_OPTION:
+            raise
+        raise InputError(error.message) from None

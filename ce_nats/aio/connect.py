@@ -1,0 +1,479 @@
+"""
+Make connections, for programs, the command line and Spark alike.
+
+nats-py does it; what stands here is what it does not look at. TLS that was asked for is demanded: where a server has
+none, nothing is written to it, not after a reconnect either. The first connection fails soon and in one line, and what
+is secret is in no error and no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
+from urllib.parse import ParseResult
+
+import nats.errors
+from nats.aio.client import Client, Srv
+from nats.aio.transport import TcpTransport
+
+from ..errors import DeliveryError, ErrorCode, preview
+from ..settings import ConnectionSettings, Secret, invalid, resolve
+from .streams import leave
+
+__all__ = ["connect", "establish"]
+
+_log: Final = logging.getLogger(__name__)
+
+Callback: TypeAlias = Callable[[], Awaitable[None]]
+ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
+
+_RECONNECT_ATTEMPTS: Final = 60
+_RECONNECT_SECONDS: Final = 2.0
+# Between two attempts at one server, while there was no connection yet.
+_RETRY_SECONDS: Final = 0.1
+_DENIED: Final = "permissions violation"
+_CALLBACKS: Final = ("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb")
+_OPTIONS: Final = frozenset(inspect.signature(Client.connect).parameters) - {"self", "servers"}
+# Both stand in a file of credentials; nats-py looks for the first without end where it is missing.
+_IN_CREDENTIALS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
+
+
+async def connect(
+    servers: str | Sequence[str] | None = None,
+    *,
+    context: str | None = None,
+    environment: bool = False,
+    user: Secret | None = None,
+    password: Secret | None = None,
+    token: Secret | None = None,
+    user_credentials: Any = None,
+    nkeys_seed: str | os.PathLike[str] | None = None,
+    tls_ca_file: str | os.PathLike[str] | None = None,
+    tls_cert_file: str | os.PathLike[str] | None = None,
+    tls_key_file: str | os.PathLike[str] | None = None,
+    tls_key_password: str | None = None,
+    tls_hostname: str | None = None,
+    tls_handshake_first: bool = False,
+    name: str | None = None,
+    inbox_prefix: str | None = None,
+    connect_timeout: float = 5.0,
+    max_reconnect_attempts: int | None = _RECONNECT_ATTEMPTS,
+    error_cb: ErrorCallback | None = None,
+    disconnected_cb: Callback | None = None,
+    reconnected_cb: Callback | None = None,
+    closed_cb: Callback | None = None,
+    **options: Any,
+) -> Client:
+    """
+    Connect to a server.
+
+        async with await connect("tls://nats.example.com", user_credentials="app.creds") as nc:
+            await publish(nc, event, "orders.paid")
+
+    Until there is a connection, each server is tried twice at most, and there is an error soon. Later, nats-py
+    reconnects by itself; that the connection is lost, back, or closed for good is logged, a line each, unless a
+    callback takes its place.
+
+    With TLS asked for, by a URL (``tls://``, ``wss://``) or any option that begins with ``tls``, nothing is sent to a
+    server that does not speak it, on reconnects neither.
+
+    Args:
+        servers: A URL, several with commas between them, or a list: ``nats://``, ``tls://``, ``ws://`` or ``wss://``,
+            a host, and a port unless that is 4222. A user and password, or a token, may stand in front of the host,
+            with special characters percent-encoded; all servers get the same. By default ``nats://127.0.0.1:4222``.
+        context: Name of a context of the ``nats`` command line, which says what is not given here.
+        environment: True looks at the variables of the ``nats`` command line (``NATS_URL``, ``NATS_CREDS`` and so on)
+            for what is not given here, and then at the context: ``context``, ``NATS_CONTEXT``, or the selected one
+            where no server is named. A user without a password is a token then.
+        user: User name, or a function that gives it. With ``password``.
+        password: Password, or a function that gives it.
+        token: Token, or a function that gives it.
+        user_credentials: File with a JWT and a seed; or whatever else nats-py takes.
+        nkeys_seed: File with the seed of an nkey.
+        tls_ca_file: Certificates to trust, PEM; by default the system's.
+        tls_cert_file: Certificate of the client, PEM.
+        tls_key_file: Its key, PEM; by default in ``tls_cert_file``.
+        tls_key_password: Password of that key.
+        tls_hostname: Name to look for in the server's certificate; by default that of the URL.
+        tls_handshake_first: TLS begins before the server says anything.
+        name: What the server's monitoring calls the connection.
+        inbox_prefix: First tokens of the subjects that answers come to.
+        connect_timeout: Seconds to wait for a server; for all of several servers, so many times that.
+        max_reconnect_attempts: Attempts at each server before a connection that was lost is closed for good, two
+            seconds after one another unless ``reconnect_time_wait`` says otherwise: two minutes, by default. None, or
+            -1, never gives up; 0 does not try.
+        error_cb: Called with errors that have no other place: a denied permission, messages dropped because they are
+            not read fast enough, failed reconnects. The four callbacks are asynchronous functions.
+        disconnected_cb: Called when the connection is lost or closed.
+        reconnected_cb: Called when it is back.
+        closed_cb: Called when it is closed, by whomever.
+        options: Further ones of ``nats.connect()``, by their names there: ``tls``, ``ping_interval``, ``no_echo`` ...
+
+    Returns:
+        A connection of nats-py, also for ``async with``, which closes it.
+
+    Raises:
+        EncodeError: ``invalid-option``: an argument, a variable, a context or a file makes no sense. Nothing was sent.
+        DeliveryError: ``delivery-failed``: no server can be reached, it has no TLS, or refuses the credentials.
+        TypeError: There is no such option, or a callback is no asynchronous function.
+    """
+    given = {
+        "servers": servers,
+        "name": name,
+        "user": user,
+        "password": password,
+        "token": token,
+        "nkey_seed_file": nkeys_seed,
+        "tls_ca_file": tls_ca_file,
+        "tls_cert_file": tls_cert_file,
+        "tls_key_file": tls_key_file,
+        "tls_key_password": tls_key_password,
+        "tls_hostname": tls_hostname,
+        "tls_handshake_first": tls_handshake_first,
+        "inbox_prefix": inbox_prefix,
+        "connect_timeout": connect_timeout,
+    }
+    if isinstance(user_credentials, (str, os.PathLike)):
+        given["credentials_file"] = user_credentials
+    elif user_credentials is not None:
+        options["user_credentials"] = user_credentials
+    names = {"nkey_seed_file": "nkeys_seed", "credentials_file": "user_credentials"}
+    variables = os.environ if environment else None
+    settings = ConnectionSettings(**resolve(given, context=context, environment=variables, names=names))
+    client = Client()
+    await establish(
+        client,
+        settings,
+        max_reconnect_attempts=max_reconnect_attempts,
+        error_cb=error_cb,
+        disconnected_cb=disconnected_cb,
+        reconnected_cb=reconnected_cb,
+        closed_cb=closed_cb,
+        **options,
+    )
+    return client
+
+
+async def establish(
+    client: Client,
+    settings: ConnectionSettings,
+    *,
+    allow_reconnect: bool = True,
+    max_reconnect_attempts: int | None = _RECONNECT_ATTEMPTS,
+    reconnect_time_wait: float = _RECONNECT_SECONDS,
+    **options: Any,
+) -> None:
+    """
+    Connect a client of nats-py as :func:`connect` does; where that fails, the client is closed.
+
+    Args:
+        client: One that was never connected.
+        settings: How to connect.
+        allow_reconnect: False closes a connection that is lost, and logs nothing.
+        max_reconnect_attempts: As for :func:`connect`.
+        reconnect_time_wait: Seconds between two attempts at one server.
+        options: Further ones of nats-py's ``connect()``, callbacks included.
+
+    Raises:
+        EncodeError: As :func:`connect` does.
+        DeliveryError: As :func:`connect` does; without a cause, because that may hold what is secret.
+        TypeError: As :func:`connect` does.
+    """
+    for option in options.keys() - _OPTIONS:
+        raise TypeError(f"connect() has no option {option!r}")
+    later = {
+        "allow_reconnect": allow_reconnect and max_reconnect_attempts != 0,
+        "max_reconnect_attempts": -1 if max_reconnect_attempts is None else max_reconnect_attempts,
+        "reconnect_time_wait": reconnect_time_wait,
+    }
+    ear = _Ear(client, settings, options, is_logged=bool(later["allow_reconnect"]))
+    known = {
+        **_nats_options(settings, options),
+        **options,
+        **ear.callbacks,
+        # Without reconnects nats-py would not go on to the next server where one is there and refuses.
+        "allow_reconnect": True,
+        "max_reconnect_attempts": 1,  # 0 would be without end
+        "reconnect_time_wait": _RETRY_SECONDS,
+    }
+    _use_transport(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
+
+    async def run() -> None:
+        await client.connect(**known)
+        client.options.update(later)
+        ear.begin()
+
+    seconds = settings.connect_timeout * len(settings.servers)
+    try:
+        await asyncio.wait_for(run(), seconds)
+    except asyncio.TimeoutError:
+        reasons = [*ear.failures, asyncio.TimeoutError(f"no answer in {seconds:g} seconds")]
+    except nats.errors.NoServersError as error:
+        reasons = ear.failures or [error]
+    except Exception as error:  # nkeys, ssl and web socket libraries have their own
+        reasons = [error]
+    except BaseException:
+        await leave(client)
+        raise
+    else:
+        return
+    await leave(client)
+    text = "; ".join(dict.fromkeys(_text(settings, reason) for reason in reasons))
+    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"cannot connect to {', '.join(settings.servers)}: {text}")
+
+
+class _Ear:
+    """
+    nats-py's callbacks: they gather why there is no first connection, and speak for callers without callbacks later.
+
+    Args:
+        client: Of nats-py.
+        settings: What is secret in errors.
+        options: The caller's callbacks are taken out of it.
+        is_logged: Whether what no callback of the caller takes is logged.
+
+    Attributes:
+        failures: Of the first connection.
+    """
+
+    def __init__(
+        self, client: Client, settings: ConnectionSettings, options: dict[str, Any], *, is_logged: bool
+    ) -> None:
+        self.failures: list[Exception] = []
+        self.callbacks = {name: getattr(self, f"_{name}") for name in _CALLBACKS}
+        self._client = client
+        self._settings = settings
+        self._is_logged = is_logged
+        self._given = {name: options.pop(name, None) for name in _CALLBACKS}
+        for name, callback in self._given.items():
+            if callback is not None and not inspect.iscoroutinefunction(callback):
+                raise TypeError(f"{name} must be an asynchronous function (async def), got {preview(callback)}")
+        self._is_there = self._is_lost = False
+        self._server = self._said = ""
+        self._past_error: Exception | None = None
+
+    def begin(self) -> None:
+        """There is a connection, the first or another one."""
+        url = self._client.connected_url
+        self._server = url.netloc if url else ", ".join(self._settings.servers)
+        # nats-py does not forget what went wrong before.
+        self._past_error = self._client.last_error
+        self._is_there, self._is_lost, self._said = True, False, ""
+
+    async def _error_cb(self, error: Exception) -> None:
+        if not self._is_there:
+            self.failures.append(error)
+        elif self._given["error_cb"] is not None:
+            await self._given["error_cb"](error)
+        else:
+            self._past_error = error
+            said, self._said = self._said, _text(self._settings, error)
+            # A loss, and each attempt that finds no server, is an error too.
+            is_loss = isinstance(error, (OSError, asyncio.TimeoutError, nats.errors.UnexpectedEOF))
+            self._log(logging.DEBUG if is_loss or said == self._said else logging.WARNING, self._said)
+
+    async def _disconnected_cb(self) -> None:
+        if not self._is_there:
+            return
+        is_lost = not self._client.is_closed
+        if self._given["disconnected_cb"] is not None:
+            await self._given["disconnected_cb"]()
+        elif is_lost:
+            self._log(logging.WARNING, "the connection is lost, trying to reconnect")
+        self._is_lost |= is_lost
+
+    async def _reconnected_cb(self) -> None:
+        self.begin()
+        if self._given["reconnected_cb"] is not None:
+            await self._given["reconnected_cb"]()
+        else:
+            self._log(logging.WARNING, "the connection is back")
+
+    async def _closed_cb(self) -> None:
+        if not self._is_there:
+            return
+        error = self._client.last_error
+        if self._given["closed_cb"] is not None:
+            await self._given["closed_cb"]()
+        elif self._is_lost:
+            self._log(logging.ERROR, f"the connection did not come back, and is closed: {self._said or error}")
+        elif error is not None and error is not self._past_error and _DENIED not in str(error):
+            self._log(logging.ERROR, f"the connection is closed: {_text(self._settings, error)}")
+
+    def _log(self, level: int, text: str) -> None:
+        if self._is_logged:
+            _log.log(level, "%s: %s", self._server, text)
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+class _NoTlsError(nats.errors.SecureConnWantedError):
+    def __str__(self) -> str:
+        return "secure connection not available: TLS is asked for, and the server does not offer it"
+
+
+class _Transport(TcpTransport):
+    """
+    nats-py's transport, which lets nothing out before there is TLS, where that is wanted.
+
+    Args:
+        wants_tls: Whether it is.
+    """
+
+    def __init__(self, *, wants_tls: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._wants_tls = wants_tls
+        self._has_failed = False
+
+    def __bool__(self) -> bool:
+        return True  # nats-py puts its own in the place of one that is False, as this is before it has connected
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self._has_failed = False
+        await super().connect(uri, buffer_size, connect_timeout)
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        try:
+            await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    async def wait_closed(self) -> None:
+        if not self._has_failed:  # nobody would ever say that what failed in the middle of a handshake is closed
+            await super().wait_closed()  # type: ignore[no-untyped-call]
+
+    def write(self, payload: bytes) -> None:
+        if not self._may_write:
+            self.close()  # type: ignore[no-untyped-call]
+            raise _NoTlsError
+        super().write(payload)  # type: ignore[no-untyped-call]
+
+    def writelines(self, payload: list[bytes]) -> None:
+        # nats-py writes what waits in its buffer when it closes, to whatever it was connecting to.
+        if self._may_write:
+            super().writelines(payload)  # type: ignore[no-untyped-call]
+
+    async def drain(self) -> None:
+        if self._may_write:
+            await super().drain()  # type: ignore[no-untyped-call]
+
+    @property
+    def _may_write(self) -> bool:
+        writer = self._io_writer
+        return not self._wants_tls or (writer is not None and writer.get_extra_info("ssl_object") is not None)
+
+
+def _use_transport(client: Client, *, wants_tls: bool) -> None:
+    """
+    Let a client speak to no server without TLS, where that is wanted.
+
+    nats-py turns to TLS where the server requires it, whatever the URL says, and goes on without where it does not: a
+    server without TLS, or somebody in front of one that has it, would get everything in plain text.
+    """
+    connect_to_server, process_info = client._connect_to_server, client._process_info
+
+    async def connect_with_transport(s: Srv) -> None:
+        # Web sockets have TLS outside, and none of these; but servers that they learn of may be reached by TCP.
+        if not s.uri.scheme.startswith("ws") and not isinstance(client._transport, _Transport):
+            client._transport = _Transport(wants_tls=wants_tls)
+        await connect_to_server(s)
+
+    async def turn_to_tls(info: dict[str, Any], initial_connection: bool = False) -> None:
+        if wants_tls and initial_connection and info.get("tls_available"):
+            info["tls_required"] = True
+        await process_info(info, initial_connection)
+
+    client._connect_to_server = connect_with_transport  # type: ignore[method-assign]
+    client._process_info = turn_to_tls  # type: ignore[method-assign]
+
+
+def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext | None:
+    if not (settings.tls_ca_file or settings.tls_cert_file):
+        return None  # nats-py makes one where the server wants TLS
+    context = ssl.create_default_context(cafile=settings.tls_ca_file)
+    if settings.tls_cert_file:
+        # Without any password OpenSSL asks for one, and waits.
+        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, settings.tls_key_password or "")
+    return context
+
+
+# --- nats-py's options -----------------------------------------------------------------------------------------------
+
+
+def _nats_options(settings: ConnectionSettings, options: dict[str, Any]) -> dict[str, Any]:
+    """
+    Options of nats-py's ``connect()``.
+
+    Raises:
+        EncodeError: ``invalid-option``: a file cannot be used, or a package is missing.
+    """
+    needs_keys = settings.nkey_seed_file or settings.credentials_file
+    if needs_keys or any(options.get(name) for name in ("user_credentials", "nkeys_seed_str")):
+        _check_package("nkeys", "keys and credentials need")
+    if settings.servers[0].startswith("ws"):
+        _check_package("aiohttp", "web sockets need")
+    _check_files(settings)
+    try:
+        context = _ssl_context(settings)
+    except OSError as error:  # ssl.SSLError is one
+        raise invalid(f"certificates cannot be used: {settings.hidden(str(error))}") from None
+    if context is not None and options.get("tls"):
+        raise invalid("tls and files with certificates are two ways to say the same")
+    given = {
+        "name": settings.name,
+        "user": settings.user,
+        "password": settings.password,
+        "token": settings.token,
+        "nkeys_seed": settings.nkey_seed_file,
+        "user_credentials": settings.credentials_file,
+        "tls": context,
+        "tls_hostname": settings.tls_hostname,
+        "inbox_prefix": settings.inbox_prefix,
+    }
+    return {
+        "servers": list(settings.servers),
+        "connect_timeout": settings.connect_timeout,
+        "tls_handshake_first": settings.tls_handshake_first,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def _check_files(settings: ConnectionSettings) -> None:
+    files = (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file, settings.nkey_seed_file)
+    try:
+        for path in filter(None, files):
+            with open(path, "rb"):  # other libraries' errors do not say which file is missing
+                pass
+        if settings.credentials_file:
+            with open(settings.credentials_file, "rb") as file:
+                content = file.read()
+            if not all(marker in content for marker in _IN_CREDENTIALS):
+                raise invalid(f"{settings.credentials_file!r} is no file of credentials, with a JWT and a seed")
+    except OSError as error:
+        raise invalid(settings.hidden(str(error))) from None
+
+
+def _check_package(name: str, who: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        extra = f"'nats-py[{name}]'"
+        raise invalid(f"{who} the package {name}: pip install {extra}")
+
+
+def _text(settings: ConnectionSettings, error: Exception) -> str:
+    """An error in words, without what is secret."""
+    text = str(error) if isinstance(error, (nats.errors.Error, OSError, ImportError)) else ""
+    if isinstance(error, asyncio.TimeoutError):
+        text = str(error) or "no answer in time"
+    if "authorization" in text.lower():
+        text = f"the server refuses the credentials ({text})"
+    return settings.hidden(text) or type(error).__name__

@@ -1,0 +1,355 @@
+"""
+How to connect to servers: addresses, credentials and TLS, from arguments, environment variables and contexts.
+
+What is secret stays out of ``repr`` and of errors: users, passwords and tokens are taken out of URLs before anybody
+else sees those. Text and files only; ``ce_nats.aio.connect`` makes connections of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from .errors import EncodeError, ErrorCode, preview
+from .subjects import check_pattern, is_literal
+
+__all__ = [
+    "DEFAULT_PREFIX",
+    "DEFAULT_URL",
+    "ENVIRONMENT",
+    "ConnectionSettings",
+    "Secret",
+    "api_prefix",
+    "invalid",
+    "read_settings",
+    "resolve",
+]
+
+Secret: TypeAlias = str | Callable[[], str]
+
+DEFAULT_URL: Final = "nats://127.0.0.1:4222"
+DEFAULT_PREFIX: Final = "$JS.API"
+
+# Variables of the nats command line, by what they set.
+ENVIRONMENT: Final = {
+    "servers": "NATS_URL",
+    "context": "NATS_CONTEXT",
+    "credentials_file": "NATS_CREDS",
+    "nkey_seed_file": "NATS_NKEY",
+    "user": "NATS_USER",
+    "password": "NATS_PASSWORD",
+    "tls_cert_file": "NATS_CERT",
+    "tls_key_file": "NATS_KEY",
+    "tls_ca_file": "NATS_CA",
+}
+# Fields of a context, by what they set.
+_CONTEXT: Final = {
+    "servers": "url",
+    "credentials_file": "creds",
+    "nkey_seed_file": "nkey",
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "tls_cert_file": "cert",
+    "tls_key_file": "key",
+    "tls_ca_file": "ca",
+    "tls_handshake_first": "tls_first",
+    "inbox_prefix": "inbox_prefix",
+    "js_domain": "jetstream_domain",
+    "js_api_prefix": "jetstream_api_prefix",
+}
+_FILES: Final = ("credentials_file", "nkey_seed_file", "tls_cert_file", "tls_key_file", "tls_ca_file")
+# What belongs to which way to log in.
+_WAYS: Final = {
+    "user": "user",
+    "password": "user",
+    "token": "token",
+    "credentials_file": "credentials_file",
+    "nkey_seed_file": "nkey_seed_file",
+}
+_JETSTREAM: Final = ("js_domain", "js_api_prefix")
+_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+_SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]{0,15})://")
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """
+    How to connect, as :func:`read_settings` has checked it.
+
+    Attributes:
+        servers: URLs without user names and passwords.
+        name: What the server's monitoring calls the connection.
+        user: User name, or None.
+        password: Password, or None.
+        token: Token, or None.
+        nkey_seed_file: File with the seed of an nkey.
+        credentials_file: File with a JWT and a seed, as ``nsc`` writes them.
+        tls_ca_file: Certificates to trust, PEM; by default the system's.
+        tls_cert_file: Certificate of the client, PEM.
+        tls_key_file: Its key, PEM; by default in ``tls_cert_file``.
+        tls_key_password: Password of that key.
+        tls_hostname: Name to look for in the server's certificate; by default that of the URL.
+        tls_handshake_first: TLS begins before the server says anything.
+        inbox_prefix: First tokens of the subjects that answers come to.
+        api_prefix: First tokens of the subjects of JetStream's API.
+        connect_timeout: Seconds to wait for a server, each time it is tried.
+    """
+
+    servers: tuple[str, ...] = (DEFAULT_URL,)
+    name: str | None = None
+    user: Secret | None = None
+    password: Secret | None = field(default=None, repr=False)
+    token: Secret | None = field(default=None, repr=False)
+    nkey_seed_file: str | None = None
+    credentials_file: str | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_key_password: str | None = field(default=None, repr=False)
+    tls_hostname: str | None = None
+    tls_handshake_first: bool = False
+    inbox_prefix: str | None = None
+    api_prefix: str = DEFAULT_PREFIX
+    connect_timeout: float = 5.0
+
+    @property
+    def wants_tls(self) -> bool:
+        """Whether nothing may be sent without TLS."""
+        named = any(server.startswith(("tls:", "wss:")) for server in self.servers)
+        return named or bool(self.tls_ca_file or self.tls_cert_file or self.tls_hostname or self.tls_handshake_first)
+
+    def hidden(self, text: str) -> str:
+        """A text without what is secret here."""
+        for secret in (self.password, self.token, self.tls_key_password):
+            if secret and isinstance(secret, str):
+                text = text.replace(secret, "***")
+        return text
+
+
+def resolve(
+    given: Mapping[str, Any],
+    *,
+    context: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """
+    What was given, then what environment variables say, then what a context of the ``nats`` command line says.
+
+    The context is the one that is named, or that ``NATS_CONTEXT`` names, or the one that ``nats context select`` chose,
+    which does not count where a server is named. It is read from ``$XDG_CONFIG_HOME/nats/context/NAME.json``, by
+    default below ``~/.config``. Where one of the three has a way to log in, other ways of the later ones do not count:
+    a token of a context is not sent beside the user of an argument. A user in a URL goes to no other URL.
+
+    Args:
+        given: As for :func:`read_settings`; None and ``""`` are as if they were not there.
+        context: Name of a context, or None.
+        environment: Environment variables; None asks neither them nor for the selected context.
+        names: As for :func:`read_settings`.
+
+    Returns:
+        Arguments of :class:`ConnectionSettings`.
+
+    Raises:
+        EncodeError: ``invalid-option``: as for :func:`read_settings`, and where there is no such context, or it cannot
+            be read.
+    """
+    levels = [dict(given)]
+    if environment is not None:
+        levels.append({name: environment.get(variable) for name, variable in ENVIRONMENT.items() if name != "context"})
+        context = context or environment.get(ENVIRONMENT["context"])
+    directory = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nats"
+    if not context and environment is not None and not any(level.get("servers") for level in levels):
+        with suppress(OSError):
+            context = (directory / "context.txt").read_text("utf-8").strip()
+    if context:
+        levels.append(_read_context(directory / "context" / f"{context}.json", context))
+    merged: dict[str, Any] = {}
+    for level in levels:
+        _add(merged, {name: value for name, value in level.items() if value})
+    if len(levels) > 1:
+        _read_user_alone(merged, given)
+    return read_settings(merged, names)
+
+
+def _add(merged: dict[str, Any], later: dict[str, Any]) -> None:
+    """What a later source says, where that still counts."""
+    if "servers" in merged:
+        later.pop("servers", None)
+    if any(name in merged for name in _JETSTREAM):
+        later = {name: value for name, value in later.items() if name not in _JETSTREAM}
+    ways = {_WAYS[name] for name in merged if name in _WAYS}
+    for name, value in _with_bare_servers(later).items():
+        if not ways or _WAYS.get(name) in (None, *ways):
+            merged.setdefault(name, value)
+
+
+def _read_user_alone(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """A user without a password, and a password without a user, as the nats command line has them."""
+    if "user" in merged and "password" not in merged:
+        merged["token"] = merged.pop("user")
+    elif "user" not in merged and not given.get("password"):
+        merged.pop("password", None)
+
+
+def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """
+    Arguments of :class:`ConnectionSettings`, checked.
+
+    Args:
+        given: Its attributes, but for ``servers`` as text with commas or a sequence, and ``js_domain`` and
+            ``js_api_prefix`` in place of ``api_prefix``. None stands for the default.
+        names: What they are called where they were given, for errors.
+
+    Raises:
+        EncodeError: ``invalid-option``: one is malformed, or two contradict one another. Values are not shown where
+            they may be secret.
+        TypeError: ``servers`` are no text.
+    """
+    known = names or {}
+    checked = _with_bare_servers({name: value for name, value in given.items() if value is not None})
+    _check_together(checked, known)
+    prefix = api_prefix(checked.pop("js_api_prefix", None), checked.pop("js_domain", None), known)
+    if checked.get("tls_key_file") and not checked.get("tls_cert_file"):
+        raise invalid(f"{_name('tls_key_file', known)} needs {_name('tls_cert_file', known)}")
+    for name in _FILES:
+        if name in checked:
+            checked[name] = os.fspath(checked[name])
+    seconds = checked.get("connect_timeout", 1)
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        raise invalid(f"connect_timeout must be a number of seconds above 0, got {preview(seconds)}")
+    settings = {"servers": (DEFAULT_URL,), **checked, "api_prefix": prefix}
+    if ConnectionSettings(**settings).wants_tls and any(url.startswith("ws:") for url in settings["servers"]):
+        raise invalid("TLS is asked for, and a server URL with ws:// in front has none: wss:// has")
+    return settings
+
+
+def api_prefix(prefix: str | None, domain: str | None, names: Mapping[str, str] | None = None) -> str:
+    """
+    First tokens of the subjects of JetStream's API.
+
+    Args:
+        prefix: In full, with or without a dot at its end; of an account that imports the API, say.
+        domain: Name of a JetStream domain. At most one of the two.
+        names: As for :func:`read_settings`.
+
+    Raises:
+        EncodeError: ``invalid-option``: both are given, or one is no subject.
+    """
+    known = names or {}
+    if prefix and domain:
+        raise invalid(f"{_name('js_api_prefix', known)} and {_name('js_domain', known)} say the same in two ways")
+    name, value = ("js_domain", domain) if domain else ("js_api_prefix", prefix)
+    if not value:
+        return DEFAULT_PREFIX
+    text = value.rstrip(".")
+    try:
+        check_pattern(text)
+        usable = is_literal(text) and not (domain and "." in text)
+    except EncodeError:
+        usable = False
+    if not usable:
+        kind = "a name without dots" if domain else "a subject without wildcards"
+        raise invalid(f"{_name(name, known)} must be {kind}, got {preview(value)}")
+    return f"$JS.{text}.API" if domain else text
+
+
+def invalid(text: str) -> EncodeError:
+    """The error for an option that makes no sense."""
+    return EncodeError(ErrorCode.INVALID_OPTION, text)
+
+
+def _name(name: str, names: Mapping[str, str]) -> str:
+    return names.get(name, name)
+
+
+def _read_context(path: Path, context: str) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text("utf-8"))
+        found = {name: known.get(key) for name, key in _CONTEXT.items()}
+    except OSError as error:
+        raise invalid(f"there is no context {context!r}: {error}") from error
+    except (ValueError, AttributeError) as error:
+        raise invalid(f"context {context!r} is not a JSON object: {path}") from error
+    texts: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, str) and value}
+    # The nats command line takes the first of these.
+    ways = [name for name in ("user", "credentials_file", "nkey_seed_file") if name in texts]
+    for name in [*ways[1:], *(["token"] if ways[:1] == ["user"] else [])]:
+        texts.pop(name, None)
+    for name in _FILES:
+        if name in texts:
+            texts[name] = os.path.expanduser(texts[name])
+    return {**texts, "tls_handshake_first": found["tls_handshake_first"] is True}
+
+
+def _with_bare_servers(given: dict[str, Any]) -> dict[str, Any]:
+    """The same, with credentials beside the URLs and not in them."""
+    if "servers" not in given:
+        return given
+    parts = _read_servers(given["servers"])
+    found = [credentials for part in parts if (credentials := _credentials(part))]
+    if any(credentials != found[0] for credentials in found):
+        raise invalid("the URLs have different users or tokens")
+    bare = tuple(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts)
+    if found and any(given.get(name) for name in ("user", "password", "token")):
+        raise invalid("there is a user or a token in the URL, and in the options too")
+    return {**given, "servers": bare, **(found[0] if found else {})}
+
+
+def _read_servers(servers: Any) -> list[SplitResult]:
+    if isinstance(servers, str):
+        servers = [servers]
+    if not isinstance(servers, Sequence) or not all(isinstance(text, str) for text in servers):
+        raise TypeError(f"servers must be a URL, or a list of URLs, got {type(servers).__name__}")
+    texts = [part.strip() for text in servers for part in text.split(",")]
+    parts = [_read_url(text, f" {number}" if len(texts) > 1 else "") for number, text in enumerate(texts, 1)]
+    if not parts:
+        raise invalid("servers must be at least one URL, got none")
+    if len({part.scheme.startswith("ws") for part in parts}) > 1:
+        raise invalid("servers must be all reached by web sockets (ws://, wss://), or none of them")
+    return parts
+
+
+def _read_url(text: str, number: str) -> SplitResult:
+    # The text is never shown: a password with a slash in it looks like a path, one with a colon like a port.
+    scheme = _SCHEME.match(text)
+    if scheme and scheme[1].lower() not in _SCHEMES:
+        raise invalid(f"server URL{number} must begin with nats://, tls://, ws:// or wss://, got {scheme[1]}://...")
+    try:
+        part = urlsplit(text if "://" in text else f"nats://{text}")
+        usable = bool(part.hostname) and part.scheme in _SCHEMES and part.port != 0
+    except ValueError:
+        usable = False
+    if not usable or "@" in part.path + part.query + part.fragment or (part.path.strip("/") and part.scheme[0] != "w"):
+        raise invalid(
+            f"server URL{number} must be of the form nats://host:port, with nats, tls, ws or wss in front "
+            "(special characters of a password are percent-encoded)"
+        )
+    return part
+
+
+def _credentials(part: SplitResult) -> dict[str, str]:
+    if not part.username:
+        return {}
+    name = unquote(part.username)
+    return {"token": name} if part.password is None else {"user": name, "password": unquote(part.password)}
+
+
+def _check_together(given: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    user, password, token = (_name(name, names) for name in ("user", "password", "token"))
+    if bool(given.get("user")) != bool(given.get("password")):
+        raise invalid(f"{user} and {password} go together")
+    # nats-py would take the first of these and leave out the others. (A token beside a key is for auth callouts.)
+    ways = [_name(name, names) for name in ("user", "nkey_seed_file", "credentials_file") if given.get(name)]
+    if given.get("user") and given.get("token"):
+        ways = [user, token]
+    if len(ways) > 1:
+        raise invalid(f"{' and '.join(ways)} are two ways to log in")

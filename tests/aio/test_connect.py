@@ -1,0 +1,410 @@
+"""Connections: what goes over the wire and what does not, on real servers and on a listener that records."""
+
+import asyncio
+import json
+import logging
+import os
+import ssl
+import subprocess
+import time
+from contextlib import asynccontextmanager
+
+import nats
+import nkeys
+import pytest
+
+from ce_nats.aio import connect, publish, subscribe
+from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
+from ce_nats.testing import NatsServer
+
+from .waiting import until
+
+SECRET = "S3cr3t"
+INFO = {"server_id": "x", "version": "2.10.0", "max_payload": 1000, "headers": True, "nonce": "n0nce"}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """An authority, and a certificate of 127.0.0.1."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
+    openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
+    (directory / "extensions").write_text("subjectAltName=IP:127.0.0.1")
+    signed = ["-in", "server.csr", "-out", "server.pem", "-days", "2", "-extfile", "extensions"]
+    openssl("x509", "-req", *signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tls_config(certificates):
+    return f'tls {{ cert_file: "{certificates}/server.pem", key_file: "{certificates}/server.key" }}'
+
+
+@pytest.fixture
+def seed(tmp_path):
+    """A file with the seed of an nkey."""
+    path = tmp_path / "user.nk"
+    path.write_bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
+    return path
+
+
+@pytest.fixture
+def credentials(tmp_path, seed):
+    """A file with a JWT and a seed."""
+    path = tmp_path / "user.creds"
+    parts = [("NATS USER JWT", f"jwt.{SECRET}.x"), ("USER NKEY SEED", seed.read_text())]
+    path.write_text("".join(f"-----BEGIN {name}-----\n{text}\n------END {name}------\n\n" for name, text in parts))
+    return path
+
+
+class Listener:
+    """Greets as a server without TLS does, answers PING, and keeps everything that it is told."""
+
+    def __init__(self):
+        self.heard = []
+        self.connections = 0
+        self.port = 0
+        self.backend = None  # another port, to which everything goes instead
+        self._pairs = []
+
+    async def serve(self, reader, writer):
+        if self.backend is not None:
+            await self._relay(reader, writer)
+            return
+        self.connections += 1
+        writer.write(b"INFO " + json.dumps(INFO).encode() + b"\r\n")
+        while line := await reader.readline():
+            self.heard.append(line)
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async def _relay(self, reader, writer):
+        there, back = await asyncio.open_connection("127.0.0.1", self.backend)
+        self._pairs += [writer, back]
+
+        async def copy(source, target):
+            while data := await source.read(65536):
+                target.write(data)
+            target.close()
+
+        await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
+
+    def cut(self):
+        """End what is relayed."""
+        for writer in self._pairs:
+            writer.transport.abort()
+        self._pairs.clear()
+
+
+@asynccontextmanager
+async def listening():
+    listener = Listener()
+    async with await asyncio.start_server(listener.serve, "127.0.0.1", 0) as server:
+        listener.port = server.sockets[0].getsockname()[1]
+        yield listener
+
+
+# --- The first connection --------------------------------------------------------------------------------------------
+
+
+async def test_a_connection(server, make_event, subject):
+    async with await connect(server.url, name="shop") as nc, await subscribe(nc, subject) as events:
+        await publish(nc, make_event(), subject)
+        async for item in events:
+            assert item.event.get_id() == "event 1"
+            break
+    assert nc.is_closed
+
+
+async def test_credentials_in_a_url_are_for_all_servers_and_not_seen():
+    with NatsServer(config=f"authorization {{ user: ada, password: {SECRET} }}") as server:
+        url = f"nats://ada:{SECRET}@127.0.0.1:{server.port}"
+        async with await connect([url, "nats://127.0.0.1:1"], dont_randomize=True) as nc:
+            assert SECRET not in f"{nc!r} {nc.connected_url} {nc.servers}"
+        with pytest.raises(DeliveryError, match="refuses the credentials") as info:
+            await connect(f"nats://ada:{SECRET}x@127.0.0.1:{server.port}")
+        assert info.value.code is ErrorCode.DELIVERY_FAILED
+        assert SECRET not in str(info.value)
+        assert info.value.__cause__ is None
+
+
+async def test_other_urls_are_refused_before_anything_is_sent():
+    async with listening() as listener:
+        with pytest.raises(EncodeError, match=r"must begin with nats://.* got http://\.\.\."):
+            await connect(f"http://ada:{SECRET}@127.0.0.1:{listener.port}")
+        assert listener.connections == 0
+
+
+async def test_no_server_is_one_error_soon(caplog):
+    begun = time.monotonic()
+    with pytest.raises(
+        DeliveryError, match=r"cannot connect to nats://127\.0\.0\.1:1, nats://127\.0\.0\.1:2: "
+    ) as info:
+        await connect("nats://127.0.0.1:1,nats://127.0.0.1:2")
+    assert time.monotonic() - begun < 4  # nats-py goes on for minutes
+    assert "\n" not in str(info.value)
+    assert caplog.records == []
+
+
+async def test_a_server_that_says_nothing():
+    async def never(reader, writer):
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never, "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        with pytest.raises(DeliveryError, match="no answer in"):
+            await asyncio.wait_for(connect(f"127.0.0.1:{port}", connect_timeout=0.3), 10)
+
+
+async def test_the_next_server_where_one_refuses(server):
+    """One that is there and lets nobody in is no reason not to ask the next."""
+    with NatsServer(config="authorization { token: other }") as refusing:
+        async with await connect([refusing.url, server.url], dont_randomize=True) as nc:
+            assert nc.connected_url.port == server.port
+
+
+async def test_options_and_callbacks(server):
+    async with await connect(server.url, no_echo=True, ping_interval=7) as nc:
+        assert (nc.options["no_echo"], nc.options["ping_interval"]) == (True, 7)
+    with pytest.raises(TypeError, match=r"connect\(\) has no option 'passwrod'"):
+        await connect(server.url, passwrod=SECRET)
+    with pytest.raises(TypeError, match=r"error_cb must be an asynchronous function \(async def\), got "):
+        await connect(server.url, error_cb=print)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "options"), [(None, (True, -1)), (-1, (True, -1)), (0, (False, 0)), (7, (True, 7))]
+)
+async def test_attempts(server, attempts, options):
+    async with await connect(server.url, max_reconnect_attempts=attempts) as nc:
+        assert (nc.options["allow_reconnect"], nc.options["max_reconnect_attempts"]) == options
+
+
+async def test_context_and_environment(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "nats" / "context").mkdir(parents=True)
+    with NatsServer(config=f"authorization {{ user: ada, password: {SECRET} }}") as guarded:
+        text = json.dumps({"url": guarded.url, "user": "ada", "password": SECRET})
+        (tmp_path / "nats" / "context" / "shop.json").write_text(text)
+        async with await connect(context="shop") as nc:
+            assert nc.connected_url.port == guarded.port
+        monkeypatch.setenv("NATS_URL", server.url)
+        async with await connect(environment=True) as nc:
+            assert nc.connected_url.port == server.port
+        monkeypatch.setenv("NATS_CONTEXT", "shop")
+        async with await connect(guarded.url, environment=True) as nc:
+            assert nc.connected_url.port == guarded.port
+
+
+async def test_files(server, tmp_path):
+    """nats-py looks for ever for the JWT in a file without one."""
+    (tmp_path / "empty").write_text("")
+    for options in ({"user_credentials": tmp_path / "empty"}, {"tls_ca_file": tmp_path / "empty"}):
+        with pytest.raises(EncodeError) as info:
+            await connect(server.url, **options)
+        assert info.value.code is ErrorCode.INVALID_OPTION
+    for option in ("user_credentials", "nkeys_seed", "tls_ca_file", "tls_cert_file"):
+        with pytest.raises(EncodeError, match=f"No such file or directory: '{tmp_path}/none'"):
+            await connect(server.url, **{option: tmp_path / "none"})
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("login", ["nothing", "password", "token", "url", "nkey", "credentials", "function"])
+@pytest.mark.parametrize("wish", ["url", "tls_ca_file", "tls_hostname", "tls"])
+async def test_a_server_without_tls_is_told_nothing(wish, login, certificates, seed, credentials, caplog):
+    async with listening() as listener:
+        user = f"ada:{SECRET}@" if login == "url" else ""
+        options = {
+            "nothing": {},
+            "url": {},
+            "password": {"user": "ada", "password": SECRET},
+            "token": {"token": SECRET},
+            "function": {"token": lambda: SECRET},
+            "nkey": {"nkeys_seed": seed},
+            "credentials": {"user_credentials": credentials},
+        }[login]
+        asked = {
+            "url": {},
+            "tls_ca_file": {"tls_ca_file": certificates / "ca.pem"},
+            "tls_hostname": {"tls_hostname": "nats.test"},
+            "tls": {"tls": ssl.create_default_context()},
+        }[wish]
+        url = f"{user}127.0.0.1:{listener.port}"
+        with pytest.raises(DeliveryError, match="TLS is asked for, and the server does not offer it") as info:
+            await connect(f"tls://{url}" if wish == "url" else url, **options, **asked)
+        assert SECRET not in str(info.value)
+        assert listener.connections > 0
+        assert listener.heard == []
+        assert caplog.records == []
+        # Without the wish everything is said, so the listener does hear.
+        async with await connect(url, **options) as nc:
+            await nc.flush()
+        said = listener.heard[0].decode()
+        assert said.startswith("CONNECT ")
+        assert {"nothing": '"verbose"', "nkey": '"sig"'}.get(login, SECRET) in said
+
+
+async def test_tls(certificates, tls_config):
+    with NatsServer(config=tls_config) as server:
+        async with await connect(f"tls://127.0.0.1:{server.port}", tls_ca_file=certificates / "ca.pem") as nc:
+            await nc.flush()
+        begun = time.monotonic()
+        with pytest.raises(DeliveryError, match="certificate verify failed"):
+            await connect(f"tls://127.0.0.1:{server.port}")
+        assert time.monotonic() - begun < 4
+
+
+async def test_a_server_with_tls_for_those_who_want_it(certificates, tls_config):
+    with NatsServer(config=f"{tls_config}\nallow_non_tls: true") as server:
+        url = f"127.0.0.1:{server.port}"
+        for options, has_tls in (({}, False), ({"tls_ca_file": certificates / "ca.pem"}, True)):
+            async with await connect(url, **options) as nc:
+                await nc.flush()
+                cipher = nc._transport._io_writer.get_extra_info("cipher")
+                assert (cipher is not None) == has_tls
+
+
+async def test_a_server_that_comes_back_without_tls_is_told_nothing(certificates, tls_config, caplog):
+    """Neither credentials, nor subscriptions, nor what was published meanwhile; and it is tried again."""
+    config = f"{tls_config}\nauthorization {{ user: ada, password: {SECRET} }}"
+    with NatsServer(config=config) as server:
+        async with listening() as listener:
+            listener.backend = server.port
+            nc = await connect(
+                f"tls://127.0.0.1:{listener.port}",
+                user="ada",
+                password=SECRET,
+                tls_ca_file=certificates / "ca.pem",
+                reconnect_time_wait=0.05,
+            )
+            received = await nc.subscribe(f"{SECRET}.>")
+            await nc.flush()
+            listener.backend = None
+            listener.cut()
+            await until(lambda: nc.is_reconnecting, 10)
+            await nc.publish(f"{SECRET}.a", SECRET.encode())
+            await until(lambda: listener.connections >= 3, 20)
+            assert listener.heard == []
+            listener.backend = server.port
+            await until(lambda: nc.is_connected, 20)
+            assert (await received.next_msg(10)).data == SECRET.encode()
+            # What waits when the connection is closed does not go out either.
+            listener.backend = None
+            listener.cut()
+            before = listener.connections
+            await until(lambda: nc.is_reconnecting, 10)
+            await nc.publish(f"{SECRET}.b", SECRET.encode())
+            await until(lambda: listener.connections > before, 20)
+            await nc.close()
+            assert listener.heard == []
+    refusals = [record for record in caplog.records if "TLS is asked for" in record.getMessage()]
+    assert len(refusals) == 2  # one for each loss, not for each attempt
+    assert all("\n" not in record.getMessage() for record in caplog.records if record.name.startswith("ce_nats"))
+
+
+async def test_nothing_waiting_goes_to_a_server_that_keeps_silent(certificates, tls_config):
+    """nats-py writes its buffer to wherever it was connecting to when it is closed."""
+    with NatsServer(config=tls_config) as server:
+        async with listening() as listener:
+            listener.backend = server.port
+            nc = await connect(
+                f"127.0.0.1:{listener.port}", tls_ca_file=certificates / "ca.pem", reconnect_time_wait=0.05
+            )
+            heard = bytearray()
+            is_there, ended = asyncio.Event(), asyncio.Event()
+
+            async def keep_silent(reader, writer):
+                is_there.set()
+                while data := await reader.read(1000):
+                    heard.extend(data)
+                ended.set()
+                writer.close()
+
+            async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as silent:
+                listener.cut()
+                nc.set_server_pool([f"nats://127.0.0.1:{silent.sockets[0].getsockname()[1]}"])
+                await asyncio.wait_for(is_there.wait(), 20)
+                await nc.publish("a", SECRET.encode())
+                await nc.close()
+                await until(ended.is_set, 10)
+            assert heard == b""
+
+
+# --- Later -----------------------------------------------------------------------------------------------------------
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "ce_nats.aio.connect"]
+
+
+async def test_loss_and_return_are_logged_in_a_line_each(caplog):
+    with NatsServer() as server:
+        async with await connect(server.url, reconnect_time_wait=0.05) as nc:
+            server.restart()
+            await until(lambda: len(said(caplog)) == 2, 20)
+            await nc.flush()
+        at = f"127.0.0.1:{server.port}"
+        assert said(caplog) == [f"{at}: the connection is lost, trying to reconnect", f"{at}: the connection is back"]
+        assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_the_end_is_logged(caplog):
+    with NatsServer() as server:
+        nc = await connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=2)
+        server.stop()
+        await until(lambda: nc.is_closed and len(said(caplog)) == 2, 20)
+    assert "did not come back, and is closed: " in said(caplog)[1]
+    assert "Connect call failed" in said(caplog)[1]
+    assert caplog.records[-1].levelno == logging.ERROR
+
+
+async def test_callbacks_take_the_place_of_the_log(caplog):
+    heard = []
+
+    def note(name):
+        async def callback(*error):
+            heard.append((name, *map(type, error)))
+
+        return callback
+
+    names = ("error", "disconnected", "reconnected", "closed")
+    with NatsServer() as server:
+        callbacks = {f"{name}_cb": note(name) for name in names}
+        nc = await connect(server.url, reconnect_time_wait=0.05, **callbacks)
+        server.restart()
+        await until(lambda: ("reconnected",) in heard, 20)
+        await nc.close()
+    assert heard[0] == ("error", nats.errors.UnexpectedEOF)
+    assert [name for name, *error in heard if not error] == ["disconnected", "reconnected", "disconnected", "closed"]
+    assert caplog.records == []
+
+
+async def test_callbacks_hear_nothing_of_a_first_connection_that_fails():
+    heard = []
+
+    async def note(*error):
+        heard.append(error)
+
+    callbacks = {f"{name}_cb": note for name in ("error", "disconnected", "reconnected", "closed")}
+    with pytest.raises(DeliveryError):
+        await connect("nats://127.0.0.1:1", **callbacks)
+    assert heard == []
+
+
+async def test_an_error_of_the_server_is_logged(caplog):
+    with NatsServer(config="max_payload: 1KB") as server:
+        nc = await connect(server.url)
+        await nc.publish("a", b"")
+        nc._max_payload = 10_000
+        await nc.publish("a", bytes(5000))
+        await until(lambda: nc.is_closed, 20)
+    assert said(caplog) == [f"127.0.0.1:{server.port}: the connection is closed: nats: maximum payload violation"]
