@@ -18,13 +18,13 @@ from nats.aio.client import Client
 
 from ..errors import DeliveryError, ErrorCode
 from ..ranges import StreamState
+from ..settings import DEFAULT_PREFIX
 from ..timestamp import Timestamp
 from .publish import delivery
 from .watch import answered
 
 __all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "leave", "nanoseconds"]
 
-DEFAULT_PREFIX: Final = "$JS.API"
 # nats-server: JSNoMessageFoundErr, JSStreamNotFoundErr
 _NO_MESSAGE_FOUND: Final = 10037
 _STREAM_NOT_FOUND: Final = 10059

@@ -1,10 +1,33 @@
+import asyncio
 import json
 import os
+import subprocess
+import sys
 
+import nats
 import nkeys
 import pytest
 
+from ce_nats.deadletter import DeadLetter, Reason
 from ce_nats.testing import NatsServer
+
+# JetStream is in account SHOP; account OTHER reaches its API by another prefix.
+ACCOUNTS = """
+accounts {
+  SHOP {
+    jetstream: enabled
+    users: [{user: shop, password: s3cret}]
+    exports: [{service: "$JS.API.>", response: stream}, {service: "orders.>"}]
+  }
+  OTHER {
+    users: [{user: other, password: s3cret}]
+    imports: [
+      {service: {account: SHOP, subject: "$JS.API.>"}, to: "shop.api.>"}
+      {service: {account: SHOP, subject: "orders.>"}}
+    ]
+  }
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +110,84 @@ def test_an_nkey(cli, event, tmp_path):
     with NatsServer(config=f"authorization: {{users: [{{nkey: {public}}}]}}") as server:
         assert status(cli, event, "--server", server.url, "--nkey", tmp_path / "user.nk") == 0
         assert status(cli, event, "--server", server.url) == 3
+
+
+def test_urls_that_are_none(cli, event):
+    for url in ("http://127.0.0.1:4222", "nats://ada:s3cret/x@127.0.0.1"):
+        result = cli("pub", "a", "--server", url, event())
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "s3cret" not in result.stderr
+    assert "must begin with nats://, tls://, ws:// or wss://, got http://" in cli("sub", "a", "-s", "http://a").stderr
+
+
+def test_tls_that_was_asked_for(cli, event, server, monkeypatch):
+    monkeypatch.setenv("NATS_URL", server.url.replace("nats:", "tls:"))
+    result = cli("pub", "a", event())
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+    assert "TLS is asked for, and the server does not offer it" in result.stderr
+
+
+def test_no_server_is_told_in_a_line(event):
+    """In a process of its own, where nothing but the program says what goes to standard error."""
+    command = [sys.executable, "-m", "ce_nats", "pub", "a", "-s", "nats://ada:s3cret@127.0.0.1:1", event()]
+    process = subprocess.run(command, capture_output=True, timeout=30)
+    assert process.returncode == 3
+    assert process.stderr.startswith(b"ce-nats: delivery-failed: cannot connect to nats://127.0.0.1:1: ")
+    assert process.stderr.count(b"\n") == 1
+    assert b"s3cret" not in process.stderr
+
+
+def test_what_was_given_first_counts(cli, event, guarded, context, monkeypatch):
+    """An option comes before its variable, and a user of either before the token of a context."""
+    context(url=guarded.url, token="wr0ng")
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
+    monkeypatch.setenv("NATS_USER", "ada")
+    monkeypatch.setenv("NATS_PASSWORD", "wr0ng")
+    assert status(cli, event, "--server", guarded.url, "--context", "shop", "--password", "s3cret") == 0
+    assert status(cli, event, "--server", guarded.url, "--context", "shop") == 3
+    assert status(cli, event, "--server", f"nats://ada:s3cret@127.0.0.1:{guarded.port}") == 0
+
+
+@pytest.fixture(scope="module")
+def shop():
+    """A server with a stream ORDERS in account SHOP: an order, and a dead letter of one."""
+    with NatsServer(config=ACCOUNTS, jetstream=True) as server:
+
+        async def fill():
+            async with await nats.connect(server.url, user="shop", password="s3cret") as nc:
+                js = nc.jetstream()
+                await js.add_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
+                letter = DeadLetter(Reason.REJECTED, "", "no customer", "orders.a", "ORDERS", "billing", 7, 1)
+                for _ in range(2):
+                    await js.publish("orders.dead", b"{}", headers=dict(letter.headers()))
+
+        asyncio.run(fill())
+        yield server
+
+
+@pytest.mark.parametrize("given", ["option", "context"])
+def test_another_prefix_of_jetstream(cli, event, shop, context, tmp_path, given):
+    """Every command that asks JetStream, from an account that imports its API under another name."""
+    context(url=shop.url, user="other", password="s3cret", jetstream_api_prefix="shop.api")
+    at = ["--context", "shop"]
+    if given == "option":
+        at = ["--server", shop.url, "--user", "other", "--password", "s3cret", "--js-api-prefix", "shop.api."]
+    assert cli("pub", "-J", "orders.a", event(given), *at).exit_code == 0
+    captured = cli("capture", tmp_path / "orders.jsonl", "--stream", "ORDERS", "--json", *at)
+    assert (captured.exit_code, captured.stderr) == (0, "")
+    assert json.loads(captured.stdout)["messages"] >= 2
+    sequence = {"option": 1, "context": 2}[given]
+    for command in (["list", "ORDERS"], ["show", "ORDERS", sequence]):
+        result = cli("dead-letters", *command, *at)
+        assert (result.exit_code, "rejected" in result.stdout) == (0, True)
+    assert cli("dead-letters", "requeue", "ORDERS", sequence, *at).exit_code == 0
+    without = cli("capture", "-", "--stream", "ORDERS", *at, "--js-api-prefix", "$JS.API")
+    assert without.exit_code == 3
+
+
+def test_prefix_and_domain(cli, event, context):
+    both = ["--js-domain", "hub", "--js-api-prefix", "shop.api"]
+    result = cli("pub", "a", event(), *both)
+    assert result.exit_code == 2
+    assert "--js-api-prefix and --js-domain say the same in two ways" in result.stderr
+    assert "--js-api-prefix must be a subject without wildcards" in cli("pub", "a", *both[2:3], "a.>").stderr
