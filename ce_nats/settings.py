@@ -76,6 +76,7 @@ _WAYS: Final = {
 }
 _JETSTREAM: Final = ("js_domain", "js_api_prefix")
 _SCHEMES: Final = ("nats", "tls", "ws", "wss")
+_LONG_SECRET: Final = 4
 _SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]{0,15})://")
 
 
@@ -130,7 +131,9 @@ class ConnectionSettings:
         """A text without what is secret here."""
         for secret in (self.password, self.token, self.tls_key_password):
             if secret and isinstance(secret, str):
-                text = text.replace(secret, "***")
+                # A short one is part of many words.
+                before, behind = ("", "") if len(secret) >= _LONG_SECRET else (r"(?<!\w)", r"(?!\w)")
+                text = re.sub(f"{before}{re.escape(secret)}{behind}", "***", text)
         return text
 
 

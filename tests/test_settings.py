@@ -190,3 +190,4 @@ def test_secrets_are_hidden():
     settings = ConnectionSettings(password=f"{SECRET}1", token=f"{SECRET}2", tls_key_password=f"{SECRET}3")
     assert SECRET not in f"{settings!r} {settings} {[settings]}"
     assert settings.hidden(f"a {SECRET}1 b {SECRET}2 c {SECRET}3") == "a *** b *** c ***"
+    assert ConnectionSettings(password="x").hidden("/x.pem: next") == "/***.pem: next"

@@ -28,6 +28,7 @@ from ..binding import from_nats_message
 from ..errors import DecodeError, DeliveryError, ErrorCode
 from ..event import DecodedEvent
 from ..mode import ContentMode
+from .checks import check_client, check_subscription
 from .publish import delivery, round_trip
 from .watch import ConnectionWatch, Denial
 
@@ -176,6 +177,7 @@ def events(
     Raises:
         nats.errors.Error: The subscription has a callback.
     """
+    check_subscription(subscription)
     decode = partial(
         from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
     )
@@ -211,6 +213,7 @@ async def subscribe(
         DeliveryError: ``delivery-failed``: the subject is no subject, or the connection is closed;
             ``permission-denied``.
     """
+    check_client(nc)
     with delivery(subject):
         subscription = await nc.subscribe(subject, queue=queue)
     received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)

@@ -23,6 +23,7 @@ from ..deadletter import MSG_ID, PREFIX, PUT_ASIDE, DeadLetter, is_put_aside
 from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import check_subject
 from ..timestamp import Timestamp
+from .checks import check_jetstream
 from .jetstream import MOST_HEADER_BYTES, Stored, stored_message
 from .outbox import Outbox
 from .publish import delivery
@@ -63,6 +64,7 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
         DeliveryError: ``delivery-failed``: the original cannot be read, no stream listens on the subject, it refused,
             or no answer came in time; ``permission-denied``.
     """
+    check_jetstream(js)
     check_subject(subject)
     stored = await original(js, message)
     if stored is None:
@@ -95,6 +97,7 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
             no more when it was put aside); what :func:`~ce_nats.aio.replay.replay` raises.
         DeliveryError: ``no-responders``, ``timeout``, ``delivery-failed``.
     """
+    check_jetstream(js)
     letter, headers = DeadLetter.split(stored.headers)
     if not letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
         raise EncodeError(ErrorCode.INVALID_MESSAGE, "not all of the original's headers and payload are there")

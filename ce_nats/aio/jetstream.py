@@ -29,7 +29,9 @@ from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..timestamp import Timestamp
 from ..tracing import TraceContext
+from .checks import check_jetstream
 from .publish import as_nats_headers, check_further, check_size, delivery, prepare, takes_headers
+from .streams import asking
 from .watch import answered, denial
 
 __all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
@@ -89,6 +91,7 @@ async def publish(
             been stored; ``permission-denied``; ``delivery-failed``: the stream refused (``__cause__`` has
             ``err_code``), or the connection is closed.
     """
+    check_jetstream(js)
     message = prepare_for_stream(
         js._nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
     )
@@ -192,7 +195,8 @@ async def read_stream(
         DeliveryError: ``delivery-failed``: there is no such stream; ``no-responders``: JetStream is off; ``timeout``:
             the server did not answer; ``permission-denied``.
     """
-    with delivery(f"stream {stream}"):
+    check_jetstream(js)
+    with asking(f"stream {stream}", js._prefix):
         info = await answered(js._nc, f"{js._prefix}.STREAM.INFO.{stream}", lambda: js.stream_info(stream))
     state = info.state
     last = state.last_seq if end is None else min(end, state.last_seq)

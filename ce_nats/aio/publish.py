@@ -24,6 +24,7 @@ from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, 
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext
+from .checks import check_client
 from .watch import ConnectionWatch
 
 __all__ = ["flush", "publish", "round_trip"]
@@ -73,6 +74,7 @@ async def publish(
             nats-py refuses or would change. Nothing was sent.
         DeliveryError: ``delivery-failed``: the connection is closed, or its buffer full.
     """
+    check_client(nc)
     message = prepare(nc, event, subject, mode=mode, reply=reply, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     ConnectionWatch.of(nc)
@@ -89,6 +91,7 @@ async def flush(nc: Client) -> None:
             ``permission-denied``: it denied something that was published since the last ``flush()``, and for which
             nothing else waits. Each denial is raised once; without ``flush()`` nats-py's ``error_cb`` alone is told.
     """
+    check_client(nc)
     await round_trip(nc)
     ConnectionWatch.of(nc).check_publishes()
 

@@ -16,6 +16,7 @@ from ..message import HeadersLike
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TraceContext
+from .checks import check_jetstream
 from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
 from .outbox import Outbox, Sending, header_block
 from .publish import check_size
@@ -96,6 +97,7 @@ class Publisher:
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
     ) -> None:
+        check_jetstream(js)
         self._mode = mode
         self._dedup = dedup
         self._headerless = headerless

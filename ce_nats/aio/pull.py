@@ -47,10 +47,12 @@ from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, Error
 from ..event import DecodedEvent, NotDelivered
 from ..message import Headers, NatsMessage, check_subject
 from ..mode import MARKERS, ContentMode, detect_mode
+from .checks import check_config, check_jetstream
 from .deadletter import original, store
 from .jetstream import as_message
 from .publish import delivery as delivering
 from .publish import round_trip
+from .streams import asking, check_stream_on
 from .watch import ConnectionWatch, Denial, answered
 
 __all__ = ["Delivery", "PullConsumer", "Reject"]
@@ -242,6 +244,7 @@ class PullConsumer:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is none.
         DecodeError: ``invalid-message``: an option of the decoder makes no sense.
         ValueError: A number is out of its range.
+        TypeError: ``js`` or ``create`` is something else.
     """
 
     def __init__(
@@ -262,6 +265,8 @@ class PullConsumer:
         extension_types: ExtensionTypes | None = None,
         on_error: Callable[[Exception, Delivery | None], None] | None = None,
     ) -> None:
+        check_jetstream(js)
+        check_config("create", create)
         if dead_letter is not None:
             check_subject(dead_letter)
         for name in (stream, consumer):
@@ -306,9 +311,11 @@ class PullConsumer:
 
         Raises:
             DeliveryError: ``delivery-failed``: there is no such stream or consumer, it cannot be made, it is a push
-                consumer or acknowledges otherwise than one by one, or the server does not answer;
-                ``permission-denied``.
+                consumer or acknowledges otherwise than one by one, or the server does not answer; ``no-responders``:
+                JetStream is off, or no stream listens on the subject for dead letters; ``permission-denied``.
         """
+        if self._dead_letter is not None:
+            await check_stream_on(self._js, self._dead_letter)
         config = (await self._bind()).config
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
             raise self._failure("this is no pull consumer whose messages are acknowledged one by one")
@@ -377,7 +384,7 @@ class PullConsumer:
                 self._report(error, item)
 
     async def _bind(self) -> ConsumerInfo:
-        with delivering(self._target):
+        with asking(self._target, self._js._prefix):
             try:
                 return await self._info()
             except nats.js.errors.NotFoundError:

@@ -13,6 +13,7 @@ from nats.js.api import PubAck
 from ..capture import StoredMessage, header_block
 from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
+from .checks import check_client
 from .jetstream import MOST_HEADER_BYTES
 from .outbox import Outbox, Sending, write
 from .publish import check_size, delivery, flush, takes_headers
@@ -66,6 +67,7 @@ async def replay(
         DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``delivery-failed``: a stream refused, or the
             connection is closed. Some messages behind the one at fault may have been sent.
     """
+    check_client(nc)
     result = Replayed()
     failures: list[DeliveryError] = []
 

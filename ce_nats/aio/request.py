@@ -24,6 +24,7 @@ from ..message import HeadersLike
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_headers
+from .checks import check_client
 from .consume import Received, receive
 from .publish import as_nats_headers, check_size, delivery, prepare, publish
 from .watch import answered
@@ -74,6 +75,7 @@ async def request(
             ``timeout``: nobody replied in time; ``permission-denied``: the server denies the subject, or the inbox for
             replies; ``delivery-failed``: the connection is closed.
     """
+    check_client(nc)
     message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from calendar import timegm
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
+import nats.errors
+import nats.js.errors
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 
 from ..errors import DeliveryError, ErrorCode
 from ..ranges import StreamState
 from ..settings import DEFAULT_PREFIX
 from ..timestamp import Timestamp
+from .checks import check_client
 from .publish import delivery
 from .watch import answered
 
@@ -28,9 +32,13 @@ __all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "leave", "nanoseconds"]
 # nats-server: JSNoMessageFoundErr, JSStreamNotFoundErr
 _NO_MESSAGE_FOUND: Final = 10037
 _STREAM_NOT_FOUND: Final = 10059
+# JSNotEnabledForAccountErr, JSNotEnabledErr
+_NOT_ENABLED: Final = (10039, 10076)
 # Codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
 _SERVER_ERRORS: Final = 500
 _LEAVE_SECONDS: Final = 2.0
+# A question that need not be answered.
+_NAMES_SECONDS: Final = 2.0
 # Requests under way at a time, where a question takes several of them.
 _MOST_REQUESTS: Final = 64
 
@@ -85,6 +93,10 @@ class _Found(_Answer):
     message: _Stored | None = None
 
 
+class _Names(_Answer):
+    streams: list[str] | None = None
+
+
 class StreamApi:
     """
     JetStream's API on a connection.
@@ -96,6 +108,7 @@ class StreamApi:
     """
 
     def __init__(self, nc: Client, prefix: str = DEFAULT_PREFIX, timeout: float = 5.0) -> None:
+        check_client(nc)
         self.prefix = prefix
         self._nc = nc
         self._timeout = timeout
@@ -187,7 +200,7 @@ class StreamApi:
     async def _ask(self, kind: type[T], stream: str, subject: str, request: dict[str, Any] | None = None) -> T:
         body = b"" if request is None else msgspec.json.encode(request)
         subject = f"{self.prefix}.{subject}"
-        with delivery(f"stream {stream}"):
+        with asking(f"stream {stream}", self.prefix):
             reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=self._timeout))
         try:
             answer = msgspec.json.decode(reply.data, type=kind)
@@ -198,6 +211,61 @@ class StreamApi:
         if answer.error is not None:
             raise _refusal(stream, answer.error)
         return answer
+
+
+@contextmanager
+def asking(target: str, prefix: str) -> Iterator[None]:
+    """
+    As :func:`~ce_nats.aio.publish.delivery`, for requests to JetStream's API.
+
+    Args:
+        target: What is asked for, for the message.
+        prefix: First tokens of the API's subjects.
+
+    Raises:
+        DeliveryError: What ``delivery`` raises; ``no-responders``: JetStream is not enabled.
+    """
+    with delivery(target):
+        try:
+            yield
+        except (nats.errors.NoRespondersError, nats.js.errors.ServiceUnavailableError) as error:
+            number = getattr(error, "err_code", None)
+            if number is None:
+                text = f"nobody answers on {prefix!r}: JetStream has another prefix or domain, or is not enabled"
+                if prefix == DEFAULT_PREFIX:
+                    text = "JetStream is not enabled on the server"
+            elif number in _NOT_ENABLED:
+                text = "JetStream is not enabled for this account"
+            else:
+                raise
+            raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {text}") from error
+
+
+async def check_stream_on(js: JetStreamContext, subject: str) -> None:
+    """
+    Refuse a subject where what is published would not be stored.
+
+    Where the server does not tell, because it denies the question say, that is none of its faults; nor is it asked
+    through another prefix or domain of its API, because a subject may have another name there.
+
+    Raises:
+        DeliveryError: ``no-responders``: no stream listens.
+    """
+    if js._prefix != DEFAULT_PREFIX:
+        return
+    question, body = f"{js._prefix}.STREAM.NAMES", msgspec.json.encode({"subject": subject})
+    timeout = min(js._timeout, _NAMES_SECONDS)
+    try:
+        reply = await answered(js._nc, question, lambda: js._nc.request(question, body, timeout=timeout))
+        answer = msgspec.json.decode(reply.data, type=_Names)
+    except (DeliveryError, nats.errors.Error, OSError, msgspec.MsgspecError):
+        return
+    if answer.error is None and not answer.streams:
+        raise DeliveryError(
+            ErrorCode.NO_RESPONDERS,
+            f"no stream listens on {subject!r}: make one with js.add_stream(name=..., subjects=[{subject!r}]), or with "
+            "nats stream add",
+        )
 
 
 async def leave(nc: Client) -> None:

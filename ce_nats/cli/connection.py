@@ -190,8 +190,13 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
         InputError: Files or options make no sense.
     """
     nc = Client()
+
+    async def closed() -> None:
+        """The command says so itself: it has nothing left to do it with."""
+
+    options = {"max_reconnect_attempts": _ATTEMPTS, "reconnect_time_wait": 1, "closed_cb": closed, **callbacks}
     with _input_errors():
-        await establish(nc, settings.connection, max_reconnect_attempts=_ATTEMPTS, reconnect_time_wait=1, **callbacks)
+        await establish(nc, settings.connection, **options)
     try:
         yield nc
     finally:

@@ -35,6 +35,18 @@ P = ParamSpec("P")
 app = typer.Typer(name="ce-nats", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
+class _Line(logging.Handler):
+    """Says what the package logs as the commands say everything else."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "permissions violation" not in text:  # which fails what the command does
+            typer.echo(f"ce-nats: {text}", err=True)
+
+
+_LINE: Final = _Line()
+
+
 class _StoppedError(Exception):
     """A signal asked the program to end."""
 
@@ -58,6 +70,7 @@ def _main(
     """CloudEvents over NATS."""
     for name in _QUIET:
         logging.getLogger(name).addHandler(logging.NullHandler())
+    logging.getLogger("ce_nats").addHandler(_LINE)  # once, however often this is called
 
 
 def complain(error: Exception, where: str = "") -> int:

@@ -191,3 +191,35 @@ def test_prefix_and_domain(cli, event, context):
     assert result.exit_code == 2
     assert "--js-api-prefix and --js-domain say the same in two ways" in result.stderr
     assert "--js-api-prefix must be a subject without wildcards" in cli("pub", "a", *both[2:3], "a.>").stderr
+
+
+def test_the_loss_of_a_connection_is_said(event):
+    """Each command says it, in its own way of speaking, and goes on when the connection is back."""
+    with NatsServer(jetstream=True) as own:
+
+        async def add():
+            async with await nats.connect(own.url) as nc:
+                await nc.jetstream().add_stream(name="S", subjects=["a"])
+
+        asyncio.run(add())
+        command = [sys.executable, "-m", "ce_nats", "pub", "-J", "a", "-s", own.url]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            process.stdin.write(event(1).encode())
+            process.stdin.flush()
+            asyncio.run(stored_in(own, 1))
+            own.restart()
+            lines = [process.stderr.readline().decode() for _ in range(2)]
+            _, rest = process.communicate(event(2).encode(), timeout=60)
+    at = f"ce-nats: 127.0.0.1:{own.port}:"
+    assert lines == [f"{at} the connection is lost, trying to reconnect\n", f"{at} the connection is back\n"]
+    assert (process.returncode, rest) == (0, b"2 published\n")
+
+
+async def stored_in(server, count):
+    async with await nats.connect(server.url) as nc:
+        for _ in range(3000):
+            if (await nc.jetstream().stream_info("S")).state.messages >= count:
+                return
+            await asyncio.sleep(0.01)
+    pytest.fail("the event is not stored")

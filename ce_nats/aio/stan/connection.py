@@ -19,6 +19,7 @@ from ...message import NatsMessage
 from ...mode import ContentMode
 from ...subject_template import SubjectTemplate
 from ...wire.stan import MsgProto, PubMsg
+from ..checks import check_client
 from ..publish import check_size
 from ..publisher import Failure, raise_failures
 from .session import CONNECTION_CLOSED, Identity, Session, StanError, check_channel, new_id
@@ -77,6 +78,7 @@ async def connect(
         DecodeError: What answered is no streaming server.
         ValueError: A number is out of its range.
     """
+    check_client(nc)
     if window < 1:
         raise ValueError(f"window is 1 or more, not {window}")
     identity = Identity(cluster_id, client_id, discover_prefix, timeout, ping_interval, ping_max_out)

@@ -35,6 +35,7 @@ from ...mode import CONTENT_TYPE, STRUCTURED_TYPE, ContentMode
 from ...subjects import covers
 from ...timestamp import Timestamp
 from ...wire.stan import MsgProto
+from ..checks import check_client, check_jetstream
 from ..jetstream import MSG_ID, read_stream
 from ..publish import delivery
 from ..replay import replay
@@ -136,6 +137,8 @@ async def migrate(
             ``invalid-subject``.
         DecodeError: What answered is no streaming server.
     """
+    check_client(nc)
+    check_jetstream(js)
     migration = _Migration(nc, js, channel, stream, monitor, subject or channel, timeout, told)
     return await migration.run(durables or {})
 

@@ -1,0 +1,60 @@
+"""Whether arguments are what they have to be: a connection and JetStream on it are easily taken for one another."""
+
+from __future__ import annotations
+
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
+
+__all__ = ["check_client", "check_config", "check_jetstream", "check_subscription"]
+
+
+def check_client(nc: object) -> None:
+    """
+    Refuse what is no connection.
+
+    Raises:
+        TypeError: It says what was given.
+    """
+    if not isinstance(nc, Client):
+        raise _unlike("nc", "a connection (nats.aio.client.Client)", nc)
+
+
+def check_jetstream(js: object) -> None:
+    """
+    Refuse what is not JetStream on a connection.
+
+    Raises:
+        TypeError: It says what was given.
+    """
+    if not isinstance(js, JetStreamContext):
+        raise _unlike("js", "a JetStreamContext (nc.jetstream())", js)
+
+
+def check_subscription(subscription: object) -> None:
+    """
+    Refuse what is no subscription with messages to iterate over.
+
+    Raises:
+        TypeError: It says what was given.
+    """
+    if not isinstance(subscription, Subscription):
+        raise _unlike("subscription", "a Subscription (await nc.subscribe(...))", subscription)
+
+
+def check_config(name: str, config: object) -> None:
+    """
+    Refuse what is neither a consumer's configuration nor None.
+
+    Raises:
+        TypeError: It says what was given.
+    """
+    if config is not None and not isinstance(config, ConsumerConfig):
+        raise _unlike(name, "a nats.js.api.ConsumerConfig", config)
+
+
+def _unlike(name: str, wanted: str, given: object) -> TypeError:
+    kind = type(given)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return TypeError(f"{name} must be {wanted}, got {module}{kind.__qualname__}")
