@@ -119,10 +119,10 @@ _SHOWN: Final = {
 
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     """Add options of a connection to a command, whose first argument is called ``settings``: :class:`Settings`."""
-    hints = get_type_hints(command, include_extras=True)
+    # Not get_type_hints(), which before Python 3.11 puts an Optional around what has None for its default.
     own = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
+        parameter
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
         if name != "settings"
     ]
     kinds = get_type_hints(_Options, include_extras=True)
