@@ -248,8 +248,6 @@ async def test_no_stream_listens_for_dead_letters(js, fill):
     """The original is neither lost nor terminated, and the rest goes on; when there is a stream, it is stored."""
     count = 10
     await fill(count)
-    await js.delete_stream("DEAD")
-    await js.publish("e", b"no event")
     handled, reported = Handled(), []
 
     def report(error, delivery):
@@ -261,6 +259,8 @@ async def test_no_stream_listens_for_dead_letters(js, fill):
         handled.add(event)
 
     async with consumer_of(js, on_error=report, backoff=[0.02], max_deliveries=2) as consumer:
+        await js.delete_stream("DEAD")  # it was there when the consumer was entered
+        await js.publish("e", b"no event")
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: len(reported) >= 4 and len(handled) == count)
         assert (await js.consumer_info("E", "c")).ack_floor.stream_seq == count

@@ -221,14 +221,18 @@ async def test_a_cancelled_block_gives_its_message_back_at_once(publish, consume
             assert delivery.deliveries == 2
 
 
-async def test_cancelled_while_its_dead_letter_is_stored_a_message_is_given_back(nc, subject, publish, consume, acks):
+async def test_cancelled_while_its_dead_letter_is_stored_a_message_is_given_back(
+    nc, js, subject, publish, consume, acks
+):
     async def fail(consumer):
         async with await take(consumer):
             raise Reject
 
     await publish(1)
     silent = await nc.subscribe(f"silent.{subject}")
+    await js.add_stream(name="silent", subjects=[f"silent.{subject}"], storage="memory")
     async with consume(dead_letter=f"silent.{subject}") as consumer:
+        await js.delete_stream("silent")
         task = asyncio.create_task(fail(consumer))
         await silent.next_msg(SECONDS)
         task.cancel()

@@ -75,7 +75,7 @@ async def test_refusals_have_the_servers_number(api):
 async def test_no_jetstream_is_a_delivery_error():
     with NatsServer() as server:
         nc = await nats.connect(server.url)
-        with pytest.raises(DeliveryError, match="stream S: nats: no responders"):
+        with pytest.raises(DeliveryError, match="stream S: JetStream is not enabled on the server"):
             await StreamApi(nc).state("S")
         await nc.close()
 
