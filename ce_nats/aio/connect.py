@@ -192,11 +192,11 @@ async def establish(
         "max_reconnect_attempts": -1 if max_reconnect_attempts is None else max_reconnect_attempts,
         "reconnect_time_wait": reconnect_time_wait,
     }
-    ear = _Ear(client, settings, options, is_logged=bool(later["allow_reconnect"]))
+    callbacks = _Callbacks(client, settings, options, is_logged=bool(later["allow_reconnect"]))
     known = {
         **_nats_options(settings, options),
         **options,
-        **ear.callbacks,
+        **callbacks.functions,
         # Without reconnects nats-py would not go on to the next server where one is there and refuses.
         "allow_reconnect": True,
         "max_reconnect_attempts": 1,  # 0 would be without end
@@ -207,15 +207,15 @@ async def establish(
     async def run() -> None:
         await client.connect(**known)
         client.options.update(later)
-        ear.begin()
+        callbacks.note_connection()
 
     seconds = settings.connect_timeout * len(settings.servers)
     try:
         await asyncio.wait_for(run(), seconds)
     except asyncio.TimeoutError:
-        reasons = [*ear.failures, asyncio.TimeoutError(f"no answer in {seconds:g} seconds")]
+        reasons = [*callbacks.failures, asyncio.TimeoutError(f"no answer in {seconds:g} seconds")]
     except nats.errors.NoServersError as error:
-        reasons = ear.failures or [error]
+        reasons = callbacks.failures or [error]
     except Exception as error:  # nkeys, ssl and web socket libraries have their own
         reasons = [error]
     except BaseException:
@@ -228,17 +228,18 @@ async def establish(
     raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"cannot connect to {', '.join(settings.servers)}: {text}")
 
 
-class _Ear:
+class _Callbacks:
     """
-    nats-py's callbacks: they gather why there is no first connection, and speak for callers without callbacks later.
+    nats-py's callbacks: they gather failures of the first connection, and log later what the caller does not listen to.
 
     Args:
         client: Of nats-py.
         settings: What is secret in errors.
         options: The caller's callbacks are taken out of it.
-        is_logged: Whether what no callback of the caller takes is logged.
+        is_logged: False logs nothing.
 
     Attributes:
+        functions: By nats-py's names.
         failures: Of the first connection.
     """
 
@@ -246,7 +247,7 @@ class _Ear:
         self, client: Client, settings: ConnectionSettings, options: dict[str, Any], *, is_logged: bool
     ) -> None:
         self.failures: list[Exception] = []
-        self.callbacks = {name: getattr(self, f"_{name}") for name in _CALLBACKS}
+        self.functions = {name: getattr(self, f"_{name}") for name in _CALLBACKS}
         self._client = client
         self._settings = settings
         self._is_logged = is_logged
@@ -258,7 +259,7 @@ class _Ear:
         self._server = self._said = ""
         self._past_error: Exception | None = None
 
-    def begin(self) -> None:
+    def note_connection(self) -> None:
         """There is a connection, the first or another one."""
         url = self._client.connected_url
         self._server = url.netloc if url else ", ".join(self._settings.servers)
@@ -289,7 +290,7 @@ class _Ear:
         self._is_lost |= is_lost
 
     async def _reconnected_cb(self) -> None:
-        self.begin()
+        self.note_connection()
         if self._given["reconnected_cb"] is not None:
             await self._given["reconnected_cb"]()
         else:
