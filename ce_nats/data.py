@@ -16,6 +16,7 @@ import msgspec
 from . import media_type
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from .media_type import DataKind, MediaType
+from .nesting import MOST_LEVELS, is_deeper
 
 __all__ = ["IMPLIED_TYPE", "decode", "encode", "encode_json"]
 
@@ -27,6 +28,8 @@ _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 _ONLY_STRINGS: Final = {str}
 _PLAIN_TYPES: Final = {str, int, float, bool}
+# Where levels of JSON and calls in progress count together, as in Python 3.10 and 3.11.
+NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
 # Data "of type Binary" (JSON format 3.1.1).
 BYTES: Final = (bytes, bytearray, memoryview)
 
@@ -82,29 +85,31 @@ def encode_json(value: object) -> bytes:
     """
     Compact UTF-8 JSON that reads back as the same value.
 
-    Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None.
+    Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None, nested up to
+    ``MOST_LEVELS`` levels deep.
 
     Raises:
         EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes, dates, keys that are no
-            strings.
+            strings; for what is nested deeper.
     """
     try:
         text = _to_json(value)
         # msgspec also writes dates, sets, bytes, NaN (as null) and keys of other types, each as something else. What it
         # wrote is right if it reads back as what it was, and that is cheaper than a look at every value in Python; but
         # for one flat object, whose types are told at a glance.
-        if (_is_flat(value) and b"null" not in text) or _from_json(text) == value:
+        if (_is_flat(value) and b"null" not in text) or (not is_deeper(text) and _from_json(text) == value):
             return text
     except Exception:  # noqa: S110  # whatever it is, the slow path names the fault, or knows better (large integers)
         pass
     try:
-        return json.dumps(_json_value(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        plain = _json_value(value, MOST_LEVELS)
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (UnicodeEncodeError, ValueError) as error:
         if isinstance(error, EncodeError):
             raise
         raise _no_json("holds a surrogate or an integer of thousands of digits") from error
     except RecursionError as error:
-        raise _no_json("is nested too deep, or holds itself") from error
+        raise _no_json(NO_ROOM) from error
 
 
 def _is_flat(value: object) -> bool:
@@ -115,7 +120,7 @@ def _is_flat(value: object) -> bool:
     )
 
 
-def _json_value(value: object) -> object:
+def _json_value(value: object, levels: int) -> object:
     """A copy of plain dicts, lists, strings and numbers, or an error that names what has no JSON form."""
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -125,19 +130,21 @@ def _json_value(value: object) -> object:
         if not math.isfinite(value):
             raise _no_json(f"holds {float(value)!r}")
         return float(value)
+    if isinstance(value, (list, tuple, dict)) and not levels:
+        raise _no_json(f"is nested more than {MOST_LEVELS} levels deep, or holds itself", "RF-8259-05")
     if isinstance(value, (list, tuple)):
-        return [_json_value(item) for item in value]
+        return [_json_value(item, levels - 1) for item in value]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise _no_json(f"has the key {preview(key)}, which is not a string")
-        return {key: _json_value(item) for key, item in value.items()}
+        return {key: _json_value(item, levels - 1) for key, item in value.items()}
     raise _no_json(f"holds {type(value).__name__} {preview(value)}")
 
 
-def _no_json(what: str) -> EncodeError:
+def _no_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
     return EncodeError(
-        ErrorCode.INVALID_DATA, f"the data has no JSON form: it {what}", attribute="data", requirement="JF-3.1.1-10"
+        ErrorCode.INVALID_DATA, f"the data has no JSON form: it {what}", attribute="data", requirement=requirement
     )
 
 
@@ -186,29 +193,43 @@ def check_json_charset(kind: MediaType, fault: type[CeNatsError]) -> None:
         )
 
 
-def decode_json(text: bytes) -> Any:
+def decode_json(
+    text: bytes, what: str = "the data", *, levels: int = MOST_LEVELS, attribute: str | None = "data"
+) -> Any:
     """
     Strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers that a float cannot hold.
 
+    Args:
+        text: JSON in UTF-8.
+        what: What the text is, for the error.
+        levels: How deep arrays and objects may be nested.
+        attribute: The attribute at fault.
+
     Raises:
-        DecodeError: ``invalid-json`` or ``invalid-utf8``, attribute ``data``.
+        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper whatever else is wrong with it.
     """
+    if is_deeper(text, levels):
+        reason = f"is nested more than {levels} levels deep"
+        raise json_error(text, what, reason, attribute=attribute, requirement="RF-8259-05")
     try:
         return _from_json(text)
-    except (ValueError, RecursionError) as error:
-        raise json_error(text, error, "the data", attribute="data") from error
+    except RecursionError as error:
+        raise json_error(text, what, NO_ROOM, attribute=attribute) from error
+    except ValueError as error:
+        raise json_error(text, what, f"is not valid JSON: {error}", attribute=attribute) from error
 
 
-def json_error(text: bytes, error: Exception, what: str, *, attribute: str | None = None) -> DecodeError:
-    """``invalid-utf8`` or ``invalid-json``, for text that msgspec would not read."""
+def json_error(
+    text: bytes, what: str, reason: str, *, attribute: str | None = None, requirement: str | None = None
+) -> DecodeError:
+    """``invalid-json`` for a reason, or ``invalid-utf8`` where that is what is wrong with a text."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError:
         return DecodeError(
             ErrorCode.INVALID_UTF8, f"{what} is not valid UTF-8", attribute=attribute, requirement="RF-8259-01"
         )
-    reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-    return DecodeError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {reason}", attribute=attribute)
+    return DecodeError(ErrorCode.INVALID_JSON, f"{what} {reason}", attribute=attribute, requirement=requirement)
 
 
 def _no_such_charset(fault: type[CeNatsError], kind: MediaType) -> CeNatsError:

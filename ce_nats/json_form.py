@@ -17,6 +17,7 @@ from typing import Any
 
 from .errors import DecodeError, ErrorCode, preview
 from .message import Headers, NatsMessage
+from .nesting import MOST_LEVELS, is_deeper
 
 __all__ = ["as_fields", "as_line", "as_message", "read_object"]
 
@@ -54,6 +55,8 @@ def read_object(text: bytes) -> dict[str, Any]:
     Raises:
         DecodeError: ``invalid-json``, ``not-an-object``.
     """
+    if is_deeper(text):  # else the interpreter would say how deep is too deep
+        raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is nested more than {MOST_LEVELS} levels deep")
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 Input that is meant to break a reader or to slip something past it: huge, deep, endless, or with line breaks in it.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 
 from ce_nats import (
+    CeNatsError,
     DecodeError,
     EncodeError,
     Headers,
@@ -28,6 +30,7 @@ from ce_nats import (
 )
 from ce_nats.attributes import decode_base64, decode_extension
 from ce_nats.media_type import parse
+from ce_nats.nesting import MOST_LEVELS
 from ce_nats.wire.nats import encode_header_block
 from tests.strategies import (
     Event,
@@ -122,51 +125,123 @@ def test_large_envelopes_that_are_right() -> None:
     assert from_nats_message(digits, parse_data=False).get_data() == b"0." + b"3" * 100_000
 
 
+# Around the limit, and around the depths where parsers of one interpreter or another give up.
+ACCEPTED = [1, 64, MOST_LEVELS - 1, MOST_LEVELS]
+REFUSED = [MOST_LEVELS + 1, MOST_LEVELS + 2, 240, 985, 990, 995, 1000, 1495, 1500, 5000, 9995, 10_000, 100_000]
+NESTS = [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"}":"]", "a" : ', b"} ]")]
+
+
+def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
+    """So many levels, where an opening is one level, or two."""
+    times, rest = divmod(depth, opening.count(b"[") + opening.count(b"{"))
+    return b"[" * rest + opening * times + b"1" + closing * times + b"]" * rest
+
+
 @pytest.mark.parametrize("members", [b'"data":%b', b'"y":"\\"","data":%b', b'"data":%b,"y":"\\"","z":1'])
-def test_every_depth(members: bytes) -> None:
-    """Around the depth where the interpreter gives up, each depth is read or refused, and never crashes."""
-    results = set()
-    for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20):
-        message = structured(members % (b"[" * depth + b"]" * depth))
-        for parse_data in (True, False):
-            _, error = attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
-            results.add(error and error.code)
-    assert results == {None, "invalid-json"}
+@pytest.mark.parametrize(("opening", "closing"), NESTS)
+def test_every_depth(members: bytes, opening: bytes, closing: bytes) -> None:
+    """Data of so many levels is read in both modes, and of one more in neither; the same on every interpreter."""
+    for depth in ACCEPTED + REFUSED:
+        text = nested(depth, opening, closing)
+        messages = [(structured(members % text), True), (structured(members % text), False)]
+        messages.append((binary_message(text, datacontenttype="a/json"), True))
+        for message, parse_data in messages:
+            data, error = attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
+            assert (error and error.code) == (None if depth in ACCEPTED else "invalid-json")
+            if not parse_data and error is None:
+                assert data.get_data() == text
+    assert from_nats_message(binary_message(text, datacontenttype="a/json"), parse_data=False).get_data() == text
 
 
-def test_every_depth_of_payloads() -> None:
-    """The same for the data of binary events."""
-    results = set()
-    for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20):
-        message = binary_message(b"[" * depth + b"]" * depth, datacontenttype="a/json")
-        _, error = attempt(DecodeError, from_nats_message, message)
-        results.add(error and error.code)
-    assert results == {None, "invalid-json"}
+def test_what_is_said_of_depth() -> None:
+    """It names the limit, and comes before what a parser would find, but not before text that is none."""
+    deep = nested(MOST_LEVELS + 1)
+    for payload in (deep, deep[:-1], deep + b"]", deep + b"x", b"[x," + deep, b"[" * 100_000):
+        error = refused(
+            DecodeError, "invalid-json", from_nats_message, binary_message(payload, datacontenttype="a/json")
+        )
+        assert error.message == "the data is nested more than 128 levels deep"
+        assert error.requirement == "RF-8259-05"
+        error = refused(DecodeError, "invalid-json", from_nats_message, structured_message(b'{"data":' + payload))
+        assert error.message == "the payload is nested more than 129 levels deep"
+        assert "more than 129 levels" in str(
+            refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage(data=b"[" + payload))
+        )
+    refused(DecodeError, "invalid-utf8", from_nats_message, binary_message(deep + b"\xff", datacontenttype="a/json"))
+    refused(DecodeError, "invalid-utf8", from_nats_message, structured(b'"data":' + deep + b',"x":"\xff"'))
+    refused(DecodeError, "not-an-object", from_nats_message, structured_message(deep))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_depth_on_the_way_out(mode: str) -> None:
-    """Data that is nested too deep is refused, and what is written can be read."""
-    results = set()
-    data: Any = 1
-    for depth in range(sys.getrecursionlimit() + 20):
-        data = [data] if depth % 2 else {"a": data}
-        if depth > 200 and depth % 50 and depth < sys.getrecursionlimit() - 120:
-            continue
-        _, error = attempt(EncodeError, to_nats_message, plain_event(data), mode=mode)
-        results.add(error and error.code)
-    assert results == {None, "invalid-data"}
-    deep: Any = []
-    for _ in range(100_000):
-        deep = [deep]
-    refused(EncodeError, "invalid-data", to_nats_message, plain_event(deep), mode=mode)
+@pytest.mark.parametrize("leaf", [1, 2**70, ("a",)], ids=["plain", "large integer", "tuple"])
+def test_every_depth_on_the_way_out(mode: str, leaf: Any) -> None:
+    """What is written can be read; data that is nested deeper is refused, and what holds itself."""
+    for depth in ACCEPTED + REFUSED:
+        data = leaf
+        for level in range(depth - isinstance(leaf, tuple)):
+            data = [data] if level % 2 else {"a": data}
+        message, error = attempt(EncodeError, to_nats_message, plain_event(data), mode=mode)
+        if depth in ACCEPTED:
+            assert (
+                from_nats_message(message, parse_data=False).get_data()
+                == json.dumps(data, separators=(",", ":")).encode()
+            )
+        else:
+            check_too_deep(error)
+    endless: list[Any] = [1]
+    endless.append({"a": endless})
+    check_too_deep(attempt(EncodeError, to_nats_message, plain_event(endless), mode=mode)[1])
 
 
-def test_depth_of_64_is_read() -> None:
-    """And ten times that."""
-    for depth in (64, 500):
-        message = structured(b'"data":' + b"[" * depth + b"]" * depth)
-        assert to_nats_message(from_nats_message(message), mode="structured").data.count(b"[") == depth
+def check_too_deep(error: EncodeError) -> None:
+    assert error.code == "invalid-data"
+    assert error.message == "the data has no JSON form: it is nested more than 128 levels deep, or holds itself"
+    assert error.requirement == "RF-8259-05"
+
+
+def calls_in_progress() -> int:
+    frame, count = sys._getframe(), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def after_calls(count: int, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options) if count <= 0 else after_calls(count - 1, function, *args, **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_in_progress(mode: str) -> None:
+    """Hundreds of them leave room for every level, also where the interpreter counts both together."""
+    room = sys.getrecursionlimit() - calls_in_progress()
+    data: Any = "a"
+    for _ in range(MOST_LEVELS - 1):
+        data = [data]
+    message = to_nats_message(plain_event([data]), mode=mode)
+    assert after_calls(room - 200, from_nats_message, message).get_data() == [data]
+    assert after_calls(room - 200, to_nats_message, plain_event([data]), mode=mode) == message
+    # A tuple is not written at once, and there are two calls for each level.
+    assert after_calls(room - 350, to_nats_message, plain_event((data,)), mode=mode) == message
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_that_leave_no_room(mode: str) -> None:
+    """No other error than this package's, however few are left."""
+    room = sys.getrecursionlimit() - calls_in_progress()
+    data: Any = "a"
+    for _ in range(MOST_LEVELS - 1):
+        data = [data]
+    message = to_nats_message(plain_event([data], x='"'), mode=mode)
+    for left in range(40, 350):
+        for call, value, options in (
+            (from_nats_message, message, {}),
+            (from_nats_message, message, {"parse_data": False}),
+            (to_nats_message, plain_event([data]), {"mode": mode}),
+            (to_nats_message, plain_event((data,)), {"mode": mode}),
+        ):
+            _, error = after_calls(room - left, attempt, CeNatsError, call, value, **options)
+            assert error is None or error.code in ("invalid-json", "invalid-data")
+            assert error is None or "the interpreter's recursion limit leaves room for" in error.message
 
 
 def test_many_headers() -> None:

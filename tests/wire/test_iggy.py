@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, from_nats_message, to_nats_message
+from ce_nats.nesting import MOST_LEVELS
 from ce_nats.wire import iggy
 from ce_nats.wire.iggy import HeaderKind, HeaderValue, IggyMessage, Layout
 from tests.strategies import Event, attempt, events, expected_attributes, extension_types, plain_event, refused
@@ -272,6 +273,18 @@ def test_any_object_is_a_message_or_refused(fields: Any, layout: Layout) -> None
 @given(st.one_of(st.binary(), st.text()))
 def test_any_text_is_json_or_refused(text: bytes | str) -> None:
     attempt(DecodeError, iggy.decode_json, text)
+
+
+@pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
+def test_deep_json(depth: int) -> None:
+    """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
+    text = '{"id":1,"payload":"","unknown":' + "[" * depth + "]" * depth + "}"
+    for given in (text, text.encode()):
+        if depth < MOST_LEVELS:
+            assert iggy.decode_json(given).id == 1
+        else:
+            error = refused(DecodeError, "invalid-json", iggy.decode_json, given)
+            assert error.message == "the message is not JSON: it is nested more than 128 levels deep"
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'{"id":' + b"9" * 5000 + b',"payload":""}'], ids=["deep", "digits"])

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ...attributes import decode_base64
 from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
+from ...nesting import MOST_LEVELS, is_deeper
 from ..octets import as_octets
 from .headers import (
     HeaderKey,
@@ -56,14 +57,20 @@ def decode_json(text: bytes | str, *, layout: Layout = Layout.SEED) -> IggyMessa
     """
     try:
         content = text if isinstance(text, str) else as_octets(text, "JSON text", DecodeError).decode("utf-8")
+        if is_deeper(content.encode("utf-8", "surrogatepass")):
+            raise _not_json(f"it is nested more than {MOST_LEVELS} levels deep")
         fields = json.loads(content, object_pairs_hook=_distinct, parse_constant=_refuse)
     except UnicodeDecodeError as error:
         raise DecodeError(ErrorCode.INVALID_UTF8, "JSON text is UTF-8", requirement="IG-07") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, CeNatsError):
             raise
-        raise DecodeError(ErrorCode.INVALID_JSON, f"the message is not JSON: {error}", requirement="IG-07") from error
+        raise _not_json(error) from error
     return as_message(fields, layout=layout)
+
+
+def _not_json(why: object) -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_JSON, f"the message is not JSON: {why}", requirement="IG-07")
 
 
 def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
