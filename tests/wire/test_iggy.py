@@ -279,11 +279,11 @@ def test_any_text_is_json_or_refused(text: bytes | str) -> None:
 def test_deep_json(depth: int) -> None:
     """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
     text = '{"id":1,"payload":"","unknown":' + "[" * depth + "]" * depth + "}"
-    for given in (text, text.encode()):
+    for form in (text, text.encode()):
         if depth < MOST_LEVELS:
-            assert iggy.decode_json(given).id == 1
+            assert iggy.decode_json(form).id == 1
         else:
-            error = refused(DecodeError, "invalid-json", iggy.decode_json, given)
+            error = refused(DecodeError, "invalid-json", iggy.decode_json, form)
             assert error.message == "the message is not JSON: it is nested more than 128 levels deep"
 
 
