@@ -16,6 +16,7 @@ from ..errors import ErrorCode
 from . import media_type
 from .expressions import code, let, matches
 from .functions import F
+from .json import MOST_LEVELS, is_deeper
 
 __all__ = ["base64", "member", "payload", "quoted"]
 
@@ -115,8 +116,10 @@ def _text(value: Column, kind: DataType) -> Column:
 
 
 def _json(value: Column, kind: DataType) -> Column:
-    """The JSON text of data; NULL for what has none."""
-    return F.to_json(value) if isinstance(kind, VariantType) else F.when(F.is_valid_utf8(value), quoted(value))
+    """The JSON text of data; NULL for what has none, or is nested too deep."""
+    if isinstance(kind, VariantType):
+        return let(F.to_json(value), lambda text: F.when(~is_deeper(text, MOST_LEVELS), text))
+    return F.when(F.is_valid_utf8(value), quoted(value))
 
 
 def _is_utf8(content_type: Column) -> Column:

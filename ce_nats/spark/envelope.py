@@ -13,7 +13,7 @@ from pyspark.sql import Column
 
 from .expressions import matches, printable, runs
 from .functions import F
-from .json import STRICT
+from .json import MOST_LEVELS, STRICT, is_deeper
 
 __all__ = ["data", "front", "is_json", "names", "pieces", "values"]
 
@@ -74,7 +74,7 @@ def data(text: Column, before: Column) -> Column:
 
 def is_json(member: Column) -> Column:
     """Whether the data of a document whose front is one is strict JSON in UTF-8. Not all that is passes."""
-    return F.when(
+    is_strict = F.when(
         matches(member, _SIMPLE), _has_no_longer_number(member, _MOST_DIGITS) & _is_one_value(member)
     ).otherwise(
         F.is_valid_utf8(member)
@@ -83,6 +83,7 @@ def is_json(member: Column) -> Column:
         & ~matches(member, _SURROGATE)
         & _is_one_object(member)
     )
+    return is_strict & ~is_deeper(member, MOST_LEVELS)
 
 
 def _has_no_longer_number(text: Column, digits: int) -> Column:

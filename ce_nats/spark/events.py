@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from . import media_type
 from .functions import F
-from .json import STRICT
+from .json import MOST_LEVELS, STRICT, is_deeper
 
 __all__ = ["deduplicate", "parse_data"]
 
@@ -26,14 +26,18 @@ def parse_data(
             NULL, which means JSON in structured mode; of other data the result is NULL.
         schema: Type of the result, as ``from_json`` takes it; by default VARIANT, which keeps the types of what is
             there.
-        drop_malformed: Whether text that is no JSON is NULL, too; otherwise it fails the query.
+        drop_malformed: Whether text that is no JSON, or is nested more than 128 levels deep, is NULL, too; otherwise it
+            fails the query.
     """
     is_json = datacontenttype.isNull() | media_type.is_json(datacontenttype)
     text = F.when(is_json, data.cast("string"))
     if schema is None:
-        return F.try_parse_json(text) if drop_malformed else F.parse_json(text)
+        too_deep, reason = is_deeper(text, MOST_LEVELS), f"malformed: JSON nested more than {MOST_LEVELS} levels deep"
+        if drop_malformed:
+            return F.when(~too_deep, F.try_parse_json(text))
+        return F.when(too_deep, F.raise_error(F.lit(reason))).otherwise(F.parse_json(text))
     mode = "PERMISSIVE" if drop_malformed else "FAILFAST"
-    return F.from_json(text, schema, {**STRICT, "mode": mode})
+    return F.from_json(text, schema, {**STRICT, "mode": mode, "maxNestingDepth": str(MOST_LEVELS)})
 
 
 def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None, time: str = "timestamp") -> DataFrame:

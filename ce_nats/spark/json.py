@@ -6,8 +6,8 @@ alike, rounds numbers, repairs lone surrogates, and does not look at what stands
 number of the document is marked first, which also is the moment to look into it, and the document is parsed as the
 first of two elements of an array, the second of which it cannot spell.
 
-What differs from ce_nats/data.py: nesting beyond 1,000 levels less two is invalid here, and so is a name of more than
-50,000 characters or a string of more than 100 million, in a document that would be valid JSON.
+What differs from ce_nats/data.py: a name of more than 50,000 characters or a string of more than 100 million is invalid
+here, in a document that would be valid JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from ..errors import ErrorCode
 from .expressions import at, code, full, let, matches
 from .functions import F
 
-__all__ = ["STRICT", "Kind", "data_text", "parse"]
+__all__ = ["MOST_LEVELS", "STRICT", "Kind", "data_text", "is_deeper", "parse"]
+
+# Of arrays and objects in data, as ce_nats/nesting.py has it. Spark's parser would read 1,000.
+MOST_LEVELS: Final = 128
 
 _TO_END: Final = 2**31 - 1
 # What Spark lets pass by default, or could be told to let pass, and RFC 8259 does not.
@@ -41,6 +44,7 @@ _MAPS: Final = "array<map<string,string>>"
 _BLANKS: Final = r"[ \t\n\r]*+"
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NUMBER: Final = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
+_NO_BRACKETS: Final = rf'(?s){_STRING}|[^"{{}}\[\]]++'
 _TOKEN: Final = rf'(?s){_STRING}|{_NUMBER}|[^"\-0-9]++|.'
 _IS_NUMBER: Final = r"\A-?[0-9]"
 _IS_FLOAT: Final = "[.eE]"
@@ -54,6 +58,8 @@ _MOST_DIGITS: Final = 4300
 _STRING_MARK: Final = "s"
 _NUMBER_MARK: Final = '["n'
 _NUMBER_END: Final = '"]'
+# Stands for what is not allowed: no JSON has it.
+_BROKEN: Final = "!"
 # No string of the document is spelled like this one, for want of its mark.
 _LAST: Final = "end"
 
@@ -80,7 +86,7 @@ class Kind(str, Enum):
 
 def parse(text: Column) -> Column:
     """
-    A struct of ``members`` and ``code``.
+    A struct of ``members`` and ``code``. A document has one level more than its data may have.
 
     Members are structs of ``name``, ``kind`` and ``text``: of a string what it says, of an integer or a boolean its one
     spelling, else of no use. The code is ``invalid-utf8``, ``invalid-json``, ``not-an-object`` or NULL.
@@ -88,11 +94,29 @@ def parse(text: Column) -> Column:
     Args:
         text: A document; bytes that are not UTF-8 are found.
     """
-    wrapped = F.concat(F.lit("["), _marked(text), F.lit(f',{{"{_LAST}":null}}]'))
+    marked = F.when(is_deeper(text, MOST_LEVELS + 1), F.lit(_BROKEN)).otherwise(_marked(text))
+    wrapped = F.concat(F.lit("["), marked, F.lit(f',{{"{_LAST}":null}}]'))
     return let(
         F.when(F.is_valid_utf8(text), wrapped),
         lambda wrapped: let(F.from_json(wrapped, _MAPS, STRICT), lambda maps: _document(wrapped, maps)),
     )
+
+
+def is_deeper(text: Column, levels: int) -> Column:
+    """
+    Whether arrays and objects of a JSON text are nested more than so many levels deep.
+
+    Few texts have so many brackets at all; only of those it is told one by one.
+    """
+    brackets = F.split(F.regexp_replace(text, _NO_BRACKETS, ""), "")
+    depth = F.aggregate(
+        brackets,
+        F.lit(0),
+        lambda depth, bracket: (
+            F.when(depth > levels, depth).when(bracket.isin("[", "{"), depth + 1).otherwise(depth - 1)
+        ),
+    )
+    return matches(text, rf"\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > levels)
 
 
 def data_text(text: Column) -> Column:
@@ -160,7 +184,7 @@ def _marked(text: Column) -> Column:
             F.when(~token.startswith('"') & ~matches(token, _IS_NUMBER), token)
             .when(token.startswith('"') & (F.length(token) > 1) & is_paired, string)
             .when(matches(token, _IS_NUMBER) & is_number, number)
-            .otherwise(F.lit("!"))
+            .otherwise(F.lit(_BROKEN))
         )
 
     return F.array_join(F.transform(F.regexp_extract_all(text, F.lit(_TOKEN), F.lit(0)), marked), "")

@@ -15,6 +15,7 @@ from pyspark.sql.types import VariantVal
 
 from ..errors import EncodeError, ErrorCode, preview
 from ..event import DecodedEvent
+from ..nesting import MOST_LEVELS
 
 __all__ = ["event_of"]
 
@@ -59,9 +60,17 @@ def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
+        return value
+    try:
         return json.loads(VariantVal(value["value"], value["metadata"]).toJson())
-    return value
+    except RecursionError as error:  # at some 240 levels
+        raise EncodeError(
+            ErrorCode.INVALID_DATA,
+            f"the data is nested more than {MOST_LEVELS} levels deep",
+            attribute="data",
+            requirement="RF-8259-05",
+        ) from error
 
 
 def _known(code: str) -> ErrorCode:
