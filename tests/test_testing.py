@@ -9,7 +9,8 @@ from pathlib import Path
 import nats
 import pytest
 
-from ce_nats.testing import NatsServer
+import ce_nats.testing
+from ce_nats.testing import NatsCluster, NatsServer
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,8 @@ def test_a_forked_process_does_not_stop_the_server():
     """A fork has all finalizers of its parent, and runs them when it exits."""
     program = """
 import os, socket, sys
-from ce_nats.testing import NatsServer
+import ce_nats.testing
+from ce_nats.testing import NatsCluster, NatsServer
 with NatsServer() as server:
     child = os.fork()
     if child == 0:
@@ -192,3 +194,88 @@ def test_the_executable_beside_python_comes_before_path(monkeypatch, tmp_path):
     assert Path(NatsServer()._executable) == beside / "nats-server"
     (beside / "nats-server").unlink()
     assert Path(NatsServer()._executable) == on_path / "nats-server"
+
+
+# --- A paused server -------------------------------------------------------------------------------------------------
+
+
+def ping(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert connection.recv(4096).startswith(b"INFO ")
+    connection.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+    assert connection.recv(64).endswith(b"PONG\r\n")
+    return connection
+
+
+def test_a_paused_server_says_nothing_until_it_goes_on():
+    with NatsServer() as server, ping(server.port) as connection:
+        server.pause()
+        assert server.is_running
+        connection.sendall(b"PING\r\n")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(64)
+        server.resume()
+        connection.settimeout(5)
+        assert connection.recv(64) == b"PONG\r\n"
+
+
+def test_a_paused_server_is_stopped_at_once():
+    server = NatsServer()
+    server.start()
+    server.pause()
+    before = time.monotonic()
+    server.stop()
+    assert time.monotonic() - before < ce_nats.testing._STOP_SECONDS
+    assert not server.is_running
+
+
+# --- A cluster -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_has_replicated_streams_and_leaders(scratch):
+    with NatsCluster() as cluster:
+        nc = await nats.connect(cluster.urls, error_cb=_ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        js = nc.jetstream()
+        await js.add_stream(name="S", subjects=["s"], num_replicas=3)
+        await js.add_consumer("S", durable_name="c", ack_policy="explicit")
+        await js.publish("s", b"1")
+        assert cluster.leader() in cluster.servers
+        assert cluster.leader("S", "c") in cluster.servers
+        leader = cluster.leader("S")
+        leader.kill()
+        assert cluster.leader("S") not in (leader, None)
+        leader.restart()
+        assert len({server.url for server in cluster.servers}) == 3
+        assert leader.url in cluster.urls
+        await nc.close()
+    assert cluster.urls == []
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_port_that_somebody_took_meanwhile_is_changed(monkeypatch):
+    """The ports of routes have to be known before the first server starts."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        free, starts = ce_nats.testing._free_ports, []
+
+        def free_ports(count):
+            starts.append(count)
+            return [taken.getsockname()[1] if len(starts) == 1 else free(1)[0], *free(count - 1)]
+
+        monkeypatch.setattr(ce_nats.testing, "_free_ports", free_ports)
+        with NatsCluster() as cluster:
+            assert cluster.leader().is_running
+    assert len(starts) == 2
+
+
+def test_a_cluster_that_cannot_start_says_why(scratch):
+    with pytest.raises(RuntimeError, match="no_such_option"), NatsCluster(config="no_such_option: 1"):
+        pass
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_stream_that_is_not_there_has_no_leader():
+    with NatsCluster(timeout=3) as cluster, pytest.raises(RuntimeError, match="stream NONE has no leader after 3 sec"):
+        cluster.leader("NONE")
