@@ -74,6 +74,8 @@ _MOST_BYTES: Final = 16 * 2**20
 # Statuses that another request would only get again: "Consumer Deleted", "Consumer is push based", and what the
 # consumer's own limits forbid ("Exceeded MaxRequestBatch of 10").
 _FINAL: Final = ("consumer deleted", "consumer is push", "exceeded maxrequest", "bad request")
+# All that was asked for is on its way. Where replicas note first how far the consumer is, this overtakes the messages.
+_COMPLETED: Final = "batch completed"
 
 # Can be decoded in every mode.
 _EVENT: Final = NatsMessage(
@@ -604,7 +606,7 @@ class PullConsumer:
         headers: dict[str, str] = message.headers or {}
         status, text = headers.get("Status", ""), headers.get("Description", "")
         request = self._request
-        if request is None or request.reply != message.subject or status == "100":
+        if request is None or request.reply != message.subject or status == "100" or text.lower() == _COMPLETED:
             return
         if any(text.lower().startswith(known) for known in _FINAL):
             self._fail(self._failure(text))
