@@ -22,15 +22,16 @@ from ..errors import DeliveryError, ErrorCode
 from ..message import NatsMessage
 from ..wire.nats import encode_header_block
 from .jetstream import MOST_HEADER_BYTES
-from .outbox import Outbox, Sending
+from .listening import NobodyListens
+from .outbox import Outbox, Sending, was_there
 from .publish import as_nats_headers, check_size, flush
 
 __all__ = ["BulkPublisher", "Sent"]
 
 _PAUSE_SECONDS: Final = 0.2
 
-# A message, and its header block.
-Framed: TypeAlias = tuple[NatsMessage, bytes]
+# A message, its header block, and how often it was sent before.
+Framed: TypeAlias = tuple[NatsMessage, bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Sent:
 
     Attributes:
         messages: How many there were.
-        duplicates: How many of them the stream had already, by their ``Nats-Msg-Id``.
+        duplicates: How many of them the stream had already, by their ``Nats-Msg-Id``. What was sent again here is not
+            counted.
     """
 
     messages: int = 0
@@ -60,6 +62,7 @@ class BulkPublisher:
         window: Most acknowledgements outstanding.
         ack_timeout: Seconds to wait for an acknowledgement.
         retry_timeout: Seconds to try again without any progress.
+        api_prefix: First tokens of the subjects of JetStream's API.
     """
 
     def __init__(
@@ -70,15 +73,17 @@ class BulkPublisher:
         window: int = 500,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
+        api_prefix: str = "$JS.API",
     ) -> None:
         self._connect = connect
         self._acknowledged = acknowledged
         self._window = window
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
+        self._api_prefix = api_prefix
         self._client: Client | None = None
         self._outbox: Outbox | None = None
-        self._was_acknowledged = False
+        self._has_stream = False
 
     async def __aenter__(self) -> BulkPublisher:
         return self
@@ -93,8 +98,9 @@ class BulkPublisher:
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
                 ``invalid-header-value`` or ``invalid-subject``; nothing of the window it is in was sent.
-            DeliveryError: ``no-responders``: no stream listens; ``permission-denied``; ``delivery-failed``: one refused
-                a message, or nothing was acknowledged for ``retry_timeout`` seconds.
+            DeliveryError: ``no-responders``: no stream listens, as the server says itself, or as it was for
+                ``retry_timeout`` seconds; ``permission-denied``; ``delivery-failed``: one refused a message, or nothing
+                was acknowledged for that time.
         """
         sent = Sent()
         for first in range(0, len(messages), self._window):
@@ -104,59 +110,57 @@ class BulkPublisher:
     async def _publish_window(self, messages: list[NatsMessage]) -> Sent:
         total, duplicates = len(messages), 0
         give_up = time.monotonic() + self._retry_timeout
-        blocks = [encode_header_block(message.headers) if message.headers else b"" for message in messages]
-        outstanding = list(zip(messages, blocks))
+        outstanding: list[Framed] = [
+            (message, encode_header_block(message.headers) if message.headers else b"", 0) for message in messages
+        ]
         while outstanding:
             client = await self._connected(give_up)
-            for message, block in outstanding:
+            for message, block, _ in outstanding:
                 limit = MOST_HEADER_BYTES if self._acknowledged else None
                 check_size(message, client.max_payload, limit, len(block))
             if self._outbox is None:
                 await self._send_plainly(client, messages)
                 break
             before = len(outstanding)
-            outstanding, found, reason = await self._send(self._outbox, outstanding)
+            outstanding, found, fault = await self._send(self._outbox, outstanding)
             duplicates += found
             if len(outstanding) < before:
                 give_up = time.monotonic() + self._retry_timeout
             elif time.monotonic() >= give_up:
-                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{outstanding[0][0].subject}: {reason}")
+                if fault.code is ErrorCode.NO_RESPONDERS:
+                    raise fault
+                raise DeliveryError(ErrorCode.DELIVERY_FAILED, fault.message) from fault
             if outstanding:
                 await self._disconnect()
                 await asyncio.sleep(_PAUSE_SECONDS)
         return Sent(total, duplicates)
 
-    async def _send(self, outbox: Outbox, messages: list[Framed]) -> tuple[list[Framed], int, str]:
+    async def _send(self, outbox: Outbox, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
         """Messages that were not acknowledged, the number of duplicates among the others, and why not."""
         sendings: list[Sending] = []
-        reason = "no acknowledgement came in time"
+        first = messages[0][0].subject
+        fault = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement came in time")
         try:
-            for message, block in messages:
-                sendings.append(await outbox.send(message, block))
+            for message, block, attempts in messages:
+                sendings.append(await outbox.send(message, block, attempts=attempts))
         except (DeliveryError, OSError) as error:
             if isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED:
                 raise
-            reason = str(error) or type(error).__name__
+            fault = DeliveryError(ErrorCode.DELIVERY_FAILED, f"{first}: {str(error) or type(error).__name__}")
         await outbox.drain()
-        outstanding = messages[len(sendings) :]
+        outstanding = []
         duplicates = 0
-        for framed, sending in zip(messages, sendings):
+        for (message, block, _), sending in zip(messages, sendings):
             failure = sending.ack.exception()
             if failure is None:
-                duplicates += bool(sending.ack.result().duplicate)
-                self._was_acknowledged = True
-            elif isinstance(failure, DeliveryError) and self._may_pass(failure):
-                outstanding.append(framed)
-                reason = failure.message
+                duplicates += was_there(sending, sending.ack.result())
+            elif isinstance(failure, DeliveryError) and _may_pass(failure):
+                outstanding.append((message, block, sending.attempts))
+                fault = failure
             else:
                 raise failure
-        return outstanding, duplicates, reason
-
-    def _may_pass(self, error: DeliveryError) -> bool:
-        """A server that has just come back has no stream for a while; one that never had one will not have it later."""
-        if error.code is ErrorCode.NO_RESPONDERS:
-            return self._was_acknowledged
-        return error.code is ErrorCode.TIMEOUT
+        self._has_stream = outbox.has_stream
+        return outstanding + messages[len(sendings) :], duplicates, fault
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
         try:
@@ -177,8 +181,14 @@ class BulkPublisher:
                     # What is not acknowledged goes out again here, on a connection that works.
                     timeout = self._ack_timeout
                     outbox = Outbox(
-                        client, lambda *_: None, window=self._window, ack_timeout=timeout, retry_timeout=timeout
+                        client,
+                        lambda *_: None,
+                        window=self._window,
+                        ack_timeout=timeout,
+                        retry_timeout=min(timeout, self._retry_timeout),
+                        api_prefix=self._api_prefix,
                     )
+                    outbox.has_stream = self._has_stream
                     self._outbox = await outbox.__aenter__()
             except DeliveryError:
                 if time.monotonic() >= give_up:
@@ -194,3 +204,10 @@ class BulkPublisher:
             with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
                 await self._client.close()
         self._client = self._outbox = None
+
+
+def _may_pass(error: DeliveryError) -> bool:
+    """Whether another connection may help: the server went away, or a stream that is there has no leader."""
+    return error.code is ErrorCode.TIMEOUT or (
+        error.code is ErrorCode.NO_RESPONDERS and not isinstance(error, NobodyListens)
+    )

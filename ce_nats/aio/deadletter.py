@@ -8,6 +8,8 @@ block is kept line by line, and the frame is written here.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from base64 import b64encode
 from dataclasses import replace
 from typing import Final
@@ -25,6 +27,7 @@ from ..message import check_subject
 from ..timestamp import Timestamp
 from .checks import check_jetstream
 from .jetstream import MOST_HEADER_BYTES, Stored, stored_message
+from .listening import IN_PROCESS, PAUSE_SECONDS
 from .outbox import Outbox
 from .publish import delivery
 from .replay import framed
@@ -176,6 +179,17 @@ def _check_size(block: bytes, data: bytes, max_payload: int) -> None:
 
 
 async def _publish(nc: Client, subject: str, block: bytes, data: bytes, timeout: float) -> None:
+    give_up = time.monotonic() + timeout
+    while True:
+        ack = await _exchange(nc, subject, block, data, give_up - time.monotonic())
+        if ack.seq:
+            return
+        if ack.error.get("err_code") != IN_PROCESS or time.monotonic() + PAUSE_SECONDS >= give_up:
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {ack.error or 'what answered is no stream'}")
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout: float) -> _PubAck:
     inbox = nc.new_inbox()
     sizes = f"{len(block)} {len(block) + len(data)}"
     frame = b"".join((f"HPUB {subject} {inbox} {sizes}\r\n".encode(), block, data, b"\r\n"))
@@ -195,8 +209,6 @@ async def _publish(nc: Client, subject: str, block: bytes, data: bytes, timeout:
     if (answer.headers or {}).get("Status") == "503":
         raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: no stream listens")
     try:
-        ack = msgspec.json.decode(answer.data, type=_PubAck)
+        return msgspec.json.decode(answer.data, type=_PubAck)
     except msgspec.MsgspecError as error:
         raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: what answered is no stream") from error
-    if not ack.seq:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {ack.error or 'what answered is no stream'}")

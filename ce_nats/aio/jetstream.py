@@ -30,6 +30,7 @@ from ..subject_template import SubjectTemplate
 from ..timestamp import Timestamp
 from ..tracing import TraceContext
 from .checks import check_jetstream
+from .listening import publish_patiently
 from .publish import as_nats_headers, check_further, check_size, delivery, prepare, takes_headers
 from .streams import asking
 from .watch import answered, denial
@@ -78,7 +79,7 @@ async def publish(
         dedup: What makes the ``Nats-Msg-Id`` of an event, unless ``headers`` have one, so that the server stores an
             event once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
             :func:`bare_id` in a stream of Knative, Dapr or Argo. None sends no id.
-        timeout: Seconds to wait; by default as long as ``js`` does.
+        timeout: Seconds to wait, for a stream whose leader is being elected too; by default as long as ``js`` does.
         headerless: As for :func:`ce_nats.aio.publish`; takes ``dedup=None``.
         trace: As for :func:`ce_nats.aio.publish`.
 
@@ -99,8 +100,9 @@ async def publish(
     subject, headers = message.subject, as_nats_headers(message.headers)
     with delivery(subject):
         try:
+            seconds = js._timeout if timeout is None else timeout
             return await answered(
-                js._nc, subject, lambda: js.publish(subject, message.data, timeout=timeout, headers=headers)
+                js._nc, subject, lambda: publish_patiently(js, subject, message.data, headers, seconds)
             )
         except (AttributeError, TypeError, ValueError) as error:
             # Anybody may have subscribed to the subject and replied.

@@ -25,14 +25,13 @@ from nats.js.errors import APIError
 from ..errors import DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage
 from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
+from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners, NobodyListens
 from .publish import as_nats_headers, delivery
 from .watch import ConnectionWatch, Denial
 
-__all__ = ["Outbox", "Sending", "header_block", "write"]
+__all__ = ["Outbox", "Sending", "header_block", "was_there", "write"]
 
 _TICK_SECONDS: Final = 0.1
-# How long a stream that has just not been there gets to come back.
-_PAUSE_SECONDS: Final = 0.5
 _NO_RESPONDERS: Final = "503"
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
@@ -51,7 +50,8 @@ class Sending:
         tag: Whatever the sender wants to find here again.
         give_up: When it is not sent again any more, in seconds of ``time.monotonic()``.
         due: When something has to be done unless an acknowledgement comes, likewise.
-        attempts: How often it was sent.
+        attempts: How often it was sent, but for what is known not to have been stored.
+        fault: What came of it when it was sent last, where that is no reason to give up.
     """
 
     message: NatsMessage
@@ -61,6 +61,7 @@ class Sending:
     give_up: float
     due: float
     attempts: int = 0
+    fault: DeliveryError | None = None
 
 
 class _Ack(msgspec.Struct):
@@ -87,9 +88,12 @@ class Outbox:
         window: Most messages under way.
         ack_timeout: Seconds to wait for an acknowledgement before a message is sent again.
         retry_timeout: Seconds to go on sending a message.
+        api_prefix: First tokens of the subjects of JetStream's API.
 
     Attributes:
         nc: The connection.
+        has_stream: Whether a stream has acknowledged anything. One that has may be away for a while; before that, the
+            server is asked whether there is one.
         under_way: Messages under way, by the last token of their reply subjects.
     """
 
@@ -101,8 +105,10 @@ class Outbox:
         window: int,
         ack_timeout: float,
         retry_timeout: float,
+        api_prefix: str = "$JS.API",
     ) -> None:
         self.nc = nc
+        self.has_stream = False
         self.under_way: dict[str, Sending] = {}
         self._done = done
         self._window = window
@@ -110,7 +116,8 @@ class Outbox:
         self._retry_timeout = retry_timeout
         self._prefix = ""
         self._number = 0
-        self._has_stream = False
+        self._listeners = Listeners(nc, api_prefix)
+        self._looking: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._denied: DeliveryError | None = None
         self._subscription: Subscription | None = None
@@ -126,8 +133,10 @@ class Outbox:
 
     async def __aexit__(self, *error: object) -> None:
         if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            tasks = [self._watcher, *self._looking.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._watcher = None
         ConnectionWatch.of(self.nc).remove(self._hear)
         if self._subscription is not None:
@@ -136,7 +145,7 @@ class Outbox:
         for sending in self.under_way.values():
             sending.ack.cancel()
 
-    async def send(self, message: NatsMessage, block: bytes, tag: Any = None) -> Sending:
+    async def send(self, message: NatsMessage, block: bytes, tag: Any = None, *, attempts: int = 0) -> Sending:
         """
         Send a message once there is room for it.
 
@@ -144,6 +153,7 @@ class Outbox:
             message: Its subject is valid, and its size has been checked; its ``reply`` is not used.
             block: Its headers as bytes, ``b""`` without any, valid too: see :func:`header_block`.
             tag: Whatever the sender wants to find in :class:`Sending`.
+            attempts: How often it was sent before, elsewhere.
 
         Raises:
             DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block;
@@ -158,7 +168,7 @@ class Outbox:
             )
         now = time.monotonic()
         ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
-        sending = Sending(message, block, ack, tag, now + self._retry_timeout, now + self._ack_timeout)
+        sending = Sending(message, block, ack, tag, now + self._retry_timeout, now + self._ack_timeout, attempts)
         self._number += 1
         token = str(self._number)
         self.under_way[token] = sending
@@ -193,9 +203,10 @@ class Outbox:
         try:
             await write(self.nc, sending.message, sending.block, self._prefix + token)
             sending.attempts += 1
+            sending.fault = None
         except nats.errors.OutboundBufferLimitError:
             # The connection is broken, and what nats-py keeps meanwhile is enough. Later.
-            sending.due = time.monotonic() + _PAUSE_SECONDS
+            sending.due = time.monotonic() + PAUSE_SECONDS
 
     async def _receive(self, answer: Msg) -> None:
         token = answer.subject[len(self._prefix) :]
@@ -204,24 +215,26 @@ class Outbox:
             return
         subject = sending.message.subject
         if not answer.data and answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
-            if self._has_stream and _may_be_repeated(sending):
-                # A server that has just come back has no stream for a while; one without any will not have it later.
-                sending.due = min(sending.due, time.monotonic() + _PAUSE_SECONDS)
-            else:
-                self._fail(token, DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens"))
+            self._bear(sending, DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens"))
+            self._look(subject)
             return
         try:
             ack = _decode(answer.data)
         except msgspec.MsgspecError:
             ack = _Ack()
         if ack.error is not None:
-            refusal = DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {ack.error.get('description', ack.error)}")
-            refusal.__cause__ = _api_error(ack.error)
-            self._fail(token, refusal)
+            is_in_process = ack.error.get("err_code") == IN_PROCESS
+            code = ErrorCode.TIMEOUT if is_in_process else ErrorCode.DELIVERY_FAILED
+            fault = DeliveryError(code, f"{subject}: {ack.error.get('description', ack.error)}")
+            fault.__cause__ = _api_error(ack.error)
+            if is_in_process:
+                self._bear(sending, fault)
+            else:
+                self._fail(token, fault)
         elif not ack.stream:
             self._fail(token, DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {NO_ACKNOWLEDGEMENT}"))
         else:
-            self._has_stream = True
+            self.has_stream = True
             self._finish(token, PubAck(ack.stream, ack.seq, ack.domain, ack.duplicate, val=ack.val))
 
     def _hear(self, denial: Denial) -> bool:
@@ -237,6 +250,28 @@ class Outbox:
                 self._fail(token, denial.error(sending.message.subject))
                 return True
         return False
+
+    def _bear(self, sending: Sending, fault: DeliveryError) -> None:
+        """Send again after a pause what was not stored this time."""
+        sending.fault = fault
+        sending.attempts = max(0, sending.attempts - 1)
+        sending.due = min(sending.due, time.monotonic() + PAUSE_SECONDS)
+
+    def _look(self, subject: str) -> None:
+        """Ask whether a stream listens, unless that is known or being asked."""
+        if subject not in self._looking and (not self.has_stream or self._listeners.was_missed(subject)):
+            self._looking[subject] = asyncio.create_task(self._look_for_stream(subject))
+
+    async def _look_for_stream(self, subject: str) -> None:
+        try:
+            await self._listeners.look(subject, self._ack_timeout)
+        except NobodyListens as error:
+            for token, sending in list(self.under_way.items()):
+                fault = sending.fault
+                if sending.message.subject == subject and fault and fault.code is ErrorCode.NO_RESPONDERS:
+                    self._fail(token, error)
+        finally:
+            del self._looking[subject]
 
     def _finish(self, token: str, ack: PubAck) -> None:
         sending = self.under_way.pop(token)
@@ -268,12 +303,18 @@ class Outbox:
             # It may have been stored, as with every other acknowledgement that does not come.
             self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{subject}: the connection was closed too early"))
         elif now >= sending.give_up or not _may_be_repeated(sending):
-            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no acknowledgement came in time"))
+            late = DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no acknowledgement came in time")
+            self._fail(token, sending.fault or late)
         else:
             sending.due = now + self._ack_timeout
             if self.nc.is_connected:
                 with suppress(nats.errors.Error, OSError):
                     await self._publish(token, sending)
+
+
+def was_there(sending: Sending, ack: PubAck) -> bool:
+    """Whether the stream had a message already, and not from here: what was sent again is a duplicate too."""
+    return bool(ack.duplicate and sending.attempts == 1)
 
 
 def header_block(headers: Headers) -> bytes:

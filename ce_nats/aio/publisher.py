@@ -18,7 +18,7 @@ from ..subject_template import SubjectTemplate
 from ..tracing import TraceContext
 from .checks import check_jetstream
 from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
-from .outbox import Outbox, Sending, header_block
+from .outbox import Outbox, Sending, header_block, was_there
 from .publish import check_size
 
 __all__ = ["Failure", "PublishError", "Publisher"]
@@ -32,8 +32,8 @@ class Failure:
     Attributes:
         event: What was given to :meth:`Publisher.publish`.
         subject: The subject it was published to.
-        error: Why: ``no-responders``, ``permission-denied``, ``timeout`` (it may have been stored), or
-            ``delivery-failed``, with the server's ``err_code`` in ``__cause__`` where a stream refused.
+        error: Why: ``no-responders`` (no stream has it), ``permission-denied``, ``timeout`` (it may have been stored),
+            or ``delivery-failed``, with the server's ``err_code`` in ``__cause__`` where a stream refused.
     """
 
     event: Any
@@ -71,6 +71,10 @@ class Publisher:
     Others are given up after ``ack_timeout``, and so are those with ``Nats-Expected-Last-...``: the server would refuse
     the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
 
+    Where no stream answers, because its leader was lost and another is being elected say, any message is sent again,
+    likewise for ``retry_timeout``: nobody has got it. Before anything was acknowledged the server is asked (on
+    ``$JS.API.STREAM.NAMES``) whether a stream listens at all; where none does, that is an error at once.
+
     Args:
         js: From ``nc.jetstream()``.
         mode: ``BINARY`` or ``STRUCTURED``.
@@ -103,7 +107,12 @@ class Publisher:
         self._headerless = headerless
         self._nc = js._nc
         self._outbox = Outbox(
-            js._nc, self._done, window=max(1, window), ack_timeout=ack_timeout, retry_timeout=retry_timeout
+            js._nc,
+            self._done,
+            window=max(1, window),
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+            api_prefix=js._prefix,
         )
         self.acknowledged = 0
         self.duplicates = 0
@@ -185,7 +194,7 @@ class Publisher:
             self._note(sending, outcome)
         else:
             self.acknowledged += 1
-            self.duplicates += bool(outcome.duplicate and sending.attempts == 1)
+            self.duplicates += was_there(sending, outcome)
 
     def _note(self, sending: Sending, error: DeliveryError) -> None:
         self.failures.append(Failure(sending.tag, sending.message.subject, error))

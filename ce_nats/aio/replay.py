@@ -15,7 +15,7 @@ from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
 from .checks import check_client
 from .jetstream import MOST_HEADER_BYTES
-from .outbox import Outbox, Sending, write
+from .outbox import Outbox, Sending, was_there, write
 from .publish import check_size, delivery, flush, takes_headers
 
 __all__ = ["Replayed", "replay"]
@@ -28,7 +28,8 @@ class Replayed:
 
     Attributes:
         messages: How many the server took.
-        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``.
+        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``. What was sent again here is not
+            counted.
     """
 
     messages: int = 0
@@ -71,12 +72,12 @@ async def replay(
     result = Replayed()
     failures: list[DeliveryError] = []
 
-    def done(_: Sending, outcome: PubAck | DeliveryError) -> None:
+    def done(sending: Sending, outcome: PubAck | DeliveryError) -> None:
         if isinstance(outcome, DeliveryError):
             failures.append(outcome)
         else:
             result.messages += 1
-            result.duplicates += bool(outcome.duplicate)
+            result.duplicates += was_there(sending, outcome)
 
     began = time.monotonic()
     async with Outbox(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout) as outbox:

@@ -131,6 +131,7 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
         window=target.window,
         ack_timeout=connection.request_timeout,
         retry_timeout=connection.retry_timeout,
+        api_prefix=connection.api_prefix,
     )
     sent = Sent()
     with Blocking() as blocking:

@@ -12,13 +12,29 @@ from nats.js import JetStreamContext
 
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.capture import StoredMessage
-from ce_nats.testing import NatsServer
+from ce_nats.testing import NatsCluster, NatsServer
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[NatsServer]:
     with NatsServer(jetstream=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def whole_cluster() -> Iterator[NatsCluster]:
+    with NatsCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
+    """Three servers, all of which run; a test may do to them what it likes."""
+    yield whole_cluster
+    for server in whole_cluster.servers:
+        server.resume()
+        server.start()
+    whole_cluster.leader()
 
 
 @pytest.fixture

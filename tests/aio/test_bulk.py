@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 from collections import Counter
 
 import nats
@@ -197,15 +195,14 @@ async def test_a_server_that_stays_away_is_an_error(own_server):
 async def test_a_server_that_says_nothing_is_an_error(own_server):
     """A stopped process keeps its connections."""
     await make_stream(own_server)
-    (process,) = own_server._processes
     async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.3, retry_timeout=0.3) as publisher:
         await publisher.publish(numbered("s", range(3)))
-        os.kill(process.pid, signal.SIGSTOP)
+        own_server.pause()
         try:
             with pytest.raises(DeliveryError):
                 await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
         finally:
-            os.kill(process.pid, signal.SIGCONT)
+            own_server.resume()
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------

@@ -190,3 +190,20 @@ async def test_a_subject_that_is_none_is_an_encode_error(js, subject, fetch):
     with pytest.raises(EncodeError) as info:
         await store(js, "dead.*", letter_of(message), message)
     assert info.value.code == "invalid-subject"
+
+
+async def test_a_dead_letter_whose_copy_is_being_replicated_is_stored(nc, js, subject, fetch):
+    """The answer of a stream with replicas, which is none that nothing can be done about."""
+    answers = [
+        b'{"error": {"code": 409, "err_code": 10158, "description": "in process"}}',
+        b'{"stream": "S", "seq": 1}',
+    ]
+
+    async def respond(message):
+        await nc.publish(message.reply, answers.pop(0))
+
+    await js.publish(subject, b"x")
+    message = await fetch()
+    await nc.subscribe(f"dead.{subject}", cb=respond)
+    await store(js, f"dead.{subject}", letter_of(message), message)
+    assert answers == []

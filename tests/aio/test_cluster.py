@@ -1,0 +1,249 @@
+"""What three servers do that one does not: replication that takes its time, elections, statuses ahead of messages."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+
+import nats
+import pytest
+from nats.errors import NoRespondersError
+from nats.js.api import ConsumerConfig
+
+from ce_nats import Headers, NatsMessage, from_nats_message
+from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio.bulk import BulkPublisher, Sent
+from ce_nats.aio.jetstream import read_stream
+from tests.aio import waiting
+
+SECONDS = 60  # for what has to happen
+until = partial(waiting.until, seconds=SECONDS)
+
+
+async def ignore(error):
+    """That connections are lost is what the tests are about."""
+
+
+@asynccontextmanager
+async def connected(*servers):
+    options = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "error_cb": ignore}
+    nc = await nats.connect([server.url for server in servers], dont_randomize=True, **options)
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+@pytest.fixture
+async def stream(cluster, subject):
+    """A stream with three replicas that listens on ``subject``."""
+    name = subject.replace(".", "_")
+    async with connected(*cluster.servers) as nc:
+        js = nc.jetstream(timeout=SECONDS)
+        await js.add_stream(name=name, subjects=[subject], num_replicas=3, storage="memory")
+        yield name
+        await js.delete_stream(name)
+
+
+@pytest.fixture
+def roles(cluster, stream):
+    """The stream's leader, and the two others."""
+    leader = cluster.leader(stream)
+    return leader, [server for server in cluster.servers if server is not leader]
+
+
+@pytest.fixture
+async def slow(roles, subject):
+    """A stream that replicates nothing until the test says so: a connection to its leader, what came there, and go."""
+    leader, followers = roles
+    seen = []
+
+    async def note(message):
+        seen.append(message)
+
+    def go_on():
+        for server in followers:
+            server.resume()
+
+    async with connected(leader) as nc:
+        await nc.subscribe(subject, cb=note)
+        await nc.flush()
+        for server in followers:
+            server.pause()
+        try:
+            yield nc, seen, go_on
+        finally:
+            go_on()
+
+
+async def ids(cluster, stream):
+    async with connected(*cluster.servers) as nc:
+        js = nc.jetstream(timeout=SECONDS)
+        messages = [message async for batch in read_stream(js, stream) for message in batch]
+    return [from_nats_message(message).get_id() for message in messages]
+
+
+def events_of(make_event, count):
+    return [make_event(number) for number in range(count)], [f"event {number}" for number in range(count)]
+
+
+def connecting_to(server):
+    async def connect(client):
+        await client.connect(server.url, allow_reconnect=False, error_cb=ignore)
+
+    return connect
+
+
+async def until_nobody_answers(nc, subject):
+    """Wait until the servers know that the stream's leader is gone."""
+    for _ in range(2 * SECONDS):
+        try:
+            await nc.request(subject, b"", headers={"Nats-Expected-Stream": "another"}, timeout=0.5)
+        except NoRespondersError:
+            return
+        except nats.errors.TimeoutError:
+            pass
+    pytest.fail("there is still somebody who answers")
+
+
+def with_id(event, subject):
+    return NatsMessage(
+        subject,
+        b"",
+        Headers(
+            [
+                *((f"ce-{name}", str(value)) for name, value in event.get_attributes().items()),
+                ("Nats-Msg-Id", event.get_id()),
+            ]
+        ),
+    )
+
+
+# --- Copies that overtake the replication of what they are copies of -------------------------------------------------
+
+
+async def test_a_copy_that_comes_too_early_is_no_failure(cluster, slow, subject, stream, make_event):
+    """Each event is sent again while its first copy is replicated; the server refuses the second one then."""
+    nc, seen, go_on = slow
+    events, expected = events_of(make_event, 20)
+    async with Publisher(nc.jetstream(), ack_timeout=0.3, retry_timeout=SECONDS) as publisher:
+        for event in events:
+            await publisher.publish(event, subject)
+        await until(lambda: publisher.failures or len(seen) >= 3 * len(events))
+        assert publisher.failures == []
+        go_on()
+    assert (publisher.acknowledged, publisher.duplicates) == (len(events), 0)
+    assert await ids(cluster, stream) == expected
+
+
+async def test_a_window_that_is_sent_again_too_early_is_no_failure(cluster, roles, slow, subject, stream, make_event):
+    """On a connection of its own each time, as Spark's workers do it."""
+    _, seen, go_on = slow
+    events, expected = events_of(make_event, 20)
+    messages = [with_id(event, subject) for event in events]
+    async with BulkPublisher(connecting_to(roles[0]), ack_timeout=0.5, retry_timeout=SECONDS) as publisher:
+        publishing = asyncio.create_task(publisher.publish(messages))
+        await until(lambda: publishing.done() or len(seen) >= 3 * len(events))
+        go_on()
+        assert await publishing == Sent(len(events), 0)
+    assert await ids(cluster, stream) == expected
+
+
+async def test_an_event_that_somebody_else_is_publishing(cluster, slow, subject, stream, make_event):
+    """It is a duplicate as soon as it is stored."""
+    nc, seen, go_on = slow
+    js = nc.jetstream(timeout=SECONDS)
+    first = asyncio.create_task(ce_js.publish(js, make_event(), subject))
+    await until(lambda: len(seen) == 1)
+    second = asyncio.create_task(ce_js.publish(js, make_event(), subject))
+    await until(lambda: second.done() or len(seen) >= 3)
+    go_on()
+    assert [bool((await each).duplicate) for each in (first, second)] == [False, True]
+    assert await ids(cluster, stream) == ["event 1"]
+
+
+async def test_replication_that_takes_too_long_is_a_timeout(slow, subject, make_event):
+    """The event may be stored yet."""
+    nc, seen, _ = slow
+    js = nc.jetstream()
+    first = asyncio.create_task(ce_js.publish(js, make_event(), subject, timeout=SECONDS))
+    await until(lambda: len(seen) == 1)
+    async with Publisher(js, ack_timeout=SECONDS, retry_timeout=0.5) as publisher:
+        ack = await publisher.publish(make_event(), subject)
+        await asyncio.wait([ack])
+        assert [failure.error.code for failure in publisher.failures] == ["timeout"]
+        publisher.failures.clear()
+    with pytest.raises(DeliveryError) as info:
+        await ce_js.publish(js, make_event(), subject, timeout=0.5)
+    assert info.value.code == "timeout"
+    first.cancel()
+
+
+# --- Elections -------------------------------------------------------------------------------------------------------
+
+
+async def test_who_begins_to_publish_during_an_election_waits_for_it(cluster, roles, subject, stream, make_event):
+    """There has not been an acknowledgement yet that told of a stream. Nothing is sent twice, with an id or without."""
+    leader, followers = roles
+    events, expected = events_of(make_event, 6)
+    async with connected(*followers) as nc:
+        js = nc.jetstream()
+        leader.kill()
+        await until_nobody_answers(nc, subject)
+        async with (
+            Publisher(js, retry_timeout=SECONDS) as publisher,
+            Publisher(js, retry_timeout=SECONDS, dedup=None) as plain,
+            BulkPublisher(connecting_to(followers[1]), retry_timeout=SECONDS) as bulk,
+        ):
+            for event in events[:2]:
+                await publisher.publish(event, subject)
+            for event in events[2:4]:
+                await plain.publish(event, subject)
+            sent, _ = await asyncio.gather(
+                bulk.publish([with_id(events[4], subject)]),
+                ce_js.publish(js, events[5], subject, timeout=SECONDS),
+            )
+    assert (publisher.acknowledged, plain.acknowledged, sent) == (2, 2, Sent(1, 0))
+    assert sorted(await ids(cluster, stream)) == expected
+
+
+async def test_where_nothing_listens_the_servers_say_so(cluster, subject, make_event):
+    """One that is no leader, too."""
+    for server in cluster.servers:
+        async with connected(server) as nc:
+            async with Publisher(nc.jetstream(), retry_timeout=600) as publisher:
+                await publisher.publish(make_event(), subject)
+                with pytest.raises(PublishError, match=f"{subject}: no stream listens: make one with") as info:
+                    await asyncio.wait_for(publisher.flush(), SECONDS)
+            assert info.value.code == "no-responders"
+
+
+# --- Pulling ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster, subject, stream, make_event):
+    """The server says so ahead of the messages, which wait for the replication of where the consumer is."""
+    count, completed, handled = 100, [], []
+
+    async def note(message):
+        if (message.headers or {}).get("Description") == "Batch Completed":
+            completed.append(message)
+
+    async with connected(*cluster.servers) as nc, connected(*cluster.servers) as other:
+        js = nc.jetstream(timeout=SECONDS)
+        async with Publisher(js) as publisher:
+            for number in range(count):
+                await publisher.publish(make_event(number), subject)
+        await other.subscribe("_INBOX.>", cb=note)
+        await other.flush()
+        async with PullConsumer(
+            js, stream, "c", dead_letter=None, create=ConsumerConfig(ack_wait=SECONDS), prefetch=4
+        ) as consumer:
+            async for delivery in consumer:
+                async with delivery as event:
+                    handled.append(event.get_id())
+                assert consumer._not_before == 0
+                if len(handled) == count:
+                    break
+    assert handled == [f"event {number}" for number in range(count)]
+    assert completed
