@@ -1,13 +1,14 @@
 """
 Consuming from a stream: nats-py's ``fetch()`` and the PullConsumer of ce_nats, with the same handlers.
 
-A handler waits for some milliseconds, as one that writes to a database would, and several run side by side. nats-py's
-messages go through a queue to as many tasks, which acknowledge them; the next batch is fetched meanwhile. Both ask for
-as many messages at a time. Each run has a consumer of its own, from the stream's first message on. Runs alternate,
-round by round, the first of a round in turn; medians over the rounds are shown, and the median of the ratios within
-rounds. The streams are on one server, and on a cluster of three with three replicas.
+A handler gets an event and waits for some milliseconds, as one that writes to a database would, and several run side by
+side. nats-py's messages go through a queue to as many tasks, which decode and acknowledge them; the next batch is
+fetched meanwhile. With ``--bare`` they do not decode. Both ask for as many messages at a time. Each run has a consumer
+of its own, from the stream's first message on. Runs alternate, round by round, the first of a round in turn; medians
+over the rounds are shown, and the median of the ratios within rounds. The streams are on one server, and on a cluster
+of three with three replicas.
 
-``python -m benchmarks.consume [--rounds N] [--messages N] [--handlers N] [--milliseconds N] [--markdown]``
+``python -m benchmarks.consume [--rounds N] [--messages N] [--handlers N] [--milliseconds N] [--bare] [--markdown]``
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.progress import track
 
 from benchmarks.publish import numbered
 from benchmarks.table import show
+from ce_nats import from_nats_message
 from ce_nats.aio import Publisher, PullConsumer
 from ce_nats.event import DecodedEvent
 from ce_nats.testing import NatsCluster, NatsServer
@@ -47,6 +49,8 @@ async def consume_with_nats_py(js: JetStreamContext, name: str, prefetch: int, a
         nonlocal handled
         while True:
             message = await queue.get()
+            if not arguments.bare:
+                from_nats_message(message)
             await asyncio.sleep(arguments.milliseconds / 1000)
             await message.ack()
             handled += 1
@@ -129,6 +133,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=3000)
     parser.add_argument("--handlers", type=int, default=8)
     parser.add_argument("--milliseconds", type=float, default=8)
+    parser.add_argument("--bare", action="store_true", help="nats-py does not decode")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
     with NatsServer(jetstream=True) as server:
