@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from dataclasses import replace
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -22,23 +24,45 @@ from nats.js.api import PubAck
 
 from ..capture import StoredMessage
 from ..deadletter import MSG_ID, PREFIX, PUT_ASIDE, DeadLetter, is_put_aside
-from ..errors import DeliveryError, EncodeError, ErrorCode
-from ..message import check_subject
+from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
+from ..message import NatsMessage, check_subject
 from ..timestamp import Timestamp
 from .checks import check_jetstream
 from .jetstream import MOST_HEADER_BYTES, Stored, stored_message
 from .listening import IN_PROCESS, PAUSE_SECONDS
-from .outbox import Outbox
+from .outbox import Outbox, Sending
 from .publish import delivery
 from .replay import framed
 from .streams import nanoseconds
 from .watch import answered
 
-__all__ = ["original", "requeue", "store"]
+__all__ = ["Requeued", "original", "requeue", "requeue_all", "store"]
 
 _VERSION: Final = b"NATS/1.0\r\n"
 # A header block that is none, as anybody may publish one: it cannot stand among headers.
 _BLOCK: Final = f"{PREFIX}Block"
+
+
+# Dead letters that are being requeued and deleted at a time.
+_WINDOW: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """
+    What became of a dead letter.
+
+    Attributes:
+        sequence: The dead letter's, in its own stream.
+        ack: Where its original is; None where it was not stored.
+        is_deleted: Whether the dead letter was deleted.
+        error: Why it was not requeued, or, where there is an ``ack``, not deleted; None where all went well.
+    """
+
+    sequence: int
+    ack: PubAck | None = None
+    is_deleted: bool = False
+    error: CeNatsError | None = None
 
 
 class _PubAck(msgspec.Struct):
@@ -101,15 +125,111 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
         DeliveryError: ``no-responders``, ``timeout``, ``delivery-failed``.
     """
     check_jetstream(js)
+    message, block = _original_of(js._nc, stored)
+    async with _outbox(js, window=1, timeout=timeout) as outbox:
+        return await (await outbox.send(message, block)).ack
+
+
+async def requeue_all(
+    js: JetStreamContext, letters: AsyncIterable[StoredMessage], *, delete: bool = True, timeout: float = 5.0
+) -> AsyncGenerator[Requeued, None]:
+    """
+    Publish the originals of many dead letters to their subjects again, in their order as far as nothing has to be sent
+    again, and delete each dead letter when its original is stored.
+
+    Several hundred are under way at a time. One that cannot be requeued stays and does not hold up the others. Where
+    the iteration is given up, dead letters may be left whose originals are stored; requeued again within the duplicate
+    window these are not stored twice.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        letters: From ``ce_nats.aio.jetstream.read_stream``.
+        delete: False keeps the dead letters.
+        timeout: Seconds to wait for each acknowledgement, and for each deletion.
+
+    Yields:
+        What became of each dead letter, in their order; errors are those of :func:`requeue`.
+
+    Raises:
+        DeliveryError: The connection is closed, or no more letters can be read. What was under way has been told of.
+    """
+    check_jetstream(js)
+    under_way: deque[asyncio.Task[Requeued]] = deque()
+    fault: DeliveryError | None = None
+    async with _outbox(js, window=_WINDOW, timeout=timeout) as outbox:
+        try:
+            try:
+                async for stored in letters:
+                    sent = await _send(outbox, stored)
+                    under_way.append(asyncio.create_task(_finish(js, stored, sent, delete=delete, timeout=timeout)))
+                    while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
+                        yield await under_way.popleft()
+            except DeliveryError as error:
+                fault = error
+            while under_way:
+                yield await under_way.popleft()
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+    if fault is not None:
+        raise fault
+
+
+async def _send(outbox: Outbox, stored: StoredMessage) -> Sending | CeNatsError:
+    try:
+        message, block = _original_of(outbox.nc, stored)
+    except CeNatsError as error:
+        return error
+    return await outbox.send(message, block)
+
+
+async def _finish(
+    js: JetStreamContext, stored: StoredMessage, sent: Sending | CeNatsError, *, delete: bool, timeout: float
+) -> Requeued:
+    ack = None
+    try:
+        if isinstance(sent, CeNatsError):
+            raise sent
+        ack = await sent.ack
+        if delete:
+            await _delete(js, stored, timeout)
+    except CeNatsError as error:
+        return Requeued(stored.sequence, ack, error=error)
+    return Requeued(stored.sequence, ack, is_deleted=delete)
+
+
+async def _delete(js: JetStreamContext, stored: StoredMessage, timeout: float) -> None:
+    """
+    As ``js.delete_msg()``, but without overwriting the message on disk first, which takes the server most of the time:
+    its payload is in another stream by now.
+    """
+    with delivery(f"stream {stored.stream}"):
+        subject = f"{js._prefix}.STREAM.MSG.DELETE.{stored.stream}"
+        body = msgspec.json.encode({"seq": stored.sequence, "no_erase": True})
+        await answered(js._nc, subject, lambda: js._api_request(subject, body, timeout=timeout))
+
+
+def _outbox(js: JetStreamContext, *, window: int, timeout: float) -> Outbox:
+    return Outbox(
+        js._nc, lambda *_: None, window=window, ack_timeout=timeout, retry_timeout=timeout, api_prefix=js._prefix
+    )
+
+
+def _original_of(nc: Client, stored: StoredMessage) -> tuple[NatsMessage, bytes]:
+    """
+    The message that a dead letter was, as it is sent again, and its header block.
+
+    Raises:
+        CeNatsError: As :func:`requeue` does.
+    """
     letter, headers = DeadLetter.split(stored.headers)
     if not letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
         raise EncodeError(ErrorCode.INVALID_MESSAGE, "not all of the original's headers and payload are there")
     identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
     kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
     copy = stored._replace(subject=letter.subject, headers=[*kept, (MSG_ID, identifier)])
-    outgoing, block = framed(js._nc, copy)
-    async with Outbox(js._nc, lambda *_: None, window=1, ack_timeout=timeout, retry_timeout=timeout) as outbox:
-        return await (await outbox.send(outgoing, block)).ack
+    return framed(nc, copy)
 
 
 async def original(js: JetStreamContext, message: Msg) -> Stored | None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Annotated, Any
+from contextlib import aclosing, nullcontext
+from typing import Annotated, Any, Final
 
 import typer
 from nats.js import JetStreamContext
+from nats.js.api import PubAck
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..aio.deadletter import requeue
+from ..aio.deadletter import Requeued, requeue_all
 from ..aio.jetstream import read_stream
-from ..aio.publish import delivery
+from ..aio.streams import StreamApi
 from ..binary import Dialect
 from ..capture import StoredMessage
 from ..deadletter import DeadLetter
@@ -26,8 +28,12 @@ from .connection import Settings, connected, with_connection
 from .explain import error_fields, explanation, show, visible
 from .files import InputError, write
 from .program import complain, guarded, run
+from .progress import progress
 
 __all__ = ["register"]
+
+# Dead letters that are read before the first of them goes out.
+_BATCH: Final = 100
 
 StreamArgument = Annotated[str, typer.Argument(help="Stream that has the dead letters.")]
 
@@ -106,45 +112,58 @@ def requeue_letters(
     statuses: list[int] = []
 
     async def send() -> None:
-        async with connected(settings) as (_, js):
-            found = [number async for number in _sequences(js, stream)] if all_of_them else sequences or []
-            for sequence in found:
-                try:
-                    await _requeue(settings, js, stream, sequence, keep=keep, as_json=as_json)
-                except CeNatsError as error:
-                    statuses.append(complain(error, f"dead letter {sequence}"))
+        async with connected(settings) as (nc, js):
+            if all_of_them:
+                total = (await StreamApi(nc, js._prefix, settings.timeout).state(stream)).messages
+                letters = _letters(js, stream, batch_size=_BATCH)
+            else:
+                total = len(sequences or [])
+                letters = _chosen(js, stream, sequences or [], statuses)
+            outcomes = requeue_all(js, letters, delete=not keep, timeout=settings.timeout)
+            # On a terminal the lines themselves show how far it is.
+            with nullcontext(_ignore) if sys.stdout.isatty() else progress("requeue", total) as advance:
+                async with aclosing(letters), aclosing(outcomes):
+                    done = 0
+                    async for outcome in outcomes:
+                        if outcome.error is not None:
+                            statuses.append(complain(outcome.error, f"dead letter {outcome.sequence}"))
+                        if outcome.ack is not None:
+                            _tell(outcome, outcome.ack, as_json=as_json)
+                        done += 1
+                        advance(done)
 
     run(send())
     raise typer.Exit(max(statuses, default=0))
 
 
-async def _requeue(
-    settings: Settings, js: JetStreamContext, stream: str, sequence: int, *, keep: bool, as_json: bool
-) -> None:
-    stored = await _letter(js, stream, sequence)
-    ack = await requeue(js, stored, timeout=settings.timeout)
-    if not keep:
-        with delivery(f"stream {stream}"):
-            await js.delete_msg(stream, sequence)
+def _ignore(_: int) -> None: ...
+
+
+def _tell(outcome: Requeued, ack: PubAck, *, as_json: bool) -> None:
     if as_json:
-        write(
-            as_line({"sequence": sequence, "stored": {"stream": ack.stream, "sequence": ack.seq}, "deleted": not keep})
-        )
+        stored = {"stream": ack.stream, "sequence": ack.seq}
+        write(as_line({"sequence": outcome.sequence, "stored": stored, "deleted": outcome.is_deleted}))
     else:
-        typer.echo(f"{sequence} is message {ack.seq} of stream {ack.stream}")
+        write(f"{outcome.sequence} is message {ack.seq} of stream {ack.stream}\n".encode())
 
 
-async def _letters(js: JetStreamContext, stream: str, subject: str = ">") -> AsyncGenerator[StoredMessage, None]:
-    async with aclosing(read_stream(js, stream, subject=subject)) as batches:
+async def _letters(
+    js: JetStreamContext, stream: str, subject: str = ">", *, batch_size: int = 1000
+) -> AsyncGenerator[StoredMessage, None]:
+    async with aclosing(read_stream(js, stream, subject=subject, batch_size=batch_size)) as batches:
         async for batch in batches:
             for stored in batch:
                 yield stored
 
 
-async def _sequences(js: JetStreamContext, stream: str) -> AsyncGenerator[int, None]:
-    async with aclosing(_letters(js, stream)) as letters:
-        async for stored in letters:
-            yield stored.sequence
+async def _chosen(
+    js: JetStreamContext, stream: str, sequences: list[int], statuses: list[int]
+) -> AsyncGenerator[StoredMessage, None]:
+    for sequence in sequences:
+        try:
+            yield await _letter(js, stream, sequence)
+        except CeNatsError as error:
+            statuses.append(complain(error, f"dead letter {sequence}"))
 
 
 async def _letter(js: JetStreamContext, stream: str, sequence: int) -> StoredMessage:
