@@ -11,7 +11,8 @@ here, and their names in the protocol beside them.
 Reading is stricter than the protobuf package, which takes a field of the wrong wire type for one that it does not know:
 that, groups, and strings that are no UTF-8 are errors. Fields with unknown numbers are skipped, a later server may
 send them; of a field that stands twice the last value counts, and an integer that is too wide is cut to its type, as
-the encoding of protocol buffers has it.
+the encoding of protocol buffers has it. A message of more than a thousand fields, those included, is an error: reading
+takes no more time and memory than the bytes are worth, whoever sent them.
 
 Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """
@@ -29,11 +30,10 @@ try:
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import DecodeError as ProtobufError
     from google.protobuf.message_factory import GetMessageClass
-    from google.protobuf.unknown_fields import UnknownFieldSet
 except ImportError as error:
     raise ImportError("ce_nats.wire.stan needs protobuf: pip install 'ce-nats[stan]'") from error
 
-from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from .octets import as_octets
 
 __all__ = [
@@ -57,8 +57,17 @@ __all__ = [
 
 _M = TypeVar("_M", bound="Message")
 
-_GROUP: Final = 3  # wire type
+# Wire types.
+_VARINT: Final = 0
+_LENGTH: Final = 2
+_GROUPS: Final = (3, 4)
+_WIDTHS: Final = {1: 8, 5: 4}
+_WIRE_TYPES: Final = {_VARINT, _LENGTH, *_WIDTHS}
+_LONGEST_VARINT: Final = 10
+_LAST_SINGLE: Final = 0x7F  # the largest number of one byte
 _LAST_NUMBER: Final = 2**29 - 1
+# No message of the protocol has more than eleven fields; a later server may send some more.
+_MOST_RECORDS: Final = 1000
 
 # A string has the bytes of a `bytes` field. Declared as one, it lets what is no UTF-8 be told from what is no protobuf.
 _TYPES: Final[Mapping[str, tuple[int, type]]] = {
@@ -92,10 +101,10 @@ class Message:
         Write the message, fields in the order of their numbers.
 
         Raises:
-            EncodeError: ``invalid-message`` for a value of another type; ``integer-out-of-range``; ``invalid-utf8`` for
-                text with a lone surrogate.
+            EncodeError: ``invalid-message`` for a value of another type, or a class that is no message of the protocol;
+                ``integer-out-of-range``; ``invalid-utf8`` for text with a lone surrogate.
         """
-        codec = _CODECS[type(self).__name__]
+        codec = _codec(type(self), EncodeError)
         message = codec.factory()
         for one in codec.fields:
             _set(message, one, getattr(self, one.name))
@@ -107,20 +116,20 @@ class Message:
         Read a message.
 
         Raises:
-            DecodeError: ``invalid-message`` where ``data`` is no bytes; ``invalid-protobuf`` for what is cut off or
-                malformed, a known field of another wire type, a group; ``invalid-utf8`` for a string that is none.
+            DecodeError: ``invalid-message`` where ``data`` is no bytes, or the class no message of the protocol;
+                ``invalid-protobuf`` for what is cut off or malformed, a known field of another wire type, a group, and
+                more than a thousand fields; ``invalid-utf8`` for a string that is none.
         """
-        codec = _CODECS[cls.__name__]
-        octets = as_octets(data, f"a {cls.__name__}", DecodeError)
+        codec = _codec(cls, DecodeError)
+        octets = as_octets(data, f"a {codec.name}", DecodeError)
+        _check_records(codec, octets)
         message = codec.factory()
         try:
             message.ParseFromString(octets)
         except ProtobufError as error:
             raise DecodeError(
-                ErrorCode.INVALID_PROTOBUF, f"{preview(octets)} is no {cls.__name__}: {error}", requirement="ST-PB-01"
+                ErrorCode.INVALID_PROTOBUF, f"{preview(octets)} is no {codec.name}: {error}", requirement="ST-PB-01"
             ) from error
-        for unknown in UnknownFieldSet(message):
-            _check_unknown(codec, unknown.field_number, unknown.wire_type)
         return cls(**{one.name: _value(codec, one, getattr(message, one.label)) for one in codec.fields})
 
 
@@ -376,10 +385,13 @@ class _Field:
     label: str
     number: int
     type: str
+    wire_type: int
 
     @classmethod
     def of(cls, one: Field[Any]) -> _Field:
-        return cls(one.name, one.metadata["label"], one.metadata["number"], one.metadata["type"])
+        kind = one.metadata["type"]
+        wire_type = _LENGTH if _TYPES[kind][0] == FieldDescriptorProto.TYPE_BYTES else _VARINT
+        return cls(one.name, one.metadata["label"], one.metadata["number"], kind, wire_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,10 +400,11 @@ class _Codec:
 
     name: str
     fields: tuple[_Field, ...]
+    tags: frozenset[int]
     factory: Any
 
 
-def _codecs() -> dict[str, _Codec]:
+def _codecs() -> dict[type[Message], _Codec]:
     file = FileDescriptorProto(name="ce_nats/stan.proto", package="pb", syntax="proto3")
     known = {name: tuple(map(_Field.of, fields(cast("Any", kind)))) for name, kind in MESSAGES.items()}
     for name, own in known.items():
@@ -407,12 +420,25 @@ def _codecs() -> dict[str, _Codec]:
     pool = DescriptorPool()
     pool.Add(file)
     return {
-        name: _Codec(name, own, GetMessageClass(pool.FindMessageTypeByName(f"pb.{name}")))
+        MESSAGES[name]: _Codec(
+            name,
+            own,
+            frozenset(one.number << 3 | one.wire_type for one in own),
+            GetMessageClass(pool.FindMessageTypeByName(f"pb.{name}")),
+        )
         for name, own in known.items()
     }
 
 
 _CODECS: Final = _codecs()
+
+
+def _codec(kind: type[Message], fault: type[CeNatsError]) -> _Codec:
+    """What writes and reads a class; a class that is derived from a message is that message."""
+    for base in kind.__mro__:
+        if base in _CODECS:
+            return _CODECS[base]
+    raise fault(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is no message of NATS Streaming")
 
 
 def _set(message: Any, one: _Field, value: object) -> None:
@@ -435,20 +461,74 @@ def _set(message: Any, one: _Field, value: object) -> None:
         ) from error
 
 
+def _check_records(codec: _Codec, octets: bytes) -> None:
+    """
+    Look at every record before the protobuf package does: it takes a field of the wrong wire type for an unknown one,
+    and time and memory for each of those.
+
+    Raises:
+        DecodeError: ``invalid-protobuf``.
+    """
+    end = len(octets)
+    position = count = 0
+    try:
+        while position < end:
+            tag, position = octets[position], position + 1
+            if tag > _LAST_SINGLE:
+                tag, position = _varint(octets, position - 1)
+            if tag not in codec.tags:
+                _check_unknown(codec, tag >> 3, tag & 7)
+            wire_type = tag & 7
+            if wire_type == _LENGTH:
+                size, position = octets[position], position + 1
+                if size > _LAST_SINGLE:
+                    size, position = _varint(octets, position - 1)
+                position += size
+            elif wire_type == _VARINT:
+                while octets[position] > _LAST_SINGLE:
+                    position += 1
+                position += 1
+            else:
+                position += _WIDTHS[wire_type]
+            count += 1
+            if count > _MOST_RECORDS:
+                raise _malformed(codec, f"more than {_MOST_RECORDS} fields", "ST-PB-03")
+    except IndexError:
+        position = end + 1
+    if position > end:
+        raise _malformed(codec, "its end missing", "ST-PB-01")
+
+
+def _varint(octets: bytes, position: int) -> tuple[int, int]:
+    """
+    The number that begins at a position, and the position behind it.
+
+    Raises:
+        IndexError: It does not end.
+    """
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        byte = octets[position + index]
+        value |= (byte & _LAST_SINGLE) << 7 * index
+        if byte <= _LAST_SINGLE:
+            return value, position + index + 1
+    raise IndexError
+
+
 def _check_unknown(codec: _Codec, number: int, wire_type: int) -> None:
-    for one in codec.fields:
-        if one.number == number:
-            raise DecodeError(
-                ErrorCode.INVALID_PROTOBUF,
-                f"{codec.name}.{one.label} has wire type {wire_type}, which is not that of {one.type}",
-                requirement="ST-PB-02",
-            )
-    if wire_type == _GROUP:
-        raise DecodeError(
-            ErrorCode.INVALID_PROTOBUF, f"a {codec.name} with a group (field {number})", requirement="ST-PB-05"
-        )
-    if number > _LAST_NUMBER:  # the package's implementation in Python takes it
-        raise DecodeError(ErrorCode.INVALID_PROTOBUF, f"a {codec.name} with a field {number}", requirement="ST-PB-01")
+    """Only what stands for no field of the message, and is well-formed, may be skipped."""
+    known = next((one for one in codec.fields if one.number == number), None)
+    if known is not None:
+        text = f"wire type {wire_type} in {known.label}, which is not that of {known.type}"
+        raise _malformed(codec, text, "ST-PB-02")
+    if wire_type in _GROUPS:
+        raise _malformed(codec, f"a group (field {number})", "ST-PB-05")
+    if not 0 < number <= _LAST_NUMBER or wire_type not in _WIRE_TYPES:
+        raise _malformed(codec, f"a field {number} of wire type {wire_type}", "ST-PB-01")
+
+
+def _malformed(codec: _Codec, text: str, requirement: str) -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_PROTOBUF, f"a {codec.name} with {text}", requirement=requirement)
 
 
 def _value(codec: _Codec, one: _Field, value: Any) -> Any:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
@@ -167,6 +168,45 @@ def test_the_name_space_is_its_own():
     file.message_type.add(name="PubMsg").field.add(name="other", number=1, type=5, label=1)
     descriptor_pool.Default().Add(file)
     assert PubMsg.decode(PubMsg("a").encode()) == PubMsg("a")
+
+
+def test_more_fields_than_any_message_has():
+    """A payload costs no more memory than its size, whatever it is made of."""
+    few = PubAck.decode(b"\x0a\x01a" + b"\x78\x01" * 999)
+    assert few == PubAck("a")
+    for record in (b"\x78\x01", b"\x7a\x00", b"\x79" + bytes(8), b"\x0a\x00"):
+        payload = record * (2**20 // len(record))
+        tracemalloc.start()
+        try:
+            error = refused(DecodeError, "invalid-protobuf", PubAck.decode, payload)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert "more than 1000 fields" in str(error)
+        assert peak < len(payload) / 10
+
+
+def test_numbers_without_end():
+    """Neither does a length of a million digits."""
+    for start in (b"", b"\x08", b"\x0a", b"\x78", b"\x7a"):
+        refused(DecodeError, "invalid-protobuf", MsgProto.decode, start + b"\x80" * 2**20 + b"\x01")
+
+
+class OwnAck(PubAck):
+    """A message with a method more."""
+
+
+class Other(stan.Message):
+    """No message of the protocol."""
+
+
+def test_messages_of_ones_own():
+    """What is derived from a message is read and written as that; anything else is none."""
+    assert OwnAck("a").encode() == PubAck("a").encode()
+    assert type(OwnAck.decode(PubAck("a").encode())) is OwnAck
+    for kind in (stan.Message, Other):
+        refused(EncodeError, "invalid-message", kind().encode)
+        refused(DecodeError, "invalid-message", kind.decode, b"")
 
 
 WITHOUT = """

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from ...attributes import ExtensionTypes
 from ...binding import from_nats_message, to_nats_message
-from ...errors import CeNatsError, DecodeError, ErrorCode
+from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
 from ...event import DecodedEvent
 from ...message import NatsMessage
 from ...mode import ContentMode
@@ -22,7 +22,8 @@ from ...wire.stan import MsgProto, PubMsg
 from ..checks import check_client
 from ..publish import check_size
 from ..publisher import Failure, raise_failures
-from .session import CONNECTION_CLOSED, Identity, Session, StanError, check_channel, new_id
+from .options import check_count, check_seconds
+from .session import CONNECTION_CLOSED, NOT_CONNECTED, Identity, Session, StanError, check_channel, new_id
 from .subscription import Start, Subscription
 from .window import Window
 
@@ -72,15 +73,15 @@ async def connect(
         on_lost: Called when the server is lost; with ``reconnect`` each time.
 
     Raises:
-        EncodeError: ``invalid-subject``: one of the names cannot be one.
+        EncodeError: ``invalid-subject``: one of the names cannot be one; ``invalid-message``: an option is of another
+            type, or a number is out of its range.
         StanError: The server refused (``stan: clientID already registered``, say), or there is none for this cluster.
         DeliveryError: ``delivery-failed``: the NATS connection is closed.
         DecodeError: What answered is no streaming server.
-        ValueError: A number is out of its range.
     """
     check_client(nc)
-    if window < 1:
-        raise ValueError(f"window is 1 or more, not {window}")
+    check_count("window", window)
+    check_seconds("ack_timeout", ack_timeout)
     identity = Identity(cluster_id, client_id, discover_prefix, timeout, ping_interval, ping_max_out)
     connection = Connection(nc, identity, window, ack_timeout, reconnect, on_lost)
     await connection._open()
@@ -99,8 +100,9 @@ class Connection:
     fail: each may have been stored. Without ``reconnect`` everything else fails too, iterations included.
 
     With ``reconnect`` the client registers again under its id until that succeeds, or the server refuses (another
-    client has the id by now), or the NATS connection is closed; then everything fails. Meanwhile publishing waits, for
-    ``ack_timeout`` at most. Then it subscribes again. As long as the server's store survives, no message is missed:
+    client has the id by now), or the NATS connection is closed; then everything fails. Then it subscribes again.
+    Publishing waits until it has, for ``ack_timeout`` at most, so that its own subscriptions receive what it publishes.
+    A subscription that cannot be made again fails alone. As long as the server's store survives, no message is missed:
 
     - a durable goes on where the server has it;
     - other subscriptions go on at the first message that was delivered and not acknowledged, else behind the last one,
@@ -108,8 +110,8 @@ class Connection:
       begun at first;
     - members of a queue group without a durable join it where others are left, else they do the same.
 
-    What the server deletes meanwhile, by its limits, is gone. One that lost its store numbers from 1 again: what is
-    published before the client is back may then be missed.
+    What the server deletes meanwhile, by its limits, is gone. One that lost its store numbers from 1 again: what others
+    publish before the client is back may then be missed.
 
     Attributes:
         failures: Events of :meth:`publish_async` without an acknowledgement that no exception has told of.
@@ -133,7 +135,8 @@ class Connection:
         self.failures: list[Failure] = []
         self._subscriptions: list[Subscription] = []
         self._session: Session | None = None
-        self._settled = asyncio.Event()  # there is a session, or there will never be one again
+        # There is a session, and every subscription is bound to it; or there will never be one again.
+        self._settled = asyncio.Event()
         self._error: CeNatsError | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -183,7 +186,7 @@ class Connection:
 
         Raises:
             StanError: The server did not answer, or refused. The connection is closed all the same.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed, so that the server cannot be told.
         """
         if self._is_closed:
             return
@@ -197,6 +200,10 @@ class Connection:
             await subscription._finish()
         self._window.fail_all(CONNECTION_CLOSED)
         await self._window.close()
+        if self._nc.is_closed:
+            if session is not None:
+                await session.leave()
+            raise DeliveryError(ErrorCode.DELIVERY_FAILED, "the NATS connection was closed before the client was")
         if session is not None:
             await session.close()
 
@@ -216,8 +223,9 @@ class Connection:
         Raises:
             EncodeError: What :func:`ce_nats.to_nats_message` raises; ``invalid-subject`` for what is no channel;
                 ``payload-too-large``. Nothing was sent.
-            StanError: ``delivery-failed``: the server refused, or is lost; ``no-responders``: it is not there;
-                ``timeout``: no acknowledgement came, and the event may have been stored.
+            StanError: ``delivery-failed``: the server refused, or is lost, and the event is not stored;
+                ``no-responders``: it is not there; ``timeout``: no acknowledgement came, and the event may have been
+                stored.
             DeliveryError: ``delivery-failed``: the NATS connection is closed, or its buffer full.
         """
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
@@ -312,11 +320,11 @@ class Connection:
             extension_types: Likewise.
 
         Raises:
-            EncodeError: ``invalid-subject``: the channel, or the durable's name, cannot be one.
-            StanError: The server refused, or did not answer.
+            EncodeError: ``invalid-subject``: the channel, or the durable's name, cannot be one; ``invalid-message``: an
+                option is of another type, or a number too small; ``integer-out-of-range``: one is too large.
+            StanError: The server refused, did not answer, or is lost.
             DeliveryError: ``delivery-failed``: the NATS connection is closed.
             DecodeError: What answered is no streaming server.
-            ValueError: A number is out of its range.
         """
 
         def decode(message: MsgProto) -> DecodedEvent:
@@ -349,21 +357,21 @@ class Connection:
 
     async def _current(self) -> Session:
         """
-        The session, where need be the next one.
+        The session, where need be the next one, with all subscriptions.
 
         Raises:
-            StanError: There is none and will be none, or not in time.
+            StanError: ``delivery-failed``, whatever the server was lost by, because nothing was sent: there is none and
+                will be none, or not in time.
         """
-        if self._session is None:
+        if not self._settled.is_set():
             try:
                 await asyncio.wait_for(self._settled.wait(), self._ack_timeout)
             except asyncio.TimeoutError:
-                raise StanError(ErrorCode.TIMEOUT, "stan: not connected again in time") from None
+                raise StanError(ErrorCode.DELIVERY_FAILED, NOT_CONNECTED) from None
         if self._session is not None:
             return self._session
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        raise StanError(ErrorCode.DELIVERY_FAILED, CONNECTION_CLOSED)
+        text = CONNECTION_CLOSED if self._error is None else self._error.message
+        raise StanError(ErrorCode.DELIVERY_FAILED, text) from self._error
 
     async def _keep(self, session: Session | None) -> None:
         """Deal with each loss of a session."""
@@ -396,9 +404,10 @@ class Connection:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self._session = session
-            self._settled.set()
             for subscription in list(self._subscriptions):
                 await self._subscribe_again(subscription, session)
+            if session.error is None:
+                self._settled.set()
             return session
         self._error = fault
         self._settled.set()
@@ -431,4 +440,4 @@ class Connection:
 
 def _is_final(fault: CeNatsError) -> bool:
     """Whether asking again would only get the same answer."""
-    return isinstance(fault, DecodeError) or (isinstance(fault, StanError) and fault.is_refusal)
+    return isinstance(fault, (EncodeError, DecodeError)) or (isinstance(fault, StanError) and fault.is_refusal)

@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from ...errors import DeliveryError, EncodeError, ErrorCode, preview
+from .options import check_seconds
 
 __all__ = ["ChannelState", "Durable", "DurableState", "Monitor"]
 
@@ -146,7 +147,7 @@ class Monitor:
         timeout: Seconds to wait for an answer.
 
     Raises:
-        EncodeError: ``invalid-message``: that is no such URL.
+        EncodeError: ``invalid-message``: that is no such URL, or no time to wait.
     """
 
     def __init__(self, url: str, timeout: float = 5.0) -> None:
@@ -159,6 +160,7 @@ class Monitor:
             raise EncodeError(
                 ErrorCode.INVALID_MESSAGE, f"monitoring is at a URL like http://127.0.0.1:8222, not {preview(url)}"
             )
+        check_seconds("timeout", timeout)
         self._url = url.rstrip("/")
         self._timeout = timeout
 

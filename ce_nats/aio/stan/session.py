@@ -34,6 +34,7 @@ from ...wire.stan import (
     UnsubscribeRequest,
 )
 from ..publish import delivery
+from .options import check_count, check_kind, check_seconds
 
 __all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_id", "nobody_listens", "silence"]
 
@@ -50,6 +51,9 @@ _TICK_SECONDS: Final = 0.1
 CONNECTION_CLOSED: Final = "stan: connection closed"
 NOT_SUPPORTED: Final = "stan: not supported by server"
 PING_FAILURE: Final = "stan: connection lost due to PING failure"
+NOT_CONNECTED: Final = "stan: not connected again in time"
+# What no server says.
+_LOST: Final = {CONNECTION_CLOSED, PING_FAILURE, NOT_CONNECTED}
 
 
 class StanError(DeliveryError):
@@ -68,7 +72,7 @@ class StanError(DeliveryError):
     @property
     def is_refusal(self) -> bool:
         """Whether the server refused, so that asking again would only get the same answer."""
-        return self.code is ErrorCode.DELIVERY_FAILED
+        return self.code is ErrorCode.DELIVERY_FAILED and self.message not in _LOST
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class Identity:
     ping_max_out: int
 
     def __post_init__(self) -> None:
+        check_kind("cluster_id", self.cluster_id, str, "a str")
+        check_kind("discover_prefix", self.discover_prefix, str, "a str")
         check_subject(f"{self.discover_prefix}.{self.cluster_id}")
         if not _is_client_id(self.client_id):
             raise EncodeError(
@@ -100,11 +106,9 @@ class Identity:
                 f"a client id is letters, digits, '-' and '_', not {preview(self.client_id)}",
                 requirement="ST-CON-02",
             )
-        if self.ping_interval < 1 or self.ping_max_out < 2:
-            raise ValueError(
-                f"ping_interval is 1 or more and ping_max_out 2 or more, not {self.ping_interval} and "
-                f"{self.ping_max_out}"
-            )
+        check_seconds("timeout", self.timeout)
+        check_count("ping_interval", self.ping_interval)
+        check_count("ping_max_out", self.ping_max_out, 2)
 
 
 class Session:
@@ -172,6 +176,8 @@ class Session:
         late = "stan: connect request timeout (possibly wrong cluster ID?)"
         subjects = await self.ask(subject, request, ConnectResponse, late)
         for one in (subjects.pub_prefix, subjects.sub_requests, subjects.unsub_requests, subjects.close_requests):
+            check_subject(one, DecodeError)
+        for one in filter(None, (subjects.sub_close_requests, subjects.ping_requests)):  # older servers have none
             check_subject(one, DecodeError)
         self.subjects = subjects
         self._watcher = asyncio.create_task(self._watch())

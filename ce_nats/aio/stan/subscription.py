@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Final
+from typing import Final, cast
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -29,6 +29,7 @@ from ...wire.stan import (
     UnsubscribeRequest,
 )
 from ..publish import delivery
+from .options import check_count, check_kind
 from .session import Session, StanError, check_channel, listen, silence
 
 __all__ = ["Delivery", "Start", "Subscription"]
@@ -50,11 +51,21 @@ class Start:
         position: What the protocol calls it.
         sequence: With ``SEQUENCE_START``.
         time: With ``TIME_DELTA_START``: a time, or an age.
+
+    Raises:
+        EncodeError: ``invalid-message``: one of these is of another type, or a time has no time zone.
     """
 
     position: StartPosition = StartPosition.NEW_ONLY
     sequence: int = 0
     time: datetime | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        check_kind("position", self.position, StartPosition, "a StartPosition")
+        if self.position is StartPosition.TIME_DELTA_START and not isinstance(self.time, timedelta):
+            check_kind("time", self.time, datetime, "a datetime or a timedelta")
+            if cast("datetime", self.time).utcoffset() is None:
+                raise EncodeError(ErrorCode.INVALID_MESSAGE, f"time must have a time zone, got {self.time}")
 
     @classmethod
     def new(cls) -> Start:
@@ -78,14 +89,7 @@ class Start:
 
     @classmethod
     def at_time(cls, moment: datetime) -> Start:
-        """
-        Messages stored at this moment or later, by the clocks of client and server.
-
-        Raises:
-            ValueError: The moment has no time zone.
-        """
-        if moment.utcoffset() is None:
-            raise ValueError(f"a moment has a time zone: {moment}")
+        """Messages stored at this moment or later, by the clocks of client and server. It has a time zone."""
         return cls(StartPosition.TIME_DELTA_START, time=moment)
 
     @classmethod
@@ -205,14 +209,17 @@ class Subscription:
         on_end: Callable[[Subscription], object],
     ) -> None:
         check_channel(channel)
+        check_kind("start", start, Start, "a Start, as Start.first() makes it")
+        check_kind("queue", queue, str, "a str")
+        check_kind("durable", durable, str, "a str")
+        check_count("max_in_flight", max_in_flight)
+        check_count("ack_wait", ack_wait)
         if queue and ":" in durable:
             raise EncodeError(
                 ErrorCode.INVALID_SUBJECT,
                 f"the durable of a queue group has no colon in its name: {preview(durable)}",
                 requirement="ST-SUB-08",
             )
-        if max_in_flight < 1 or ack_wait < 1:
-            raise ValueError(f"max_in_flight and ack_wait are 1 or more, not {max_in_flight} and {ack_wait}")
         self.channel = channel
         self.queue = queue
         self.durable = durable

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 import nats
 import pytest
 
+from ce_nats import EncodeError
 from ce_nats.aio import stan
 from ce_nats.aio.stan import Start
 from ce_nats.testing import NatsServer
+from ce_nats.wire.stan import CloseRequest, MsgProto
 from tests.aio.waiting import until
 from tests.streaming import CLUSTER, StreamingServer
 
@@ -72,13 +74,17 @@ async def test_pings_notice_a_dead_server(executable, client_id, channel, make_e
             assert (caught.value.code, caught.value.text) == ("timeout", "stan: connection lost due to PING failure")
             with pytest.raises(stan.StanError, match="stan: connection closed"):
                 await pending
+            told = []
             for action in (
                 connection.publish(make_event(2), channel),
                 connection.subscribe(channel),
                 one(subscription),
             ):
-                with pytest.raises(stan.StanError, match="PING failure"):
+                with pytest.raises(stan.StanError, match="PING failure") as caught:
                     await action
+                told.append((caught.value.code, caught.value.is_refusal))
+            # Nothing was sent, so nothing may have been stored; no server refused either.
+            assert told == [("delivery-failed", False), ("delivery-failed", False), ("timeout", False)]
             server.resume()
     assert [error.text for error in lost] == ["stan: connection lost due to PING failure"]
 
@@ -199,6 +205,52 @@ async def test_again_and_again(executable, client_id, channel):
     assert {error.text for error in lost} == {"client has been replaced or is no longer registered"}
 
 
+async def test_subscribes_before_it_publishes(executable, client_id, channel):
+    """What waited while the server was away is received by every subscription of its own, in a new store too."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True) as connection:
+            subscriptions = [await connection.subscribe(channel) for _ in range(20)]
+            server.kill()
+            await until(lambda: connection._session is None, 10)
+            waiting = asyncio.ensure_future(connection.publish_data(b"1", channel))
+            server.start()
+            await asyncio.wait_for(waiting, 20)
+            assert [await numbers(subscription, 1) for subscription in subscriptions] == [[1]] * 20
+
+
+async def test_closing_while_it_subscribes_again(executable, client_id, channel):
+    """The server is told, although nobody could publish yet."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True) as connection:
+            for _ in range(20):
+                await connection.subscribe(channel)
+            requests = await connection._nc.subscribe("_STAN.sub.>")
+            closed = await connection._nc.subscribe("_STAN.close.>")
+            server.restart()
+            await requests.next_msg(10)
+            await connection.close()
+            assert CloseRequest.decode((await closed.next_msg()).data).client_id == client_id
+            with pytest.raises(stan.StanError, match="stan: connection closed"):
+                await connection.publish_data(b"", channel)
+
+
+async def test_the_last_number_there_is(executable, client_id, channel):
+    """Behind it nothing can be asked for: one subscription fails, and the rest goes on."""
+    lost = []
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with client(around.url, client_id, reconnect=True, on_lost=lost.append) as connection:
+            first, second = [await connection.subscribe(channel) for _ in range(2)]
+            await connection._nc.publish(first._listener.subject, MsgProto(2**64 - 1, channel, data=b"last").encode())
+            assert await numbers(first, 1) == [2**64 - 1]
+            server.restart()
+            with pytest.raises(EncodeError, match="startSequence") as caught:
+                await one(first)
+            assert caught.value.code == "integer-out-of-range"
+            await connection.publish_data(b"1", channel)
+            assert await numbers(second, 1) == [1]
+    assert len(lost) == 1
+
+
 async def test_numbers_that_begin_again(executable, client_id, channel, make_event):
     """In a new store a number is that of another message: it is not taken for the old one, nor acknowledged as such."""
     lost = []
@@ -280,7 +332,7 @@ async def test_while_the_server_is_away(executable, client_id, channel):
             await until(lambda: connection._session is None, 10)
             with pytest.raises(stan.StanError, match="not connected again in time") as caught:
                 await connection.publish_data(b"", channel)
-            assert caught.value.code == "timeout"
+            assert (caught.value.code, caught.value.is_refusal) == ("delivery-failed", False)
             waiting = asyncio.ensure_future(connection.publish_data(b"", channel))
             await asyncio.sleep(0)
             await asyncio.wait_for(connection.close(), 2)

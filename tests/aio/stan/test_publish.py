@@ -112,16 +112,34 @@ async def test_names_that_are_refused(nc, connection, channel):
     for name in ("", "a.b", "a b", "é", "a\n", None):
         with pytest.raises(EncodeError, match="client id"):
             await stan.connect(nc, CLUSTER, name)
-    with pytest.raises(EncodeError):
-        await stan.connect(nc, "test cluster", "client")
+    for name in ("test cluster", "", None):
+        with pytest.raises(EncodeError):
+            await stan.connect(nc, name, "client")
     with pytest.raises(EncodeError, match="colon"):
         await connection.subscribe(channel, queue="workers", durable="a:b")
 
 
-@pytest.mark.parametrize("options", [{"window": 0}, {"ping_interval": 0}, {"ping_max_out": 1}])
-async def test_options_out_of_range(nc, options):
-    with pytest.raises(ValueError, match="or more"):
-        await stan.connect(nc, CLUSTER, "client", **options)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("window", 0), ("window", 1.5), ("window", "1"), ("window", True)],
+        *[("ping_interval", 0), ("ping_interval", None), ("ping_max_out", 1), ("ping_max_out", 2.5)],
+        *[("timeout", -1), ("timeout", 0), ("timeout", float("nan")), ("timeout", float("inf")), ("timeout", "2")],
+        *[("ack_timeout", 0), ("ack_timeout", -1.5), ("ack_timeout", None), ("ack_timeout", True)],
+        ("discover_prefix", None),
+    ],
+)
+async def test_options_out_of_range(nc, name, value):
+    """They are refused by name before anybody is asked."""
+    with pytest.raises(EncodeError, match=f"{name} must be a") as caught:
+        await stan.connect(nc, CLUSTER, "client", **{name: value})
+    assert caught.value.code == "invalid-message"
+
+
+async def test_numbers_that_the_protocol_cannot_carry(nc):
+    with pytest.raises(EncodeError, match="pingInterval") as caught:
+        await stan.connect(nc, CLUSTER, "client", ping_interval=2**31)
+    assert caught.value.code == "integer-out-of-range"
 
 
 async def test_size(nc, connection, channel, take):
@@ -276,6 +294,21 @@ async def test_nats_connection_is_closed(streaming, client_id, channel, make_eve
         await connection.publish(make_event(1), channel)
     assert [error.text for error in lost] == ["stan: connection closed"]
     assert isinstance(connection.error, stan.StanError)
+    with pytest.raises(DeliveryError, match="NATS connection was closed"):
+        await connection.close()
     await connection.close()
     with pytest.raises(DeliveryError):
         await stan.connect(nc, CLUSTER, client_id)
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_closing_behind_the_nats_connection(streaming, client_id, noticed):
+    """The server was not told, and that is said, however long ago it was."""
+    nc = await nats.connect(streaming.url)
+    connection = await stan.connect(nc, CLUSTER, client_id)
+    await nc.close()
+    if noticed:
+        await until(lambda: connection.error is not None, 5)
+    with pytest.raises(DeliveryError, match="delivery-failed: the NATS connection was closed"):
+        await connection.close()
+    await connection.close()

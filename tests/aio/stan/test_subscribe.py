@@ -1,14 +1,15 @@
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import nats
 import pytest
 
-from ce_nats import DecodeError
+from ce_nats import DecodeError, EncodeError
 from ce_nats.aio import stan
 from ce_nats.aio.stan import Start
 from ce_nats.testing import NatsServer
-from ce_nats.wire.stan import MsgProto, SubscriptionRequest, UnsubscribeRequest
+from ce_nats.wire.stan import ConnectResponse, MsgProto, StartPosition, SubscriptionRequest, UnsubscribeRequest
 from tests.aio.waiting import until
 from tests.streaming import CLUSTER, StreamingServer
 
@@ -67,19 +68,53 @@ async def test_start_at_a_time_between(connection, channel, take):
 
 
 async def test_start_without_a_time_zone():
-    with pytest.raises(ValueError, match="time zone"):
+    with pytest.raises(EncodeError, match="time zone"):
         Start.at_time(datetime(2020, 1, 1))
 
 
-async def test_start_beyond_the_protocol(connection, channel):
-    with pytest.raises(ValueError, match="integer-out-of-range"):
-        await connection.subscribe(channel, start=Start.at_sequence(-1))
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: Start.at_time("2020-01-01T00:00:00Z"),
+        lambda: Start.at_time(None),
+        lambda: Start.ago(5),
+        lambda: Start("first"),
+        lambda: Start(StartPosition.TIME_DELTA_START),
+    ],
+)
+async def test_start_of_other_types(start):
+    with pytest.raises(EncodeError, match="must be a") as caught:
+        start()
+    assert caught.value.code == "invalid-message"
 
 
-@pytest.mark.parametrize("options", [{"max_in_flight": 0}, {"ack_wait": 0}])
-async def test_options_out_of_range(connection, channel, options):
-    with pytest.raises(ValueError, match="1 or more"):
-        await connection.subscribe(channel, **options)
+@pytest.mark.parametrize("start", ["first", None, 4, StartPosition.FIRST, Start])
+async def test_what_is_no_start(connection, channel, start):
+    with pytest.raises(EncodeError, match=r"start must be a Start, as Start.first\(\) makes it") as caught:
+        await connection.subscribe(channel, start=start)
+    assert caught.value.code == "invalid-message"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "code"), [(-1, "integer-out-of-range"), (2**64, "integer-out-of-range"), ("7", "invalid-message")]
+)
+async def test_start_beyond_the_protocol(connection, channel, sequence, code):
+    with pytest.raises(EncodeError, match="startSequence") as caught:
+        await connection.subscribe(channel, start=Start.at_sequence(sequence))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("max_in_flight", 0), ("max_in_flight", "9"), ("ack_wait", 0), ("ack_wait", 1.5), ("ack_wait", None)],
+        *[("queue", None), ("durable", b"d")],
+    ],
+)
+async def test_options_out_of_range(connection, channel, name, value):
+    with pytest.raises(EncodeError, match=f"{name} must be a") as caught:
+        await connection.subscribe(channel, **{name: value})
+    assert caught.value.code == "invalid-message"
 
 
 # --- Acknowledgements -----------------------------------------------------------------------------------------------
@@ -282,7 +317,27 @@ async def test_no_server(nc, client_id):
     assert caught.value.code == "no-responders"
 
 
-@pytest.mark.parametrize("answer", [b"", b"\x08", b"\x0a\x01 ", b"hello"])
+SUBJECTS = ConnectResponse(
+    *("pub", "sub", "unsub", "close"), sub_close_requests="subclose", ping_requests="pings", ping_interval=5, protocol=1
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *[b"", b"\x08", b"\x0a\x01 ", b"hello"],
+        *[
+            replace(SUBJECTS, **{name: value}).encode()
+            for name in ("pub_prefix", "sub_requests", "unsub_requests", "close_requests")
+            for value in ("", "a b", "a.>")
+        ],
+        *[
+            replace(SUBJECTS, **{name: value}).encode()
+            for name in ("sub_close_requests", "ping_requests")
+            for value in ("a b", "a.>", "a\r\nPUB b 0\r\n\r\n")
+        ],
+    ],
+)
 async def test_no_streaming_server(nc, client_id, answer):
     """Somebody else answers."""
 
