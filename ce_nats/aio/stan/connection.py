@@ -375,7 +375,8 @@ class Connection:
 
     async def _keep(self, session: Session | None) -> None:
         """Deal with each loss of a session."""
-        while session is not None:
+        # A request may forget that it was cancelled (before Python 3.12), so that is asked for, too.
+        while session is not None and not self._is_closed:
             await session.lost.wait()
             assert session.error is not None
             self._session = None
@@ -391,7 +392,7 @@ class Connection:
         """Another session, with all subscriptions; None where that is not to be, and everything has failed."""
         fault: CeNatsError = error
         refusals = 0
-        while self._may_reconnect and not self._nc.is_closed and refusals < _REFUSALS:
+        while self._may_reconnect and not self._is_closed and not self._nc.is_closed and refusals < _REFUSALS:
             if not self._nc.is_connected:
                 # nats-py would keep requests, and send them all at once.
                 await asyncio.sleep(_TICK_SECONDS)
@@ -409,6 +410,8 @@ class Connection:
             if session.error is None:
                 self._settled.set()
             return session
+        if self._is_closed:
+            return None
         self._error = fault
         self._settled.set()
         for subscription in list(self._subscriptions):
@@ -416,7 +419,7 @@ class Connection:
         return None
 
     async def _subscribe_again(self, subscription: Subscription, session: Session) -> None:
-        if session.error is not None or subscription.is_over:
+        if self._is_closed or session.error is not None or subscription.is_over:
             return
         try:
             await subscription._bind(session)

@@ -210,12 +210,14 @@ async def test_subscribes_before_it_publishes(executable, client_id, channel):
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
         async with client(around.url, client_id, reconnect=True) as connection:
             subscriptions = [await connection.subscribe(channel) for _ in range(20)]
+            await connection.publish_data(b"before", channel)
+            assert [await numbers(subscription, 1) for subscription in subscriptions] == [[1]] * 20
             server.kill()
             await until(lambda: connection._session is None, 10)
-            waiting = asyncio.ensure_future(connection.publish_data(b"1", channel))
+            waiting = asyncio.ensure_future(connection.publish_data(b"waited", channel))
             server.start()
             await asyncio.wait_for(waiting, 20)
-            assert [await numbers(subscription, 1) for subscription in subscriptions] == [[1]] * 20
+            assert [(await one(subscription)).message.data for subscription in subscriptions] == [b"waited"] * 20
 
 
 async def test_closing_while_it_subscribes_again(executable, client_id, channel):
@@ -232,6 +234,26 @@ async def test_closing_while_it_subscribes_again(executable, client_id, channel)
             assert CloseRequest.decode((await closed.next_msg()).data).client_id == client_id
             with pytest.raises(stan.StanError, match="stan: connection closed"):
                 await connection.publish_data(b"", channel)
+
+
+async def test_closing_at_any_moment(executable, client_id, channel):
+    """Before Python 3.12 a request that is answered at the moment at which it is cancelled is not."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url):
+        async with client(around.url, f"other-{client_id}") as other:
+            requests = await other._nc.subscribe("_STAN.sub.>", pending_msgs_limit=0)
+            for moment in range(300):
+                connection = await stan.connect(other._nc, CLUSTER, client_id, reconnect=True)
+                for _ in range(5):
+                    await connection.subscribe(channel)
+                    await requests.next_msg(10)
+                connection._session.error = stan.StanError("timeout", "cut off")
+                connection._session.lost.set()
+                await requests.next_msg(10)
+                for _ in range(moment % 60):
+                    await asyncio.sleep(0)
+                await asyncio.wait_for(connection.close(), 10)
+                while requests.pending_msgs:
+                    await requests.next_msg()
 
 
 async def test_the_last_number_there_is(executable, client_id, channel):
