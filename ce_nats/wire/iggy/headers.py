@@ -95,7 +95,8 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
         if keys_are_strings and typed.kind is not HeaderKind.STRING:
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_NAME,
-                f"key {preview(key)} is no string, which takes {Layout.TYPED_KEYS}",
+                f"key {preview(key)} is no string: such keys are of Iggy 0.7 or later, for which encode_headers() and "
+                f"encode_json() write them with layout=Layout.{Layout.TYPED_KEYS.name}",
                 header=key_text(key),
                 requirement="IG-01",
             )
@@ -159,7 +160,7 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.SEED) -> dict[HeaderK
     octets = as_octets(data, "a header map", DecodeError)
     if layout is Layout.SEED and _begins_with_key(octets, 1) and octets[0] in _CODES:
         raise _other_layout(layout, "Iggy 0.7 or later")
-    if layout is Layout.TYPED_KEYS and _begins_with_key(octets, 0):
+    if layout is Layout.TYPED_KEYS and _begins_with_key(octets, 0) and not _begins_with_empty_key(octets):
         raise _other_layout(layout, "Iggy before 0.7")
     headers: dict[HeaderKey, HeaderValue] = {}
     for key, value in _entries(Reader(octets, "IG-01"), layout):
@@ -176,6 +177,11 @@ def _begins_with_key(octets: bytes, start: int) -> bool:
     """Whether there is the length of a key. It cannot be at 0 and at 1: the three bytes behind its first one are 0."""
     length = octets[start : start + _LENGTH_SIZE]
     return len(length) == _LENGTH_SIZE and 0 < int.from_bytes(length, "little") <= MAX_FIELD
+
+
+def _begins_with_empty_key(octets: bytes) -> bool:
+    """Whether there is a kind and the length 0. The length of a key that begins with a NUL would look the same."""
+    return octets[0] in _CODES and octets[1 : 1 + _LENGTH_SIZE] == bytes(_LENGTH_SIZE)
 
 
 def _other_layout(layout: Layout, whose: str) -> DecodeError:

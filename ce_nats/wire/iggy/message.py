@@ -32,8 +32,8 @@ class IggyMessage:
         payload: Payload bytes. Servers refuse an empty one.
         headers: Values by key; a key is a ``str``, or with typed keys also a :class:`HeaderValue`.
         id: Message id, 128 bits; 0 has the server assign one.
-        offset: Place in its partition, 64 bits; None in a message to be sent.
-        timestamp: When the server took it, microseconds of Unix time, 64 bits; None in a message to be sent.
+        offset: Place in its partition, 64 bits, of a message that was polled.
+        timestamp: When the server took it, microseconds of Unix time, 64 bits; likewise.
     """
 
     payload: bytes = b""
@@ -47,6 +47,8 @@ def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
     """
     Write a message: id, length of the headers, headers, length of the payload, payload.
 
+    One that was polled can be sent on as it is: the server gives it another offset and timestamp. Its id is kept.
+
     Args:
         message: The message.
         polled: Whether offset and timestamp stand in front, as a server writes it.
@@ -58,10 +60,6 @@ def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
     front = b""
     if polled:
         front = b"".join(number_of(message, name).to_bytes(8, "little") for name in ("offset", "timestamp"))
-    elif message.offset is not None or message.timestamp is not None:
-        raise EncodeError(
-            ErrorCode.INVALID_FRAME, "a message to be sent has no offset and no timestamp", requirement="IG-05"
-        )
     headers = encode_headers(message.headers)
     payload = as_octets(message.payload, "a payload", EncodeError)
     if len(payload) > _LONGEST_PAYLOAD:

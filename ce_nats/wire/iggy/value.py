@@ -96,8 +96,8 @@ class HeaderValue:
         """
         The value of a kind, from ``bytes`` (raw), ``str``, ``bool``, ``int`` or ``float``.
 
-        NaN and the infinities are floats like all others. A float that float32 does not have is refused, because
-        another one would arrive; ``struct.unpack("f", struct.pack("f", number))`` rounds.
+        NaN and the infinities are floats like all others, and an ``int`` does for a float. A number that the kind does
+        not have is refused, because another one would arrive; ``struct.unpack("f", struct.pack("f", number))`` rounds.
 
         Raises:
             EncodeError: ``unknown-header-kind``; ``invalid-header-value`` where the value is of another type, out of
@@ -115,6 +115,9 @@ class HeaderValue:
                 ErrorCode.INVALID_HEADER_VALUE, f"{preview(value)} is no {kind.label}", requirement="IG-01"
             ) from error
         return cls(kind, octets)
+
+    def __repr__(self) -> str:
+        return f"HeaderValue.of(HeaderKind.{self.kind.name}, {self.python!r})"
 
     @property
     def python(self) -> bytes | str | bool | int | float:
@@ -182,7 +185,9 @@ def _integer_writer(bits: int, signed: bool) -> Callable[[Any], bytes]:
 
 def _float_writer(layout: struct.Struct) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
-        octets = layout.pack(_of_type(value, float))
+        if isinstance(value, bool):
+            raise TypeError("a bool is no number")
+        octets = layout.pack(_of_type(value, (int, float)))
         if not math.isnan(value) and layout.unpack(octets)[0] != value:
             raise ValueError("not a float of this width")
         return octets
