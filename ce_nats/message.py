@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias, Union, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
@@ -20,6 +20,8 @@ __all__ = ["Headers", "HeadersLike", "Message", "NatsMessage"]
 HeadersLike: TypeAlias = Union[
     "Headers", Mapping[str, str], Mapping[str, Iterable[str]], Iterable[tuple[str, str]], None
 ]
+
+_T = TypeVar("_T")
 
 # "The field-name must be composed of printable ASCII characters (values between 33. and 126., except colon)."
 _FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
@@ -41,8 +43,13 @@ class Headers:
     All operations are case-sensitive, as ADR-4 wants them, unless ``ignore_case=True`` is given; then they work on
     every name that is equal but for the case of its ASCII letters.
 
-    ``len()`` counts pairs, iteration runs over distinct names, ``==`` compares pairs in order. ``dict(headers)``
-    keeps the first value of each name, as :meth:`get` does.
+    ``len()`` counts pairs, iteration runs over distinct names, ``==`` compares pairs in order.
+
+    It counts as a ``collections.abc.Mapping``, for code that takes one. What has room for one value of each name gets
+    the first one, as :meth:`get` and a subscript give it: ``dict(headers)``, ``{**headers}``, ``some_dict | headers``
+    and ``some_dict.update(headers)``. What knows of repeats keeps them: ``headers | mapping`` are ``Headers``, with the
+    mapping's pairs behind those of other names. ``len()``, :meth:`items` and :meth:`values` tell of every pair, where
+    another mapping's tell of every name.
 
     Args:
         source: Pairs, a mapping to a string, a mapping to a list of strings, other ``Headers``, or None.
@@ -63,13 +70,17 @@ class Headers:
         headers._pairs = pairs
         return headers
 
-    def get(self, name: str, *, ignore_case: bool = False) -> str:
-        """The first value under a name, or ``""`` (ADR-4 GET)."""
-        return next(self._matching(name, ignore_case), "")
+    @overload
+    def get(self, name: str, default: str = "", *, ignore_case: bool = False) -> str: ...
+    @overload
+    def get(self, name: str, default: _T, *, ignore_case: bool = False) -> str | _T: ...
+    def get(self, name: str, default: object = "", *, ignore_case: bool = False) -> object:
+        """The first value under a name (ADR-4 GET), or else the default."""
+        return next(self._matching(name, ignore_case), default)
 
-    def values(self, name: str, *, ignore_case: bool = False) -> list[str]:
-        """All values under a name, in wire order (ADR-4 VALUES)."""
-        return list(self._matching(name, ignore_case))
+    def values(self, name: str | None = None, *, ignore_case: bool = False) -> list[str]:
+        """All values under a name (ADR-4 VALUES), without a name those of all pairs, in wire order."""
+        return [value for _, value in self._pairs] if name is None else list(self._matching(name, ignore_case))
 
     def append(self, name: str, value: str, *, ignore_case: bool = False) -> None:
         """Add a value; ignoring case, under the first matching name that is there (ADR-4 APPEND)."""
@@ -120,6 +131,16 @@ class Headers:
     def __len__(self) -> int:
         return len(self._pairs)
 
+    def __or__(self, other: object) -> Headers:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        pairs = header_pairs(other)
+        names = {name for name, _ in pairs}
+        return self._of([pair for pair in self._pairs if pair[0] not in names] + pairs)
+
+    def __ror__(self, other: object) -> dict[Any, Any]:
+        return {**other, **self} if isinstance(other, dict) else NotImplemented
+
     def __eq__(self, other: object) -> bool:
         return self._pairs == other._pairs if isinstance(other, Headers) else NotImplemented
 
@@ -133,6 +154,10 @@ class Headers:
             wanted = folded(name)
             return (value for known, value in self._pairs if folded(known) == wanted)
         return (value for known, value in self._pairs if known == name)
+
+
+# Registered, and no subclass: ADR-4 has other ideas of what values() takes and items() are.
+Mapping.register(Headers)
 
 
 class Message(Protocol):

@@ -6,7 +6,8 @@ The vectors of spec-fixtures/headers.json run elsewhere.
 
 import copy
 import pickle
-from collections import OrderedDict, UserDict
+from collections import ChainMap, OrderedDict, UserDict
+from collections.abc import Mapping
 from email.parser import BytesParser
 from types import MappingProxyType
 
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage
+from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage, to_nats_message
 from ce_nats.message import check_header, check_subject, header_columns, header_pairs
+from ce_nats.wire.nats import decode_header_block, encode_header_block
+from tests.strategies import plain_event
 
 PAIRS = [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("KEY", "3")]
 
@@ -150,6 +153,112 @@ def test_length_counts_pairs_and_iteration_names(headers):
     assert len(headers) == 5
     assert list(headers) == headers.keys() == ["Key", "other", "key", "KEY"]
     assert dict(headers) == {"Key": "1", "other": "x", "key": "2", "KEY": "3"}
+
+
+# --- Headers where somebody takes a mapping -------------------------------------------------------------------------
+
+FIRST = {"Key": "1", "other": "x", "key": "2", "KEY": "3"}
+
+
+def updated(**known):
+    known.update(Headers(PAIRS))
+    return known
+
+
+def in_place(known):
+    known |= Headers(PAIRS)
+    return known
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [
+        lambda headers: dict(headers),
+        lambda headers: {**headers},
+        lambda headers: {} | headers,
+        lambda headers: in_place({}),
+        lambda headers: updated(),
+        lambda headers: UserDict(headers).data,
+        lambda headers: dict(ChainMap({}, headers)),
+        lambda headers: {name: headers[name] for name in headers},
+        lambda headers: dict(zip(headers.keys(), map(headers.get, headers))),
+    ],
+)
+def test_a_dict_has_room_for_the_first_value(headers, merge):
+    """All ways into a dict agree with GET, and the result is one."""
+    assert isinstance(headers, Mapping)
+    found = merge(headers)
+    assert (type(found), found) == (dict, FIRST)
+    assert list(found) == list(headers)
+
+
+def test_merged_into_a_dict(headers):
+    """The right side wins, and where it is a dict it is one that others may change."""
+    known = {"Key": "0", "mine": "0"}
+    for merged in (
+        known | headers,
+        {**known, **headers},
+        OrderedDict(known) | headers,
+        MappingProxyType(known) | headers,
+    ):
+        assert merged == known | FIRST
+    assert known == {"Key": "0", "mine": "0"}
+
+
+def test_a_dict_merged_into_headers(headers):
+    """Repeats of other names stay, and so does what was merged."""
+    for more in ({"Key": "9", "new": ["a", "b"]}, Headers([("Key", "9"), ("new", "a"), ("new", "b")])):
+        merged = headers | more
+        assert type(merged) is Headers
+        assert merged.items() == [
+            *[("other", "x"), ("key", "2"), ("KEY", "3")],
+            *[("Key", "9"), ("new", "a"), ("new", "b")],
+        ]
+    assert headers.items() == PAIRS
+    refused(DecodeError, ErrorCode.INVALID_HEADER_VALUE, lambda: headers | {"a": 5})
+    before = headers
+    headers |= {"new": "a"}
+    assert headers.items() == [*PAIRS, ("new", "a")]
+    assert before.items() == PAIRS
+
+
+@pytest.mark.parametrize("other", [None, 5, "text", [("a", "1")]])
+def test_merged_with_what_is_no_mapping(headers, other):
+    for merge in (lambda: headers | other, lambda: other | headers):
+        with pytest.raises(TypeError):
+            merge()
+
+
+def test_questions_to_a_mapping(headers):
+    """What code that takes a mapping asks of it."""
+    assert headers.get("missing", None) is None
+    assert headers.get("missing", "default") == "default"
+    assert headers.get("KeY", None, ignore_case=True) == "1"
+    assert headers.get("kEY", default="") == ""
+    assert headers.values() == ["1", "x", "2", "3", "3"]
+    assert list(zip((name for name, _ in headers.items()), headers.values(), strict=True)) == headers.items()
+    match headers:
+        case {"other": value, "Key": "1"}:
+            assert value == "x"
+        case _:
+            pytest.fail("no mapping")
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        Headers,
+        lambda headers: Headers._of(header_pairs(headers)),
+        lambda headers: NatsMessage(headers=headers).headers,
+        lambda headers: Headers(list(zip(*header_columns(headers), strict=True))),
+        lambda headers: Headers() | headers,
+        lambda headers: decode_header_block(encode_header_block(headers)).headers,
+        lambda headers: Headers(to_nats_message(plain_event(), headers=headers).headers.items()[-len(PAIRS) :]),
+    ],
+)
+def test_repeats_are_kept_where_headers_are_taken(headers, take):
+    """That they are a mapping costs no pair."""
+    assert take(headers).items() == PAIRS
 
 
 def test_subscript_and_membership(headers):
