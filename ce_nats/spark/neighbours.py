@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 
 from ..attributes import canonical
 from ..binding import from_nats_message
@@ -23,6 +23,7 @@ from ..message import NatsMessage
 from ..mode import ContentMode
 from ..wire.iggy import IggyMessage, Layout, decode_headers, detect_mode, from_iggy_message
 from .schema import ATTRIBUTES, EVENT
+from .workers import check_workers
 
 __all__ = ["ARROW_EVENT", "Outcome", "decoded_by", "event_array", "from_iggy", "from_stan"]
 
@@ -112,7 +113,12 @@ def decoded_by(decode: Callable[..., Outcome], *columns: Column) -> Column:
     Args:
         decode: Takes the values of the columns in a row; it goes to the workers, so it has to pickle.
         columns: Its arguments.
+
+    Raises:
+        ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
+    if session := SparkSession.getActiveSession():
+        check_workers(session)
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # new in pyspark 4.1
 
     def decode_batch(*arrays: pa.Array) -> pa.Array:

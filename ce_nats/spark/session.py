@@ -38,6 +38,9 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     Args:
         spark: The session.
         functions: False leaves the functions of Spark SQL out.
+
+    Raises:
+        ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
     source.register(spark)
     if not functions:

@@ -25,6 +25,7 @@ from ..mode import ContentMode
 from .connection import Connection, read_boolean
 from .rows import event_of
 from .schema import check_event
+from .workers import Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +95,7 @@ class Written(WriterCommitMessage):
     duplicates: int
 
 
-class NatsWriter(DataSourceArrowWriter):
+class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
     """Publishes the rows of a table. A task that fails leaves what was acknowledged in the stream."""
 
     def __init__(self, target: Target) -> None:
@@ -104,7 +105,7 @@ class NatsWriter(DataSourceArrowWriter):
         return _write(self._target, iterator)
 
 
-class NatsStreamWriter(DataSourceStreamArrowWriter):
+class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
     """Publishes the rows of micro-batches; a batch that is tried again is sent again."""
 
     def __init__(self, target: Target) -> None:

@@ -25,6 +25,7 @@ from .planning import batch_ranges, first_offset, loss_policy, pieces
 from .selection import SELECTION_OPTIONS, Selection
 from .sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
 from .streams import Streams
+from .workers import Shipped, check_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,13 +63,17 @@ def register(spark: SparkSession) -> None:
 
     Spark leaves filters of Python data sources to itself by default. Where the user has not decided about that, it is
     turned on for the session, so that ``where("subject = 'orders.eu'")`` reads nothing else.
+
+    Raises:
+        ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
+    check_workers(spark)
     spark.dataSource.register(NatsDataSource)
     if hasattr(DataSourceReader, "pushFilters") and spark.conf.get(_PUSH_DOWN, None) is None:
         spark.conf.set(_PUSH_DOWN, "true")
 
 
-class NatsDataSource(DataSource):
+class NatsDataSource(DataSource, metaclass=Shipped):
     """
     ``format("nats")``.
 
@@ -135,7 +140,7 @@ class NatsDataSource(DataSource):
         return Connection.from_options(self.options), Selection.from_options(self.options, streaming=streaming)
 
 
-class NatsReader(DataSourceReader):
+class NatsReader(DataSourceReader, metaclass=Shipped):
     """Reads what streams have when the query is planned."""
 
     def __init__(self, connection: Connection, selection: Selection) -> None:
@@ -180,7 +185,7 @@ class _FilterPushDown:
         return self._reader.use_filters(filters)
 
 
-class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
     """
     Reads on from offset to offset (see offsets.py).
 

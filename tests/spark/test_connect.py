@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark import explode_cloudevents, from_nats, to_nats
+from ce_nats.spark.workers import check_workers
 from tests.spark.test_columns import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
@@ -36,5 +37,6 @@ def test_spark_connect(spark: SparkSession) -> None:
 
 if __name__ == "__main__":
     session = SparkSession.builder.remote("local[2]").getOrCreate()
+    check_workers(session)  # here nobody knows what they are, and nothing is said
     print(*results(session), sep="\n")
     session.stop()
