@@ -2,9 +2,9 @@
 Exactly once, although everything is killed: a streaming job, again and again, and the nats-server under it.
 
 A producer publishes the mix of messages.py into a stream in files. A job in a process of its own (kill_job.py) reads
-the stream into Parquet, exploded into events, and into a second stream. At random moments the whole job, that is
+the stream into Parquet, and into a second stream. At random moments the whole job, that is
 Python, the JVM and all workers, gets SIGKILL and is started again from its checkpoints; at other random moments the
-server does. In the end every sequence of the stream has to be in Parquet exactly once, with the event that was sent,
+server does. In the end every sequence of the stream has to be in Parquet exactly once, as the event that was sent,
 and every event exactly once in the second stream; the job's password must be in no file that it wrote, and nothing of
 it on the server. Random numbers are seeded; the times of things that run are not.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from ce_nats import DecodeError, Headers, NatsMessage, dedup_id, from_nats_messa
 from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.aio.ranges import read_range
 from ce_nats.ranges import StreamRange
+from ce_nats.spark import explode_cloudevents
 from ce_nats.spark.connection import Connection
 from ce_nats.spark.schema import ATTRIBUTES
 from ce_nats.testing import NatsServer
@@ -72,6 +74,7 @@ class Outcome:
         open_batches: At how many of the kills a batch was planned and not committed.
         server_kills: How often the server was killed.
         unlucky_starts: How often the job ended by itself because the server was down when it began.
+        refused: How many checkpoints Spark would have refused, and were begun anew.
         broken: Set when the producer or the power cuts have failed.
     """
 
@@ -82,6 +85,7 @@ class Outcome:
     open_batches: int = 0
     server_kills: int = 0
     unlucky_starts: int = 0
+    refused: int = 0
     broken: threading.Event = field(default_factory=threading.Event)
 
 
@@ -210,7 +214,7 @@ class Producer(Beside):
         connect = self.outcome.connection.connect
         async with BulkPublisher(connect, ack_timeout=2.0, retry_timeout=60.0) as publisher:
             while not self.stopping.is_set():
-                group = list(islice(self._messages, self._random.randrange(1, 40)))
+                group = list(islice(self._messages, self._random.randrange(1, 20)))
                 number = len(self.outcome.sent)
                 await publisher.publish(
                     [
@@ -219,23 +223,30 @@ class Producer(Beside):
                     ]
                 )
                 self.outcome.sent += group
-                await asyncio.sleep(self._random.uniform(0, 0.2))
+                await asyncio.sleep(self._random.uniform(0, 0.4))
 
 
 class PowerCuts(Beside):
-    """Kills the server, and starts it again a moment later."""
+    """
+    Kills the server, and starts it again a moment later.
+
+    Attributes:
+        forbidden: While somebody holds this lock the server runs.
+    """
 
     def __init__(self, outcome: Outcome, server: NatsServer, seed: int) -> None:
         super().__init__(outcome)
+        self.forbidden = threading.Lock()
         self._server = server
         self._random = Random(seed)
 
     def work(self) -> None:
         while not self.stopping.wait(self._random.uniform(2, 8)):
-            self._server.kill()
-            self.outcome.server_kills += 1
-            self.stopping.wait(self._random.uniform(0, 0.8))
-            self._server.restart()
+            with self.forbidden:
+                self._server.kill()
+                self.outcome.server_kills += 1
+                self.stopping.wait(self._random.uniform(0, 0.8))
+                self._server.restart()
 
 
 # --- The run ---------------------------------------------------------------------------------------------------------
@@ -267,10 +278,10 @@ def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed:
     outcome = Outcome(Connection((server.url,), user="job", password=password), directory)
     asyncio.run(_make_streams(outcome.connection))
     random = Random(seed)
-    with Producer(outcome, seed), PowerCuts(outcome, server, seed):
+    with Producer(outcome, seed), PowerCuts(outcome, server, seed) as cuts:
         while outcome.kills < kills:
             is_early = outcome.kills % _EARLY == _EARLY - 1
-            _live_and_die(outcome, random, is_early=is_early)
+            _live_and_die(outcome, cuts, random, is_early=is_early)
     last = Job(outcome, drain=True)
     try:
         last.wait()
@@ -279,27 +290,45 @@ def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed:
     return outcome
 
 
-def _live_and_die(outcome: Outcome, random: Random, *, is_early: bool) -> None:
+def _live_and_die(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early: bool) -> None:
     """One life of the job."""
     directory = outcome.directory
     before = _batches(directory, "offsets")
     job = Job(outcome)
     try:
         if not is_early:
-            # Both queries have begun with a batch that is new.
-            _wait(outcome, job, lambda: _all_newer(_batches(directory, "offsets"), before))
+            # Both queries have begun with a batch that is new. A job that finds no server ends at once, in vain.
+            with cuts.forbidden:
+                _wait(outcome, job, lambda: _all_newer(_batches(directory, "offsets"), before))
         patience = time.monotonic() + random.uniform(0, 12 if is_early else 4)
         _wait(outcome, job, lambda: time.monotonic() >= patience)
+        if not outcome.open_batches and not is_early:  # a run has to have one such kill at least
+            _wait(outcome, job, lambda: _has_open_batch(directory))
         if job.is_running:
             outcome.kills += 1
             job.kill()
-            outcome.open_batches += _batches(directory, "offsets") != _batches(directory, "commits")
+            outcome.open_batches += _has_open_batch(directory)
         elif job.found_no_server:
             outcome.unlucky_starts += 1
         else:
             raise RuntimeError(f"the job ended by itself:\n{job.last_words}")
     finally:
         job.kill()
+    outcome.refused += sum(discard_if_refused(directory / name) for name in (EVENTS, COPY))
+
+
+def discard_if_refused(checkpoint: Path) -> bool:
+    """
+    Delete a checkpoint that was killed while Spark wrote its first offsets file, and tell whether it was one.
+
+    Spark refuses it (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY) and says to delete it. There is nothing to lose: before
+    that file is complete no message is read.
+    """
+    offsets = checkpoint / "offsets"
+    is_one = offsets.exists() and any(offsets.iterdir()) and _newest(offsets) < 0
+    if is_one:
+        shutil.rmtree(checkpoint)
+    return is_one
 
 
 def _wait(outcome: Outcome, job: Job, condition: Callable[[], bool]) -> None:
@@ -313,10 +342,15 @@ def _wait(outcome: Outcome, job: Job, condition: Callable[[], bool]) -> None:
 
 def _batches(directory: Path, log: str) -> dict[str, int]:
     """Newest batch in a log of each query's checkpoint, -1 before there is one."""
-    return {
-        name: max((int(path.name) for path in (directory / name / log).glob("*") if path.name.isdigit()), default=-1)
-        for name in (EVENTS, COPY)
-    }
+    return {name: _newest(directory / name / log) for name in (EVENTS, COPY)}
+
+
+def _newest(log: Path) -> int:
+    return max((int(path.name) for path in log.glob("*") if path.name.isdigit()), default=-1)
+
+
+def _has_open_batch(directory: Path) -> bool:
+    return _batches(directory, "offsets") != _batches(directory, "commits")
 
 
 def _all_newer(now: dict[str, int], before: dict[str, int]) -> bool:
@@ -339,7 +373,7 @@ def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
     """What is wrong with the result of a run, in words; nothing where all is as it has to be."""
     stored = asyncio.run(_stored(outcome.connection, "IN"))
     found = [] if len(stored) == len(outcome.sent) else [f"{len(outcome.sent)} were sent, {len(stored)} are in IN"]
-    rows = spark.read.parquet(str(outcome.directory / "rows")).toArrow().to_pylist()
+    rows = explode_cloudevents(spark.read.parquet(str(outcome.directory / "rows"))).toArrow().to_pylist()
     found += _exactly_once("sequences in Parquet", [row["sequence"] for row in rows], range(1, len(outcome.sent) + 1))
     found += _exactly_once("messages in Parquet", [_number(row["subject"]) for row in rows], range(len(outcome.sent)))
     found += [f"Parquet: {text}" for row in rows for text in _differences(row, outcome.sent[_number(row["subject"])])]
@@ -446,7 +480,8 @@ def main() -> None:
         seconds = time.monotonic() - started
         print(
             f"{outcome.kills} kills of the job ({outcome.open_batches} inside of a batch), {outcome.server_kills} of "
-            f"the server, {outcome.unlucky_starts} starts without a server; {len(outcome.sent):,} messages; "
+            f"the server, {outcome.unlucky_starts} starts without a server, {outcome.refused} checkpoints begun anew; "
+            f"{len(outcome.sent):,} messages; "
             f"{seconds:.0f} s",
             flush=True,
         )

@@ -2,17 +2,42 @@
 
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from benchmarks.kill import faults, guarded_server, run
+from benchmarks.kill import discard_if_refused, faults, guarded_server, run
 
 
 def test_everything_is_there_once_although_all_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     seed = Random().randrange(10**6)
     with guarded_server() as (server, password):
-        outcome = run(server, password, tmp_path, kills=3, seed=seed)
+        outcome = run(server, password, tmp_path, kills=2, seed=seed)
         found = faults(outcome, spark)
     assert not found, f"seed {seed}: {len(found)} faults, {found[:20]}"
     assert outcome.sent, f"seed {seed}"
     assert outcome.open_batches, f"seed {seed}: no kill fell into a batch"
+
+
+def test_a_checkpoint_that_spark_refuses_is_begun_anew(spark: SparkSession, tmp_path: Path) -> None:
+    """One that was killed while its first offsets file was written, and no other."""
+
+    def pour(checkpoint: Path) -> None:
+        numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = numbers.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    killed = tmp_path / "killed"
+    pour(killed)
+    assert not discard_if_refused(killed)
+    for path in (*(killed / "offsets").iterdir(), *(killed / "commits").iterdir()):
+        path.unlink()
+    assert not discard_if_refused(killed)
+    (killed / "offsets" / f".0.{uuid4()}.tmp").write_text("v1")
+    with pytest.raises(StreamingQueryException, match="CHECKPOINT_LOCATION_NOT_EMPTY"):
+        pour(killed)
+    assert discard_if_refused(killed)
+    pour(killed)
