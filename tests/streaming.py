@@ -1,12 +1,13 @@
 """A real nats-streaming-server, for tests: its own NATS inside, or as a client of another nats-server."""
 
-import os
 import signal
 import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+from tests.pausing import pause
 
 CLUSTER = "test-cluster"
 READY = "Streaming Server is ready"
@@ -63,7 +64,7 @@ class StreamingServer:
         command += ["-st", "file", "-dir", str(home / "store")] if self._file_store else []
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while log.read_text("utf-8").count(READY) == seen:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"nats-streaming-server did not start:\n{log.read_text('utf-8')}")
@@ -81,8 +82,7 @@ class StreamingServer:
 
     def pause(self):
         """It neither answers nor goes away."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        pause(self._process)
 
     def resume(self):
         self._process.send_signal(signal.SIGCONT)

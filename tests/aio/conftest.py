@@ -70,7 +70,7 @@ def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
     """Wait until a stream has had so many messages: a PONG says that the server has them, not that they are stored."""
 
     async def wait(stream: str, count: int) -> None:
-        for _ in range(500):
+        for _ in range(5_000):
             if (await js.stream_info(stream)).state.last_seq >= count:
                 return
             await asyncio.sleep(0.01)
@@ -88,7 +88,7 @@ def send_raw(server: NatsServer) -> Callable[..., None]:
         sizes = f"{len(block)} {len(block) + len(payload)}" if block else f"{len(payload)}"
         command = f"{'HPUB' if block else 'PUB'} {subject} {reply} {sizes}\r\n".encode() + block + payload + b"\r\n"
         options = json.dumps({"verbose": False, "headers": True, "no_responders": True}).encode()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             lines = connection.makefile("rb")
             assert lines.readline().startswith(b"INFO ")
             connection.sendall(b"CONNECT " + options + b"\r\n" + command + b"PING\r\n")
@@ -122,7 +122,7 @@ def dead_letters(js: JetStreamContext, dead: str) -> Callable[[int], Awaitable[l
     """Wait for so many dead letters; there are no more at that moment."""
 
     async def wait(count: int) -> list[StoredMessage]:
-        for _ in range(500):
+        for _ in range(5_000):
             letters = [letter async for batch in read_stream(js, dead.replace(".", "_")) for letter in batch]
             if len(letters) >= count:
                 assert len(letters) == count, letters

@@ -13,6 +13,7 @@ from ce_nats.aio.bulk import BulkPublisher, Sent
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
+from tests.pausing import paused
 
 SECONDS = 60  # for any one test's publishing; one that hangs fails
 
@@ -24,7 +25,7 @@ def connecting_to(url):
 
         try:
             await client.connect(
-                url, allow_reconnect=False, max_reconnect_attempts=1, connect_timeout=2, error_cb=ignore
+                url, allow_reconnect=False, max_reconnect_attempts=1, connect_timeout=10, error_cb=ignore
             )
         except (nats.errors.Error, OSError) as error:
             raise DeliveryError(ErrorCode.DELIVERY_FAILED, "cannot connect") from error
@@ -197,12 +198,8 @@ async def test_a_server_that_says_nothing_is_an_error(own_server):
     await make_stream(own_server)
     async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.3, retry_timeout=0.3) as publisher:
         await publisher.publish(numbered("s", range(3)))
-        own_server.pause()
-        try:
-            with pytest.raises(DeliveryError):
-                await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
-        finally:
-            own_server.resume()
+        with paused(own_server), pytest.raises(DeliveryError):
+            await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------
@@ -210,7 +207,7 @@ async def test_a_server_that_says_nothing_is_an_error(own_server):
 
 async def test_nobody_listening_is_an_error_at_once(connect, subject):
     with pytest.raises(DeliveryError, match=f"{subject}: ") as info:
-        await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), 5)
+        await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
     assert info.value.code == ErrorCode.NO_RESPONDERS
 
 
@@ -218,7 +215,7 @@ async def test_a_stream_that_is_full_refuses(connect, js, subject):
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory", max_msgs=5, discard="new")
     with pytest.raises(DeliveryError, match=f"{subject}: .*maximum messages"):
-        await asyncio.wait_for(publish(connect, numbered(subject, range(8)), retry_timeout=600), 5)
+        await asyncio.wait_for(publish(connect, numbered(subject, range(8)), retry_timeout=600), SECONDS)
     assert (await js.stream_info(name)).state.messages == 5
     await js.delete_stream(name)
 
@@ -230,7 +227,7 @@ async def test_an_answer_of_something_else_is_no_acknowledgement(connect, nc, su
     await nc.subscribe(subject, cb=answer)
     await nc.flush()
     with pytest.raises(DeliveryError, match=f"{subject}: what answered is no stream"):
-        await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), 10)
+        await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
 
 
 async def test_an_expectation_that_does_not_hold_is_refused(connect, js, subject, stream):
@@ -264,7 +261,7 @@ async def test_what_a_server_does_not_take_is_refused_before_its_window(connect,
     bad = NatsMessage(subject, message.data, message.headers)
     good = numbered(subject, range(6))
     with pytest.raises(EncodeError) as info:
-        await asyncio.wait_for(publish(connect, [*good[:5], bad, *good[5:]], window=2), 10)
+        await asyncio.wait_for(publish(connect, [*good[:5], bad, *good[5:]], window=2), SECONDS)
     assert info.value.code == code
     assert (await js.stream_info(stream)).state.messages == 4
 
@@ -277,7 +274,7 @@ async def test_what_a_server_does_not_take_is_refused_before_its_window(connect,
 async def test_what_nats_py_does_not_take_is_refused_at_once(connect, subject, stream, message, error):
     bad = NatsMessage(message.subject.format(subject), b"", message.headers)
     with pytest.raises(error):
-        await asyncio.wait_for(publish(connect, [*numbered(subject, range(3)), bad], retry_timeout=600), 10)
+        await asyncio.wait_for(publish(connect, [*numbered(subject, range(3)), bad], retry_timeout=600), SECONDS)
 
 
 async def test_the_limit_is_the_servers_own():
@@ -300,7 +297,7 @@ async def test_core_nats_needs_nobody_to_answer(connect, nc, subject):
         connect, [*numbered(subject, range(999)), NatsMessage(subject, b"x", headers)], acknowledged=False
     )
     assert sent == Sent(1_000, 0)
-    messages = [await subscription.next_msg(timeout=10) for _ in range(1_000)]
+    messages = [await subscription.next_msg(timeout=SECONDS) for _ in range(1_000)]
     assert [message.data for message in messages] == [*(b"%d" % number for number in range(999)), b"x"]
     assert messages[-1].headers == dict(headers.items())
     assert all(message.reply == "" for message in messages)

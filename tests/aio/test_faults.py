@@ -22,7 +22,7 @@ from ce_nats.deadletter import DeadLetter
 from ce_nats.testing import NatsServer
 from tests.aio import waiting
 
-SECONDS = 20  # to wait for what has to happen
+SECONDS = 60  # to wait for what has to happen
 until = partial(waiting.until, seconds=SECONDS)
 
 EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'

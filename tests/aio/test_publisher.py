@@ -42,7 +42,7 @@ class Listener:
 
     async def until(self, count):
         async with self._came:
-            await asyncio.wait_for(self._came.wait_for(lambda: len(self.messages) >= count), 5)
+            await asyncio.wait_for(self._came.wait_for(lambda: len(self.messages) >= count), 60)
 
     async def acknowledge(self, number):
         message = self.messages[number]

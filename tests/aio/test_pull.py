@@ -13,7 +13,7 @@ from ce_nats.deadletter import DeadLetter, Reason
 from ce_nats.event import NotDelivered
 from tests.aio import waiting
 
-SECONDS = 10  # to wait for what has to happen
+SECONDS = 60  # to wait for what has to happen
 until = partial(waiting.until, seconds=SECONDS)
 
 

@@ -86,7 +86,7 @@ def test_what_is_published_is_captured_until_ctrl_c(start, with_js, subject, tmp
         process.send_signal(signal.SIGINT)
     else:
         process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=30)
+    stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     found = list(read_capture(tmp_path / name))
     assert json.loads(stdout)["messages"] == len(found)
@@ -130,7 +130,7 @@ def test_replay_through_pipes_to_core_nats(start, at_server, with_js, stream, su
     assert process.stderr.readline().startswith(b"listening")
     result = at_server("replay", "-", "--subject", f"other.{subject}", stdin=lines)
     assert (result.exit_code, result.stderr) == (0, "2 messages published\n")
-    received = [json.loads(line) for line in process.communicate(timeout=30)[0].splitlines()]
+    received = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
     assert [line.get("data_base64", line.get("data")) for line in received] == ["/w==", "2"]
     assert [line["headers"] for line in received] == [[["a", "1"]]] * 2
 

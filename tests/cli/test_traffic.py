@@ -14,7 +14,7 @@ def test_from_pub_to_sub(start, at_server, event, subject):
     listening(process)
     lines = event(1, data="€") + event(2) + event(3)
     assert at_server("pub", subject, stdin=lines).stderr == "3 published\n"
-    stdout, _ = process.communicate(timeout=30)
+    stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     received = [line.split(" ", 1) for line in stdout.decode().splitlines()]
     assert [name for name, _ in received] == [subject] * 3
@@ -34,7 +34,7 @@ def test_sub_tells_machines_what_is_no_event(start, at_server, with_js, event, s
     assert (bad["error"]["code"], bad["headers"], bad["data_base64"]) == ("not-a-cloudevent", [["a", "1"]], "/w==")
     assert (good["subject"], good["event"]["id"]) == (subject, "1")
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (0, b"")
 
 

@@ -20,7 +20,7 @@ from .routes import Route
 from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
 
 # A machine that is busy elsewhere may take long; the peers give up after the same time.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, Differences]:

@@ -30,7 +30,7 @@ async def test_core_and_streams(version: str | None) -> None:
         try:
             found = connection.connected_server_version
             assert version in (None, f"{found.major}.{found.minor}.{found.patch}")
-            await asyncio.wait_for(_core_and_streams(connection), 20)
+            await asyncio.wait_for(_core_and_streams(connection), 60)
         finally:
             await connection.close()
 

@@ -29,7 +29,7 @@ def connect(connection):
         finally:
             await leave(client)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def everything_said(error):
@@ -270,5 +270,5 @@ def test_a_server_without_tls_is_told_nothing(login, wish):
             await Connection.from_options({"url": f"127.0.0.1:{port}", **login}).connect(client)
             await leave(client)
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert [SECRET in line.decode() for line in heard if line.startswith(b"CONNECT")] == [True]

@@ -895,7 +895,7 @@ def test_a_real_connection_is_read_whole(server):
         + b"UNSUB 7\r\nPING\r\n"
     )
     received, reader, operations = b"", FrameReader(), set()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(sent)
         while piece := connection.recv(65_536):
             received += piece

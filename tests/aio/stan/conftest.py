@@ -74,7 +74,7 @@ def take():
                     break
 
         if count:
-            await asyncio.wait_for(read(), 10)
+            await asyncio.wait_for(read(), 60)
         return seen
 
     return take

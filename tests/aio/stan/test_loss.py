@@ -33,7 +33,7 @@ async def _quiet(error):
     """nats-py's own reports of what the tests do to it."""
 
 
-async def one(subscription, seconds=10):
+async def one(subscription, seconds=60):
     return await asyncio.wait_for(subscription.__anext__(), seconds)
 
 
@@ -141,11 +141,11 @@ async def test_connects_again(executable, client_id, channel):
                 await items[2].ack()
             held = items[1]
             server.pause()
-            await until(lambda: lost, 10)
+            await until(lambda: lost, 60)
             waiting = asyncio.ensure_future(connection.publish_data(b"5", channel))
             await held.ack()  # to nobody: it comes again
             server.resume()
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, 60)
             assert await numbers(new, 1) == [5]
             # The server has kept what was acknowledged.
             assert await numbers(durable, 3) == [2, 4, 5]
@@ -311,7 +311,7 @@ async def test_nats_goes_too(executable, client_id, channel):
         async with client(server.url, client_id, reconnect=True, on_lost=lost.append) as connection:
             subscription = await connection.subscribe(channel)
             server.kill()
-            await until(lambda: lost, 10)
+            await until(lambda: lost, 60)
             await asyncio.sleep(1)
             server.start()
             await connection.publish_data(b"1", channel)

@@ -312,7 +312,7 @@ def received(js, stream):
         subscription = await js.pull_subscribe_bind(consumer, stream=stream)
         seen = []
         for _ in range(count):  # one by one: the consumer has no more under way than the durable had
-            [message] = await subscription.fetch(1, timeout=5)
+            [message] = await subscription.fetch(1, timeout=60)
             seen.append(int(message.headers[SEQUENCE]))
             await message.ack()
         return seen
@@ -333,11 +333,11 @@ async def test_a_durable(nc, js, client_id, channel, take, move, stream, receive
             channel, start=Start.first(), durable="d", max_in_flight=delivered or 1, ack_wait=45
         ) as subscription:
             for _ in range(delivered):
-                item = await asyncio.wait_for(subscription.__anext__(), 5)
+                item = await asyncio.wait_for(subscription.__anext__(), 60)
                 if item.message.sequence in acknowledged:
                     await item.ack()
             if not delivered:  # what is on its way to nobody is not acknowledged either
-                await asyncio.wait_for(subscription.__anext__(), 5)
+                await asyncio.wait_for(subscription.__anext__(), 60)
     await js.publish(f"{channel}.before", b"")  # stream sequences are others than those of the channel
     durables = {"billing": Durable("d", client_id=client_id)}
     migrated = await move(durables=durables)
@@ -376,7 +376,7 @@ async def test_a_durable_queue_group(nc, channel, move, received, acknowledged):
         await fill(one, channel, [event(number) for number in range(1, 7)])
         for subscription in members:
             for _ in range(3):
-                item = await asyncio.wait_for(subscription.__anext__(), 5)
+                item = await asyncio.wait_for(subscription.__anext__(), 60)
                 if item.message.sequence in acknowledged:
                     await item.ack()
     wanted = min({*range(1, 8)} - {*acknowledged})
@@ -392,7 +392,7 @@ async def test_a_durable_whose_messages_expired(nc, forgetful, channel, move):
         await fill(connection, channel, [b"1", b"2"])
         async with await connection.subscribe(channel, start=Start.first(), durable="d") as subscription:
             for _ in range(2):
-                await asyncio.wait_for(subscription.__anext__(), 5)
+                await asyncio.wait_for(subscription.__anext__(), 60)
         await fill(connection, channel, [b"%d" % number for number in range(3, 8)])
     migrated = await move(
         monitor=Monitor(forgetful.monitor), durables={"c": Durable("d", client_id="reader")}, timeout=1.0

@@ -27,7 +27,7 @@ async def test_events(connection, channel, make_event):
 
 
 async def anext_of(subscription):
-    return await asyncio.wait_for(subscription.__anext__(), 5)
+    return await asyncio.wait_for(subscription.__anext__(), 60)
 
 
 async def test_template(connection, channel, make_event, take):

@@ -141,7 +141,7 @@ async def test_redelivery(connection, channel, make_event, take):
 
 def aiter_of(subscription):
     async def one():
-        return await asyncio.wait_for(subscription.__anext__(), 5)
+        return await asyncio.wait_for(subscription.__anext__(), 60)
 
     return one
 
