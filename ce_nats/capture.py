@@ -1,5 +1,5 @@
 """
-Stored messages, and files of them: Parquet, or lines of JSON.
+Stored messages, and captures of them: a directory of Parquet files, or a file of JSON lines.
 
 A capture keeps messages as they are, decodable or not: subject, headers as an array of pairs (they repeat, and their
 order counts), payload bytes, and where in which stream they were. It is the row that ``ce_nats.spark`` explodes.
@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterable, Iterator, Sequence
+import shutil
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from .errors import DecodeError, ErrorCode
+from .errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
 from .json_form import as_fields, as_line, as_message, read_object
 from .timestamp import Timestamp
 
@@ -25,17 +27,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Captured",
+    "IfExists",
     "JsonLinesCapture",
-    "ParquetCapture",
     "ParquetParts",
     "StoredMessage",
     "as_json_line",
+    "behind",
     "capture",
+    "check_same_stream",
+    "count_captured",
     "from_json_line",
     "header_block",
     "last_captured",
+    "open_capture",
     "read_capture",
 ]
+
+IfExists: TypeAlias = Literal["fail", "append", "replace"]
+
+_T = TypeVar("_T")
 
 _SURROGATE_ESCAPE: Final = re.compile("[\udc80-\udcff]")
 # A row group is what a reader holds in memory and what one Spark task reads at least.
@@ -45,6 +55,14 @@ _BYTES_PER_GROUP: Final = 64 * 2**20
 _ROWS_PER_PART: Final = 500_000
 _ROWS_PER_READ: Final = 1_000
 _BLOCK_BYTES: Final = 2**16
+_PARQUET: Final = ".parquet"
+_JSON_LINES: Final = (".jsonl", ".ndjson")
+_PART: Final = re.compile(r"part-[0-9]{6,}\.parquet")
+_PARTIAL: Final = re.compile(r"\.part-[0-9]{6,}\.parquet\.[0-9]+\.partial")
+_SINGLE_FILE: Final = (
+    "{path} is a file, and a capture that goes on is a directory: to go on with a Parquet file of an earlier version, "
+    "make a directory of its name and move it there as part-000000.parquet"
+)
 
 
 class StoredMessage(NamedTuple):
@@ -88,61 +106,140 @@ class Captured:
     escaped_values: int = 0
 
 
-class ParquetCapture:
+class ParquetParts:
     """
-    A Parquet file that appears under its name when it is complete, or not at all.
+    A directory of Parquet files, which grows: another capture into it goes on behind the last part.
 
-        with ParquetCapture("orders.parquet") as file:
+        with ParquetParts("orders.parquet") as file:
             file.write(batch)
+
+    Spark, Arrow, pandas and DuckDB read the directory as one table. Leaving the block, by an exception too, completes
+    the current part with what was written; a killed process loses that part, and no other.
 
     Columns: ``subject``, ``reply``, ``stream`` (string), ``headers`` (array of structs of ``key`` and ``value``, both
     string), ``data`` (binary), ``sequence`` (64-bit integer), ``timestamp`` (microseconds, UTC; nanoseconds are cut,
     because Spark has none).
 
     Args:
-        path: The file; one that is there already is replaced at the end.
+        path: The directory; made where there is none.
+        rows: Rows after which a part is complete.
+
+    Attributes:
+        last: The last message that was there when the block was entered, or None.
 
     Raises:
         ImportError: pyarrow is not installed.
+        NotADirectoryError: There is a file of that name.
+        FileExistsError: The directory has Parquet files that no capture wrote.
+        BlockingIOError: Another capture is writing into it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, rows: int = _ROWS_PER_PART) -> None:
         self._path = Path(path)
-        # In the same directory, because a file can be renamed atomically within a file system only. Spark and others
-        # leave out names that begin with a dot or an underscore.
-        self._partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        self._rows = rows
         self._schema = _schema()
-        self._writer: Any = None
-        self._rows: list[StoredMessage] = []
-        self._row_bytes = 0
-        self.captured = Captured()
+        self._part: _Part | None = None
+        self._part_rows = 0
+        self._before = Captured()
+        self.last: StoredMessage | None = None
 
-    def __enter__(self) -> ParquetCapture:
-        from pyarrow import parquet
-
-        self._writer = parquet.ParquetWriter(self._partial, self._schema, compression="zstd")
+    def __enter__(self) -> ParquetParts:
+        self._is_new = not self._path.exists()
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(_SINGLE_FILE.format(path=self._path)) from error
+        parts = _parts(self._path)
+        if foreign := [part.name for part in parts if not _PART.fullmatch(part.name)]:
+            raise FileExistsError(f"directory {self._path} has {foreign[0]}, which was not written by a capture")
+        self._number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+        with ExitStack() as stack:
+            if os.name == "posix":  # elsewhere a directory cannot be opened
+                descriptor = os.open(self._path, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                if _lock(descriptor, self._path):
+                    for partial in self._path.glob(".part-*.partial"):  # of a process that was killed
+                        partial.unlink()
+            self.last = last_captured(self._path)
+            self._release = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        with self._release:
             try:
-                if kind is None:
-                    self._write_group()
+                if kind is None and not _parts(self._path):
+                    self._part = self._part or self._begun()  # a file without rows says what the columns are
+                self._complete()
             finally:
-                self._writer.close()
-            if kind is None:
-                self._partial.replace(self._path)
-        finally:
-            self._partial.unlink(missing_ok=True)
+                if self._is_new and not any(self._path.iterdir()):
+                    self._path.rmdir()
+
+    @property
+    def captured(self) -> Captured:
+        """What the complete parts of this capture have."""
+        return self._before
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
         """Add messages. They are gathered into row groups, whatever the size of the batches."""
+        if not batch:
+            return
+        if self._part is None:
+            self._part = self._begun()
+        self._part.write(batch)
+        self._part_rows += len(batch)
+        if self._part_rows >= self._rows:
+            self._complete()
+
+    def _begun(self) -> _Part:
+        return _Part(self._path / f"part-{self._number:06}.parquet", self._schema)
+
+    def _complete(self) -> None:
+        part, self._part = self._part, None
+        if part is not None:
+            part.complete()
+            old, new = self._before, part.captured
+            self._before = Captured(
+                old.messages + new.messages,
+                old.data_bytes + new.data_bytes,
+                old.escaped_values + new.escaped_values,
+            )
+            self._number += 1
+            self._part_rows = 0
+
+
+class _Part:
+    """A Parquet file that appears under its name when it is complete, or not at all."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        from pyarrow import parquet
+
+        self._path = path
+        # In the same directory, because a file can be renamed atomically within a file system only. Spark and others
+        # leave out names that begin with a dot or an underscore.
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._schema = schema
+        self._writer: Any = parquet.ParquetWriter(self._partial, schema, compression="zstd")
+        self._rows: list[StoredMessage] = []
+        self._row_bytes = 0
+        self.captured = Captured()
+
+    def write(self, batch: Sequence[StoredMessage]) -> None:
         self._rows += batch
         self._row_bytes += sum(len(message.data) for message in batch)
         if len(self._rows) >= _ROWS_PER_GROUP or self._row_bytes >= _BYTES_PER_GROUP:
             self._write_group()
+
+    def complete(self) -> None:
+        try:
+            try:
+                self._write_group()
+            finally:
+                self._writer.close()
+            self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
 
     def _write_group(self) -> None:
         if self._rows:
@@ -156,74 +253,6 @@ class ParquetCapture:
         self._rows, self._row_bytes = [], 0
 
 
-class ParquetParts:
-    """
-    A directory of Parquet files, which grows: another capture into it goes on behind the last part.
-
-    Spark, Arrow and DuckDB read the directory as one table. Leaving the block, by an exception too, completes the
-    current part with what was written; a killed process loses that part, and no other.
-
-    Args:
-        path: The directory; made where there is none.
-        rows: Rows after which a part is complete.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        NotADirectoryError: There is a file of that name.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, rows: int = _ROWS_PER_PART) -> None:
-        self._path = Path(path)
-        self._rows = rows
-        self._part: ParquetCapture | None = None
-        self._part_rows = 0
-        self._before = Captured()
-        _schema()  # pyarrow is there
-
-    def __enter__(self) -> ParquetParts:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as error:
-            raise NotADirectoryError(f"{self._path} is a file: a capture that can go on is a directory") from error
-        parts = _parts(self._path)
-        self._number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._complete()
-
-    @property
-    def captured(self) -> Captured:
-        """What the complete parts of this capture have."""
-        return self._before
-
-    def write(self, batch: Sequence[StoredMessage]) -> None:
-        """Add messages."""
-        if not batch:
-            return
-        if self._part is None:
-            self._part = ParquetCapture(self._path / f"part-{self._number:06}.parquet").__enter__()
-        self._part.write(batch)
-        self._part_rows += len(batch)
-        if self._part_rows >= self._rows:
-            self._complete()
-
-    def _complete(self) -> None:
-        part, self._part = self._part, None
-        if part is not None:
-            part.__exit__(None, None, None)
-            old, new = self._before, part.captured
-            self._before = Captured(
-                old.messages + new.messages,
-                old.data_bytes + new.data_bytes,
-                old.escaped_values + new.escaped_values,
-            )
-            self._number += 1
-            self._part_rows = 0
-
-
 class JsonLinesCapture:
     """
     A file of JSON lines, which grows: another capture into it goes on behind the last line.
@@ -233,26 +262,43 @@ class JsonLinesCapture:
 
     Args:
         target: The file; or a binary one that is open already, which is not closed.
+
+    Attributes:
+        last: The last message that was there when the block was entered, or None.
+
+    Raises:
+        IsADirectoryError: There is a directory of that name.
+        BlockingIOError: Another capture is writing into the file.
     """
 
     def __init__(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
         self._target = target
         self._file: IO[bytes]
         self.captured = Captured()
+        self.last: StoredMessage | None = None
 
     def __enter__(self) -> JsonLinesCapture:
-        if isinstance(self._target, (str, os.PathLike)):
-            _cut_last_line(Path(self._target))
-            self._file = open(self._target, "ab")
-        else:
+        if not isinstance(self._target, (str, os.PathLike)):
             self._file = self._target
+            return self
+        path = Path(self._target)
+        self._is_new = not path.exists()
+        with ExitStack() as stack:
+            self._file = stack.enter_context(open(path, "ab"))
+            _lock(self._file.fileno(), path)
+            _cut_last_line(path)
+            self.last = last_captured(path)
+            stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._file is not self._target:
+        if isinstance(self._target, (str, os.PathLike)):
+            is_unused = self._is_new and kind is not None and not self.captured.messages
             self._file.close()
+            if is_unused:
+                Path(self._target).unlink()
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
         """Add messages, and hand them to the operating system."""
@@ -264,29 +310,117 @@ class JsonLinesCapture:
         )
 
 
-async def capture(batches: AsyncIterable[Sequence[StoredMessage]], path: str | os.PathLike[str]) -> Captured:
+def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCapture:
     """
-    Write all batches to a Parquet file, as :class:`ParquetCapture` does.
+    The capture at a path, to go on with or to begin: JSON lines or Parquet, by the suffix.
+
+    Args:
+        path: Ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
+
+    Raises:
+        EncodeError: ``invalid-message``: it has another suffix.
+        ImportError: It is Parquet, and pyarrow is not installed.
+    """
+    suffix = Path(path).suffix
+    if suffix == _PARQUET:
+        return ParquetParts(path)
+    if suffix in _JSON_LINES:
+        return JsonLinesCapture(path)
+    raise EncodeError(
+        ErrorCode.INVALID_MESSAGE, f"path must end in .parquet, .jsonl or .ndjson, got {os.fspath(path)!r}"
+    )
+
+
+async def capture(
+    batches: AsyncIterable[Sequence[StoredMessage]], path: str | os.PathLike[str], *, if_exists: IfExists = "fail"
+) -> Captured:
+    """
+    Write all batches to a capture, as :class:`ParquetParts` or :class:`JsonLinesCapture` does.
 
         await capture(read_stream(js, "ORDERS"), "orders.parquet")
 
+    It is what ``ce-nats capture`` writes, and either goes on with what the other began, killed half way or not:
+
+        await capture(read_stream(js, "ORDERS"), "orders.parquet", if_exists="append")
+
     Args:
         batches: From ``ce_nats.aio.jetstream.read_stream``.
-        path: The file.
+        path: A directory whose name ends in ``.parquet``, or a file whose name ends in ``.jsonl`` or ``.ndjson``.
+        if_exists: What to do where there is something at ``path``. ``"fail"`` raises FileExistsError. ``"append"`` goes
+            on behind the last message; messages of the stream up to that one are passed over (``read_stream(js,
+            "ORDERS", start=last_captured(path).sequence + 1)`` does not even read them). ``"replace"`` writes a new
+            capture beside it, and removes the old one when that is complete; where it fails, the old one stays.
+
+    Returns:
+        What was written now.
 
     Raises:
-        ImportError: pyarrow is not installed.
+        FileExistsError: There is something at ``path``, and ``if_exists`` is ``"fail"``; or what is there was not
+            written by a capture, and is neither continued nor removed.
+        NotADirectoryError: A single Parquet file is to be continued.
+        BlockingIOError: Another capture is writing there.
+        EncodeError: ``invalid-message``: another suffix, or another ``if_exists``.
+        DeliveryError: ``delivery-failed``: what is there has messages of another stream, or of one that was made again.
+        ImportError: It is Parquet, and pyarrow is not installed.
     """
-    with ParquetCapture(path) as file:
+    with _opened(Path(path), if_exists) as file:
         async for batch in batches:
             # In a thread, so that the connection is served while a row group is compressed.
-            await asyncio.to_thread(file.write, batch)
+            await _in_thread(file.write, behind(file.last, batch))
     return file.captured
+
+
+def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+    """
+    What of a batch is to be added to a capture.
+
+    Args:
+        last: The last message of the capture, or None.
+        batch: Messages of one stream by ascending sequence, or of none.
+
+    Raises:
+        DeliveryError: ``delivery-failed``: the capture has messages of another stream, or of one that was made again.
+    """
+    if last is None or not batch:
+        return batch
+    check_same_stream(last, batch[0].stream)
+    if not last.stream:
+        return batch
+    if any(_is_of_another_life(last, message) for message in batch):
+        raise DeliveryError(
+            ErrorCode.DELIVERY_FAILED,
+            f"stream {last.stream} has other messages than the capture, which ends at message {last.sequence}: "
+            "the stream was made again",
+        )
+    return [message for message in batch if message.sequence > last.sequence]
+
+
+def _is_of_another_life(last: StoredMessage, message: StoredMessage) -> bool:
+    # Times ascend in a stream. Parquet cuts them to microseconds, and as datetimes they are compared by those.
+    if message.sequence == last.sequence:
+        return message.timestamp != last.timestamp
+    return message.sequence < last.sequence and message.timestamp > last.timestamp
+
+
+def check_same_stream(last: StoredMessage, stream: str) -> None:
+    """
+    Refuse to add messages of another stream to a capture.
+
+    Args:
+        last: The last message of the capture.
+        stream: Name of the stream; ``""`` for what comes from none.
+
+    Raises:
+        DeliveryError: ``delivery-failed``.
+    """
+    if last.stream != stream:
+        there, new = (f"of stream {name}" if name else "of no stream" for name in (last.stream, stream))
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the capture has messages {there}, those to be added are {new}")
 
 
 def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
     """
-    Messages of a capture, in its order: a Parquet file, a directory of them, or JSON lines.
+    Messages of a capture, in its order: a directory of Parquet files or a single one, or JSON lines.
 
     A last line that is cut off is left out; in Parquet, times have microseconds and escaped values stay escaped.
 
@@ -299,26 +433,44 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
     if path.is_dir():
         for part in _parts(path):
             yield from _read_parquet(part)
-    elif path.suffix == ".parquet":
+    elif path.suffix == _PARQUET:
         yield from _read_parquet(path)
     else:
         with path.open("rb") as lines:
             yield from (from_json_line(line) for line in lines if line.endswith(b"\n"))
 
 
-def last_captured(path: str | os.PathLike[str]) -> StoredMessage | None:
+def count_captured(path: str | os.PathLike[str]) -> int:
     """
-    The last message of a capture that can go on, a directory of Parquet or JSON lines; None where there is none.
+    How many messages :func:`read_capture` finds, from the metadata of Parquet or by counting lines.
 
     Raises:
         DecodeError, ImportError, OSError: As :func:`read_capture` does.
     """
     path = Path(path)
-    if path.is_dir():
-        last = _parts(path)[-1:]
-        return _last_row(last[0]) if last else None
+    if path.is_dir() or path.suffix == _PARQUET:
+        count = 0
+        for part in _parts(path) if path.is_dir() else [path]:
+            with _parquet(part) as file:
+                count += file.metadata.num_rows
+        return count
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
+
+
+def last_captured(path: str | os.PathLike[str]) -> StoredMessage | None:
+    """
+    The last message of a capture; None where there is none.
+
+    Raises:
+        DecodeError, ImportError, OSError: As :func:`read_capture` does.
+    """
+    path = Path(path)
     if not path.exists():
         return None
+    if path.is_dir() or path.suffix == _PARQUET:
+        parts = _parts(path) if path.is_dir() else [path]
+        return next((row for row in map(_last_row, reversed(parts)) if row is not None), None)
     line = _last_line(path)
     return from_json_line(line) if line else None
 
@@ -357,29 +509,111 @@ def header_block(headers: Sequence[tuple[str, str]]) -> bytes:
     return f"NATS/1.0\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
+@contextmanager
+def _opened(path: Path, if_exists: IfExists) -> Iterator[ParquetParts | JsonLinesCapture]:
+    """The file of :func:`capture`."""
+    if if_exists not in get_args(IfExists):
+        raise EncodeError(
+            ErrorCode.INVALID_MESSAGE, f"if_exists must be 'fail', 'append' or 'replace', got {preview(if_exists)}"
+        )
+    if if_exists == "fail" and path.exists():
+        raise FileExistsError(
+            f"{path} is there already: if_exists='append' goes on behind its last message, 'replace' replaces it"
+        )
+    if if_exists != "replace" or not path.exists():
+        with open_capture(path) as file:
+            yield file
+        return
+    _check_removable(path)
+    beside, old = (path.with_name(f".{path.stem}.{os.getpid()}{kind}{path.suffix}") for kind in ("", ".old"))
+    try:
+        with open_capture(beside) as file:
+            yield file
+        path.rename(old)
+        beside.rename(path)
+        _remove(old)
+    finally:
+        _remove(beside)
+
+
+def _check_removable(path: Path) -> None:
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    if foreign := [name for name in names if not _PART.fullmatch(name) and not _PARTIAL.fullmatch(name)]:
+        raise FileExistsError(f"directory {path} has {foreign[0]}, which was not written by a capture")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+async def _in_thread(function: Callable[[_T], object], argument: _T) -> None:
+    """Call a function in a thread; it has ended when this is left, by a cancellation too."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, argument))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+def _lock(descriptor: int, path: Path) -> bool:
+    """
+    Keep other captures out until the descriptor is closed; False where that cannot be had.
+
+    Raises:
+        BlockingIOError: There is another one.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BlockingIOError(f"another capture is writing into {path}") from error
+    except OSError:  # a file system without locks
+        return False
+    return True
+
+
 def _parts(directory: Path) -> list[Path]:
     return sorted(directory.glob("part-*.parquet"))
 
 
 def _read_parquet(path: Path) -> Iterator[StoredMessage]:
+    with _parquet(path) as file:
+        for batch in file.iter_batches(_ROWS_PER_READ):
+            yield from map(_from_row, batch.to_pylist())
+
+
+def _last_row(path: Path) -> StoredMessage | None:
+    with _parquet(path) as file:
+        if not file.metadata.num_rows:
+            return None
+        group = file.read_row_group(file.num_row_groups - 1)
+    (row,) = group.slice(group.num_rows - 1).to_pylist()
+    return _from_row(row)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """
+    An open Parquet file.
+
+    Raises:
+        DecodeError: ``invalid-message``: it is none.
+    """
     _schema()
     from pyarrow import lib, parquet
 
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS_PER_READ):
-                yield from map(_from_row, batch.to_pylist())
+            yield file
     except lib.ArrowInvalid as error:
         raise DecodeError(ErrorCode.INVALID_MESSAGE, f"{path} is not Parquet: {error}") from error
-
-
-def _last_row(path: Path) -> StoredMessage:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        group = file.read_row_group(file.num_row_groups - 1)
-    (row,) = group.slice(group.num_rows - 1).to_pylist()
-    return _from_row(row)
 
 
 def _from_row(row: dict[str, Any]) -> StoredMessage:
@@ -412,8 +646,6 @@ def _last_line(path: Path) -> bytes:
 
 
 def _cut_last_line(path: Path) -> None:
-    if not path.exists():
-        return
     with path.open("rb+") as file:
         end = file.seek(0, os.SEEK_END)
         while end:

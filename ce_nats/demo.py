@@ -1,8 +1,8 @@
 """
 The whole way of an event, for the eye: ``python -m ce_nats.demo``.
 
-Starts a nats-server, publishes a few hundred events and broken messages, receives them, captures the stream into a
-Parquet file, explodes that with Spark, and compares what the steps found. The exit status is 1 where they differ.
+Starts a nats-server, publishes a few hundred events and broken messages, receives them, captures the stream as
+Parquet, explodes that with Spark, and compares what the steps found. The exit status is 1 where they differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import ContentMode, DecodeError, Timestamp, detect_mode, from_nats_messag
 from .aio import Received, subscribe
 from .aio import jetstream as ce_jetstream
 from .attributes import CORE, canonical
-from .capture import ParquetCapture, StoredMessage
+from .capture import ParquetParts, StoredMessage
 from .testing import NatsServer
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Findings:
     Attributes:
         received: Messages of the subscription.
         stored: Messages of the stream, by sequence.
-        captured: How many of them are in the file.
+        captured: How many of them were captured.
         rows: Spark's columns, by sequence.
     """
 
@@ -165,7 +165,7 @@ class Findings:
 
 
 async def send_and_capture(url: str, sent: list[Sample], path: Path, findings: Findings) -> None:
-    """Publish all samples into a stream, receive them on another connection, and write the stream to a file."""
+    """Publish all samples into a stream, receive them on another connection, and capture the stream."""
     sender, receiver = await nats.connect(url), await nats.connect(url)
     js = sender.jetstream()
     await js.add_stream(name=STREAM, subjects=["demo.>"])
@@ -174,7 +174,7 @@ async def send_and_capture(url: str, sent: list[Sample], path: Path, findings: F
             await _send(js, sample)
         for _ in sent:
             findings.received.append(await asyncio.wait_for(received.__anext__(), 5))
-    with ParquetCapture(path) as file:
+    with ParquetParts(path) as file:
         async for batch in ce_jetstream.read_stream(js, STREAM):
             file.write(batch)
             findings.stored |= {message.sequence: message for message in batch}
@@ -191,7 +191,7 @@ async def _send(js: JetStreamContext, sample: Sample) -> None:
 
 
 def explode(spark: SparkSession, path: Path, findings: Findings) -> None:
-    """Read the file with Spark and make columns of attributes."""
+    """Read the capture with Spark and make columns of attributes."""
     from .spark import explode_cloudevents
 
     rows = explode_cloudevents(spark.read.parquet(str(path))).collect()
@@ -272,7 +272,7 @@ def differences(sent: list[Sample], findings: Findings) -> list[str]:
         if counter != counted["sent"]
     ]
     if findings.captured != len(sent):
-        found.append(f"the file has {findings.captured} messages, and {len(sent)} were sent")
+        found.append(f"the capture has {findings.captured} messages, and {len(sent)} were sent")
     for sequence, message in findings.stored.items():
         row = findings.rows.get(sequence, {})
         found += [

@@ -7,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,11 +20,14 @@ from ..capture import (
     JsonLinesCapture,
     ParquetParts,
     StoredMessage,
+    behind,
+    check_same_stream,
+    count_captured,
     from_json_line,
-    last_captured,
+    open_capture,
     read_capture,
 )
-from ..errors import ErrorCode
+from ..errors import EncodeError, ErrorCode
 from ..message import header_pairs
 from ..timestamp import Timestamp
 from .codec import JsonOption
@@ -33,13 +35,12 @@ from .connection import Settings, connected, open_connection, with_connection
 from .files import InputError, stdin_documents
 from .listening import listening
 from .program import guarded, run, until_stopped
-from .progress import progress, report
+from .progress import counted, is_watched, progress, report
 from .traffic import JetStreamOption
 
 __all__ = ["register"]
 
 _PIPE = "-"
-_JSON_LINES = (".jsonl", ".ndjson")
 
 
 def register(app: typer.Typer) -> None:
@@ -69,22 +70,22 @@ def capture(
     it takes what is published until Ctrl-C (exit status 0) or until the connection is lost for good (3); repeated
     headers and bytes that are no UTF-8 are lost there, in nats-py.
     """
-    sink = _sink(output)
-    with sink:
+    if stream is None and subject is None:
+        raise InputError("either --stream or --subject is needed")
+    with _sink(output) as sink:
         if stream is not None:
-            last = None if output == _PIPE else last_captured(output)
-            run(_capture_stream(settings, sink, stream, subject or ">", start, last))
+            run(_capture_stream(settings, sink, stream, subject or ">", start))
         elif subject is not None:
+            if sink.last is not None:
+                check_same_stream(sink.last, "")
             until_stopped(_capture_subject(settings, sink, subject, count))
-        else:
-            raise InputError("either --stream or --subject is needed")
     captured = sink.captured
     counts = {
         "messages": captured.messages,
         "data_bytes": captured.data_bytes,
         "escaped_values": captured.escaped_values,
     }
-    report(counts, f"{captured.messages} messages captured", as_json=as_json, to_stderr=output == _PIPE)
+    report(counts, f"{counted(captured.messages, 'message')} captured", as_json=as_json, to_stderr=output == _PIPE)
 
 
 def replay_command(
@@ -107,8 +108,9 @@ def replay_command(
     async def send() -> None:
         nonlocal result
         messages = _from_stdin() if source == _PIPE else read_capture(source)
+        total = None if source == _PIPE or not is_watched() else await asyncio.to_thread(count_captured, source)
         async with open_connection(settings) as nc:
-            with progress("replay", None) as advance:
+            with progress("replay", total) as advance:
                 result = await replay(
                     nc,
                     messages,
@@ -122,7 +124,7 @@ def replay_command(
     run(send())
     counts = {"messages": result.messages, "duplicates": result.duplicates}
     again = f", {result.duplicates} of them were there already" if result.duplicates else ""
-    report(counts, f"{result.messages} messages published{again}", as_json=as_json)
+    report(counts, f"{counted(result.messages, 'message')} published{again}", as_json=as_json)
 
 
 async def _capture_stream(
@@ -131,8 +133,8 @@ async def _capture_stream(
     stream: str,
     subject: str,
     start: int,
-    last: StoredMessage | None,
 ) -> None:
+    last = sink.last
     async with connected(settings) as (nc, js):
         state = await StreamApi(nc, js._prefix, settings.timeout).state(stream)
         if last is not None:
@@ -149,26 +151,17 @@ async def _capture_stream(
 
 async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredMessage) -> None:
     """
-    Refuse to go on in a file that has another stream's messages.
+    Refuse to go on in a capture of other messages.
 
     Raises:
-        DeliveryError: ``delivery-failed``.
+        DeliveryError: ``delivery-failed``: they are of another stream, or of one that was made again.
     """
-    wrong = ""
-    if last.stream != stream:
-        wrong = f"the output has messages of {last.stream or 'a subject'}, not of stream {stream}"
-    elif last.sequence > end:
-        wrong = f"the output has message {last.sequence} of stream {stream}, which ends at {end}: it was made again"
-    else:
-        batches = read_stream(js, stream, start=last.sequence, end=last.sequence)
-        async for batch in batches:
-            # Parquet has microseconds, and times compare by those.
-            if batch[0].timestamp != last.timestamp:
-                wrong = (
-                    f"message {last.sequence} of stream {stream} is another one than in the output: it was made again"
-                )
-    if wrong:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, wrong)
+    check_same_stream(last, stream)
+    if last.sequence > end:
+        again = f"the capture ends at message {last.sequence}, stream {stream} at {end}: the stream was made again"
+        raise DeliveryError(ErrorCode.DELIVERY_FAILED, again)
+    async for batch in read_stream(js, stream, start=last.sequence, end=last.sequence):
+        behind(last, batch)
 
 
 async def _capture_subject(
@@ -189,12 +182,10 @@ async def _capture_subject(
 def _sink(output: str) -> JsonLinesCapture | ParquetParts:
     if output == _PIPE:
         return JsonLinesCapture(sys.stdout.buffer)
-    suffix = Path(output).suffix
-    if suffix == ".parquet":
-        return ParquetParts(output)
-    if suffix in _JSON_LINES:
-        return JsonLinesCapture(output)
-    raise InputError(f"{output!r} has to end in .parquet, .jsonl or .ndjson, so that its format is known")
+    try:
+        return open_capture(output)
+    except EncodeError as error:
+        raise InputError(error.message) from error
 
 
 async def _from_stdin() -> AsyncIterator[StoredMessage]:

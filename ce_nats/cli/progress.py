@@ -14,7 +14,7 @@ from rich.text import Text
 from ..json_form import as_line
 from .files import write
 
-__all__ = ["progress", "report"]
+__all__ = ["counted", "is_watched", "progress", "report"]
 
 
 class _RateColumn(ProgressColumn):
@@ -23,12 +23,21 @@ class _RateColumn(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f}/s")
 
 
+def is_watched() -> bool:
+    """Whether standard error is a terminal."""
+    return Console(stderr=True).is_terminal
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 @contextmanager
 def progress(title: str, total: int | None) -> Iterator[Callable[..., None]]:
     """A function that is told how many are done, and of how many; draws a bar where somebody is watching."""
-    console = Console(stderr=True)
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_watched()) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, of=total: bar.update(task, completed=done, total=of)
 

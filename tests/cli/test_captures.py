@@ -7,7 +7,8 @@ import nats
 import pytest
 from pyarrow import parquet
 
-from ce_nats.capture import read_capture
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.capture import capture, read_capture
 from ce_nats.testing import NatsServer
 
 
@@ -36,12 +37,52 @@ def test_a_capture_goes_on_where_it_stopped(at_server, event, with_js, stream, s
         assert parquet.read_table(tmp_path / name).num_rows == 3
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_python_and_the_command_line_go_on_with_each_other(at_server, with_js, stream, subject, tmp_path, name):
+    path = tmp_path / name
+
+    async def capture_in_python(js):
+        return await capture(read_stream(js, stream), path, if_exists="append")
+
+    publish(with_js, subject, b"1", b"2")
+    assert with_js(capture_in_python).messages == 2
+    publish(with_js, subject, b"3")
+    assert at_server("capture", path, "--stream", stream).stderr == "1 message captured\n"
+    publish(with_js, subject, b"4", b"5")
+    assert with_js(capture_in_python).messages == 2
+    assert [message.data for message in read_capture(path)] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_capture_that_failed_at_once_leaves_nothing(at_server, tmp_path, name):
+    assert at_server("capture", tmp_path / name, "--stream", "NONE").exit_code == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_no_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp_path):
+    publish(with_js, subject, b"1")
+    path = tmp_path / "a.jsonl"
+    at_server("capture", path, "--stream", stream)
+    before = path.read_bytes()
+    result = at_server("capture", path, "--subject", subject, "--count", 1)
+    assert (result.exit_code, path.read_bytes()) == (3, before)
+    assert f"has messages of stream {stream}" in result.stderr
+
+
+def test_a_single_file_of_an_earlier_version_is_not_touched(at_server, stream, tmp_path):
+    (tmp_path / "a.parquet").write_text("a file")
+    result = at_server("capture", tmp_path / "a.parquet", "--stream", stream)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "make a directory of its name" in result.stderr
+    assert (tmp_path / "a.parquet").read_text() == "a file"
+
+
 def test_part_of_a_stream_through_a_pipe(at_server, with_js, stream, subject):
     publish(with_js, f"{subject}.a", b"1", b"2")
     publish(with_js, f"{subject}.b", b"3")
     result = at_server("capture", "-", "--stream", stream, "--subject", f"{subject}.a", "--start", 2)
     assert [(line["sequence"], line["data"]) for line in map(json.loads, result.stdout.splitlines())] == [(2, "2")]
-    assert result.stderr == "1 messages captured\n"
+    assert result.stderr == "1 message captured\n"
 
 
 def test_another_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp_path):
@@ -64,7 +105,7 @@ def test_another_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp
         assert (result.exit_code, path.read_bytes()) == (3, before)
         assert "was made again" in result.stderr
     path.write_bytes(before.replace(stream.encode(), b"OTHER"))
-    assert "has messages of OTHER" in at_server("capture", path, "--stream", stream).stderr
+    assert "has messages of stream OTHER" in at_server("capture", path, "--stream", stream).stderr
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
@@ -148,7 +189,7 @@ def test_replay_keeps_to_a_rate(at_server, with_js, stream, stored, subject, tmp
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["capture", "a.txt", "--stream", "S"], 2, "has to end in"),
+        (["capture", "a.txt", "--stream", "S"], 2, "must end in"),
         (["capture", "-"], 2, "--stream or --subject"),
         (["capture", "-", "--stream", "NONE"], 3, "delivery-failed"),
         (["capture", "no/such/directory/a.jsonl", "--stream", "S"], 2, "No such file"),
@@ -177,6 +218,15 @@ def test_who_watches_sees_a_bar(at_terminal, with_js, stream, subject):
     assert "/s" in drawn
     assert "0:00:0" in drawn
     assert [json.loads(line)["data"] for line in lines] == ["x"] * 2000
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_who_watches_sees_how_much_is_replayed(at_server, at_terminal, with_js, stream, subject, tmp_path, name):
+    publish(with_js, subject, *[b"x"] * 50)
+    at_server("capture", tmp_path / name, "--stream", stream)
+    status, _, drawn = at_terminal("replay", tmp_path / name, "--subject", f"other.{subject}")
+    assert status == 0
+    assert "50/50" in drawn
 
 
 def test_a_capture_that_is_killed_goes_on(start, at_server, with_js, stored, stream, subject, tmp_path):
