@@ -152,7 +152,7 @@ class NatsServer:
         """
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
-            os.waitpid(process.pid, os.WUNTRACED)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused server go on; nothing to do where it was not paused."""

@@ -51,7 +51,9 @@ def register(app: typer.Typer) -> None:
 
 def capture(
     settings: Settings,
-    output: Annotated[str, typer.Argument(help="FILE.jsonl, a directory DIR.parquet, or - for standard output.")],
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="FILE.jsonl, directory DIR.parquet, or - for a pipe.")
+    ],
     stream: Annotated[str | None, typer.Option("--stream", help="Stream to capture, up to its present end.")] = None,
     subject: Annotated[
         str | None,
@@ -64,11 +66,12 @@ def capture(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Keep messages as they are, events or not, as Parquet or JSON lines.
+    Keep messages in Parquet or JSON lines.
 
-    A capture of a stream goes on where the last one into the same output stopped, however that came. Without --stream
-    it takes what is published until Ctrl-C (exit status 0) or until the connection is lost for good (3); repeated
-    headers and bytes that are no UTF-8 are lost there, in nats-py.
+    They are kept as they are, events or not. A capture of a stream goes on where the last one into the same output
+    stopped, however that came, in Python too. Without --stream it takes what is published until Ctrl-C (exit status 0)
+    or until the connection is lost for good (3); repeated headers and bytes that are no UTF-8 are lost there, in
+    nats-py.
     """
     if stream is None and subject is None:
         raise InputError("either --stream or --subject is needed")
@@ -99,9 +102,10 @@ def replay_command(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Publish captured messages again: the same bytes and headers, in the same order.
+    Publish captured messages again.
 
-    A stream drops those whose Nats-Msg-Id it has seen within its duplicate window; they are counted.
+    The same bytes and headers, in the same order. A stream drops those whose Nats-Msg-Id it has seen within its
+    duplicate window; they are counted.
     """
     result = Replayed()
 
@@ -123,7 +127,7 @@ def replay_command(
 
     run(send())
     counts = {"messages": result.messages, "duplicates": result.duplicates}
-    again = f", {result.duplicates} of them were there already" if result.duplicates else ""
+    again = f", {result.duplicates} of them already stored" if result.duplicates else ""
     report(counts, f"{counted(result.messages, 'message')} published{again}", as_json=as_json)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
 from ..binary import Dialect
 from ..binding import from_nats_message, to_nats_message
-from ..errors import CeNatsError
+from ..errors import CeNatsError, DecodeError
 from ..event import DecodedEvent
 from ..json_form import as_fields, as_line, as_message, read_object
 from ..message import Headers, NatsMessage
@@ -35,6 +38,7 @@ __all__ = [
 
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
 _END_OF_BLOCK: Final = b"\r\n\r\n"
+_WITH_EVENT: Final = "this looks like what sub --json prints: the event is its member event (jq -c .event)"
 
 
 ModeOption = Annotated[ContentMode, typer.Option("--mode", "-m", help="How events travel.")]
@@ -93,9 +97,9 @@ def decode(
     """
     Decode NATS messages; prints each event as a line of JSON.
 
-    A message is a JSON object with headers and data, as encode --json, capture and sub print it; or a header block and
-    the payload as they stand on the wire. With --header, it is a payload. What is no event is said on standard error,
-    and does not hold up those behind it.
+    A message is a JSON object with headers and data, as encode --json and capture print it; or a header block and the
+    payload as they stand on the wire. With --header, it is a payload. What is no event is said on standard error, and
+    does not hold up those behind it.
     """
     status = 0
     for where, given in messages(message, header):
@@ -125,7 +129,10 @@ def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[s
 
 def _read_message(text: bytes) -> NatsMessage:
     if not text.startswith(_VERSION_LINE):
-        return as_message(read_object(text))
+        try:
+            return as_message(read_object(text))
+        except DecodeError as error:
+            raise _hinted(error, _not_a_message(text)) from error
     block, end, data = text.partition(_END_OF_BLOCK)
     return NatsMessage("", data, decode_header_block(block + end).headers)
 
@@ -135,9 +142,71 @@ def read_event(text: bytes) -> DecodedEvent:
     The event in a JSON document.
 
     Raises:
-        DecodeError: There is none.
+        DecodeError: There is none; the text says what it may be instead.
     """
-    return from_nats_message(NatsMessage(data=text), mode=ContentMode.STRUCTURED)
+    try:
+        return from_nats_message(NatsMessage(data=text), mode=ContentMode.STRUCTURED)
+    except DecodeError as error:
+        raise _hinted(error, _not_an_event(text)) from error
+
+
+def _hinted(error: DecodeError, hint: str) -> DecodeError:
+    if not hint:
+        return error
+    return DecodeError(
+        error.code,
+        f"{error.message}; {hint}",
+        attribute=error.attribute,
+        header=error.header,
+        requirement=error.requirement,
+    )
+
+
+def _not_a_message(text: bytes) -> str:
+    """What was given in place of a message, and what to do; "" where that is not plain."""
+    fields = _loaded(text)
+    if isinstance(fields, dict) and "headers" not in fields:
+        if "event" in fields:
+            return _WITH_EVENT
+        if "specversion" in fields:
+            return (
+                'this looks like an event, and a message is wanted: {"headers":[[NAME,VALUE],...],"data":TEXT}; '
+                "encode --json makes one of an event"
+            )
+    return _neither(text, fields)
+
+
+def _not_an_event(text: bytes) -> str:
+    """The same, in place of an event."""
+    fields = _loaded(text)
+    if isinstance(fields, dict) and "specversion" not in fields:
+        if isinstance(fields.get("event"), dict):
+            return _WITH_EVENT
+        if isinstance(fields.get("headers"), list):
+            return "this looks like a message, and an event is wanted; decode makes one of a message"
+    return _neither(text, fields)
+
+
+def _neither(text: bytes, fields: Any) -> str:
+    if isinstance(fields, list):
+        return "this looks like an array; give what is in it one a line (jq -c '.[]')"
+    if fields is None and _is_file(text):
+        return "this is the name of a file, whose content is read from standard input (< FILE)"
+    return ""
+
+
+def _loaded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_file(text: bytes) -> bool:
+    try:
+        return Path(os.fsdecode(text)).is_file()
+    except (OSError, ValueError):  # too long for a name; a NUL
+        return False
 
 
 def event_line(event: DecodedEvent) -> bytes:

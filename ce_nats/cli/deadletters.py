@@ -10,8 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..aio.deadletter import Requeued, requeue_all
@@ -26,7 +24,7 @@ from ..message import Headers, NatsMessage
 from .codec import JsonOption
 from .connection import Settings, connected, with_connection
 from .explain import error_fields, explanation, show, visible
-from .files import InputError, write
+from .files import InputError, console, table, write
 from .program import complain, guarded, run
 from .progress import progress
 
@@ -35,7 +33,7 @@ __all__ = ["register"]
 # Dead letters that are read before the first of them goes out.
 _BATCH: Final = 100
 
-StreamArgument = Annotated[str, typer.Argument(help="Stream that has the dead letters.")]
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Stream that has the dead letters.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +52,7 @@ def list_letters(
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters: sequence, why, where they are from."""
-    table = Table("sequence", "reason", "error", "subject", "from", "deliveries", box=None, pad_edge=False)
+    letters_found = table("sequence", "reason", "error", "subject", "from", "deliveries")
 
     async def read() -> None:
         async with connected(settings) as (_, js), aclosing(_letters(js, stream, subject)) as letters:
@@ -62,23 +60,24 @@ def list_letters(
                 if as_json:
                     write(as_line(_fields(stored)))
                 else:
-                    table.add_row(*(Text(visible(cell)) for cell in _cells(stored)))
+                    letters_found.add_row(*(Text(visible(cell)) for cell in _cells(stored)))
 
     run(read())
     if not as_json:
-        Console(highlight=False).print(table)
+        console().print(letters_found)
 
 
 def show_letter(
     settings: Settings,
     stream: StreamArgument,
-    sequence: Annotated[int, typer.Argument(min=1, help="As in the list.")],
+    sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="As in the list.")],
     as_json: JsonOption = False,
 ) -> None:
     """
-    Show a dead letter: why it was put aside, and what explain says of the original.
+    Show a dead letter.
 
-    With --json, headers and data of the original are there as decode, explain and replay read them.
+    Why it was put aside, and what explain says of the original. With --json, headers and data of the original are there
+    as decode, explain and replay read them.
     """
 
     async def read() -> None:
@@ -205,14 +204,14 @@ def _cells(stored: StoredMessage) -> list[str]:
 
 def _show(stored: StoredMessage) -> None:
     letter, headers = DeadLetter.split(stored.headers)
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
-    console.print(
+    paper = console()
+    paper.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
+    paper.print(
         f"{letter.reason} by {letter.consumer or 'a consumer without a name'}, deliveries: {letter.deliveries}",
         soft_wrap=True,
     )
     if letter.error or letter.text:
-        console.print(f"{visible(letter.error)}: {visible(letter.text)}", soft_wrap=True)
+        paper.print(f"{visible(letter.error)}: {visible(letter.text)}", soft_wrap=True)
     gone = "" if letter.is_complete else " (not all of it: the stream had it no more)"
-    console.print(f"message {letter.sequence} of {letter.stream} on {letter.subject}{gone}", soft_wrap=True)
+    paper.print(f"message {letter.sequence} of {letter.stream} on {letter.subject}{gone}", soft_wrap=True)
     show(explanation(NatsMessage(letter.subject, stored.data, Headers(headers)), Dialect.SPEC))

@@ -11,10 +11,15 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-__all__ = ["InputError", "documents", "read_all", "stdin_documents", "write"]
+import typer
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["InputError", "console", "documents", "is_typed", "read_all", "stdin_documents", "table", "write"]
 
 _CHUNK_BYTES: Final = 2**16
 _MOST_WAITING: Final = 1000
+_WIDE: Final = 10_000
 
 
 class InputError(Exception):
@@ -26,6 +31,27 @@ def write(line: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+
+def console() -> Console:
+    """Standard output for people: as wide as the terminal. In a pipe a line is as long as it has to be, or $COLUMNS."""
+    paper = Console(highlight=False, markup=False, emoji=False)
+    if not paper.is_terminal and "COLUMNS" not in os.environ:
+        paper.width = _WIDE
+    return paper
+
+
+def table(*columns: str) -> Table:
+    """A table without lines, in which what does not fit goes on in the next line; rich would cut it off."""
+    empty = Table(box=None, pad_edge=False)
+    for column in columns:
+        empty.add_column(column, overflow="fold")
+    return empty
+
+
+def is_typed() -> bool:
+    """Whether standard input is a terminal."""
+    return sys.stdin.isatty()
 
 
 def read_all(argument: str | None) -> bytes:
@@ -86,6 +112,8 @@ async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
 
 
 def _chunks() -> Iterator[bytes]:
+    if is_typed():
+        typer.echo("ce-nats: reading from standard input; Ctrl-D in an empty line ends it", err=True)
     # Past Python's own buffer: a thread that waits in that one keeps its lock, and the interpreter cannot end.
     try:
         descriptor = sys.stdin.fileno()

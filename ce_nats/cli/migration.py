@@ -15,7 +15,7 @@ from .codec import JsonOption
 from .connection import Settings, connected, open_connection, settings_of, with_connection
 from .files import InputError
 from .program import BAD_INPUT, guarded, run
-from .progress import progress, report
+from .progress import counted, progress, report
 
 if TYPE_CHECKING:
     from ..aio.stan.migrate import Durable, Migrated
@@ -34,8 +34,8 @@ def register(app: typer.Typer) -> None:
 
 def migrate_command(
     settings: Settings,
-    channel: Annotated[str, typer.Argument(help="Channel of NATS Streaming.")],
-    stream: Annotated[str, typer.Argument(help="Stream to copy it to, which exists.")],
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Channel of NATS Streaming.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream to copy it to, which exists.")],
     monitor: Annotated[
         str,
         typer.Option(
@@ -142,15 +142,17 @@ def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durab
 def _text(result: Migrated) -> str:
     lines = [
         f"{result.stored} of {result.messages} messages of channel {result.channel} are in stream {result.stream}, "
-        f"{result.copied} of them copied now: {result.events} events, {result.copied - result.events} others"
+        f"{result.copied} of them copied now: {counted(result.events, 'event')}, "
+        f"{counted(result.copied - result.events, 'other')}"
     ]
     if result.duplicates:
-        lines.append(f"{result.duplicates} events have source and id of an earlier one, and are there all the same")
+        events = counted(result.duplicates, "event")
+        lines.append(f"with source and id of an earlier one, and there all the same: {events}")
     if result.expired:
-        lines.append(f"{result.expired} messages had expired in the channel")
+        lines.append(f"{counted(result.expired, 'message')} had expired in the channel")
     for first, last in result.gaps:
         lines.append(f"the channel has no messages {first} to {last}")
     if result.repeated:
-        lines.append(f"{result.repeated} messages are in the stream more than once")
+        lines.append(f"in the stream more than once: {counted(result.repeated, 'message')}")
     lines += [f"consumer {name} begins at message {start}" for name, start in result.consumers.items()]
     return "\n".join(lines)

@@ -32,7 +32,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 P = ParamSpec("P")
 
-app = typer.Typer(name="ce-nats", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(name="ce-nats", no_args_is_help=True, rich_markup_mode=None)
 
 
 class _Line(logging.Handler):
@@ -77,7 +77,7 @@ def complain(error: Exception, where: str = "") -> int:
     """Say in one line what is wrong; returns the exit status that goes with it."""
     text = " ".join(str(error).split()) or type(error).__name__
     at = f"{where}: " if where else ""
-    typer.echo(f"ce-nats: {at}{text}", err=True)
+    print(f"ce-nats: {at}{text}", file=sys.stderr)  # not typer.echo(), which writes into a progress bar
     if isinstance(error, DeliveryError):
         return NOT_DELIVERED
     return BAD_INPUT if isinstance(error, CeNatsError) else USAGE

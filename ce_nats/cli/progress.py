@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -14,7 +14,9 @@ from rich.text import Text
 from ..json_form import as_line
 from .files import write
 
-__all__ = ["counted", "is_watched", "progress", "report"]
+__all__ = ["counted", "each_told", "is_watched", "progress", "report"]
+
+_T = TypeVar("_T")
 
 
 class _RateColumn(ProgressColumn):
@@ -34,12 +36,26 @@ def counted(number: int, noun: str) -> str:
 
 
 @contextmanager
-def progress(title: str, total: int | None) -> Iterator[Callable[..., None]]:
+def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """A function that is told how many are done, and of how many; draws a bar where somebody is watching."""
+    if not wanted or not is_watched():
+        yield lambda done, of=total: None
+        return
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_watched()) as bar:
+    # Results are not redirected: they would end up on standard error.
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, of=total: bar.update(task, completed=done, total=of)
+
+
+async def each_told(items: AsyncGenerator[_T, None], advance: Callable[[int], object]) -> AsyncGenerator[_T, None]:
+    """The items; a function is told how many of them have come."""
+    count = 0
+    async with aclosing(items):
+        async for item in items:
+            count += 1
+            advance(count)
+            yield item
 
 
 def report(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:

@@ -31,9 +31,10 @@ from .codec import (
 )
 from .connection import Settings, connected, open_connection, with_connection
 from .explain import error_fields
-from .files import stdin_documents, write
+from .files import is_typed, stdin_documents, write
 from .listening import listening
 from .program import complain, guarded, run, until_stopped
+from .progress import each_told, progress
 
 __all__ = ["JetStreamOption", "register"]
 
@@ -59,7 +60,7 @@ def register(app: typer.Typer) -> None:
 
 def pub(
     settings: Settings,
-    subject: Annotated[str, typer.Argument(help="Subject, or a template: orders.{type}.")],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, or a template: orders.{type}.")],
     event: EventArgument = None,
     mode: ModeOption = ContentMode.BINARY,
     header: HeaderOption = None,
@@ -78,7 +79,6 @@ def pub(
     target = SubjectTemplate(subject) if "{" in subject else subject
     headers = read_headers(header)
     counts = {"published": 0, "duplicates": 0, "refused": 0}
-    documents = stdin_documents(event)
 
     async def to_core() -> None:
         async with open_connection(settings) as nc, aclosing(documents):
@@ -102,28 +102,31 @@ def pub(
                         complain(error, where)
             counts["published"], counts["duplicates"] = publisher.acknowledged, publisher.duplicates
 
-    run(to_streams() if jetstream else to_core())
+    with progress("pub", None, wanted=event is None and not is_typed()) as advance:
+        documents = each_told(stdin_documents(event), advance)
+        run(to_streams() if jetstream else to_core())
     if as_json:
         write(as_line(counts))
     else:
-        again = f", {counts['duplicates']} of them were there already" if counts["duplicates"] else ""
+        again = f", {counts['duplicates']} of them already stored" if counts["duplicates"] else ""
         typer.echo(f"{counts['published']} published{again}", err=True)
     raise typer.Exit(1 if counts["refused"] else 0)
 
 
 def sub(
     settings: Settings,
-    subject: Annotated[str, typer.Argument(help="Subject, wildcards allowed.")],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.")],
     queue: Annotated[str, typer.Option("--queue", help="Queue group.")] = "",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
     dialect: DialectOption = Dialect.SPEC,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Print what is published: a line for each message, its subject and its event in JSON.
+    Print what is published.
 
-    What is no event is printed with the error's code; with --json also with its headers and data. It ends after --count
-    messages, or with Ctrl-C, which is exit status 0; where the connection is lost for good, with exit status 3.
+    A line for each message, its subject and its event in JSON. What is no event is printed with the error's code; with
+    --json also with its headers and data. It ends after --count messages, or with Ctrl-C, which is exit status 0; where
+    the connection is lost for good, with exit status 3.
     """
 
     async def receive() -> None:

@@ -94,3 +94,41 @@ def test_what_is_no_message_is_one_line(cli, message, code):
 def test_usage_is_status_2(cli):
     assert cli("encode", "-H", "no colon", "{}").exit_code == 2
     assert cli("encode", "--mode", "other").exit_code == 2
+
+
+EVENT = '{"specversion":"1.0","id":"1","source":"/s","type":"t"}'
+MESSAGE = '{"headers":[["ce-id","1"]],"data":"x"}'
+OF_SUB = f'{{"subject":"a","event":{EVENT}}}'
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "code", "hint"),
+    [
+        ("decode", EVENT, "invalid-message", "looks like an event, and a message is wanted"),
+        ("explain", EVENT, "invalid-message", "looks like an event, and a message is wanted"),
+        ("encode", MESSAGE, "invalid-attribute-type", "looks like a message, and an event is wanted"),
+        ("decode", f"[{MESSAGE}]", "not-an-object", "looks like an array"),
+        ("encode", f"[{EVENT}]", "not-an-object", "looks like an array"),
+        ("decode", OF_SUB, "invalid-message", "looks like what sub --json prints"),
+        ("encode", OF_SUB, "invalid-attribute-type", "looks like what sub --json prints"),
+        ("decode", "message.json", "invalid-json", "is the name of a file"),
+        ("encode", "message.json", "invalid-json", "is the name of a file"),
+        ("explain", "message.json", "invalid-json", "is the name of a file"),
+    ],
+)
+def test_an_error_says_what_was_given_instead(cli, tmp_path, monkeypatch, command, given, code, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "message.json").write_text(MESSAGE)
+    for result in (cli(command, given), cli(command, stdin=given)):
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert f" {code}: " in result.stderr
+        assert hint in result.stderr
+
+
+@pytest.mark.parametrize("given", ["{}", '{"headers":1}', "no.json", "x" * 5000, "a\0b", '"text"', "{", "1"])
+@pytest.mark.parametrize("command", ["encode", "decode"])
+def test_where_it_is_not_plain_nothing_is_guessed(cli, command, given):
+    result = cli(command, stdin=given)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "looks like" not in result.stderr
+    assert "name of a file" not in result.stderr

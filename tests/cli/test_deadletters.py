@@ -54,6 +54,17 @@ def test_list(at_server, letters, stream, subject):
     assert (table.exit_code, len(table.stdout.splitlines()) >= 4, "undecodable" in table.stdout) == (0, True, True)
 
 
+def test_what_does_not_fit_the_list_goes_on_in_the_next_line(at_server, letters, subject, monkeypatch):
+    """In a pipe of unknown width it stands in one line, where grep finds it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = at_server("dead-letters", "list", letters).stdout
+    assert "…" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert subject not in narrow
+    monkeypatch.delenv("COLUMNS")
+    assert f"  {subject}  " in at_server("dead-letters", "list", letters).stdout
+
+
 def test_show(at_server, cli, letters, event):
     number = {item.get("dead_letter", {}).get("reason"): item["sequence"] for item in listed(at_server, letters)}
     text = at_server("dead-letters", "show", letters, number["rejected"]).stdout

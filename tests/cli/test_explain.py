@@ -57,3 +57,74 @@ def test_for_people(cli):
     assert "\\x1b[31m[red]\\udcff" in result.stdout
     assert "\x1b" not in result.stdout
     assert "at header ce-subject, attribute subject, requirement NB-3.1.3.2-22" in result.stdout
+
+
+LONG = "orders/2026/" * 12
+TAIL = "/tail" * 30
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200", None])
+@pytest.mark.parametrize("value", [f"{LONG}100%/x{TAIL}", f"{LONG}x%C3%28y{TAIL}", f"{LONG}a%00b{TAIL}"])
+def test_nothing_is_cut_off(cli, monkeypatch, columns, value):
+    """A value goes on in the next line, wherever its fault is; in a pipe of unknown width it is in one line."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    result = cli("explain", stdin=json.dumps({"headers": [*REQUIRED, ["ce-subject", value]]}))
+    assert "…" not in result.stdout
+    table = result.stdout[: result.stdout.index("payload:")].splitlines()[1:]
+    if columns is None:
+        assert any(value in line for line in table)
+    else:
+        assert max(map(len, table)) <= int(columns)
+        at = table[1].index("1.0")  # where the column begins
+        to = table[0].index("as read") - 2
+        assert value in "".join(line[at:to].strip() for line in table)
+
+
+def test_a_very_long_value_is_shown_around_its_fault(cli):
+    value = "a" * 30_000 + "100%/x" + "b" * 30_000
+    result = cli("explain", stdin=json.dumps({"headers": [*REQUIRED, ["ce-subject", value], ["Tag", "c" * 1000]]}))
+    assert "100%/x" in result.stdout[: result.stdout.index("payload:")]
+    assert "[600 characters]" in result.stdout
+    assert len(result.stdout) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("value", "position", "around"),
+    [
+        (f"{LONG}100%/x{TAIL}", 147, "%/x"),
+        (f"€%20{LONG}x%C3%28y{TAIL}", 149, "%C3%28y"),
+        (f"€%20{LONG}\udcffy{TAIL}", 148, "\udcffy"),
+        (f"{LONG}é%C3%A9a%00b{TAIL}", 152, "%00b"),
+        ("%ZZ", 0, "%ZZ"),
+    ],
+)
+def test_where_the_fault_of_a_header_is(cli, value, position, around):
+    _, found = explain(cli, [*REQUIRED, ["ce-subject", value]])
+    assert (found["error"]["position"], found["headers"][-1]["error"]["position"]) == (position, position)
+    assert around in found["error"]["around"]
+    assert value[position:].startswith(around)
+    assert len(found["error"]["around"]) <= 60
+    printed = cli("explain", json.dumps({"headers": [*REQUIRED, ["ce-subject", value]]})).stdout
+    assert f"  after {position} characters of the value: " in printed
+
+
+def test_where_the_fault_of_a_payload_is(cli):
+    data = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1,}}'
+    given = json.dumps({"headers": [["Content-Type", "application/cloudevents+json"]], "data": data})
+    error = json.loads(cli("explain", "--json", given).stdout)["error"]
+    assert error["position"] == data.index(",}}") + 1
+    assert error["around"] == data[-32:]
+    assert "bytes of the payload: " in cli("explain", given).stdout
+    no_utf8 = json.dumps({"headers": [["Content-Type", "application/cloudevents+json"]], "data_base64": "e8Mo"})
+    error = json.loads(cli("explain", "--json", no_utf8).stdout)["error"]
+    assert (error["code"], error["position"], error["around"]) == ("invalid-utf8", 1, "{\\xc3(")
+
+
+def test_where_it_cannot_be_told(cli):
+    """In a quoted string what counts is read in another way; two headers of a name cannot be told apart."""
+    _, found = explain(cli, [*REQUIRED, ["ce-subject", '"\\%41%"']])
+    assert "position" not in found["error"]
+    _, found = explain(cli, [*REQUIRED, ["ce-subject", "a"], ["ce-subject", "%"]])
+    assert "position" not in found["error"]

@@ -72,8 +72,8 @@ def test_counts(at_server, fill, source, stream, stored, subject, event):
     done = at_server("migrate", subject, stream, *source)
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == (
-        f"3 of 3 messages of channel {subject} are in stream {stream}, 3 of them copied now: 2 events, 1 others\n"
-        "1 events have source and id of an earlier one, and are there all the same\n"
+        f"3 of 3 messages of channel {subject} are in stream {stream}, 3 of them copied now: 2 events, 1 other\n"
+        "with source and id of an earlier one, and there all the same: 1 event\n"
     )
     done = at_server("migrate", subject, stream, *source, "--json")
     assert (done.exit_code, done.stderr) == (0, "")
