@@ -4,7 +4,8 @@ The command line, ``ce-nats``. Needs the extra ``cli``.
 Results go to standard output, progress and complaints to standard error: a complaint is one line, ``ce-nats: code:
 text``. Exit status: 0 for yes; 1 for no, and for input that is refused (EncodeError, DecodeError); 2 where the question
 could not be asked: wrong usage, files that cannot be read or written; 3 where NATS did not do its part (DeliveryError);
-130 and 143 after Ctrl-C and SIGTERM, 141 where nobody reads the output any more.
+130 and 143 after Ctrl-C and SIGTERM, but 0 where that is how a command ends, ``sub`` and ``capture`` without
+``--stream``; 141 where nobody reads the output any more.
 
 Modules hold a command or a few that belong together; all of them build on the library and add no rules of their own.
 """

@@ -198,7 +198,7 @@ def show(found: dict[str, Any]) -> None:
     paper.print(f"{error['code']}: {visible(error['message'])}", soft_wrap=True)
     if at:
         paper.print(f"  at {', '.join(at)}", soft_wrap=True)
-    if "position" in error:
+    if "position" in error and error["around"] not in error["message"]:
         unit = "character of the value" if error["header"] else "byte of the payload"
         before, _, what = unit.partition(" ")
         paper.print(f"  after {counted(error['position'], before)} {what}: {visible(error['around'])}", soft_wrap=True)
