@@ -223,11 +223,10 @@ async def test_where_nothing_listens_the_servers_say_so(cluster, subject, make_e
 
 async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster, subject, stream, make_event):
     """The server says so ahead of the messages, which wait for the replication of where the consumer is."""
-    count, completed, handled = 100, [], []
+    count, seen, handled, paused = 100, [], [], False
 
     async def note(message):
-        if (message.headers or {}).get("Description") == "Batch Completed":
-            completed.append(message)
+        seen.append((message.headers or {}).get("Description"))
 
     async with connected(*cluster.servers) as nc, connected(*cluster.servers) as other:
         js = nc.jetstream(timeout=SECONDS)
@@ -242,8 +241,11 @@ async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster
             async for delivery in consumer:
                 async with delivery as event:
                     handled.append(event.get_id())
-                assert consumer._not_before == 0
+                paused |= consumer._not_before > 0
                 if len(handled) == count:
                     break
+        await other.flush()
     assert handled == [f"event {number}" for number in range(count)]
-    assert completed
+    assert "Batch Completed" in seen
+    # On a busy machine the consumer may lose its leader, which is a reason to pause.
+    assert not paused or {"Leadership Change", "No Responders"} & set(seen), set(seen)
