@@ -163,17 +163,25 @@ async def requeue_all(
                     sent = await _send(outbox, stored)
                     under_way.append(asyncio.create_task(_finish(js, stored, sent, delete=delete, timeout=timeout)))
                     while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
-                        yield await under_way.popleft()
+                        yield await _first(under_way)
             except DeliveryError as error:
                 fault = error
             while under_way:
-                yield await under_way.popleft()
+                yield await _first(under_way)
         finally:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
     if fault is not None:
         raise fault
+
+
+async def _first(under_way: deque[asyncio.Task[Requeued]]) -> Requeued:
+    # Shielded: nats-py waits with wait_for(), which before Python 3.12 loses a cancellation that comes together with
+    # the answer.
+    outcome = await asyncio.shield(under_way[0])
+    under_way.popleft()
+    return outcome
 
 
 async def _send(outbox: Outbox, stored: StoredMessage) -> Sending | CeNatsError:

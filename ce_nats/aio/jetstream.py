@@ -230,7 +230,8 @@ async def _messages(
                 while ask <= last and len(under_way) < window:
                     under_way.append(asyncio.create_task(_next_message(js, stream, subject, ask)))
                     ask += 1
-                message = await under_way[0]
+                # Shielded: nats-py's wait_for() loses a cancellation that comes together with the answer (before 3.12).
+                message = await asyncio.shield(under_way[0])
                 under_way.popleft()
                 if message is None or message.sequence > last:
                     return

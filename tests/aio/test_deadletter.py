@@ -6,8 +6,8 @@ from nats.js.api import StreamSource
 
 from ce_nats import EncodeError
 from ce_nats.aio import DeliveryError
-from ce_nats.aio.deadletter import original, store
-from ce_nats.aio.jetstream import stored_message
+from ce_nats.aio.deadletter import original, requeue_all, store
+from ce_nats.aio.jetstream import read_stream, stored_message
 from ce_nats.deadletter import DeadLetter, Reason
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
@@ -207,3 +207,95 @@ async def test_a_dead_letter_whose_copy_is_being_replicated_is_stored(nc, js, su
     await nc.subscribe(f"dead.{subject}", cb=respond)
     await store(js, f"dead.{subject}", letter_of(message), message)
     assert answers == []
+
+
+# --- Requeueing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def put_aside(js, dead):
+    """Dead letters whose originals were on these subjects, and a reader of all that there are."""
+
+    async def put_aside(*subjects):
+        for number, subject in enumerate(subjects, 1):
+            letter = DeadLetter(Reason.REJECTED, "", "", subject, "S", "c", number, 1)
+            await js.publish_async(dead, b"%d" % number, headers=dict(letter.headers()))
+        await js.publish_async_completed()
+        return read_letters(js, dead)
+
+    return put_aside
+
+
+async def read_letters(js, dead):
+    async for batch in read_stream(js, dead.replace(".", "_"), batch_size=10):
+        for letter in batch:
+            yield letter
+
+
+async def read_data(js, stream):
+    return [int(message.data) async for batch in read_stream(js, stream) for message in batch]
+
+
+async def test_originals_are_requeued_in_order_and_their_letters_deleted(js, subject, stream, dead, put_aside):
+    count = 700  # more than are under way at a time
+    letters = await put_aside(*(f"{subject}.{number % 3}" for number in range(count)))
+    outcomes = [outcome async for outcome in requeue_all(js, letters)]
+    assert [(each.sequence, each.ack.seq, each.is_deleted, each.error) for each in outcomes] == [
+        (number, number, True, None) for number in range(1, count + 1)
+    ]
+    assert await read_data(js, stream) == list(range(1, count + 1))
+    assert [letter async for letter in read_letters(js, dead)] == []
+
+
+async def test_what_cannot_be_requeued_stays_and_is_told_of(js, subject, stream, dead, put_aside):
+    letters = await put_aside(subject, f"nobody.{subject}", "", subject)
+    await js.publish(dead, b"5")  # no dead letter
+    outcomes = [outcome async for outcome in requeue_all(js, letters, timeout=2)]
+    assert [(each.sequence, each.is_deleted, each.error and str(each.error.code)) for each in outcomes] == [
+        (1, True, None),
+        (2, False, "no-responders"),
+        (3, False, "invalid-subject"),
+        (4, True, None),
+        (5, False, "missing-attribute"),
+    ]
+    assert [letter.sequence async for letter in read_letters(js, dead)] == [2, 3, 5]
+    assert await read_data(js, stream) == [1, 4]
+
+
+async def test_many_are_under_way_and_none_is_deleted_before_its_original_is_stored(nc, js, subject, dead, put_aside):
+    """Acknowledgements come when all originals have: were they sent one by one, there would never be one."""
+    letters = await put_aside(*[f"nobody.{subject}"] * 100)
+    waiting, left = [], []
+
+    async def acknowledge(message):
+        waiting.append(message)
+        if len(waiting) == 100:
+            left.extend([letter.sequence async for letter in read_letters(js, dead)])
+            for number, each in enumerate(waiting, 1):
+                await each.respond(b'{"stream":"S","seq":%d}' % number)
+
+    await nc.subscribe(f"nobody.{subject}", cb=acknowledge)
+    outcomes = [outcome async for outcome in requeue_all(js, letters, timeout=20)]
+    assert left == list(range(1, 101))
+    assert all(outcome.is_deleted for outcome in outcomes)
+
+
+async def test_letters_can_be_kept(js, subject, stream, dead, put_aside):
+    letters = await put_aside(subject)
+    (outcome,) = [outcome async for outcome in requeue_all(js, letters, delete=False)]
+    assert (outcome.ack.seq, outcome.is_deleted, outcome.error) == (1, False, None)
+    assert len([letter async for letter in read_letters(js, dead)]) == 1
+
+
+async def test_given_up_halfway_nothing_is_lost(js, subject, stream, dead, put_aside):
+    """Each is a dead letter still, or stored; the rest is requeued later, none of it twice."""
+    count = 1500
+    outcomes = requeue_all(js, await put_aside(*[subject] * count))
+    assert (await anext(outcomes)).is_deleted
+    await outcomes.aclose()
+    left = {letter.sequence async for letter in read_letters(js, dead)}
+    assert left
+    assert left | set(await read_data(js, stream)) == set(range(1, count + 1))
+    async for outcome in requeue_all(js, read_letters(js, dead)):
+        assert outcome.is_deleted
+    assert sorted(await read_data(js, stream)) == list(range(1, count + 1))

@@ -1,10 +1,12 @@
 import asyncio
 import json
+import signal
 
 import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats.aio import PullConsumer, Reject
+from ce_nats.deadletter import DeadLetter, Reason
 
 
 @pytest.fixture
@@ -115,3 +117,47 @@ def test_requeue_needs_to_know_what(at_server):
     assert at_server("dead-letters", "requeue", "DEAD").exit_code == 2
     assert at_server("dead-letters", "requeue", "DEAD", 1, "--all").exit_code == 2
     assert at_server("dead-letters", "requeue", "NONE", "--all").exit_code == 3
+
+
+@pytest.fixture
+def many(with_js, stream, subject):
+    """A stream of so many dead letters."""
+    name = f"dead_{stream}"
+
+    async def fill(js, count):
+        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
+        for number in range(1, count + 1):
+            letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "billing", number, 1)
+            await js.publish_async(f"dead.{subject}", b"%d" % number, headers=dict(letter.headers()))
+        await js.publish_async_completed()
+
+    async def delete(js):
+        await js.delete_stream(name)
+
+    yield lambda count: with_js(fill, count) or name
+    with_js(delete)
+
+
+def test_requeue_shows_how_far_it_is(at_terminal, many, stream, stored):
+    name = many(300)
+    status, lines, drawn = at_terminal("dead-letters", "requeue", name, "--all")
+    assert (status, lines) == (0, [b"%d is message %d of stream %s\n" % (n, n, stream.encode()) for n in range(1, 301)])
+    assert "requeue" in drawn
+    assert "300/300" in drawn
+    assert [message.data for message in stored(stream)] == [b"%d" % number for number in range(1, 301)]
+    assert stored(name) == []
+
+
+def test_requeue_that_is_interrupted_loses_nothing(start, at_server, many, stream, stored):
+    name = many(3000)
+    process = start("dead-letters", "requeue", name, "--all")
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(30) == 128 + signal.SIGINT
+    left = {message.data for message in stored(name)}
+    assert left
+    everything = {b"%d" % number for number in range(1, 3001)}
+    assert left | {message.data for message in stored(stream)} == everything
+    assert at_server("dead-letters", "requeue", name, "--all").exit_code == 0
+    assert len(stored(stream)) == 3000
