@@ -88,7 +88,7 @@ async def test_other_arguments(nc, js):
         await consume(js, create={"ack_wait": 30})
 
 
-async def test_a_server_without_jetstream():
+async def test_a_server_without_jetstream(make_event):
     with NatsServer() as server:
         async with await aio.connect(server.url) as nc:
             js = nc.jetstream()
@@ -96,21 +96,31 @@ async def test_a_server_without_jetstream():
                 with pytest.raises(DeliveryError, match=r"JetStream is not enabled on the server$") as info:
                     await use
                 assert info.value.code is ErrorCode.NO_RESPONDERS
+            with pytest.raises(DeliveryError, match="a: no stream listens: the server has no JetStream"):
+                await aio.jetstream.publish(js, make_event(), "a")
             with pytest.raises(
                 DeliveryError, match=r"nobody answers on '\$JS\.hub\.API': JetStream has another prefix"
             ):
                 await read(nc.jetstream(domain="hub"))
 
 
-async def test_an_account_without_jetstream():
+async def test_an_account_without_jetstream(make_event):
     with NatsServer(jetstream=True, config=ACCOUNTS) as server:
         async with await aio.connect(f"nats://other:x@127.0.0.1:{server.port}") as nc:
             js = nc.jetstream()
             for use in (read(js), consume(js), consume(js, create=ConsumerConfig())):
                 with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):
                     await use
+            with pytest.raises(DeliveryError, match="a: no stream listens: JetStream is not enabled for this account"):
+                await aio.jetstream.publish(js, make_event(), "a")
             with pytest.raises(DeliveryError, match="JetStream not enabled for account"):
                 await StreamApi(nc).state("S")
+
+
+async def test_a_subject_without_a_stream(js, make_event, subject):
+    with pytest.raises(DeliveryError, match=r"make one with js\.add_stream\(name=\.\.\., subjects=\['test\.") as info:
+        await aio.jetstream.publish(js, make_event(), subject)
+    assert info.value.code is ErrorCode.NO_RESPONDERS
 
 
 async def test_a_subject_for_dead_letters_without_a_stream(js, stream, subject):
