@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
-from ..errors import DeliveryError, ErrorCode, preview
-from .watch import answered
+from ..errors import DeliveryError, ErrorCode
+from .streams import why_unheard
 
 __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "NobodyListens", "publish_patiently"]
 
@@ -27,20 +26,10 @@ __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "NobodyListens", "publish
 PAUSE_SECONDS: Final = 0.5
 # nats-server: JSStreamDuplicateMessageConflict. A message's copy is still being replicated, so ask again.
 IN_PROCESS: Final = 10158
-# nats-server: JSNotEnabledForAccountErr, JSNotEnabledErr
-_NOT_ENABLED: Final = (10039, 10076)
 
 
 class NobodyListens(DeliveryError):  # noqa: N818 - a DeliveryError with a reason to give up at once
     """``no-responders``, and the server has said that it will stay so."""
-
-
-class _Answer(msgspec.Struct):
-    streams: list[str] | None = None
-    error: dict[str, Any] = {}
-
-
-_decode: Final = msgspec.json.Decoder(_Answer).decode
 
 
 class Listeners:
@@ -54,7 +43,7 @@ class Listeners:
 
     def __init__(self, nc: Client, api_prefix: str) -> None:
         self._nc = nc
-        self._subject = f"{api_prefix}.STREAM.NAMES"
+        self._prefix = api_prefix
         self._found: set[str] = set()
         self._missed: dict[str, float] = {}
 
@@ -76,36 +65,17 @@ class Listeners:
         Raises:
             NobodyListens: No stream listens.
         """
-        try:
-            reason = "" if subject in self._found else await self._ask(subject, timeout)
-        except (DeliveryError, nats.errors.Error, OSError, msgspec.MsgspecError):
+        if subject in self._found:
             return
+        reason = await why_unheard(self._nc, self._prefix, subject, timeout)
         if not reason:
             self._missed.pop(subject, None)
+            if reason is not None:
+                self._found.add(subject)
             return
         now = time.monotonic()
         if now - self._missed.setdefault(subject, now) >= PAUSE_SECONDS / 2:
             raise NobodyListens(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
-
-    async def _ask(self, subject: str, timeout: float) -> str:
-        """Why no stream listens; ``""`` where one does, or where nobody knows."""
-        try:
-            body = msgspec.json.encode({"subject": subject})
-            reply = await answered(
-                self._nc, self._subject, lambda: self._nc.request(self._subject, body, timeout=timeout)
-            )
-        except nats.errors.NoRespondersError:
-            # Another server of the cluster may have JetStream, and be away. One that stands alone has none.
-            info = self._nc._server_info
-            return "" if info.get("jetstream") or info.get("cluster") else "the server has no JetStream"
-        answer = _decode(reply.data)
-        if answer.error.get("err_code") in _NOT_ENABLED:
-            return "JetStream is not enabled for this account"
-        if answer.streams:
-            self._found.add(subject)
-        if answer.error or answer.streams:
-            return ""
-        return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
 
 
 async def publish_patiently(

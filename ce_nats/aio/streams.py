@@ -19,7 +19,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..errors import DeliveryError, ErrorCode
+from ..errors import DeliveryError, ErrorCode, preview
 from ..ranges import StreamState
 from ..settings import DEFAULT_PREFIX
 from ..timestamp import Timestamp
@@ -245,27 +245,44 @@ async def check_stream_on(js: JetStreamContext, subject: str) -> None:
     """
     Refuse a subject where what is published would not be stored.
 
-    Where the server does not tell, because it denies the question say, that is none of its faults; nor is it asked
-    through another prefix or domain of its API, because a subject may have another name there.
-
     Raises:
         DeliveryError: ``no-responders``: no stream listens.
     """
-    if js._prefix != DEFAULT_PREFIX:
-        return
-    question, body = f"{js._prefix}.STREAM.NAMES", msgspec.json.encode({"subject": subject})
-    timeout = min(js._timeout, _NAMES_SECONDS)
+    reason = await why_unheard(js._nc, js._prefix, subject, min(js._timeout, _NAMES_SECONDS))
+    if reason:
+        raise DeliveryError(ErrorCode.NO_RESPONDERS, f"no stream listens on {subject!r}: {reason}")
+
+
+async def why_unheard(nc: Client, prefix: str, subject: str, timeout: float) -> str | None:
+    """
+    Why no stream listens on a subject, as JetStream's API says; ``""`` where one does, and None where that is unknown.
+
+    It is unknown where the API does not answer, because permission is denied say; and it is not asked through another
+    prefix or domain, because a subject may have another name there.
+
+    Args:
+        nc: An open connection.
+        prefix: First tokens of the API's subjects.
+        subject: What is published to.
+        timeout: Seconds to wait for the answer.
+    """
+    if prefix != DEFAULT_PREFIX:
+        return None
+    question, body = f"{prefix}.STREAM.NAMES", msgspec.json.encode({"subject": subject})
     try:
-        reply = await answered(js._nc, question, lambda: js._nc.request(question, body, timeout=timeout))
+        reply = await answered(nc, question, lambda: nc.request(question, body, timeout=timeout))
         answer = msgspec.json.decode(reply.data, type=_Names)
+    except nats.errors.NoRespondersError:
+        # Another server of the cluster may have JetStream, and be away. One that stands alone has none.
+        info = nc._server_info
+        return None if info.get("jetstream") or info.get("cluster") else "the server has no JetStream"
     except (DeliveryError, nats.errors.Error, OSError, msgspec.MsgspecError):
-        return
-    if answer.error is None and not answer.streams:
-        raise DeliveryError(
-            ErrorCode.NO_RESPONDERS,
-            f"no stream listens on {subject!r}: make one with js.add_stream(name=..., subjects=[{subject!r}]), or with "
-            "nats stream add",
-        )
+        return None
+    if answer.error is not None:
+        return "JetStream is not enabled for this account" if answer.error.err_code in _NOT_ENABLED else None
+    if answer.streams:
+        return ""
+    return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
 
 
 async def leave(nc: Client) -> None:

@@ -34,6 +34,7 @@ from ...wire.stan import (
     UnsubscribeRequest,
 )
 from ..publish import delivery
+from ..watch import answered
 from .options import check_count, check_kind, check_seconds
 
 __all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_id", "nobody_listens", "silence"]
@@ -194,14 +195,15 @@ class Session:
 
         Raises:
             StanError: Nothing came back, or a refusal did.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed; ``permission-denied``.
             DecodeError: What came back is no such answer.
         """
         try:
             with delivery(subject):
-                reply = await self.nc.request(subject, request.encode(), timeout=self._identity.timeout)
+                body, seconds = request.encode(), self._identity.timeout
+                reply = await answered(self.nc, subject, lambda: self.nc.request(subject, body, timeout=seconds))
         except DeliveryError as error:
-            if error.code is ErrorCode.DELIVERY_FAILED:
+            if error.code in (ErrorCode.DELIVERY_FAILED, ErrorCode.PERMISSION_DENIED):
                 raise
             raise StanError(error.code, late) from error
         response = answer.decode(reply.data)

@@ -16,6 +16,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from ...errors import DecodeError, ErrorCode
 from ...wire.stan import PubAck
 from ..publish import delivery
+from ..watch import ConnectionWatch, Denial
 from .session import StanError, listen, new_id, nobody_listens, silence
 
 __all__ = ["Window"]
@@ -33,12 +34,14 @@ class _Pending:
 
     Attributes:
         guid: The message's own id.
+        subject: Subject of NATS that it was published to.
         ack: Gets the guid, or a StanError.
         give_up: When nobody waits any more, in seconds of ``time.monotonic()``.
         on_failure: Told of the StanError too.
     """
 
     guid: str
+    subject: str
     ack: asyncio.Future[str]
     give_up: float
     on_failure: Callable[[StanError], object]
@@ -65,6 +68,7 @@ class Window:
         self._number = 0
         self._under_way: dict[str, _Pending] = {}  # oldest first
         self._changed = asyncio.Event()
+        self._denied: StanError | None = None
         self._listener: NatsSubscription | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -75,6 +79,7 @@ class Window:
         Raises:
             DeliveryError: ``delivery-failed``: the NATS connection is closed.
         """
+        ConnectionWatch.of(self._nc).add(self._hear)
         self._listener = await listen(self._nc, f"{self._prefix}*", self._receive)
         self._watcher = asyncio.create_task(self._watch())
 
@@ -83,6 +88,7 @@ class Window:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        ConnectionWatch.of(self._nc).remove(self._hear)
         if self._listener is not None:
             await silence(self._listener)
 
@@ -112,12 +118,15 @@ class Window:
             A future of the guid, once it is acknowledged, or of a StanError.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the NATS connection is closed, or its buffer full.
+            DeliveryError: ``delivery-failed``: the NATS connection is closed, or its buffer full;
+                ``permission-denied``: no acknowledgement can come.
         """
+        if self._denied is not None:
+            raise self._denied
         self._number += 1
         token = str(self._number)
         ack: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._under_way[token] = _Pending(guid, ack, time.monotonic() + self._ack_timeout, on_failure)
+        self._under_way[token] = _Pending(guid, subject, ack, time.monotonic() + self._ack_timeout, on_failure)
         try:
             with delivery(subject):
                 await self._nc.publish(subject, message, self._prefix + token)
@@ -155,6 +164,20 @@ class Window:
             self._finish(token)
         else:
             _log.warning("An acknowledgement of another message was dropped: %r", ack.guid)
+
+    def _hear(self, denial: Denial) -> bool:
+        """Fail the message that is denied, or all of them where no acknowledgement can come."""
+        inbox = f"{self._prefix}*"
+        if denial.is_subscription(inbox):
+            self._denied = StanError(ErrorCode.PERMISSION_DENIED, denial.error(inbox).message)
+            for token in list(self._under_way):
+                self._fail(token, self._denied)
+            return True
+        for token, pending in self._under_way.items():
+            if denial.is_publish(pending.subject):
+                self._fail(token, StanError(ErrorCode.PERMISSION_DENIED, denial.error(pending.subject).message))
+                return True
+        return False
 
     def _finish(self, token: str) -> None:
         pending = self._under_way.pop(token)

@@ -1,4 +1,5 @@
 import asyncio
+import json
 
 import nats
 import pytest
@@ -312,3 +313,29 @@ async def test_closing_behind_the_nats_connection(streaming, client_id, noticed)
     with pytest.raises(DeliveryError, match="delivery-failed: the NATS connection was closed"):
         await connection.close()
     await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [
+        ({"publish": {"deny": ["_STAN.discover.>"]}}, "publish to '_STAN.discover."),
+        ({"subscribe": {"deny": ["_INBOX.>"]}}, "subscribe to '_INBOX."),
+        ({"publish": {"deny": ["_STAN.pub.>"]}}, "publish to '_STAN.pub."),
+        ({"subscribe": {"deny": ["_STAN.acks.>"]}}, "subscribe to '_STAN.acks."),
+    ],
+)
+async def test_denied_permissions(executable, make_event, denied, words):
+    """Each is said at once, in place of a timeout."""
+
+    async def work():
+        connection = await stan.connect(nc, CLUSTER, "denied", timeout=60, ack_timeout=60)
+        await connection.publish(make_event(1), "orders")
+
+    users = [{"user": "all", "password": "p"}, {"user": "some", "password": "p", "permissions": denied}]
+    around = NatsServer(config=f"authorization: {json.dumps({'users': users})}")
+    with around as server, StreamingServer(executable, over=server.url.replace("//", "//all:p@")):
+        async with await nats.connect(server.url, user="some", password="p") as nc:
+            with pytest.raises(DeliveryError) as caught:
+                await asyncio.wait_for(work(), 30)
+    assert caught.value.code == "permission-denied"
+    assert words.lower() in str(caught.value).lower()
