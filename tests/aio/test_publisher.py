@@ -347,7 +347,7 @@ async def test_the_copy_of_a_message_with_expectations(nc, js, subject, stream):
 
 async def test_sending_again_comes_to_an_end(js, subject, listener, make_event):
     with pytest.raises(PublishError) as info:
-        async with Publisher(js, ack_timeout=0.05, retry_timeout=0.2) as publisher:
+        async with Publisher(js, ack_timeout=0.05, retry_timeout=1) as publisher:
             await publisher.publish(make_event(), subject)
     assert info.value.code == "timeout"
     assert len(listener.messages) > 1
