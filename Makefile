@@ -2,16 +2,19 @@
 # all they need; the rest goes into .venv/ here.
 
 PYTHON ?= python3
+# Processes that share the tests. Most of the time goes into one Spark session, which is in one of them.
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fmt build jdk clean
+.PHONY: help demo test check bench kill fmt build jdk clean
 
 help:
 	@echo "make demo   publish, consume, capture and explode events on a nats-server and a Spark of its own"
-	@echo "make test   all checks and all tests"
+	@echo "make test   all checks and all tests (WORKERS=0: in one process)"
+	@echo "make kill   the long run of kills: a streaming job and its server, killed 20 times"
 	@echo "make check  ruff and mypy"
 	@echo "make bench  the measurements behind the README's figures"
 	@echo "make fmt    format the code, renew generated tables"
@@ -22,7 +25,7 @@ demo: $(INSTALLED) jdk
 	@$(BIN)/python -m ce_nats.demo
 
 test: check jdk
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -34,6 +37,9 @@ bench: $(INSTALLED) jdk
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
 	$(BIN)/python -m benchmarks.spark_columns
+
+kill: $(INSTALLED) jdk
+	$(BIN)/python -m benchmarks.kill --kills 20
 
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -136,7 +136,7 @@ def test_json_examples(value: Any, text: bytes) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        pytest.param(value, id=repr(value)[:40].encode("ascii", "replace").decode())
+        pytest.param(value, id=repr(value).partition(" at 0x")[0][:40].encode("ascii", "replace").decode())
         for value in [
             float("nan"),
             float("inf"),

@@ -19,7 +19,18 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Europe/Berlin")  # nothing may depend on it
         .config("spark.log.level", "ERROR")
+        .config("spark.connect.grpc.binding.port", "0")
         .getOrCreate()
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(spark: SparkSession) -> str:
+    """URL of a Spark Connect server in the same JVM, which is warm, and which it ends with."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    service = getattr(getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    service.start(spark.sparkContext._jsc.sc())
+    return f"sc://127.0.0.1:{service.localPort()}"

@@ -1,7 +1,6 @@
 """The columns on Spark Connect, where a session is a client of a server, are those of Spark Classic."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,16 +26,15 @@ def results(spark: SparkSession) -> list[str]:
     return [json.dumps([row.asDict(True) for row in frame.collect()], default=str) for frame in frames]
 
 
-def test_spark_connect(spark: SparkSession) -> None:
-    command = [sys.executable, "-m", "tests.spark.test_connect"]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+def test_spark_connect(spark: SparkSession, connect_url: str) -> None:
+    command = [sys.executable, "-m", "tests.spark.test_connect", connect_url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines()[-3:] == results(spark)
 
 
 if __name__ == "__main__":
-    session = SparkSession.builder.remote("local[2]").getOrCreate()
+    session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
     check_workers(session)  # here nobody knows what they are, and nothing is said
     print(*results(session), sep="\n")
     session.stop()
