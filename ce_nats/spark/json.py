@@ -45,6 +45,8 @@ _BLANKS: Final = r"[ \t\n\r]*+"
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NUMBER: Final = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
 _NO_BRACKETS: Final = rf'(?s){_STRING}|[^"{{}}\[\]]++'
+_PAIR: Final = r"\[\]|\{\}"
+_INNERMOST: Final = 2
 _TOKEN: Final = rf'(?s){_STRING}|{_NUMBER}|[^"\-0-9]++|.'
 _IS_NUMBER: Final = r"\A-?[0-9]"
 _IS_FLOAT: Final = "[.eE]"
@@ -104,19 +106,21 @@ def parse(text: Column) -> Column:
 
 def is_deeper(text: Column, levels: int) -> Column:
     """
-    Whether arrays and objects of a JSON text are nested more than so many levels deep.
+    Whether arrays and objects of a JSON text are nested more than so many levels deep. What is no JSON has no depth.
 
-    Few texts have so many brackets at all; only of those it is told one by one.
+    Few texts have so many brackets at all. Only of those they are looked at one by one, and of what is wide and not
+    deep most are gone before.
     """
-    brackets = F.split(F.regexp_replace(text, _NO_BRACKETS, ""), "")
+    brackets = F.regexp_replace(text, _NO_BRACKETS, "")
+    for _ in range(_INNERMOST):
+        brackets = F.regexp_replace(brackets, _PAIR, "")  # the innermost level of every branch
+    left = levels - _INNERMOST
     depth = F.aggregate(
-        brackets,
+        F.split(brackets, ""),
         F.lit(0),
-        lambda depth, bracket: (
-            F.when(depth > levels, depth).when(bracket.isin("[", "{"), depth + 1).otherwise(depth - 1)
-        ),
+        lambda depth, bracket: F.when(depth > left, depth).when(bracket.isin("[", "{"), depth + 1).otherwise(depth - 1),
     )
-    return matches(text, rf"\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > levels)
+    return matches(text, rf"\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > left)
 
 
 def data_text(text: Column) -> Column:

@@ -5,8 +5,11 @@ from datetime import datetime, timezone
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import VariantVal
 
+from ce_nats import EncodeError, to_nats_message
 from ce_nats.spark import deduplicate, parse_data
+from ce_nats.spark.rows import event_of
 
 ROWS = [
     ('{"n": 1, "s": "x"}', "application/json"),
@@ -37,6 +40,36 @@ def test_malformed_data_may_fail_the_query(spark: SparkSession) -> None:
     for schema in (None, "n int"):
         with pytest.raises(Exception, match=r"(?i)malformed"):
             frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
+
+
+def test_depth_of_data(spark: SparkSession) -> None:
+    """Data that the codec does not read is malformed here, too."""
+    nested = ["[" * depth + "1" + "]" * depth for depth in (128, 129, 2000)]
+    texts = [*nested, '["' + "[" * 200 + '"]', "[" + "[]," * 300 + "[]]"]
+    frame = spark.createDataFrame([(text, "a/json") for text in texts], "data string, type string")
+    for schema in (None, "array<string>"):
+        data = parse_data(F.col("data"), F.col("type"), schema)
+        assert [row.read for row in frame.select(data.isNotNull().alias("read")).collect()] == [
+            *(True, False, False),
+            *(True, True),
+        ]
+        with pytest.raises(Exception, match=r"(?i)malformed"):
+            frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
+
+
+@pytest.mark.parametrize("depth", [128, 129, 230, 300, 900])
+def test_depth_of_a_variant_in_a_worker(depth: int) -> None:
+    """What a worker cannot even take apart is refused as what is nested too deep."""
+    text = "[" * depth + "1" + "]" * depth
+    variant = VariantVal.parseJson(text)
+    attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+    row = {"attributes": attributes, "data": {"value": variant.value, "metadata": variant.metadata}}
+    if depth == 128:
+        assert to_nats_message(event_of(row)).data == text.encode()
+    else:
+        with pytest.raises(EncodeError, match="nested more than 128 levels deep") as caught:
+            to_nats_message(event_of(row))
+        assert caught.value.code == "invalid-data"
 
 
 EVENTS = [

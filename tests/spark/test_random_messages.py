@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.messages import Pairs, messages
 from ce_nats import DecodeError, from_nats_message
+from ce_nats.nesting import MOST_LEVELS
 from ce_nats.spark import explode_cloudevents
 from tests.spark.test_vectors import compare
 
@@ -155,6 +156,11 @@ DOCUMENTS = [
     *('{"a":1}', "[1,2]", '"x"', "1", '{"a":{"b":[1,"\\u00e9"]}}', '"\\\\u0001"', '"e"', '"1e999"', '{"e":1e10}'),
     *('{"a":"\\ud83d\\ude00"}', f'{{"a":{"9" * 309}}}', f'{{"a":{"9" * 308}e1}}', f'{{"a":{"9" * 209}e99}}'),
 ]
+# Around the depth that is refused, where a bracket more or less decides.
+DEEP = [
+    *("[" * MOST_LEVELS + "]" * MOST_LEVELS, '{"a":' * MOST_LEVELS + "1.5" + "}" * MOST_LEVELS),
+    *('[{"]":[' * 43 + "]}]" * 43, "[[],[1],[" * (MOST_LEVELS // 2) + "]]" * (MOST_LEVELS // 2), "[{}]," * 200),
+]
 FRONT = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":'
 
 Message = tuple[Pairs, bytes]
@@ -260,7 +266,7 @@ def damaged(count: int, seed: int) -> list[Message]:
 def strange_json(rng: Random) -> str:
     text = "".join(rng.choices(TOKENS, k=rng.randrange(1, 7)))
     if rng.random() < 0.5:
-        document = rng.choice(DOCUMENTS)
+        document = rng.choice(DEEP if rng.random() < 0.1 else DOCUMENTS)
         place = rng.randrange(len(document) + 1)
         text = document[:place] + rng.choice(["", *TOKENS]) + document[place + rng.randrange(3) :]
     return f'"{text}"' if rng.random() < 0.4 else text

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ce_nats import DecodeError, Timestamp, from_nats_message
+from ce_nats import DecodeError, Timestamp, from_nats_message, nesting
 from ce_nats.attributes import canonical
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets, text
-from ce_nats.spark import explode_cloudevents
+from ce_nats.spark import explode_cloudevents, json
 
 SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"
 PYTHON_TYPES = {"Boolean": bool, "Integer": int, "String": str, "Binary": bytes, "Timestamp": datetime}
@@ -56,6 +56,11 @@ def in_python(case: Case, pairs: list[tuple[str, str]], payload: bytes) -> Any:
 
 def test_there_are_cases() -> None:
     assert len(chosen()) > 400
+
+
+def test_the_same_depth() -> None:
+    """Columns and codec do not import one another."""
+    assert json.MOST_LEVELS == nesting.MOST_LEVELS
 
 
 def test_decode_fixtures(spark: SparkSession) -> None:
