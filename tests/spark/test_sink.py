@@ -209,15 +209,15 @@ def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> N
         subscription = await js._nc.subscribe("core.>")
         await js._nc.flush()
         listening.set()
-        received.extend([await subscription.next_msg(timeout=60) for _ in range(20)])
+        received.extend([await subscription.next_msg(timeout=300) for _ in range(20)])
 
     listening = threading.Event()
     thread = threading.Thread(target=run, args=(server, listen))
     thread.start()
-    assert listening.wait(10)
+    assert listening.wait(60)
     rows = [(f"core.{number}", [], bytearray(b"x")) for number in range(20)]
     write(spark.createDataFrame(rows, ROW), server, acks="false")
-    thread.join(60)
+    thread.join(300)
     assert {message.subject for message in received} == {subject for subject, _, _ in rows}
 
 
@@ -282,7 +282,7 @@ def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServ
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
         assert query.exception() is None
 
     all_rows = rows_of(events(60))
@@ -319,7 +319,7 @@ def test_secrets_show_nowhere(spark: SparkSession, tmp_path: Path, capfd: pytest
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
         query.explain(extended=True)
         said += [progress.json for progress in query.recentProgress]
         for bad in (f"nats://alice:{secret}x@127.0.0.1:{server.port}", f"nats://alice:{secret}@127.0.0.1:1"):
@@ -335,15 +335,29 @@ def test_secrets_show_nowhere(spark: SparkSession, tmp_path: Path, capfd: pytest
     assert secret not in "".join(said)
 
 
+def until_stored(server: NatsServer, count: int) -> None:
+    async def wait(js: Any) -> None:
+        for _ in range(30_000):
+            if (await js.stream_info("OUT")).state.messages >= count:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail(f"the stream does not get {count} messages")
+
+    run(server, wait)
+
+
 def test_a_server_that_restarts_meanwhile(spark: SparkSession, server: NatsServer) -> None:
     """Every event is in the stream once, although the server was killed while they were written."""
     rows = rows_of(events(6000))
     frame = spark.createDataFrame(rows, ROW).repartition(2)
 
+    kills = []
+
     def disturb() -> None:
-        for _ in range(3):
-            time.sleep(0.4)
+        for part in range(1, 4):
+            until_stored(server, part * 1500)
             server.kill()
+            kills.append(part)
             time.sleep(0.2)
             server.start()
 
@@ -351,5 +365,6 @@ def test_a_server_that_restarts_meanwhile(spark: SparkSession, server: NatsServe
     thread.start()
     write(frame, server, maxPending="50", requestTimeout="2")
     thread.join()
+    assert len(kills) == 3
     state = run(server, lambda js: js.stream_info("OUT", subjects_filter=">")).state
     assert (state.messages, len(state.subjects)) == (6000, 6000)
