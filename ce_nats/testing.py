@@ -266,7 +266,7 @@ class NatsCluster:
                 if not is_last and self._find_leader(_ELECTION_SECONDS) is None:
                     self.stop()
                     continue
-                self.leader()
+                self.wait_until_whole()
                 return
             except BaseException as error:
                 self.stop()
@@ -280,6 +280,24 @@ class NatsCluster:
             for server in self.servers:
                 stack.callback(server.stop)
         self.servers = ()
+
+    def wait_until_whole(self) -> None:
+        """
+        Wait until JetStream has a leader, and every member follows it: until then the servers may refuse to place a
+        stream. So it is after the start, and again some time after a member was restarted.
+
+        Raises:
+            RuntimeError: It does not come to that within the cluster's ``timeout``.
+        """
+        deadline = time.monotonic() + self._timeout
+        while time.monotonic() < deadline:
+            for number, server in enumerate(self.servers):
+                meta = _monitored(server).get("meta_cluster", {})
+                followers = [each for each in meta.get("replicas", []) if each.get("current")]
+                if meta.get("leader") == _member(number) and len(followers) == len(self.servers) - 1:
+                    return
+            time.sleep(_POLL_SECONDS)
+        raise RuntimeError(f"not every server follows a leader after {self._timeout} seconds. {self._logs()}")
 
     def leader(self, stream: str | None = None, consumer: str | None = None) -> NatsServer:
         """
@@ -295,8 +313,10 @@ class NatsCluster:
         if found := self._find_leader(self._timeout, stream, consumer):
             return found
         what = "JetStream" if stream is None else f"stream {stream}" + (f", consumer {consumer}" if consumer else "")
-        logs = "".join(server.log for server in self.servers)
-        raise RuntimeError(f"{what} has no leader after {self._timeout} seconds. The servers logged:\n{logs}")
+        raise RuntimeError(f"{what} has no leader after {self._timeout} seconds. {self._logs()}")
+
+    def _logs(self) -> str:
+        return "The servers logged:\n" + "".join(server.log for server in self.servers)
 
     def _find_leader(self, timeout: float, stream: str | None = None, consumer: str | None = None) -> NatsServer | None:
         deadline = time.monotonic() + timeout
@@ -348,16 +368,22 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _leads(server: NatsServer, name: str, stream: str | None, consumer: str | None) -> bool:
-    """Whether a member says of itself that it leads; one that is paused or does not run says nothing."""
+def _monitored(server: NatsServer, options: str = "") -> dict[str, Any]:
+    """What a member says of JetStream; nothing where it is paused or does not run."""
     if not server.is_running:
-        return False
-    question = f"{server._monitoring}/jsz?streams={stream is not None}&consumers={consumer is not None}"
+        return {}
     try:
-        with urllib.request.urlopen(question, timeout=_MONITORING_SECONDS) as answer:  # noqa: S310 - its own URL
-            known = json.load(answer)
+        url = f"{server._monitoring}/jsz{options}"
+        with urllib.request.urlopen(url, timeout=_MONITORING_SECONDS) as answer:  # noqa: S310 - the server's own
+            known: dict[str, Any] = json.load(answer)
     except (OSError, ValueError):
-        return False
+        return {}
+    return known
+
+
+def _leads(server: NatsServer, name: str, stream: str | None, consumer: str | None) -> bool:
+    """Whether a member says of itself that it leads."""
+    known = _monitored(server, f"?streams={stream is not None}&consumers={consumer is not None}")
     if stream is None:
         return bool(known.get("meta_cluster", {}).get("leader") == name)
     found = [item for account in known.get("account_details", []) for item in account.get("stream_detail", [])]

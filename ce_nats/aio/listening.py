@@ -24,6 +24,8 @@ __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "NobodyListens", "publish
 
 # How long a stream that has just not been there, or is busy with a message's copy, gets.
 PAUSE_SECONDS: Final = 0.5
+# For the API's answer: without a meta leader, whom an election may be about as well, there is none.
+_ANSWER_SECONDS: Final = 2.0
 # nats-server: JSStreamDuplicateMessageConflict. A message's copy is still being replicated, so ask again.
 IN_PROCESS: Final = 10158
 
@@ -60,14 +62,14 @@ class Listeners:
 
         Args:
             subject: The message's.
-            timeout: Seconds to wait for the answer.
+            timeout: Seconds to wait for the answer at most.
 
         Raises:
             NobodyListens: No stream listens.
         """
         if subject in self._found:
             return
-        reason = await why_unheard(self._nc, self._prefix, subject, timeout)
+        reason = await why_unheard(self._nc, self._prefix, subject, min(timeout, _ANSWER_SECONDS))
         if not reason:
             self._missed.pop(subject, None)
             if reason is not None:

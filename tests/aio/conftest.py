@@ -34,7 +34,7 @@ def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
     for server in whole_cluster.servers:
         server.resume()
         server.start()
-    whole_cluster.leader()
+    whole_cluster.wait_until_whole()
 
 
 @pytest.fixture

@@ -41,8 +41,11 @@ async def stream(cluster, subject):
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=SECONDS)
         await js.add_stream(name=name, subjects=[subject], num_replicas=3, storage="memory")
-        yield name
-        await js.delete_stream(name)
+        for _ in range(20 * SECONDS):
+            if all(replica.current for replica in (await js.stream_info(name)).cluster.replicas):
+                break
+            await asyncio.sleep(0.05)
+    return name  # it goes with the cluster: to delete it takes JetStream's leader, which a test may have killed
 
 
 @pytest.fixture
