@@ -267,7 +267,7 @@ def test_a_port_that_somebody_took_meanwhile_is_changed(monkeypatch):
         monkeypatch.setattr(ce_nats.testing, "_free_ports", free_ports)
         with NatsCluster() as cluster:
             assert cluster.leader().is_running
-    assert len(starts) == 2
+    assert len(starts) >= 2
 
 
 def test_a_cluster_that_cannot_start_says_why(scratch):
