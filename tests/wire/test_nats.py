@@ -815,10 +815,10 @@ def test_arbitrary_values_to_write(value):
 
 
 def seconds(call, *args):
-    start = time.perf_counter()
+    start = time.process_time()
     with suppress(CeNatsError):
         call(*args)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def test_byte_by_byte_is_linear():
@@ -826,17 +826,17 @@ def test_byte_by_byte_is_linear():
     payload = bytes(1_000_000) + b"\n" * 1_000_000
     wire = encode_hpub("a", payload, {"k": "v"})
     reader = FrameReader()
-    start = time.perf_counter()
+    start = time.process_time()
     frames = [frame for index in range(len(wire)) for frame in reader.feed(wire[index : index + 1])]
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert [frame.payload for frame in frames] == [payload]
 
 
 def test_many_frames_at_once_are_linear():
     stream = b"PUB a 1\r\nx\r\n" * 100_000
-    start = time.perf_counter()
+    start = time.process_time()
     frames = decode_frames(stream)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert len(frames) == 100_000
 
 
