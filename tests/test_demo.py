@@ -22,7 +22,7 @@ def run(tmp_path_factory):
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "default", "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "ce_nats.demo"]
     result = subprocess.run(
-        command, capture_output=True, encoding="utf-8", timeout=300, cwd=scratch, env=environment, check=False
+        command, capture_output=True, encoding="utf-8", timeout=900, cwd=scratch, env=environment, check=False
     )
     return result, scratch
 
