@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from ..ranges import DataLossError, StreamRange, StreamState, split
 from ..timestamp import Timestamp
-from .filters import Narrowed
 from .offsets import Offset, at
 from .selection import EARLIEST, LATEST, Instant, Position, Selection
 
@@ -33,7 +32,6 @@ class Questions(Protocol):
 
 def batch_ranges(
     selection: Selection,
-    narrowed: Narrowed,
     states: dict[str, StreamState],
     ask: Questions,
     on_loss: Callable[[DataLossError], None],
@@ -43,31 +41,24 @@ def batch_ranges(
 
     Args:
         selection: From the options.
-        narrowed: From conditions of the query.
         states: Of the streams of the selection.
         ask: For positions by time.
         on_loss: Told of messages that the options name and that are gone.
     """
     found = []
     for name, state in states.items():
-        if narrowed.subjects is None or (narrowed.streams is not None and name not in narrowed.streams):
-            continue
         starting = selection.starting[name]
-        first = max(_first(starting, state, ask), narrowed.first, 1)
+        first = max(_first(starting, state, ask), 1)
         last = _last(selection.ending[name], state, ask)
-        if narrowed.last is not None:
-            last = min(last, narrowed.last)
-        if narrowed.since is not None and first <= last:
-            first = max(first, ask.sequence_at(state, narrowed.since))
-        if narrowed.until is not None and first <= last:
-            last = min(last, ask.sequence_at(state, narrowed.until) - 1)
         if first > last:
             continue
         if first < state.first:
             on_loss(DataLossError.gone(name, first, min(last, state.first - 1), state.first))
         # Where nobody named a first sequence, the limits of the stream may go on while the tasks start.
         from_beginning = not isinstance(starting, int) and first == state.first
-        found.append(StreamRange(name, max(first, state.first), last, state.created, narrowed.subjects, from_beginning))
+        found.append(
+            StreamRange(name, max(first, state.first), last, state.created, selection.subjects, from_beginning)
+        )
     return split(found, pieces(selection, found))
 
 

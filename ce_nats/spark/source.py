@@ -11,7 +11,7 @@ message as it was stored, event or not; ``ce_nats.spark`` decodes rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,7 +19,6 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 
 from ..ranges import DataLossError, StreamRange, StreamState, split
 from .connection import CONNECTION_OPTIONS, Connection, check_names
-from .filters import Narrowed, narrow
 from .offsets import Offset, advance, ranges
 from .planning import batch_ranges, first_offset, loss_policy, pieces
 from .selection import SELECTION_OPTIONS, Selection
@@ -41,7 +40,6 @@ __all__ = ["NatsDataSource", "register"]
 
 # Spark puts these among the options of a sink.
 _OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
-_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 _HEADER: Final = StructType().add("key", StringType()).add("value", StringType())
 # As in ce_nats.capture.
@@ -61,16 +59,11 @@ def register(spark: SparkSession) -> None:
     """
     Make ``format("nats")`` known to a session.
 
-    Spark leaves filters of Python data sources to itself by default. Where the user has not decided about that, it is
-    turned on for the session, so that ``where("subject = 'orders.eu'")`` reads nothing else.
-
     Raises:
         ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
     check_workers(spark)
     spark.dataSource.register(NatsDataSource)
-    if hasattr(DataSourceReader, "pushFilters") and spark.conf.get(_PUSH_DOWN, None) is None:
-        spark.conf.set(_PUSH_DOWN, "true")
 
 
 class NatsDataSource(DataSource, metaclass=Shipped):
@@ -141,48 +134,29 @@ class NatsDataSource(DataSource, metaclass=Shipped):
 
 
 class NatsReader(DataSourceReader, metaclass=Shipped):
-    """Reads what streams have when the query is planned."""
+    """
+    Reads what streams have when the query is planned.
+
+    It takes no filters of the query from Spark (``pushFilters``): where one query on a DataFrame hands some over, Spark
+    4.3 gives the plan that is made with them to the next query on it, too, which then misses rows. What is to be read
+    is chosen by options.
+    """
 
     def __init__(self, connection: Connection, selection: Selection) -> None:
         self._connection = connection
         self._selection = selection
-        self.narrowed = Narrowed(subjects=selection.subjects)
-        # On the object, not in the class: see _FilterPushDown.
-        self.pushFilters = _FilterPushDown(self)  # type: ignore[method-assign]
-
-    def use_filters(self, filters: Iterable[Any]) -> list[Any]:
-        """Use conditions of the query, and give back those that Spark still has to apply."""
-        self.narrowed, remaining = narrow(filters, self._selection.subjects)
-        return remaining
 
     def partitions(self) -> Sequence[InputPartition]:
         streams = Streams(self._connection)
         try:
             states = streams.states(self._selection.streams)
-            found = batch_ranges(self._selection, self.narrowed, states, streams, loss_policy(self._selection))
+            found = batch_ranges(self._selection, states, streams, loss_policy(self._selection))
         finally:
             streams.close()
         return [InputPartition(part) for part in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._connection, self._selection, partition)
-
-
-class _FilterPushDown:
-    """
-    A reader's ``pushFilters``, which works where Spark asks for it and is not there where Spark does not.
-
-    Spark refuses every reader whose class has the method, as long as the configuration (off by default) does not turn
-    filters on: with them a wrong result would have another reason. Rows are the same here with and without.
-    """
-
-    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda reader, filters: filters))
-
-    def __init__(self, reader: NatsReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Any]) -> Iterable[Any]:
-        return self._reader.use_filters(filters)
 
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
