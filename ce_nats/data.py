@@ -29,7 +29,7 @@ _from_json: Final = msgspec.json.Decoder().decode
 _ONLY_STRINGS: Final = {str}
 _PLAIN_TYPES: Final = {str, int, float, bool}
 # Where levels of JSON and calls in progress count together, as in Python 3.10 and 3.11.
-NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
+_NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
 # Data "of type Binary" (JSON format 3.1.1).
 BYTES: Final = (bytes, bytearray, memoryview)
 
@@ -109,7 +109,7 @@ def encode_json(value: object) -> bytes:
             raise
         raise _no_json("holds a surrogate or an integer of thousands of digits") from error
     except RecursionError as error:
-        raise _no_json(NO_ROOM) from error
+        raise _no_json(_NO_ROOM) from error
 
 
 def _is_flat(value: object) -> bool:
@@ -193,43 +193,41 @@ def check_json_charset(kind: MediaType, fault: type[CeNatsError]) -> None:
         )
 
 
-def decode_json(
-    text: bytes, what: str = "the data", *, levels: int = MOST_LEVELS, attribute: str | None = "data"
-) -> Any:
+def decode_json(text: bytes) -> Any:
     """
     Strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers that a float cannot hold.
 
-    Args:
-        text: JSON in UTF-8.
-        what: What the text is, for the error.
-        levels: How deep arrays and objects may be nested.
-        attribute: The attribute at fault.
-
     Raises:
-        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper whatever else is wrong with it.
+        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper than ``MOST_LEVELS`` whatever
+            else is wrong with it. Attribute ``data``.
     """
-    if is_deeper(text, levels):
-        reason = f"is nested more than {levels} levels deep"
-        raise json_error(text, what, reason, attribute=attribute, requirement="RF-8259-05")
+    if is_deeper(text):
+        raise too_deep(text, MOST_LEVELS, "the data", attribute="data")
     try:
         return _from_json(text)
-    except RecursionError as error:
-        raise json_error(text, what, NO_ROOM, attribute=attribute) from error
-    except ValueError as error:
-        raise json_error(text, what, f"is not valid JSON: {error}", attribute=attribute) from error
+    except (ValueError, RecursionError) as error:
+        raise json_error(text, error, "the data", attribute="data") from error
 
 
-def json_error(
-    text: bytes, what: str, reason: str, *, attribute: str | None = None, requirement: str | None = None
-) -> DecodeError:
-    """``invalid-json`` for a reason, or ``invalid-utf8`` where that is what is wrong with a text."""
+def json_error(text: bytes, error: Exception, what: str, *, attribute: str | None = None) -> DecodeError:
+    """``invalid-utf8`` or ``invalid-json``, for text that a parser would not read."""
+    reason = _NO_ROOM if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
+    return _invalid(text, f"{what} {reason}", what, attribute, None)
+
+
+def too_deep(text: bytes, levels: int, what: str, *, attribute: str | None = None) -> DecodeError:
+    """``invalid-utf8`` or ``invalid-json``, for text that is nested deeper than it may be."""
+    return _invalid(text, f"{what} is nested more than {levels} levels deep", what, attribute, "RF-8259-05")
+
+
+def _invalid(text: bytes, message: str, what: str, attribute: str | None, requirement: str | None) -> DecodeError:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError:
         return DecodeError(
             ErrorCode.INVALID_UTF8, f"{what} is not valid UTF-8", attribute=attribute, requirement="RF-8259-01"
         )
-    return DecodeError(ErrorCode.INVALID_JSON, f"{what} {reason}", attribute=attribute, requirement=requirement)
+    return DecodeError(ErrorCode.INVALID_JSON, message, attribute=attribute, requirement=requirement)
 
 
 def _no_such_charset(fault: type[CeNatsError], kind: MediaType) -> CeNatsError:

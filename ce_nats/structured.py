@@ -27,7 +27,7 @@ from .attributes import (
 from .errors import DecodeError, EncodeError, ErrorCode, preview
 from .event import DecodedEvent
 from .media_type import DataKind
-from .nesting import MOST_LEVELS
+from .nesting import MOST_LEVELS, is_deeper
 
 __all__ = ["decode", "encode"]
 
@@ -35,6 +35,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 # Data may have so many, and stands in an object of its own.
 _MOST_LEVELS: Final = MOST_LEVELS + 1
 _to_json: Final = msgspec.json.Encoder().encode
+_from_json: Final = msgspec.json.Decoder().decode
 
 
 class _DataText(msgspec.Struct):
@@ -121,12 +122,14 @@ def decode(
 
 
 def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
+    if is_deeper(payload, _MOST_LEVELS):
+        wrong = data.too_deep(payload, _MOST_LEVELS, "the payload")
+        raise wrong if is_marked else _no_event(wrong.message)
     try:
-        members = data.decode_json(payload, "the payload", levels=_MOST_LEVELS, attribute=None)
-    except DecodeError as error:
-        if is_marked:
-            raise
-        raise _no_event(error.message) from error
+        members = _from_json(payload)
+    except (ValueError, RecursionError) as error:
+        wrong = data.json_error(payload, error, "the payload")
+        raise (wrong if is_marked else _no_event(wrong.message)) from error
     if members.__class__ is not dict:
         wrong = DecodeError(ErrorCode.NOT_AN_OBJECT, f"the payload is not a JSON object but {preview(members)}")
         raise wrong if is_marked else _no_event(wrong.message)
@@ -199,7 +202,7 @@ def _data_text(payload: bytes) -> msgspec.Raw:
     try:
         return _read_data_text(payload).data
     except RecursionError as error:  # it takes a level more than to read the whole
-        raise data.json_error(payload, "the payload", data.NO_ROOM) from error
+        raise data.json_error(payload, error, "the payload") from error
 
 
 def _check_unique(payload: bytes) -> None:
@@ -218,7 +221,7 @@ def _check_unique(payload: bytes) -> None:
     try:
         json.loads(payload, object_pairs_hook=keep, parse_int=len, parse_float=len)
     except RecursionError as error:
-        raise data.json_error(payload, "the payload", data.NO_ROOM) from error
+        raise data.json_error(payload, error, "the payload") from error
     seen = set()
     for name, _ in outermost:
         if name in seen:
