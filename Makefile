@@ -25,7 +25,7 @@ demo: $(INSTALLED) jdk
 	@$(BIN)/python -m ce_nats.demo
 
 test: check jdk
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,5 +1,7 @@
 """Settings for all tests, and how they are divided among the processes of pytest-xdist where it runs."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 
@@ -7,21 +9,29 @@ from hypothesis import settings
 settings.register_profile("ce_nats", deadline=None)
 settings.load_profile("ce_nats")
 
+SPARK = "tests/spark/"
 # What takes longest begins first: all that share the one Spark session, then programs that start a Spark of their own.
-LONGEST = ("spark", "tests/test_readme.py", "tests/test_demo.py", "tests/aio/stan/test_loss.py", "tests/test_wheel.py")
+LONGEST = (SPARK, "tests/test_demo.py", "tests/test_readme.py", "tests/aio/stan/test_loss.py", "tests/test_wheel.py")
 
 
-@pytest.hookimpl(tryfirst=True)
+def scope_of(nodeid: str) -> str:
+    """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
+    return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A file stays in one process, because its tests share servers; a Spark session is shared by many files."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    if config.getoption("dist", "no") != "no":
-        order = {name: place for place, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: order.get(_group(item), len(order)))
+    if hasattr(config, "workerinput"):
+        order = {scope: place for place, scope in enumerate(LONGEST)}
+        items.sort(key=lambda item: order.get(scope_of(item.nodeid), len(order)))
 
 
-def _group(item: pytest.Item) -> str:
-    return "spark" if "spark" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
