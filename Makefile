@@ -7,6 +7,7 @@ WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+JAR := ce_nats/spark/jvm/ce-nats.jar
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench kill fmt build jdk clean
@@ -21,10 +22,10 @@ help:
 	@echo "make build  wheel and sdist into dist/"
 	@echo "make clean  remove what the others made"
 
-demo: $(INSTALLED) jdk
+demo: $(INSTALLED) $(JAR)
 	@$(BIN)/python -m ce_nats.demo
 
-test: check jdk
+test: check $(JAR)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
 
 check: $(INSTALLED)
@@ -32,13 +33,13 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED) jdk
+bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.codec
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
 	$(BIN)/python -m benchmarks.spark_columns
 
-kill: $(INSTALLED) jdk
+kill: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.kill --kills 20
 
 fmt: $(INSTALLED)
@@ -46,11 +47,14 @@ fmt: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/python -m ce_nats.conformance.tables
 
-build: $(INSTALLED)
+build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(JAR) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+
+$(JAR): $(wildcard ce_nats/spark/jvm/*.java) | $(INSTALLED) jdk
+	$(BIN)/python hatch_build.py
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
@@ -61,5 +65,5 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 jdk:
-	@$${JAVA_HOME:+"$$JAVA_HOME/bin/"}java -version 2>&1 | grep -Eq 'version "(17|21)' \
-		|| { echo "Spark needs a JDK, 17 or 21: put java on PATH or set JAVA_HOME"; exit 1; }
+	@$${JAVA_HOME:+"$$JAVA_HOME/bin/"}javac -version 2>&1 | grep -Eq 'javac (17|21)' \
+		|| { echo "Spark needs a JDK, 17 or 21: put java and javac on PATH or set JAVA_HOME"; exit 1; }

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,5 +36,9 @@ def test_the_built_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     assert str(tmp_path / "env") in run(python, "-c", PROGRAM, cwd=tmp_path)
     table = run(tmp_path / "env" / "bin" / "ce-nats", "conformance", cwd=tmp_path)
     assert "percent-encoding" in table
+    (jar,) = (tmp_path / "env").glob("lib/*/site-packages/ce_nats/spark/jvm/*")
+    assert jar.name == "ce-nats.jar"
+    with ZipFile(jar) as classes:
+        assert "io/cenats/spark/Catalog.class" in classes.namelist()
     (typed,) = (tmp_path / "env").glob("lib/*/site-packages/ce_nats/py.typed")
     assert typed.is_file()

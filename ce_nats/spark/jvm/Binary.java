@@ -1,0 +1,40 @@
+package io.cenats.spark;
+
+/**
+ * Binary content mode, one {@code ce-} header per attribute and the data as payload: {@code ce_nats/binary.py}.
+ *
+ * <p>NATS binding, section 3.1. An empty payload is no data, because the wire cannot tell the two apart.
+ */
+final class Binary {
+    private Binary() {}
+
+    /**
+     * The event in {@code ce-} headers and a payload.
+     *
+     * @throws DecodeError the first fault in wire order, then missing attributes
+     */
+    static Event decode(Headers headers, byte[] payload, ExtensionTypes types) throws DecodeError {
+        Event event = new Event(ContentMode.BINARY, types);
+        for (int place = 0; place < headers.size(); place++) {
+            if (Text.startsWith(headers.name(place), Mode.PREFIX)) {
+                String name = Text.folded(headers.name(place), Mode.PREFIX.length);
+                decodeHeader(event, name, headers.value(place), types);
+            }
+        }
+        Attributes.checkRequired(event);
+        event.data = payload.length == 0 ? null : payload;
+        return event;
+    }
+
+    private static void decodeHeader(Event event, String name, byte[] value, ExtensionTypes types) throws DecodeError {
+        int place = Attributes.place(name);
+        if (event.has(name, place)) {
+            throw new DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE);
+        }
+        if (place == Attributes.EXTENSION) {
+            Attributes.checkName(name);
+        }
+        // 3.1.3.2: "terminated by a CRLF sequence with OPTIONAL whitespace around the header value"
+        Attributes.decode(event, name, place, Percent.decode(Text.strip(value)), types);
+    }
+}

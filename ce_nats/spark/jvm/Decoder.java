@@ -1,0 +1,175 @@
+package io.cenats.spark;
+
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.NullType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * The event in a message, as a row: {@code from_nats_message(message, parse_data=False)} of {@code ce_nats/binding.py}.
+ *
+ * <p>Arguments are the headers, the payload, and as an option a NULL whose type is a struct: its fields are extension
+ * attributes and what their values have to be. Generated code calls the {@code invoke} that takes the type of the
+ * headers.
+ */
+public final class Decoder implements ScalarFunction<InternalRow> {
+    private static final long serialVersionUID = 1;
+
+    private static final byte[] NOTHING = {};
+    private static final DataType PAIRS = DataTypes.createArrayType(DataTypes.createStructType(new StructField[] {
+        DataTypes.createStructField("key", DataTypes.StringType, true),
+        DataTypes.createStructField("value", DataTypes.StringType, true)
+    }));
+    private static final int HEADERS = 0;
+    private static final int DATA = 1;
+    private static final int TYPES = 2;
+
+    private final Form form;
+    private final StructType arguments;
+    private final Shape shape;
+    private final ExtensionTypes types;
+
+    /**
+     * @param form what comes out
+     * @param given types of the arguments
+     * @throws UnsupportedOperationException they are not those of a message
+     */
+    Decoder(Form form, StructType given) {
+        this.form = form;
+        this.arguments = checked(given);
+        this.shape = Shape.of(arguments.fields()[HEADERS].dataType());
+        this.types = ExtensionTypes.of(declared());
+    }
+
+    private static StructType checked(StructType given) {
+        StructField[] fields = given.fields().clone();
+        if (fields.length < TYPES || fields.length > TYPES + 1) {
+            throw new UnsupportedOperationException("the arguments are headers and data");
+        }
+        if (fields[HEADERS].dataType() instanceof NullType) {
+            fields[HEADERS] = DataTypes.createStructField("headers", PAIRS, true);
+        }
+        DataType data = fields[DATA].dataType();
+        if (!(data instanceof BinaryType || data instanceof StringType || data instanceof NullType)) {
+            throw new UnsupportedOperationException("data is BINARY or STRING, not " + data.simpleString());
+        }
+        fields[DATA] = DataTypes.createStructField("data", DataTypes.BinaryType, true);
+        if (fields.length > TYPES && !(fields[TYPES].dataType() instanceof StructType)) {
+            throw new UnsupportedOperationException("the types of extensions are a struct");
+        }
+        return DataTypes.createStructType(fields);
+    }
+
+    /** The extensions whose types are declared. */
+    private StructType declared() {
+        StructField[] fields = arguments.fields();
+        return fields.length > TYPES ? (StructType) fields[TYPES].dataType() : new StructType();
+    }
+
+    // --- What generated code calls -----------------------------------------------------------------------------------
+
+    /** Headers as an array of structs. */
+    public InternalRow invoke(ArrayData headers, byte[] data) {
+        try {
+            return decode(Headers.ofPairs(headers, shape.isNameBinary(), shape.isValueBinary()), data);
+        } catch (DecodeError error) {
+            return form.row(error.code, types);
+        }
+    }
+
+    /** Headers as a map. */
+    public InternalRow invoke(MapData headers, byte[] data) {
+        try {
+            return decode(shape.hasLists() ? Headers.ofLists(headers) : Headers.ofMap(headers), data);
+        } catch (DecodeError error) {
+            return form.row(error.code, types);
+        }
+    }
+
+    /** Headers as a raw block. */
+    public InternalRow invoke(byte[] headers, byte[] data) {
+        try {
+            return decode(HeaderBlock.decode(headers), data);
+        } catch (DecodeError error) {
+            return form.row(error.code, types);
+        }
+    }
+
+    /** Headers as an array of structs, and the types of extensions, which are looked at when the function is bound. */
+    public InternalRow invoke(ArrayData headers, byte[] data, InternalRow types) {
+        return invoke(headers, data);
+    }
+
+    /** Headers as a map, and the types of extensions. */
+    public InternalRow invoke(MapData headers, byte[] data, InternalRow types) {
+        return invoke(headers, data);
+    }
+
+    /** Headers as a raw block, and the types of extensions. */
+    public InternalRow invoke(byte[] headers, byte[] data, InternalRow types) {
+        return invoke(headers, data);
+    }
+
+    private InternalRow decode(Headers headers, byte[] data) throws DecodeError {
+        byte[] payload = data == null ? NOTHING : data;
+        Mode mode = Mode.decide(headers, payload.length > 0);
+        Event event = mode.mode() == ContentMode.BINARY
+                ? Binary.decode(headers, payload, types)
+                : Structured.decode(payload, mode.isMarked(), types);
+        return form.row(event);
+    }
+
+    // --- What the planner asks ---------------------------------------------------------------------------------------
+
+    @Override
+    public String name() {
+        return form.toString();
+    }
+
+    @Override
+    public DataType resultType() {
+        return form.schema(declared());
+    }
+
+    @Override
+    public DataType[] inputTypes() {
+        StructField[] fields = arguments.fields();
+        DataType[] types = new DataType[fields.length];
+        for (int place = 0; place < fields.length; place++) {
+            types[place] = fields[place].dataType();
+        }
+        return types;
+    }
+
+    @Override
+    public boolean isResultNullable() {
+        return false;
+    }
+
+    @Override
+    public String canonicalName() {
+        return "ce_nats." + name() + arguments.simpleString();
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof Decoder decoder && canonicalName().equals(decoder.canonicalName());
+    }
+
+    @Override
+    public int hashCode() {
+        return canonicalName().hashCode();
+    }
+
+    @Override
+    public String toString() {
+        return "ce_nats." + name();
+    }
+}

@@ -1,0 +1,57 @@
+package io.cenats.spark;
+
+import java.io.Serializable;
+import java.util.List;
+
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.BooleanType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampType;
+
+/**
+ * The types that a caller declared extension attributes to have.
+ *
+ * @param names attribute names
+ * @param kinds their types, in the same order
+ */
+record ExtensionTypes(List<String> names, List<Kind> kinds) implements Serializable {
+    /** What an extension can be declared as. */
+    enum Kind {
+        STRING,
+        INTEGER,
+        BOOLEAN,
+        BINARY,
+        TIMESTAMP
+    }
+
+    static ExtensionTypes of(StructType declared) {
+        List<StructField> fields = List.of(declared.fields());
+        return new ExtensionTypes(
+                fields.stream().map(StructField::name).toList(),
+                fields.stream().map(field -> kind(field.dataType())).toList());
+    }
+
+    private static Kind kind(DataType type) {
+        if (type instanceof StringType) {
+            return Kind.STRING;
+        }
+        if (type instanceof IntegerType) {
+            return Kind.INTEGER;
+        }
+        if (type instanceof BooleanType) {
+            return Kind.BOOLEAN;
+        }
+        if (type instanceof BinaryType) {
+            return Kind.BINARY;
+        }
+        if (type instanceof TimestampType) {
+            return Kind.TIMESTAMP;
+        }
+        throw new UnsupportedOperationException(
+                "an extension is a string, int, boolean, binary or timestamp, not " + type.simpleString());
+    }
+}

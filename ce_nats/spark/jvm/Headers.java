@@ -1,0 +1,117 @@
+package io.cenats.spark;
+
+import static io.cenats.spark.DecodeError.require;
+
+import java.util.Arrays;
+
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.catalyst.util.MapData;
+
+/**
+ * Names and values in wire order, valid UTF-8, from every shape in which captured messages hold them: {@code
+ * ce_nats/message.py}. What headers mean is not known here.
+ */
+final class Headers {
+    static final Headers NONE = new Headers(0);
+
+    private byte[][] names;
+    private byte[][] values;
+    private int size;
+
+    Headers(int expected) {
+        names = new byte[expected][];
+        values = new byte[expected][];
+    }
+
+    int size() {
+        return size;
+    }
+
+    byte[] name(int place) {
+        return names[place];
+    }
+
+    byte[] value(int place) {
+        return values[place];
+    }
+
+    /**
+     * Put a header behind the others.
+     *
+     * @param name bytes of a name, or null
+     * @param value bytes of a value, or null
+     * @throws DecodeError {@code invalid-header-name} and {@code invalid-header-value} where there is none, {@code
+     *     invalid-utf8}
+     */
+    void add(byte[] name, byte[] value) throws DecodeError {
+        require(name != null, ErrorCode.INVALID_HEADER_NAME);
+        require(value != null, ErrorCode.INVALID_HEADER_VALUE);
+        require(Text.isUtf8(name) && Text.isUtf8(value), ErrorCode.INVALID_UTF8);
+        if (size == names.length) {
+            names = Arrays.copyOf(names, 2 * size + 1);
+            values = Arrays.copyOf(values, 2 * size + 1);
+        }
+        names[size] = name;
+        values[size++] = value;
+    }
+
+    /** Of an array of structs of two strings or binaries; null is no headers. */
+    static Headers ofPairs(ArrayData pairs, boolean isNameBinary, boolean isValueBinary) throws DecodeError {
+        if (pairs == null) {
+            return NONE;
+        }
+        int count = pairs.numElements();
+        Headers headers = new Headers(count);
+        for (int place = 0; place < count; place++) {
+            require(!pairs.isNullAt(place), ErrorCode.INVALID_HEADER_NAME);
+            InternalRow pair = pairs.getStruct(place, 2);
+            headers.add(octets(pair, 0, isNameBinary), octets(pair, 1, isValueBinary));
+        }
+        return headers;
+    }
+
+    private static byte[] octets(InternalRow pair, int field, boolean isBinary) {
+        if (pair.isNullAt(field)) {
+            return null;
+        }
+        return isBinary ? pair.getBinary(field) : pair.getUTF8String(field).getBytes();
+    }
+
+    /** Of a map from strings to strings; null is no headers. */
+    static Headers ofMap(MapData map) throws DecodeError {
+        if (map == null) {
+            return NONE;
+        }
+        ArrayData names = map.keyArray();
+        ArrayData values = map.valueArray();
+        Headers headers = new Headers(map.numElements());
+        for (int place = 0; place < map.numElements(); place++) {
+            headers.add(octets(names, place), octets(values, place));
+        }
+        return headers;
+    }
+
+    /** Of a map from strings to arrays of strings; null is no headers, and a null array a value that is none. */
+    static Headers ofLists(MapData map) throws DecodeError {
+        if (map == null) {
+            return NONE;
+        }
+        ArrayData names = map.keyArray();
+        ArrayData lists = map.valueArray();
+        Headers headers = new Headers(map.numElements());
+        for (int place = 0; place < map.numElements(); place++) {
+            byte[] name = octets(names, place);
+            require(!lists.isNullAt(place), ErrorCode.INVALID_HEADER_VALUE);
+            ArrayData values = lists.getArray(place);
+            for (int which = 0; which < values.numElements(); which++) {
+                headers.add(name, octets(values, which));
+            }
+        }
+        return headers;
+    }
+
+    private static byte[] octets(ArrayData texts, int place) {
+        return texts.isNullAt(place) ? null : texts.getUTF8String(place).getBytes();
+    }
+}

@@ -1,0 +1,346 @@
+package io.cenats.spark;
+
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * Strict RFC 8259 JSON: the members of an object, in wire order, with their types.
+ *
+ * <p>No lone surrogates, no numbers that a float cannot hold, no integers of more characters than Python reads, nothing
+ * behind the document: what msgspec reads for {@code ce_nats/data.py}.
+ */
+final class Json {
+    /** Of arrays and objects in data, the outermost one counted: {@code ce_nats/nesting.py}. */
+    static final int MOST_LEVELS = 128;
+
+    /** Characters of an integer. */
+    private static final int LONGEST_INTEGER = 4300;
+    /** A float holds every number with so many digits before the point, if it has no exponent. */
+    private static final int MOST_DIGITS = 308;
+
+    /** What a JSON value is; a number with a fraction or an exponent is no integer, whatever its value. */
+    enum Kind {
+        STRING,
+        INTEGER,
+        FLOAT,
+        BOOLEAN,
+        NULL,
+        CONTAINER
+    }
+
+    /** A value as it stands in a document. */
+    record Value(Kind kind, byte[] document, int start, int end) {
+        /** The JSON text. */
+        byte[] json() {
+            return Arrays.copyOfRange(document, start, end);
+        }
+
+        /** What a string says, or the JSON text of any other value. */
+        byte[] text() {
+            return kind == Kind.STRING ? unescaped(document, start + 1, end - 1) : json();
+        }
+    }
+
+    private final byte[] document;
+    private int at;
+    private boolean hasRepeats;
+
+    /**
+     * @param document valid UTF-8
+     * @param start where it begins
+     */
+    Json(byte[] document, int start) {
+        this.document = document;
+        this.at = start;
+    }
+
+    /**
+     * The members of the object that the document is; of those with one name, the first. To be called once.
+     *
+     * @throws DecodeError {@code invalid-json}, {@code not-an-object}
+     */
+    Map<String, Value> members() throws DecodeError {
+        Map<String, Value> members = null;
+        skipBlanks();
+        if (peek() == '{') {
+            members = outermost();
+        } else {
+            skipValue(0);
+        }
+        skipBlanks();
+        require(at == document.length);
+        if (members == null) {
+            throw new DecodeError(ErrorCode.NOT_AN_OBJECT);
+        }
+        return members;
+    }
+
+    /** Whether there are several members of one name. */
+    boolean hasRepeats() {
+        return hasRepeats;
+    }
+
+    private Map<String, Value> outermost() throws DecodeError {
+        Map<String, Value> members = new LinkedHashMap<>();
+        at++;
+        skipBlanks();
+        if (peek() == '}') {
+            at++;
+            return members;
+        }
+        do {
+            skipBlanks();
+            int start = at;
+            byte[] name = unescaped(document, start + 1, skipName());
+            hasRepeats |= members.putIfAbsent(new String(name, StandardCharsets.UTF_8), value()) != null;
+        } while (goesOn('}'));
+        return members;
+    }
+
+    private Value value() throws DecodeError {
+        int start = at;
+        Kind kind = skipValue(1);
+        return new Value(kind, document, start, at);
+    }
+
+    /** A name, a colon, and the white space around that; gives the place of the quote that ends the name. */
+    private int skipName() throws DecodeError {
+        require(peek() == '"');
+        skipString();
+        int end = at - 1;
+        skipBlanks();
+        require(peek() == ':');
+        at++;
+        skipBlanks();
+        return end;
+    }
+
+    /** Behind an element or a member: whether there is another one, or the end of what they are in. */
+    private boolean goesOn(char end) throws DecodeError {
+        skipBlanks();
+        int next = peek();
+        require(next == ',' || next == end);
+        at++;
+        return next == ',';
+    }
+
+    /**
+     * @param level how many arrays and objects the value is in
+     */
+    private Kind skipValue(int level) throws DecodeError {
+        int first = peek();
+        switch (first) {
+            case '"' -> {
+                skipString();
+                return Kind.STRING;
+            }
+            case '{', '[' -> {
+                require(level <= MOST_LEVELS);
+                skipContainer(first == '{', level + 1);
+                return Kind.CONTAINER;
+            }
+            case 't' -> {
+                skipWord("true");
+                return Kind.BOOLEAN;
+            }
+            case 'f' -> {
+                skipWord("false");
+                return Kind.BOOLEAN;
+            }
+            case 'n' -> {
+                skipWord("null");
+                return Kind.NULL;
+            }
+            default -> {
+                return skipNumber();
+            }
+        }
+    }
+
+    private void skipContainer(boolean isObject, int level) throws DecodeError {
+        char end = isObject ? '}' : ']';
+        at++;
+        skipBlanks();
+        if (peek() == end) {
+            at++;
+            return;
+        }
+        do {
+            skipBlanks();
+            if (isObject) {
+                skipName();
+            }
+            skipValue(level);
+        } while (goesOn(end));
+    }
+
+    private void skipWord(String word) throws DecodeError {
+        for (int place = 0; place < word.length(); place++) {
+            require(peek() == word.charAt(place));
+            at++;
+        }
+    }
+
+    // --- Strings ----------------------------------------------------------------------------------------------------
+
+    private void skipString() throws DecodeError {
+        at++;
+        while (peek() != '"') {
+            require(peek() < 0 ? at < document.length : peek() >= ' ');
+            if (document[at++] == '\\') {
+                skipEscape();
+            }
+        }
+        at++;
+    }
+
+    private void skipEscape() throws DecodeError {
+        int letter = peek();
+        require(letter > 0 && "\"\\/bfnrtu".indexOf(letter) >= 0);
+        at++;
+        if (letter != 'u') {
+            return;
+        }
+        int unit = unit(document, at);
+        require(unit >= 0 && !Character.isLowSurrogate((char) unit));
+        at += 4;
+        if (Character.isHighSurrogate((char) unit)) {
+            require(peek() == '\\');
+            at++;
+            require(peek() == 'u');
+            at++;
+            int low = unit(document, at);
+            require(low >= 0 && Character.isLowSurrogate((char) low));
+            at += 4;
+        }
+    }
+
+    /** The value of four hexadecimal digits, or -1. */
+    private static int unit(byte[] document, int start) {
+        if (start + 4 > document.length) {
+            return -1;
+        }
+        int value = 0;
+        for (int place = start; place < start + 4; place++) {
+            int digit = Text.hexadecimal(document[place]);
+            if (digit < 0) {
+                return -1;
+            }
+            value = value << 4 | digit;
+        }
+        return value;
+    }
+
+    /** What a string says that stands between two places and was checked. */
+    private static byte[] unescaped(byte[] document, int start, int end) {
+        byte[] out = Arrays.copyOfRange(document, start, end);
+        int from = Text.indexOf(out, '\\', 0);
+        if (from < 0) {
+            return out;
+        }
+        // No escape is shorter than what it stands for.
+        int size = from;
+        while (from < out.length) {
+            if (out[from] != '\\') {
+                out[size++] = out[from++];
+            } else if (out[from + 1] != 'u') {
+                out[size++] = escaped(out[from + 1]);
+                from += 2;
+            } else {
+                char high = (char) unit(out, from + 2);
+                boolean isPair = Character.isHighSurrogate(high);
+                String character = isPair ? "" + high + (char) unit(out, from + 8) : String.valueOf(high);
+                byte[] octets = Text.bytes(character);
+                System.arraycopy(octets, 0, out, size, octets.length);
+                size += octets.length;
+                from += isPair ? 12 : 6;
+            }
+        }
+        return Arrays.copyOf(out, size);
+    }
+
+    private static byte escaped(byte letter) {
+        return switch (letter) {
+            case 'b' -> '\b';
+            case 'f' -> '\f';
+            case 'n' -> '\n';
+            case 'r' -> '\r';
+            case 't' -> '\t';
+            default -> letter;
+        };
+    }
+
+    // --- Numbers ----------------------------------------------------------------------------------------------------
+
+    private Kind skipNumber() throws DecodeError {
+        int start = at;
+        if (peek() == '-') {
+            at++;
+        }
+        int digits = at;
+        require(Text.isDigit(peek()));
+        if (peek() == '0') {
+            at++;
+        } else {
+            skipDigits();
+        }
+        digits = at - digits;
+        boolean hasFraction = peek() == '.';
+        if (hasFraction) {
+            at++;
+            require(Text.isDigit(peek()));
+            skipDigits();
+        }
+        boolean hasExponent = (peek() | 0x20) == 'e';
+        if (hasExponent) {
+            skipExponent();
+        }
+        if (!hasFraction && !hasExponent) {
+            require(at - start <= LONGEST_INTEGER);
+            return Kind.INTEGER;
+        }
+        require(!hasExponent && digits <= MOST_DIGITS || isFinite(start));
+        return Kind.FLOAT;
+    }
+
+    private void skipExponent() throws DecodeError {
+        at++;
+        if (peek() == '+' || peek() == '-') {
+            at++;
+        }
+        require(Text.isDigit(peek()));
+        skipDigits();
+    }
+
+    private void skipDigits() {
+        while (Text.isDigit(peek())) {
+            at++;
+        }
+    }
+
+    private boolean isFinite(int start) {
+        String number = new String(document, start, at - start, StandardCharsets.US_ASCII);
+        return Double.isFinite(Double.parseDouble(number));
+    }
+
+    // ----------------------------------------------------------------------------------------------------------------
+
+    private void skipBlanks() {
+        while (peek() == ' ' || peek() == '\n' || peek() == '\r' || peek() == '\t') {
+            at++;
+        }
+    }
+
+    /** The next byte, below zero beyond ASCII and at the end. */
+    private int peek() {
+        return at < document.length ? document[at] : -1;
+    }
+
+    private static void require(boolean isValid) throws DecodeError {
+        if (!isValid) {
+            throw new DecodeError(ErrorCode.INVALID_JSON);
+        }
+    }
+}

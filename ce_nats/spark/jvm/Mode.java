@@ -1,0 +1,73 @@
+package io.cenats.spark;
+
+import static io.cenats.spark.DecodeError.require;
+
+import java.util.Arrays;
+
+/**
+ * Is a message an event in binary mode, in structured mode, or no event? {@code ce_nats/mode.py}.
+ *
+ * <p>NATS binding, section 3. Only headers are looked at, and of the payload only whether there is one.
+ *
+ * @param mode the content mode
+ * @param isMarked false where no header says that this is a CloudEvent, so that the payload has to
+ */
+record Mode(ContentMode mode, boolean isMarked) {
+    static final byte[] PREFIX = Text.bytes("ce-");
+
+    private static final byte[] CONTENT_TYPE = Text.bytes("content-type");
+    private static final byte[] CLOUDEVENTS = Text.bytes("application/cloudevents");
+    private static final byte[] STRUCTURED_TYPE = Text.bytes("application/cloudevents+json");
+    private static final byte[] BATCH = Text.bytes("application/cloudevents-batch");
+    private static final byte[] OTHER_FORMAT = Text.bytes("application/cloudevents+");
+
+    private static final Mode BINARY = new Mode(ContentMode.BINARY, true);
+    private static final Mode STRUCTURED = new Mode(ContentMode.STRUCTURED, true);
+    private static final Mode UNMARKED = new Mode(ContentMode.STRUCTURED, false);
+
+    /**
+     * The first rule that fits decides.
+     *
+     * @throws DecodeError {@code duplicate-header}, {@code batch-not-supported}, {@code unsupported-charset}, {@code
+     *     unsupported-format}, {@code not-a-cloudevent}
+     */
+    static Mode decide(Headers headers, boolean hasData) throws DecodeError {
+        byte[] contentType = null;
+        boolean hasAttributes = false;
+        for (int place = 0; place < headers.size(); place++) {
+            byte[] name = headers.name(place);
+            if (Text.equalsFolded(name, CONTENT_TYPE)) {
+                // Which of several counts would be anybody's guess.
+                require(contentType == null, ErrorCode.DUPLICATE_HEADER);
+                contentType = headers.value(place);
+            }
+            hasAttributes |= Text.startsWith(name, PREFIX);
+        }
+        if (contentType != null && isStructured(contentType)) {
+            return STRUCTURED;
+        }
+        if (hasAttributes) {
+            return BINARY;
+        }
+        require(hasData, ErrorCode.NOT_A_CLOUDEVENT);
+        return UNMARKED;
+    }
+
+    /** Whether the Content-Type makes a message structured. */
+    private static boolean isStructured(byte[] contentType) throws DecodeError {
+        byte[] essence = essence(contentType);
+        require(!Text.startsWith(essence, BATCH), ErrorCode.BATCH_NOT_SUPPORTED);
+        if (Text.equalsFolded(essence, CLOUDEVENTS) || Text.equalsFolded(essence, STRUCTURED_TYPE)) {
+            MediaType type = MediaType.parse(Text.strip(contentType));
+            require(type == null || type.isUtf8(), ErrorCode.UNSUPPORTED_CHARSET);
+            return true;
+        }
+        require(!Text.startsWith(essence, OTHER_FORMAT), ErrorCode.UNSUPPORTED_FORMAT);
+        return false;
+    }
+
+    private static byte[] essence(byte[] contentType) {
+        int end = Text.indexOf(contentType, ';', 0);
+        return Text.strip(end < 0 ? contentType : Arrays.copyOf(contentType, end));
+    }
+}

@@ -1,0 +1,68 @@
+package io.cenats.spark;
+
+import java.util.Arrays;
+
+/**
+ * Undo quotes and percent-encoding: {@code ce_nats/percent.py}.
+ *
+ * <p>NATS protocol binding, section 3.1.3.2 "NATS Header Values".
+ */
+final class Percent {
+    private Percent() {}
+
+    /**
+     * Double-quoted strings are unquoted first, then one round of percent-decoding runs.
+     *
+     * @param value header value, outer white space removed, valid UTF-8
+     * @throws DecodeError {@code unterminated-quote}, {@code invalid-percent-escape}, {@code invalid-utf8}
+     */
+    static byte[] decode(byte[] value) throws DecodeError {
+        byte[] text = Text.indexOf(value, '"', 0) < 0 ? value : unquote(value);
+        return Text.indexOf(text, '%', 0) < 0 ? text : unescape(text);
+    }
+
+    /** RFC 7230 3.2.6: a quoted string is replaced by its content; a backslash outside of quotes is like any other. */
+    private static byte[] unquote(byte[] value) throws DecodeError {
+        byte[] out = new byte[value.length];
+        int size = 0;
+        boolean isInside = false;
+        for (int at = 0; at < value.length; at++) {
+            if (value[at] == '"') {
+                isInside = !isInside;
+                continue;
+            }
+            if (isInside && value[at] == '\\' && ++at == value.length) {
+                break;
+            }
+            out[size++] = value[at];
+        }
+        if (isInside) {
+            throw new DecodeError(ErrorCode.UNTERMINATED_QUOTE);
+        }
+        return Arrays.copyOf(out, size);
+    }
+
+    /** RFC 3986 2.1: pct-encoded = "%" HEXDIG HEXDIG. */
+    private static byte[] unescape(byte[] text) throws DecodeError {
+        byte[] out = new byte[text.length];
+        int size = 0;
+        for (int at = 0; at < text.length; at++) {
+            if (text[at] != '%') {
+                out[size++] = text[at];
+                continue;
+            }
+            int high = at + 2 < text.length ? Text.hexadecimal(text[at + 1]) : -1;
+            int low = high >= 0 ? Text.hexadecimal(text[at + 2]) : -1;
+            if (low < 0) {
+                throw new DecodeError(ErrorCode.INVALID_PERCENT_ESCAPE);
+            }
+            out[size++] = (byte) (high << 4 | low);
+            at += 2;
+        }
+        byte[] decoded = Arrays.copyOf(out, size);
+        if (!Text.isUtf8(decoded)) {
+            throw new DecodeError(ErrorCode.INVALID_UTF8);
+        }
+        return decoded;
+    }
+}

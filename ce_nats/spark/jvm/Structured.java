@@ -1,0 +1,112 @@
+package io.cenats.spark;
+
+import static io.cenats.spark.DecodeError.require;
+
+import java.util.Arrays;
+import java.util.Map;
+
+/**
+ * Structured content mode, the whole event as one JSON object in the payload: {@code ce_nats/structured.py}.
+ *
+ * <p>NATS binding, section 3.2; JSON event format, sections 2 and 3. One object, never a batch; strict JSON in UTF-8;
+ * every member is an attribute, {@code data} or {@code data_base64}.
+ */
+final class Structured {
+    private static final byte[] BOM = {(byte) 0xEF, (byte) 0xBB, (byte) 0xBF};
+    private static final String DATA = "data";
+    private static final String DATA_BASE64 = "data_base64";
+
+    private Structured() {}
+
+    /**
+     * The event in a payload.
+     *
+     * @param payload UTF-8 JSON text; one leading byte order mark is ignored
+     * @param isMarked false where nothing but the payload itself says that it is an event
+     * @throws DecodeError a repeated member, else the first fault in wire order, then missing attributes, then the data;
+     *     where {@code isMarked} is false, {@code not-a-cloudevent} for what does not look like an event at all
+     */
+    static Event decode(byte[] payload, boolean isMarked, ExtensionTypes types) throws DecodeError {
+        Map<String, Json.Value> members = members(payload, isMarked);
+        Event event = new Event(ContentMode.STRUCTURED, types);
+        byte[] binary = null;
+        for (Map.Entry<String, Json.Value> member : members.entrySet()) {
+            if (member.getKey().equals(DATA_BASE64)) {
+                binary = decodeDataBase64(member.getValue());
+            } else if (!member.getKey().equals(DATA)) {
+                decodeMember(event, member.getKey(), member.getValue(), types);
+            }
+        }
+        Json.Value data = members.get(DATA);
+        require(data == null || binary == null, ErrorCode.DATA_CONFLICT);
+        Attributes.checkRequired(event);
+        event.data = data == null ? binary : decodeData(data, event.mediaType);
+        event.isJson = data != null && event.mediaType == null;
+        return event;
+    }
+
+    private static Map<String, Json.Value> members(byte[] payload, boolean isMarked) throws DecodeError {
+        Json json = new Json(payload, hasBom(payload) ? BOM.length : 0);
+        Map<String, Json.Value> members;
+        try {
+            require(Text.isUtf8(payload), ErrorCode.INVALID_UTF8);
+            members = json.members();
+        } catch (DecodeError error) {
+            throw isMarked ? error : new DecodeError(ErrorCode.NOT_A_CLOUDEVENT);
+        }
+        require(isMarked || looksLikeAnEvent(members), ErrorCode.NOT_A_CLOUDEVENT);
+        // "Each attribute MUST appear at most once"
+        require(!json.hasRepeats(), ErrorCode.DUPLICATE_ATTRIBUTE);
+        return members;
+    }
+
+    private static boolean hasBom(byte[] payload) {
+        return payload.length >= BOM.length && Arrays.equals(payload, 0, BOM.length, BOM, 0, BOM.length);
+    }
+
+    private static boolean looksLikeAnEvent(Map<String, Json.Value> members) {
+        boolean hasRequired = false;
+        for (int place = 0; place < Attributes.REQUIRED; place++) {
+            hasRequired |= members.containsKey(Attributes.CORE[place]);
+        }
+        return hasRequired;
+    }
+
+    private static void decodeMember(Event event, String name, Json.Value value, ExtensionTypes types)
+            throws DecodeError {
+        int place = Attributes.place(name);
+        if (place == Attributes.EXTENSION) {
+            Attributes.checkName(name);
+        }
+        if (value.kind() == Json.Kind.NULL) {
+            return; // unset, but the name has to be one
+        }
+        byte[] text = value.text();
+        if (place != Attributes.EXTENSION) {
+            require(value.kind() == Json.Kind.STRING, ErrorCode.INVALID_ATTRIBUTE_TYPE);
+        } else if (value.kind() == Json.Kind.INTEGER) {
+            text = Text.bytes(String.valueOf(Attributes.checkInteger(text))); // -0 is 0
+        } else {
+            boolean isScalar = value.kind() == Json.Kind.STRING || value.kind() == Json.Kind.BOOLEAN;
+            require(isScalar, ErrorCode.INVALID_ATTRIBUTE_TYPE);
+        }
+        Attributes.decode(event, name, place, text, types);
+    }
+
+    private static byte[] decodeDataBase64(Json.Value value) throws DecodeError {
+        if (value.kind() == Json.Kind.NULL) {
+            return null;
+        }
+        require(value.kind() == Json.Kind.STRING, ErrorCode.INVALID_DATA);
+        return Attributes.decodeBase64(value.text());
+    }
+
+    /** JSON text verbatim, other text in its charset. */
+    private static byte[] decodeData(Json.Value data, MediaType type) throws DecodeError {
+        if (type == null || type.isJson()) {
+            return data.json();
+        }
+        require(data.kind() == Json.Kind.STRING, ErrorCode.INVALID_DATA);
+        return Charsets.encode(data.text(), type.charset());
+    }
+}

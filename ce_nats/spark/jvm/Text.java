@@ -1,0 +1,144 @@
+package io.cenats.spark;
+
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+
+/** Text as UTF-8 in an array of bytes, which is how Spark has it. No array that was given is ever changed. */
+final class Text {
+    private Text() {}
+
+    /** Strict UTF-8 (RFC 3629): no overlong form, no surrogate, nothing beyond U+10FFFF. */
+    static boolean isUtf8(byte[] text) {
+        int at = 0;
+        while (at < text.length) {
+            if (text[at] >= 0) {
+                at++;
+                continue;
+            }
+            int size = sizeOfCharacter(text, at);
+            if (size == 0) {
+                return false;
+            }
+            at += size;
+        }
+        return true;
+    }
+
+    /** Bytes of the character beyond ASCII that begins at a place, or 0 where none is well-formed there. */
+    private static int sizeOfCharacter(byte[] text, int at) {
+        int first = text[at] & 0xFF;
+        int second = at + 1 < text.length ? text[at + 1] & 0xFF : 0;
+        if (first >= 0xC2 && first <= 0xDF) {
+            return isContinuation(second) ? 2 : 0;
+        }
+        if (first >= 0xE0 && first <= 0xEF) {
+            int lowest = first == 0xE0 ? 0xA0 : 0x80;
+            int highest = first == 0xED ? 0x9F : 0xBF;
+            return second >= lowest && second <= highest && hasContinuation(text, at + 2) ? 3 : 0;
+        }
+        if (first >= 0xF0 && first <= 0xF4) {
+            int lowest = first == 0xF0 ? 0x90 : 0x80;
+            int highest = first == 0xF4 ? 0x8F : 0xBF;
+            boolean isWhole = hasContinuation(text, at + 2) && hasContinuation(text, at + 3);
+            return second >= lowest && second <= highest && isWhole ? 4 : 0;
+        }
+        return 0;
+    }
+
+    private static boolean hasContinuation(byte[] text, int at) {
+        return at < text.length && isContinuation(text[at] & 0xFF);
+    }
+
+    private static boolean isContinuation(int octet) {
+        return (octet & 0xC0) == 0x80;
+    }
+
+    /** Without the spaces and tabs around it. */
+    static byte[] strip(byte[] text) {
+        int start = 0;
+        int end = text.length;
+        while (start < end && isBlank(text[start])) {
+            start++;
+        }
+        while (start < end && isBlank(text[end - 1])) {
+            end--;
+        }
+        return end - start == text.length ? text : Arrays.copyOfRange(text, start, end);
+    }
+
+    private static boolean isBlank(byte octet) {
+        return octet == ' ' || octet == '\t';
+    }
+
+    /** An ASCII letter in lower case; what is beyond ASCII stays, because no other letter may count as one of ours. */
+    static int fold(int octet) {
+        return octet >= 'A' && octet <= 'Z' ? octet + ('a' - 'A') : octet;
+    }
+
+    /** Whether a text begins with ASCII in lower case, when its own letters are in any case. */
+    static boolean startsWith(byte[] text, byte[] prefix) {
+        if (text.length < prefix.length) {
+            return false;
+        }
+        for (int at = 0; at < prefix.length; at++) {
+            if (fold(text[at]) != prefix[at]) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** {@link #startsWith}, and nothing behind it. */
+    static boolean equalsFolded(byte[] text, byte[] other) {
+        return text.length == other.length && startsWith(text, other);
+    }
+
+    /** What begins at a place of a text, ASCII letters in lower case. */
+    static String folded(byte[] text, int start) {
+        for (int at = start; at < text.length; at++) {
+            if (fold(text[at]) != text[at]) {
+                return folded(foldedCopy(text), start);
+            }
+        }
+        return new String(text, start, text.length - start, StandardCharsets.UTF_8);
+    }
+
+    private static byte[] foldedCopy(byte[] text) {
+        byte[] copy = text.clone();
+        for (int at = 0; at < copy.length; at++) {
+            copy[at] = (byte) fold(copy[at]);
+        }
+        return copy;
+    }
+
+    static int indexOf(byte[] text, int octet, int start) {
+        for (int at = start; at < text.length; at++) {
+            if (text[at] == octet) {
+                return at;
+            }
+        }
+        return -1;
+    }
+
+    static boolean isDigit(int octet) {
+        return octet >= '0' && octet <= '9';
+    }
+
+    static boolean isLetter(int octet) {
+        int lower = octet | 0x20;
+        return lower >= 'a' && lower <= 'z';
+    }
+
+    /** The value of a hexadecimal digit, or -1. */
+    static int hexadecimal(int octet) {
+        if (isDigit(octet)) {
+            return octet - '0';
+        }
+        int lower = octet | 0x20;
+        return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+    }
+
+    static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+}

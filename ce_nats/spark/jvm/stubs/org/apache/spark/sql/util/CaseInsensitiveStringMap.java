@@ -1,0 +1,3 @@
+package org.apache.spark.sql.util;
+
+public class CaseInsensitiveStringMap {}

@@ -1,0 +1,89 @@
+"""
+Builds ``ce_nats/spark/jvm/ce-nats.jar``, the decoder of the Spark columns, for wheels and editable installs.
+
+The sources are compiled against signatures of what they use of Spark (``ce_nats/spark/jvm/stubs``): an isolated build
+then needs a JDK and neither pyspark nor a download. Without a JDK of version 17 or later there is no jar: the codec
+does without, and so does the Python engine of the columns.
+
+``python hatch_build.py`` makes the jar in place where a source is newer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # make and the tests call build_jar()
+    BuildHookInterface = object
+
+ROOT = Path(__file__).parent
+SOURCES = "ce_nats/spark/jvm"
+JAR = f"{SOURCES}/ce-nats.jar"
+RELEASE = 17  # of Java; Spark 4 runs on 17 and 21
+
+
+class JarHook(BuildHookInterface):
+    """Puts the jar into a wheel, and into the source tree for an editable install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        if build_jar(root):
+            build_data["artifacts"].append(JAR)
+        else:
+            self.app.display_warning(f"no javac {RELEASE} or later: built without {JAR}")
+
+
+def build_jar(root: Path = ROOT) -> bool:
+    """
+    Make the jar where there is none or a source is newer.
+
+    Returns:
+        Whether there is a jar now; without a JDK there may be none.
+
+    Raises:
+        subprocess.CalledProcessError: The sources are at fault.
+    """
+    jar, sources = root / JAR, sorted((root / SOURCES).glob("*.java"))
+    if jar.exists() and jar.stat().st_mtime >= max(source.stat().st_mtime for source in sources):
+        return True
+    javac = _javac()
+    if javac is None:
+        return jar.exists()
+    options = ["-Xlint:all", "-Werror", "--release", str(RELEASE)]
+    stubs = ["-implicit:none", "-sourcepath", str(root / SOURCES / "stubs")]
+    with tempfile.TemporaryDirectory() as classes:
+        subprocess.run([javac, *options, *stubs, "-d", classes, *map(str, sources)], check=True)  # noqa: S603
+        _archive(Path(classes), jar)
+    return True
+
+
+def _javac() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    javac = (home and shutil.which("javac", path=Path(home) / "bin")) or shutil.which("javac")
+    if javac is None:
+        return None
+    version = subprocess.run([javac, "-version"], capture_output=True, text=True).stdout  # noqa: S603
+    number = re.match(r"javac ([0-9]+)", version)
+    return javac if number and int(number[1]) >= RELEASE else None
+
+
+def _archive(classes: Path, jar: Path) -> None:
+    """The same sources give the same bytes: no time is written, and names are in order."""
+    made = jar.with_suffix(".new")
+    with ZipFile(made, "w") as archive:
+        for path in sorted(classes.rglob("*.class")):
+            archive.writestr(ZipInfo(path.relative_to(classes).as_posix()), path.read_bytes(), ZIP_DEFLATED)
+    made.replace(jar)  # at once, for a session that may be reading it
+
+
+if __name__ == "__main__":
+    sys.exit(not build_jar())
