@@ -92,7 +92,7 @@ def _reached_from(module: str, package: str) -> set[str]:
     return reached
 
 
-# The columns are Catalyst expressions and nothing else; source and sink, which use the network, are the rest of spark/.
+# The columns know Spark and the error codes; source and sink, which use the network, are the rest of spark/.
 SPARK_COLUMNS = _reached_from("ce_nats.spark.columns", "ce_nats.spark") | _reached_from(
     "ce_nats.spark.encode", "ce_nats.spark"
 )

@@ -1,5 +1,5 @@
 """
-The checks of attribute names and values, and the event that comes out when all are passed.
+The checks of attribute names and values.
 
 CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes"; the same rules as ce_nats/attributes.py. An
 attribute is a struct of ``name``, ``text`` (its canonical string) and ``code`` (its error, or NULL) here; how it
@@ -16,11 +16,11 @@ from pyspark.sql.types import BinaryType, BooleanType, DataType, IntegerType, Ti
 
 from ..errors import ErrorCode
 from . import media_type, timestamp
-from .expressions import code, find, full, matches, printable, runs, when_first
+from .expressions import code, full, matches, printable, runs, when_first
 from .functions import F
-from .schema import ATTRIBUTES, EVENT, REQUIRED
+from .schema import ATTRIBUTES, REQUIRED
 
-__all__ = ["ABSOLUTE_URI", "PRINTABLE", "check", "decode_base64_error", "event", "is_legal", "is_name", "typed"]
+__all__ = ["ABSOLUTE_URI", "PRINTABLE", "check", "is_name", "missing"]
 
 NAME: Final = full("[a-z0-9]++")
 ABSOLUTE_URI: Final = r"\A[A-Za-z][A-Za-z0-9+.-]*+:"
@@ -102,57 +102,7 @@ def decode_base64_error(text: Column) -> Column:
     return when_first((~matches(text, _BASE64), ErrorCode.INVALID_BASE64))
 
 
-def typed(text: Column, wanted: DataType) -> Column:
-    """The value of an extension that passed :func:`check`; NULL where it was not sent."""
-    if isinstance(wanted, BinaryType):
-        return F.try_to_binary(text, F.lit("base64"))
-    if isinstance(wanted, TimestampType):
-        return F.coalesce(timestamp.parse_plain(text), F.when(text.isNotNull(), timestamp.parse(text)["value"]))
-    return text.try_cast(wanted)
-
-
 def missing(names: Column) -> Column:
     """``missing-attribute``, or NULL."""
     required = F.array(*map(F.lit, REQUIRED))
     return when_first((F.size(F.array_except(required, names)) > 0, ErrorCode.MISSING_ATTRIBUTE))
-
-
-def event(attributes: Column, data: Column, mode: str, is_json: Column | None = None) -> Column:
-    """
-    The struct of an event without fault.
-
-    Args:
-        attributes: Array of structs of ``name`` and ``text``, distinct names.
-        data: Bytes, or NULL.
-        mode: Content mode.
-        is_json: Whether the data is JSON by nothing but the mode; NULL and None mean no.
-    """
-    names, texts = attributes["name"], attributes["text"]
-    values = {name: find(names, name, texts) for name in ATTRIBUTES}
-    time = values["time"]
-    values["time"] = F.when(time.isNotNull(), timestamp.parse(time)["value"])
-    core = F.struct(
-        *(value.alias(name) for name, value in values.items()), timestamp.canonical(time).alias("time_text")
-    )
-    extensions = F.filter(attributes, lambda one: ~one["name"].isin(*ATTRIBUTES))
-    return _struct(
-        F.struct(
-            core.alias("attributes"),
-            F.map_from_arrays(extensions["name"], extensions["text"]).alias("extensions"),
-            data.alias("data"),
-            F.coalesce(F.lit(False) if is_json is None else is_json, F.lit(False)).alias("is_json"),
-            F.lit(mode).alias("mode"),
-            F.lit(None).cast("string").alias("error"),
-        )
-    )
-
-
-def fault(error: Column) -> Column:
-    """The struct of a message that is no event."""
-    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in EVENT.fields if field.name != "error")
-    return _struct(F.struct(*nothing, error.alias("error")))
-
-
-def _struct(value: Column) -> Column:
-    # Branches of a conditional have to agree in what may be NULL.
-    return value.cast(EVENT)

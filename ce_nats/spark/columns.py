@@ -1,40 +1,42 @@
 """
-CloudEvents out of captured NATS messages, as native Spark columns: no Python worker in the plan.
+CloudEvents out of captured NATS messages, as Spark columns.
 
 The same rules and error codes as ``ce_nats.from_nats_message(message, parse_data=False)``. A row that cannot be decoded
 has a code in its error column and nothing in the others; it never fails the query, unless the caller wants that.
+
+Two engines decode: functions on the JVM (jvm_engine.py), and the Python codec over Arrow (python_engine.py) where a
+session takes no jar.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, DataType, StringType
 
-from . import binary, structured
-from . import headers as header_columns
-from . import mode as modes
-from . import plain as plain_events
-from .attributes import fault, typed
-from .expressions import let
-from .functions import F, apply
-from .schema import ATTRIBUTES, EXTENSION_TYPES, HEADERS
+from . import jvm_engine
+from .schema import EXTENSION_TYPES, check_headers
 
-__all__ = ["explode_cloudevents", "from_nats"]
+__all__ = ["explode_cloudevents", "from_nats", "register"]
 
+_ENGINES: Final = ("auto", "jvm", "python")
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 # What tells a message from another, where a row has it.
 _IDENTITY: Final = ("stream", "sequence", "subject")
 
 
 def from_nats(
-    headers: Column,
-    data: Column,
+    headers: Column | str,
+    data: Column | str,
     *,
-    headers_type: DataType = HEADERS,
+    headers_type: DataType | None = None,
     extensions: Mapping[str, str] | None = None,
+    engine: str = "auto",
 ) -> Column:
     """
     The event in a message, as a struct: ``attributes``, ``extensions``, ``data``, ``is_json``, ``mode``, ``error``.
@@ -44,35 +46,27 @@ def from_nats(
     text as it stands, and where that event has no datacontenttype, ``is_json`` is true: another message would have to
     say ``application/json``. Where ``error`` has a code, everything else is NULL.
 
+    Select the struct before you take fields of it, or it is computed for each. The session is the active one.
+
     Args:
-        headers: The headers; NULL is none.
-        data: The payload, BINARY; NULL is empty.
-        headers_type: Type of ``headers``, because a column does not know its own: an array of structs of two strings or
-            binaries, a map to a string or to an array of strings, or a raw header block in a binary.
+        headers: The headers, a column or its name: an array of structs of two strings or binaries, a map to a string or
+            to an array of strings, or a raw header block in a binary; NULL is none.
+        data: The payload, BINARY or STRING; NULL is empty.
+        headers_type: Type of ``headers``, checked at once. Where it is left out, the query is refused for another type.
         extensions: Types of extension attributes (``string``, ``int``, ``boolean``, ``binary``, ``timestamp``): a value
             that is none of its type is an error.
+        engine: ``jvm``, ``python``, or ``auto`` for the first of them that the session takes.
 
     Raises:
         TypeError: ``headers_type`` is none of these.
-        ValueError: A type in ``extensions`` is none of these.
+        ValueError: A type in ``extensions`` is none of these, or ``engine`` is another.
     """
-    return _from_nats(headers, data, headers_type, _types(extensions))
-
-
-def _from_nats(headers: Column, data: Column, headers_type: DataType, types: Mapping[str, DataType]) -> Column:
-    def event(headers: Column, data: Column) -> Column:
-        payload = F.coalesce(data, F.lit(b""))
-        return let(
-            header_columns.columns(headers, headers_type),
-            lambda found: F.when(found["code"].isNotNull(), fault(found["code"])).otherwise(
-                let(
-                    F.transform(found["names"], header_columns.fold),
-                    lambda names: _event(names, found["values"], payload, types),
-                )
-            ),
-        )
-
-    return apply(event, headers, data)
+    if headers_type is not None:
+        check_headers(headers_type)
+    types = _types(extensions)
+    given, payload = (F.col(column) if isinstance(column, str) else column for column in (headers, data))
+    event: Column = _engine(engine, SparkSession.active()).from_nats(given, payload, types)
+    return event
 
 
 def explode_cloudevents(
@@ -83,6 +77,7 @@ def explode_cloudevents(
     prefix: str = "ce_",
     extensions: Mapping[str, str] | None = None,
     mode: str = "PERMISSIVE",
+    engine: str = "auto",
 ) -> DataFrame:
     """
     Add one column per attribute to captured messages, batch or streaming.
@@ -100,101 +95,57 @@ def explode_cloudevents(
             ``binary`` or ``timestamp``. They stay in the map, too.
         mode: ``PERMISSIVE`` keeps bad messages with a code in ``ce_error`` and NULL in the other new columns;
             ``DROPMALFORMED`` leaves them out; ``FAILFAST`` fails the query at the first one.
+        engine: ``jvm`` decodes in Java, by a jar of this package that the session is given; ``python`` by the codec in
+            Python workers, which have to find ce_nats; ``auto`` is ``jvm``, or ``python`` with a warning that says why.
 
     Raises:
         TypeError: A column is of no type that messages are made of.
-        ValueError: Another ``mode``, another type in ``extensions``.
+        ValueError: Another ``mode`` or ``engine``, another type in ``extensions``.
     """
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+    check_headers(df.schema[headers].dataType)
     payload_type = df.schema[data].dataType
     if not isinstance(payload_type, (BinaryType, StringType)):
         raise TypeError(f"column {data} is BINARY or STRING, not {payload_type.simpleString()}")
     types = _types(extensions)
-    decoded = _decoded(df, headers, data, prefix, types)
+    given, payload = F.col(_quoted(headers)), F.col(_quoted(data)).cast("binary")
+    decoded: DataFrame = _engine(engine, df.sparkSession).explode(df, given, payload, prefix, types)
     error = F.col(_quoted(f"{prefix}error"))
     if mode == "DROPMALFORMED":
-        decoded = decoded.where(error.isNull())
+        return decoded.where(error.isNull())
     if mode == "FAILFAST":
-        error = F.when(error.isNotNull(), F.raise_error(_complaint(df, error))).otherwise(error)
-    texts = F.col(_quoted(f"{prefix}extensions"))
-    return decoded.select(
-        *_own(df),
-        *(F.col(_quoted(prefix + name)) for name in _COLUMNS),
-        error.alias(f"{prefix}error"),
-        *(typed(texts[name], wanted).alias(prefix + name) for name, wanted in types.items()),
-    )
+        checked = F.when(error.isNotNull(), F.raise_error(_complaint(df, error))).otherwise(error)
+        return decoded.withColumn(f"{prefix}error", checked)
+    return decoded
 
 
-_COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
-# Columns on the way begin like this.
-_STEP: Final = "__ce_nats_"
+def register(spark: SparkSession) -> None:
+    """
+    Make a function known to Spark SQL, by the engine that the session takes: ``ce_nats.from_nats(headers, data)`` on
+    the JVM, ``from_nats(headers, data)`` in Python.
+    """
+    _engine("auto", spark).register(spark)
 
 
-def _decoded(df: DataFrame, headers: str, data: str, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
-    """The columns of ``df``, and those of the event."""
-    shape = df.schema[headers].dataType
-    given, payload = F.col(_quoted(headers)), F.col(_quoted(data)).cast("binary")
-    general = _from_nats(given, payload, shape, types)
-    plain = header_columns.plain_columns(given, shape)
-    if plain is None:
-        steps = df.withColumn(f"{_STEP}general", general)
-        columns = {name: _of_general(name) for name in _COLUMNS}
-    else:
-        steps, get = _plain_steps(df, *plain, payload)
-        # What is plain has no other outcome. Nothing is named twice: one more projection would cost more than it saves.
-        steps = steps.select("*", F.when(~plain_events.check(get, types), general).alias(f"{_STEP}general"))
-        is_plain = _get("general").isNull()
-        event = plain_events.event(get)
-        columns = {name: F.when(is_plain, event[name]).otherwise(_of_general(name)) for name in _COLUMNS}
-    columns["error"] = _get("general")["error"]
-    row = F.struct(*(column.alias(prefix + name) for name, column in columns.items()))
-    # A generator, because the optimiser does not merge projections through one: a condition on one column would have
-    # the event decoded again for it.
-    return steps.select(*_own(df), F.inline_outer(F.array(row)))
-
-
-def _plain_steps(
-    df: DataFrame, names: Column, values: Column, payload: Column
-) -> tuple[DataFrame, plain_events.Columns]:
-    given = {"names": names, "values": values, "payload": payload}
-
-    def get(name: str) -> Column:
-        return given[name] if name in given else _get(name)
-
-    # What a step makes is copied by every later one as long as it is needed: few columns, and small ones.
-    steps = df
-    for step in plain_events.STEPS:
-        steps = steps.select("*", *(column.alias(_STEP + name) for name, column in step(get).items()))
-    return steps, get
-
-
-def _get(name: str) -> Column:
-    return F.col(_STEP + name)
-
-
-def _of_general(name: str) -> Column:
-    return _get("general")["attributes"][name] if name in ATTRIBUTES else _get("general")[name]
-
-
-def _own(df: DataFrame) -> list[Column]:
-    return [F.col(_quoted(name)) for name in df.columns]
+def _engine(name: str, spark: SparkSession) -> Any:
+    """The module that decodes in a session: ``jvm_engine`` or ``python_engine``."""
+    if name not in _ENGINES:
+        raise ValueError(f"engine is one of {', '.join(_ENGINES)}, not {name!r}")
+    if name != "python":
+        try:
+            jvm_engine.load(spark)
+            return jvm_engine
+        except Exception as error:  # each platform has its own way to refuse a jar
+            if name == "jvm":
+                raise
+            why = str(error).partition("\n")[0]
+            warnings.warn(f"CloudEvents are decoded in Python workers, because of {why}", stacklevel=3)
+    return import_module(".python_engine", __package__)
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _event(names: Column, values: Column, payload: Column, types: Mapping[str, DataType]) -> Column:
-    is_empty = F.length(payload) == 0
-    return let(
-        modes.inspect(names, values, is_empty),
-        lambda state: (
-            F.when(state["code"].isNotNull(), fault(state["code"]))
-            .when(state["mode"] == modes.BINARY, binary.decode(names, values, F.when(~is_empty, payload), types))
-            .otherwise(structured.decode(payload, state["is_marked"], types))
-        ),
-    )
 
 
 def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:

@@ -27,7 +27,17 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-__all__ = ["ATTRIBUTES", "EVENT", "EXTENSION_TYPES", "FLAT", "HEADERS", "MESSAGE", "REQUIRED", "check_event"]
+__all__ = [
+    "ATTRIBUTES",
+    "EVENT",
+    "EXTENSION_TYPES",
+    "FLAT",
+    "HEADERS",
+    "MESSAGE",
+    "REQUIRED",
+    "check_event",
+    "check_headers",
+]
 
 # In the order in which they become columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
@@ -83,6 +93,28 @@ EXTENSION_TYPES: Final[Mapping[str, DataType]] = {
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _EXTENSION: Final = (StringType, BooleanType, BinaryType, TimestampType, *_INTEGERS)
 _DATA: Final = (BinaryType, StringType, VariantType)
+
+
+def check_headers(kind: DataType) -> None:
+    """
+    Refuse what is no type of headers.
+
+    Raises:
+        TypeError: It is neither an array of structs of two strings or binaries, nor a map to a string or to an array of
+            strings, nor a raw header block in a binary.
+    """
+    if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+        pair = kind.elementType
+        if len(pair.fields) != 2 or not all(isinstance(field.dataType, (StringType, BinaryType)) for field in pair):
+            raise TypeError(f"a header is a struct of two strings or binaries, not {pair.simpleString()}")
+        return
+    value = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
+    is_map = isinstance(value.elementType if isinstance(value, ArrayType) else value, StringType)
+    if not (is_map or isinstance(kind, BinaryType)):
+        raise TypeError(
+            "headers are array<struct<key:string,value:string>>, map<string,string>, map<string,array<string>> or "
+            f"binary (a raw header block), not {kind.simpleString()}"
+        )
 
 
 def check_event(kind: DataType) -> tuple[StructType, StructType]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import Column, SparkSession
 
-from . import source
-from .columns import from_nats
+from . import columns
 from .encode import to_nats
 from .functions import as_sql
-from .schema import EVENT, HEADERS, MESSAGE
+from .schema import EVENT, MESSAGE
 
 __all__ = ["register"]
 
@@ -19,35 +16,26 @@ def _structured(event: Column) -> Column:
     return to_nats(event, mode="structured")
 
 
-# Name, parameters, result, and what makes the expression of it.
-_FUNCTIONS: Final = (
-    ("from_nats", {"headers": HEADERS.simpleString(), "data": "binary"}, EVENT, from_nats),
-    ("to_nats", {"event": EVENT.simpleString()}, MESSAGE, to_nats),
-    ("to_nats_structured", {"event": EVENT.simpleString()}, MESSAGE, _structured),
-)
-
-
 def register(spark: SparkSession, *, functions: bool = True) -> None:
     """
-    Make ``format("nats")`` known to a session, and the functions ``from_nats(headers, data)``, ``to_nats(event)`` and
-    ``to_nats_structured(event)`` known to Spark SQL, as temporary functions.
+    Make ``format("nats")`` known to a session, and to Spark SQL the function ``ce_nats.from_nats(headers, data)`` and
+    the temporary functions ``to_nats(event)`` and ``to_nats_structured(event)``.
 
-    They are what :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats` make: native expressions. Spark
-    parses them here, which takes some ten seconds in a JVM that has just started.
+    They are what :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats` make. Where a session takes no jar,
+    the name of the first one is ``from_nats``.
 
     Args:
         spark: The session.
         functions: False leaves the functions of Spark SQL out.
-
-    Raises:
-        ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
+    from . import source  # the columns run on pyspark 4.0, too, which has no such data sources
+
     source.register(spark)
     if not functions:
         return
-    for name, parameters, result, make in _FUNCTIONS:
-        body = as_sql(make, *parameters)
-        declared = ", ".join(f"{parameter} {kind}" for parameter, kind in parameters.items())
+    columns.register(spark)
+    for name, make in {"to_nats": to_nats, "to_nats_structured": _structured}.items():
         spark.sql(
-            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}({declared}) RETURNS {result.simpleString()} RETURN {body}"
+            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(event {EVENT.simpleString()}) "
+            f"RETURNS {MESSAGE.simpleString()} RETURN {as_sql(make, 'event')}"
         )

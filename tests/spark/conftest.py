@@ -7,9 +7,12 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from hatch_build import build_jar
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    assert build_jar(), "a JDK is needed, 17 or 21"  # what is tested is what the sources say
     os.environ["PYSPARK_PYTHON"] = sys.executable  # data sources run in workers, which have to find the same packages
     session = (
         SparkSession.builder.master("local[2]")

@@ -13,7 +13,7 @@ def test_sql_functions_are_the_columns(spark: SparkSession, capsys) -> None:
     frame = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA)
     frame.createOrReplaceTempView("captured")
     event = from_nats(F.col("headers"), F.col("data"))
-    decoded = spark.sql("SELECT from_nats(headers, data) AS event FROM captured ORDER BY id")
+    decoded = spark.sql("SELECT ce_nats.from_nats(headers, data) AS event FROM captured ORDER BY id")
     assert decoded.collect() == frame.orderBy("id").select(event.alias("event")).collect()
     decoded.limit(50).createOrReplaceTempView("decoded")
     for function, mode in (("to_nats", "binary"), ("to_nats_structured", "structured")):
@@ -24,5 +24,5 @@ def test_sql_functions_are_the_columns(spark: SparkSession, capsys) -> None:
         )
         encoded.explain(True)
         assert "Python" not in capsys.readouterr().out
-    errors = spark.sql("SELECT from_nats(headers, data).error AS code FROM captured").where("code IS NOT NULL")
+    errors = spark.sql("SELECT ce_nats.from_nats(headers, data).error AS code FROM captured").where("code IS NOT NULL")
     assert errors.distinct().count() > 20

@@ -3,7 +3,6 @@
 import asyncio
 from uuid import uuid4
 
-import nats
 import pytest
 
 from ce_nats.wire.stan import (
@@ -22,7 +21,6 @@ from ce_nats.wire.stan import (
     SubscriptionResponse,
     UnsubscribeRequest,
 )
-from tests.streaming import IMPATIENT, StreamingServer
 
 DISCOVER = "_STAN.discover.test-cluster"
 CONN_ID = b"connection"
@@ -150,14 +148,8 @@ async def test_a_client_of_the_first_protocol(nc, subjects):
     await ask(nc, answer.close_requests, CloseRequest(client_id), CloseResponse)
 
 
-async def test_heartbeats(executable, client_id):
+async def test_heartbeats(nc, client_id):
     """ST-HB-01: the server asks on the inbox, and a client that does not answer is gone."""
-    with StreamingServer(executable, *IMPATIENT) as server:
-        async with await nats.connect(server.url) as nc:
-            await stop_answering(nc, client_id)
-
-
-async def stop_answering(nc, client_id):
     inbox = nc.new_inbox()
     heartbeats = await nc.subscribe(inbox)
     answer = await ask(nc, DISCOVER, ConnectRequest(client_id, inbox, 1, CONN_ID, 5, 88), ConnectResponse)

@@ -1,0 +1,394 @@
+"""Messages that nobody sends by accident give the same in Spark as in Python: attributes, data, error code."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from encodings import aliases
+from itertools import product
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ce_nats import DecodeError, from_nats_message
+from ce_nats.media_type import parse
+from ce_nats.nesting import MOST_LEVELS
+from ce_nats.spark import explode_cloudevents
+from ce_nats.wire.nats import decode_header_block
+from tests.spark.test_random_messages import Message, agree, in_python
+from tests.spark.test_vectors import compare
+
+SEED = 20261122
+COUNT_OF_BLOCKS = 5_000
+BASE = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")]
+MARKED = [("Content-Type", "application/cloudevents+json")]
+
+NUMBERS = [
+    *("-0", "0e999", "1e400", "9" * 400, "9" * 4300, "9" * 4301, "-" + "9" * 4299, "-" + "9" * 4300, "-0.0"),
+    *("9" * 310 + ".5", "9" * 309 + ".0", "1.7976931348623158e308", "1.797693134862315807e308", "1e5", "1E+05"),
+    *("1.797693134862315808e308", "0.0e99999999999999999999", "1e-99999999999999999999", "1" + "0" * 5000 + "e-5000"),
+    *(
+        "0." + "0" * 400 + "1e405",
+        "2147483647",
+        "2147483648",
+        "-2147483648",
+        "-2147483649",
+        "00",
+        "1.",
+        ".1",
+        "-",
+        "+1",
+    ),
+    *("1e0000000000000000000000000000005", "1e+", "0x1", "Infinity", "NaN", "1_0", "1 0"),
+]
+STRINGS = [
+    *(
+        "",
+        "x",
+        "\x7f",
+        "\x80",
+        "é\U0001f600",
+        "\\ud83d\\ude00",
+        "\\ud83d",
+        "\\ude00\\ud83d",
+        "\\uD83D\\u0041",
+        "\\u0000",
+    ),
+    *('\\u00e9\\b\\f\\n\\r\\t\\/\\"\\\\', "\\u007F", "\\u0085", "\\ufffe", "\\uD83F\\uDFFE", "\\u12", "\\u12G4", "\\a"),
+    *("\t", "\n", "\x00", "\x1f", "\\", "\\u", "\ufeff", "\ufdd0", "\u2028"),
+]
+OTHERS = ["null", "true", "false", "True", "nul", "[]", "{}", "[1,]", '{"a":1,}', '{"a"}', "[", "{", ""]
+NAMES = [
+    *(
+        "data",
+        "data_base64",
+        "dat\\u0061",
+        "datacontenttype",
+        "dataschema",
+        "time",
+        "subject",
+        "x",
+        "X",
+        "",
+        "é",
+        "a b",
+    ),
+    *("specversion", "id", "\\ud83d", "specVersion"),
+]
+VALUES = [
+    *("null", '""', '"x"', '"AA=="', '"AB=="', '"AAE="', '"AA"', '"A==="', '"===="', '"AA=A"', '"A A="', '"AAAA\\n"'),
+    *('"AA__"', "1", "true", "[]", "{}", "1.5", '"text/plain"', '"a/b;charset=latin-1"', '"2020-01-01T00:00:00Z"'),
+]
+TIMES = [
+    *("2016-12-31T23:59:60Z", "2016-12-31T23:59:60.5Z", "2017-01-01T00:59:60+01:00", "2016-12-30T23:59:60Z"),
+    *("2016-12-31T22:59:60-01:00", "9999-12-31T23:59:60Z", "9999-12-31T23:59:60-00:01", "0001-01-01T00:00:00+00:01"),
+    *("0001-01-03T00:00:00Z", "0000-01-01T00:00:00Z", "2024-02-30T00:00:00Z", "2023-02-29T00:00:00Z"),
+    *("2100-02-29T00:00:00Z", "2000-02-29T00:00:00Z", "2024-02-29T24:00:00Z", "2024-02-29T23:60:00Z"),
+    *("2024-02-29T23:00:61Z", "2024-02-29t23:00:00z", "2024-02-29 23:00:00Z", "2024-02-29T23:00:00.Z"),
+    *("2024-02-29T23:00:00.1234567890123Z", "2024-02-29T23:00:00.5+01:00", "2024-02-29T23:00:00+24:00"),
+    *("2024-02-29T23:00:00+23:60", "2024-02-29T23:00:00-23:59", "2024-02-29T23:00:00", "2024-02-29T23:00:00+0100"),
+    *("2024-13-01T00:00:00Z", "2024-00-01T00:00:00Z", "2024-01-00T00:00:00Z", "+024-01-01T00:00:00Z"),
+    *("1969-12-31T23:59:59.999999Z", "1960-02-29T12:00:00.000001+05:30", "2024-01-01T00:00:00.123+", "T", "Z"),
+    *("2024-01-01T00:00:00ZZ", "2024-01-01T00:00:0", "\u0662024-01-01T00:00:00Z", "2024-01-01T00:00:00.5z"),
+]
+HEADER_VALUES = [
+    *(
+        "",
+        "%",
+        "%4",
+        "%41",
+        "%4g",
+        "%C3%A9",
+        "%C3",
+        "%ED%A0%80",
+        "%F4%90%80%80",
+        "%C0%80",
+        "%EF%BF%BE",
+        "%C2%85",
+        "%0A",
+    ),
+    *('"', '""', '"a"b"c"', '"a\\"b"', '"a\\', '"a\\\\"', '\\"x"', '"%41"', '"\\%41"', "%22a%22", "%25%34%31", "+"),
+    *(
+        "é",
+        "\t a \t",
+        "\xa0a\xa0",
+        "a\rb",
+        "\ufffe",
+        "\U0001ffff",
+        "\ufdd0",
+        "\ufdcf",
+        "\ufdf0",
+        "\x80",
+        "\x9f",
+        "\xa0",
+    ),
+    *("\x7f", "\ud7ff", "\ue000", "\U0010fffd", "\U0010fffe", "a:b", "a-b:", "1a:", "é:", ":"),
+]
+HEADER_NAMES = [
+    *(
+        "CE-X",
+        "cE-x",
+        "ce-",
+        "ce-a-b",
+        "ce-data",
+        "ce-é",
+        "ce-\u212a",
+        "\u212ae-x",
+        "ce-\u0130",
+        "ce-x_",
+        "ce",
+        "c",
+        "",
+    ),
+    *("ce-ID", "CE-id", "ce-x1", "ce-\x00", "ce-x "),
+]
+MEDIA_TYPES = [
+    *("application/cloudevents", "APPLICATION/CLOUDEVENTS+JSON", "application/cloudevents+json;charset=utf-8"),
+    *(
+        'application/cloudevents+json;charset="utf8"',
+        "application/cloudevents+json;charset=x",
+        "application/cloudevents+",
+    ),
+    *("application/cloudevents;;charset=x", "application/cloudevents-batch", "application/cloudevents-batches"),
+    *("application/cloudevents+xml", "application/cloudeventsx", " application/cloudevents+json\t; x", ";", "", "a/b"),
+    *("\napplication/cloudevents", "application/cloudevents é", "application/cloudevents+json é;charset=x"),
+    *("application/cloudevents ;charset", "appl\u0130cation/cloudevents+json", 'TEXT/PLAIN; Charset="ISO-8859-1"; x'),
+    *("a/b ; charset=latin1", "a/b;;charset=latin1", 'a/b;x="charset=latin1"', 'a/b;x="\\";charset=latin1"'),
+    *(
+        'a/b;charset="";',
+        'a/b;charset="lat\\in1"',
+        'a/b;charset="latin1',
+        "a/b+JSON;charset=latin1",
+        "text/plain;charset=us-ascii",
+    ),
+]
+
+
+def document(*members: str) -> bytes:
+    return ("{" + ",".join(('"specversion":"1.0","id":"1","source":"/s","type":"t"', *members)) + "}").encode()
+
+
+def documents() -> Iterator[bytes]:
+    values = [*NUMBERS, *(f'"{text}"' for text in STRINGS), *OTHERS]
+    for name, value in product(("n", "data"), values):
+        yield document(f'"{name}":{value}')
+    for name, value in product(NAMES, VALUES):
+        yield document(f'"{name}":{value}')
+    for media_type, base64 in product(MEDIA_TYPES, ("null", '""', '"AA=="')):
+        yield document('"data":"é"', f'"data_base64":{base64}', f'"datacontenttype":{json.dumps(media_type)}')
+    for time in TIMES:
+        yield document(f'"time":{json.dumps(time)}')
+    whole = document()
+    yield from (b"\xef\xbb\xbf" + whole, b"\xef\xbb\xbf" * 2 + whole, b" \n\t\r" + whole + b" \n", b"\x0b" + whole)
+    yield from (whole + b"\x00", whole + b"{}", whole[:-1] + b"\xff}", whole.decode().encode("utf-16"), whole * 2)
+    yield from (b'{"\\u0069d":"a","id":"b"}', b'{"x":{"id":1,"id":2},"id":"1"}', b'{"id":null}', b'"id"', b"[]", b"1")
+
+
+def messages() -> Iterator[Message]:
+    for data, headers in product(documents(), ([], MARKED)):
+        yield headers, data
+    attributes = ("subject", "time", "x", "dataschema", "datacontenttype")
+    for value, name in product((*HEADER_VALUES, *TIMES, *MEDIA_TYPES), attributes):
+        yield [*BASE, (f"ce-{name}", value)], b"x"
+    for value, place in product(HEADER_VALUES, range(len(BASE))):
+        yield [(name, value if which == place else old) for which, (name, old) in enumerate(BASE)], b""
+    for name in HEADER_NAMES:
+        yield [*BASE, (name, "v")], b"x"
+    for value, name, is_binary in product(MEDIA_TYPES, ("Content-Type", "content-type", "CONTENT-TYPE"), (True, False)):
+        for data in (b"", document(), b"x"):
+            yield [(name, value), *(BASE if is_binary else [])], data
+
+
+def test_hostile_messages(spark: SparkSession) -> None:
+    outcomes = agree(spark, list(messages()), 0)
+    assert len(outcomes) > 20, outcomes
+
+
+def test_large_and_deep_messages(spark: SparkSession) -> None:
+    """In time that grows with their size, and without a stack for it."""
+    million = 1_000_000
+    made: list[Message] = [
+        ([], document(f'"data":"{"a" * million}"')),
+        ([], document('"data":"' + "\\u00e9" * million + '"', '"datacontenttype":"text/plain"')),
+        ([], document(*(f'"a{number}":{number}' for number in range(100_000)))),
+        ([], document('"a":1', *('"b":1' for _ in range(100_000)))),
+        (MARKED, b'{"id":"' + b"a" * million),
+        (MARKED, document(f'"data":{"9" * million}')),
+        (MARKED, document(f'"data":0.{"9" * million}')),
+        (MARKED, document(f'"data":1e{"9" * million}')),
+        ([*BASE, ("ce-x", '"' * (million + 1))], b""),
+        ([*BASE, ("ce-x", '"\\' * million)], b""),
+        ([*BASE, ("ce-x", "%41" * million)], b""),
+        ([*BASE, ("ce-x", "%" * million)], b""),
+        ([*BASE, ("ce-datacontenttype", "a/b" + ';x="' * million)], b""),
+        ([*BASE, ("ce-datacontenttype", "a/b" + "; \t" * million)], b""),
+        ([*BASE, ("ce-time", f"2020-01-01T00:00:00.{'1' * million}Z")], b""),
+        ([*BASE, *((f"ce-x{number}", "1") for number in range(20_000))], b""),
+        ([*BASE, *(("ce-x", "1") for _ in range(20_000))], b""),
+        ([(f"x-{number}", "1") for number in range(20_000)] + BASE, b"x"),
+    ]
+    for headers, depth in product(([], MARKED), (1, MOST_LEVELS - 1, MOST_LEVELS, MOST_LEVELS + 1, million)):
+        for start, end in (("[", "]"), ('{"a":', "}")):
+            nested = start * depth + "1" + end * depth
+            made += [(headers, document(f'"data":{nested}')), (headers, document(f'"x":{nested}'))]
+            made += [(headers, nested.encode()), (headers, (start * depth).encode())]
+    agree(spark, made, 0)
+
+
+# --- Shapes of headers ----------------------------------------------------------------------------------------------
+
+PIECES = [
+    *(b"NATS/1.0", b"\r\n", b"\r", b"\n", b"ce-id", b":", b" ", b"\t", b"a", b"ce-type: t\r\n", b"ce-source:/s\r\n"),
+    *(b"ce-specversion: 1.0\r\n", b"ce-id: 1\r\n", b"\0", b"\xff", b"\xc3\xa9", b" 503", b" 100 Idle", b"NATS/1.0\r\n"),
+    *(b"\r\n\r\n", b"\x7f", b"x", b" 1000", b" 1a0", b" 100\t"),
+]
+WHOLE = b"NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in BASE).encode()
+
+
+def test_raw_header_blocks(spark: SparkSession) -> None:
+    rng = Random(SEED)
+    blocks: list[bytes | None] = [None, b"", b"\r\n\r\n", WHOLE, WHOLE + b"\r\n", WHOLE + b"CE-ID: 2\r\n\r\n"]
+    blocks += [
+        WHOLE + line + b"\r\n\r\n" for line in (b"x: a\0", b"x\0: a", b"x : a\0", b" x: a\0", b"x: \xff\0", b"x\0")
+    ]
+    blocks += [b"".join(rng.choices(PIECES, k=rng.randrange(12))) for _ in range(COUNT_OF_BLOCKS)]
+    blocks += [WHOLE + b"".join(rng.choices(PIECES, k=rng.randrange(5))) + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
+    blocks += [b"".join(rng.choices(PIECES, k=4)) + WHOLE[8:] + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
+    rows = [(place, block and bytearray(block), bytearray(b"x" * (place % 2))) for place, block in enumerate(blocks)]
+    frame = spark.createDataFrame(rows, "id int, headers binary, data binary")
+    expected = {place: of_block(bytes(block or b""), bytes(data)) for place, block, data in rows}
+    found = explode_cloudevents(frame).collect()
+    wrong = [(blocks[row.id], compare(expected[row.id], row)) for row in found if compare(expected[row.id], row)]
+    assert len(found) == len(blocks)
+    assert not wrong, wrong[:10]
+    codes = {one for one in expected.values() if isinstance(one, str)}
+    assert {"invalid-header-block", "invalid-header-version", "invalid-header-name", "invalid-header-value"} <= codes
+    assert sum(not isinstance(one, str) for one in expected.values()) > COUNT_OF_BLOCKS / 20
+
+
+def of_block(block: bytes, data: bytes) -> Any:
+    try:
+        return in_python((decode_header_block(block).headers.items() if block else [], data))
+    except DecodeError as error:
+        return str(error.code)
+
+
+@pytest.mark.parametrize(
+    ("shape", "headers", "code"),
+    [
+        ("array<struct<key string, value string>>", None, "not-a-cloudevent"),
+        ("array<struct<key string, value string>>", [None], "invalid-header-name"),
+        ("array<struct<key string, value string>>", [*BASE, (None, "v")], "invalid-header-name"),
+        ("array<struct<key string, value string>>", [*BASE, ("x", None)], "invalid-header-value"),
+        ("array<struct<key string, value string>>", [("x", None), (None, None)], "invalid-header-value"),
+        ("array<struct<name binary, value string>>", [(bytearray(b"\xff"), "v")], "invalid-utf8"),
+        ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3"))], "invalid-utf8"),
+        ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3")), (None, None)], "invalid-utf8"),
+        ("map<string,string>", None, "not-a-cloudevent"),
+        ("map<string,string>", {"x": None}, "invalid-header-value"),
+        ("map<string,array<string>>", None, "not-a-cloudevent"),
+        ("map<string,array<string>>", {"x": None}, "invalid-header-value"),
+        ("map<string,array<string>>", {"x": ["a", None]}, "invalid-header-value"),
+        ("map<string,array<string>>", {"x": []}, "not-a-cloudevent"),
+        ("map<string,array<string>>", {"ce-id": ["1", "2"]}, "duplicate-attribute"),
+        ("map<string,array<string>>", {"content-type": ["a/b", "a/b"]}, "duplicate-header"),
+        ("binary", None, "not-a-cloudevent"),
+    ],
+)
+def test_null_and_bytes_that_are_no_text(spark: SparkSession, shape: str, headers: Any, code: str) -> None:
+    for data in (None, bytearray()):
+        frame = spark.createDataFrame([(headers, data)], f"headers {shape}, data binary")
+        (row,) = explode_cloudevents(frame).collect()
+        assert {
+            name: value for name, value in row.asDict().items() if name.startswith("ce_") and value is not None
+        } == {"ce_error": code}
+
+
+@pytest.mark.parametrize(
+    "kind", ["int", "array<string>", "array<struct<a string>>", "map<int,string>", "map<string,int>"]
+)
+def test_headers_of_other_types_are_refused(spark: SparkSession, kind: str) -> None:
+    frame = spark.createDataFrame([], f"headers {kind}, data binary")
+    with pytest.raises(TypeError, match="header"):
+        explode_cloudevents(frame)
+
+
+# --- Charsets -------------------------------------------------------------------------------------------------------
+
+# Those whose bytes Java has otherwise than Python for some character, or not at all.
+NOT_IN_JAVA = {
+    *(
+        "big5",
+        "big5hkscs",
+        "cp037",
+        "cp1006",
+        "cp1026",
+        "cp1125",
+        "cp1140",
+        "cp273",
+        "cp424",
+        "cp500",
+        "cp720",
+        "cp856",
+    ),
+    *("cp875", "cp932", "cp949", "cp950", "euc_jis_2004", "euc_jisx0213", "euc_jp", "euc_kr", "gb18030", "gbk", "hz"),
+    *("hp-roman8", "iso2022_jp", "iso2022_jp_1", "iso2022_jp_2", "iso2022_jp_2004", "iso2022_jp_3", "iso2022_jp_ext"),
+    *("iso2022_kr", "iso8859-10", "iso8859-14", "koi8-t", "kz1048", "mac-arabic", "mac-croatian", "mac-cyrillic"),
+    *("mac-farsi", "mac-greek", "mac-iceland", "mac-romanian", "mac-turkish", "palmos", "ptcp154", "shift_jis"),
+    *("shift_jis_2004", "shift_jisx0213", "tis-620", "utf-7"),
+}
+ODD_CHARSETS = [
+    "UTF-8",
+    "-latin1-",
+    "latin 1",
+    '" latin1 "',
+    "\u212aoi8-r",
+    "utf-8,",
+    "x-unknown",
+    "hex",
+    "idna",
+    "undefined",
+]
+TEXTS = ["", "a", "é", "ж", "€", "日本", "😀", "\u0590", "a\\é¥\u203e~", "\x7f"]
+
+
+def test_charsets(spark: SparkSession) -> None:
+    """Text data of a JSON event is written in every charset as Python writes it, or not at all."""
+    names = sorted({*aliases.aliases, *aliases.aliases.values(), *ODD_CHARSETS})
+    made = [
+        (
+            name,
+            text,
+            document(f'"datacontenttype":{json.dumps(f"text/plain; charset={name}")}', f'"data":{json.dumps(text)}'),
+        )
+        for name, text in product(names, TEXTS)
+    ]
+    rows = [(place, bytearray(data)) for place, (_, _, data) in enumerate(made)]
+    frame = spark.createDataFrame(rows, "id int, data binary").selectExpr("id", "CAST(NULL AS BINARY) headers", "data")
+    wrong = []
+    for row in explode_cloudevents(frame).collect():
+        name, text, data = made[row.id]
+        media_type = parse(f"text/plain; charset={name}")
+        codec = media_type and media_type.codec()
+        if codec is not None and codecs.lookup(codec).name in NOT_IN_JAVA:
+            difference = row.ce_error != "unsupported-charset"
+        else:
+            difference = bool(compare(in_python(([], data)), row))
+        if difference:
+            wrong.append((name, text, row.ce_error, row.ce_data))
+    assert not wrong, wrong[:10]
+
+
+def test_strings_of_data(spark: SparkSession) -> None:
+    """A payload in a STRING column is its bytes."""
+    frame = spark.createDataFrame(
+        [(BASE, "é"), ([], document('"data":"é"').decode())], "headers array<struct<k string, v string>>, data string"
+    )
+    first, second = explode_cloudevents(frame).collect()
+    assert (first.ce_data, second.ce_data) == ("é".encode(), '"é"'.encode())
+    message = SimpleNamespace(headers=[], data=document('"data":"é"'))
+    assert second.ce_data == from_nats_message(message, parse_data=False).get_data()
