@@ -1,13 +1,15 @@
 """
-Captured messages to columns: ``explode_cloudevents``, reading alone, and the codec in Python, a row at a time. Out of
-mapInArrow comes the event alone; the other ways keep the message, too.
+Captured messages to columns: ``explode_cloudevents`` by each engine, ``from_nats`` as a struct and in SQL, reading
+alone, and the codec in Python, a row at a time. Out of mapInArrow comes the event alone; the other ways keep the
+message, too.
 
 The messages are those of messages.py, in a Parquet file. Every way ends in ``noop``, on one core. What is counted is
 the CPU time of all processes of Spark together, compilation and garbage collection included. Runs alternate, round by
 round, the first of which warms up and does not count; a ratio is taken within a round and the median over the rounds is
-shown. Needs a ``/proc``.
+shown. Before that, how long it takes to build the columns and to have them of one row, in a session that has just
+begun and again. Needs a ``/proc``.
 
-``python -m benchmarks.spark_columns [--rounds N] [--messages N] [--markdown]``
+``python -m benchmarks.spark_columns [--rounds N] [--messages N] [--only PART ...] [--markdown]``
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,6 +46,7 @@ from ce_nats.spark.schema import ATTRIBUTES, FLAT
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 ARROW_FLAT = to_arrow_schema(FLAT, timezone="UTC")
 READ, EXPLODED = "reading", "explode_cloudevents"
+HAS_PYTHON_ENGINE = find_spec("ce_nats.spark.python_engine") is not None
 
 
 def write(path: Path, count: int) -> None:
@@ -82,16 +88,43 @@ def with_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def ways(frame: DataFrame) -> dict[str, DataFrame]:
-    event = from_nats(F.col("headers"), F.col("data"))
+    event = from_nats("headers", "data")
+    frame.createOrReplaceTempView("messages")
+    others = {}
+    if HAS_PYTHON_ENGINE:
+        others["explode_cloudevents, Python engine"] = explode_cloudevents(frame, engine="python")
     return {
         READ: frame,
         EXPLODED: explode_cloudevents(frame),
-        "from_nats, general path for all rows": frame.select("headers", "data", event.alias("event")),
+        "explode_cloudevents, ce_error is null": explode_cloudevents(frame).where("ce_error IS NULL AND ce_type > ''"),
+        "from_nats": frame.select("headers", "data", event.alias("event")),
+        "from_nats in SQL": frame.sparkSession.sql(
+            "SELECT headers, data, ce_nats.from_nats(headers, data) AS event FROM messages"
+        ),
+        **others,
         "Python UDF, a row at a time": frame.withColumn(
             "event", F.udf(with_rows, FLAT, useArrow=False)("headers", "data")
         ),
         "mapInArrow, a row at a time": frame.mapInArrow(with_batches, FLAT),
     }
+
+
+def first_row(spark: SparkSession) -> list[tuple[str, ...]]:
+    """Seconds to build the columns and to have them of one row, the first time and again."""
+    (pairs, data), *_ = messages(1)
+    schema = "headers array<struct<key string, value string>>, data binary"
+    frame = spark.createDataFrame([(pairs, bytearray(data))], schema)
+    frame.collect()
+    rows = []
+    for name in ("first time", "again"):
+        moments = [(time.perf_counter(), cpu_seconds())]
+        events = explode_cloudevents(frame)
+        moments.append((time.perf_counter(), cpu_seconds()))
+        events.collect()
+        moments.append((time.perf_counter(), cpu_seconds()))
+        spans = [b - a for before, after in pairwise(moments) for a, b in zip(before, after)]
+        rows.append((name, *(f"{span:.2f}" for span in spans)))
+    return rows
 
 
 def cpu_seconds() -> float:
@@ -121,6 +154,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="explode_cloudevents, and ways whose names hold one of these"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table of the README")
     options = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -136,7 +172,10 @@ def main() -> None:
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
+        starts = first_row(spark)
         frames = ways(spark.read.parquet(str(path)))
+        wanted = [READ, EXPLODED, *options.only] if options.only else [""]
+        frames = {name: frame for name, frame in frames.items() if any(part in name for part in wanted)}
         rounds = []
         for _ in track(range(options.rounds + 1), console=Console(stderr=True)):
             results = {}
@@ -145,6 +184,8 @@ def main() -> None:
             rounds.append(results)
         spark.stop()
     show(rounds[1:], options.messages, markdown=options.markdown)
+    titles = ["explode_cloudevents of one row", "columns built, s", "CPU s", "collected, s", "CPU s"]
+    table.show(titles, starts, "", markdown=options.markdown)
 
 
 def show(rounds: list[dict[str, float]], count: int, *, markdown: bool) -> None:
