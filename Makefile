@@ -37,6 +37,7 @@ bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.codec
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
+	$(BIN)/python -m benchmarks.arrow
 	$(BIN)/python -m benchmarks.spark_columns
 
 kill: $(INSTALLED) $(JAR)

@@ -2,7 +2,8 @@
 CloudEvents over NATS for Python and Spark.
 
 ``to_nats_message`` and ``from_nats_message`` are the codec; ``ce_nats.aio`` moves messages over a NATS connection,
-``ce_nats.spark`` turns captured ones into columns, ``ce_nats.wire`` knows the bytes of the brokers.
+``ce_nats.arrow`` and ``ce_nats.spark`` turn captured ones into columns, and ``ce_nats.wire`` knows the bytes of the
+brokers.
 """
 
 from ._version import __version__

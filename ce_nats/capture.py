@@ -663,7 +663,7 @@ def _schema() -> pa.Schema:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise ImportError("a capture needs pyarrow: pip install 'ce-nats[spark]'") from error
+        raise ImportError("a capture needs pyarrow: pip install 'ce-nats[arrow]'") from error
     header = pa.struct([("key", pa.string()), ("value", pa.string())])
     return pa.schema(
         [

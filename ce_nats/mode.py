@@ -157,7 +157,7 @@ def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
         DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
     """
     names, values = header_columns(headers)
-    sorted_names = _sorted.get(names) or _sort(names)
+    sorted_names = sort_names(names)
     if len(sorted_names.ce_places) != len(names):
         content_types = [values[place] for place in sorted_names.content_type_places]
         values = [values[place] for place in sorted_names.ce_places]
@@ -177,7 +177,17 @@ _OWN_STRUCTURED_HEADERS: Final = Headers(_STRUCTURED_HEADERS)
 _STRUCTURED_MESSAGE: Final = Inspection(ContentMode.STRUCTURED, f"Content-Type is {STRUCTURED_TYPE}", _NO_HEADERS)
 
 
-class _SortedNames(NamedTuple):
+class SortedNames(NamedTuple):
+    """
+    What the header names of a message are, by their places.
+
+    Attributes:
+        content_type_places: Where ``Content-Type`` stands, in any case.
+        ce_places: Where names stand that start with ``ce-``, in any case.
+        ce_names: These names as they were sent.
+        attributes: Their attribute names in lower case, not checked.
+    """
+
     content_type_places: tuple[int, ...]
     ce_places: tuple[int, ...]
     ce_names: tuple[str, ...]
@@ -185,12 +195,17 @@ class _SortedNames(NamedTuple):
 
 
 # Messages of a stream mostly have the same header names in the same order.
-_sorted: dict[tuple[str, ...], _SortedNames] = {}
+_sorted: dict[tuple[str, ...], SortedNames] = {}
 
 
-def _sort(names: tuple[str, ...]) -> _SortedNames:
+def sort_names(names: tuple[str, ...]) -> SortedNames:
+    """The header names of a message, in wire order, sorted by what they mean."""
+    return _sorted.get(names) or _sort(names)
+
+
+def _sort(names: tuple[str, ...]) -> SortedNames:
     ce_places = tuple(place for place, name in enumerate(names) if folded(name[:3]) == PREFIX)
-    result = _SortedNames(
+    result = SortedNames(
         tuple(place for place, name in enumerate(names) if folded(name) == "content-type"),
         ce_places,
         tuple(names[place] for place in ce_places),

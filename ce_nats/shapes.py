@@ -79,7 +79,7 @@ def encode_headers(shape: Shape, given: Iterable[Any]) -> list[tuple[str, str]] 
     values = _texts(shape, given)
     if values is None or not _obeys_rules(shape, values):
         return None
-    for place in _not_literal(values):
+    for place in not_literal(values):
         if not values[place].isprintable():
             return None
         values[place] = encode(values[place])
@@ -98,7 +98,7 @@ def decode_headers(shape: Shape, given: Iterable[str]) -> dict[str, Any] | None:
     """Attributes in ``ce-`` header values."""
     values = list(given)
     try:
-        for place in _not_literal(values):
+        for place in not_literal(values):
             values[place] = decode(values[place].strip(" \t"))
             if not values[place].isprintable():
                 return None
@@ -143,7 +143,7 @@ def _obeys_rules(shape: Shape, values: list[str]) -> bool:
     )
 
 
-def _not_literal(values: list[str]) -> Iterable[int]:
+def not_literal(values: list[str]) -> Iterable[int]:
     """
     Places of the values that are not the same in a header as in the attribute.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,7 @@ __all__ = ["decode", "encode"]
 _BOM: Final = b"\xef\xbb\xbf"
 # Data may have so many, and stands in an object of its own.
 _MOST_LEVELS: Final = MOST_LEVELS + 1
+_ONLY_STRINGS: Final = {str}
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 
@@ -113,12 +114,51 @@ def decode(
         except DecodeError:
             _check_unique(payload)  # a repeated member is the better explanation
             raise
-    if payload.count(b'"') != _fewest_quotes(members, payload):
+    text = bytes(_data_text(payload)) if "data" in members else b""
+    if payload.count(b'"') != _fewest_quotes(members, text):
         _check_unique(payload)
     if "data" in members and members.get("data_base64") is not None:
         raise DecodeError(ErrorCode.DATA_CONFLICT, "the event has both data and data_base64", attribute="data")
     check_required(attributes, DecodeError)
-    return _with_data(members, attributes, payload, parse_data)
+    return _with_data(members, attributes, text, parse_data)
+
+
+class Outline(NamedTuple):
+    """
+    A JSON event that is plain.
+
+    Attributes:
+        names: Names of its members in wire order, but for ``data``, not checked.
+        values: Their values, all strings, not checked.
+        data: The JSON text of the member ``data``, the last one; None where there is none.
+    """
+
+    names: tuple[str, ...]
+    values: list[str]
+    data: bytes | None
+
+
+def outline(payload: bytes, *, is_marked: bool) -> Outline | None:
+    """
+    The members of a JSON event in which none is repeated and all but ``data`` are strings; None for any other.
+
+    Args:
+        payload: UTF-8 JSON text.
+        is_marked: As for :func:`decode`.
+
+    Raises:
+        DecodeError: As :func:`decode` does, for what is no JSON object.
+    """
+    if payload.startswith(_BOM):
+        return None
+    members = _members(payload, is_marked)
+    names, values, text = tuple(members), list(members.values()), None
+    if names and names[-1] == "data":
+        names, text = names[:-1], bytes(_data_text(payload))
+        del values[-1]
+    if set(map(type, values)) != _ONLY_STRINGS or payload.count(b'"') != _fewest_quotes(members, text or b""):
+        return None
+    return Outline(names, values, text)
 
 
 def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
@@ -182,7 +222,7 @@ def _decode_data_base64(value: object) -> bytes | None:
     )
 
 
-def _fewest_quotes(members: dict[str, Any], payload: bytes) -> int:
+def _fewest_quotes(members: dict[str, Any], data_text: bytes) -> int:
     """
     The number of quotes in JSON text of these members if no name and no attribute holds a quote.
 
@@ -194,7 +234,7 @@ def _fewest_quotes(members: dict[str, Any], payload: bytes) -> int:
         return 2 * (len(members) + strings)
     if members["data"].__class__ is str:
         strings -= 1
-    return 2 * (len(members) + strings) + bytes(_data_text(payload)).count(b'"')
+    return 2 * (len(members) + strings) + data_text.count(b'"')
 
 
 def _data_text(payload: bytes) -> msgspec.Raw:
@@ -229,14 +269,15 @@ def _check_unique(payload: bytes) -> None:
         seen.add(name)
 
 
-def _with_data(members: dict[str, Any], attributes: dict[str, Any], payload: bytes, parse_data: bool) -> DecodedEvent:
+def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes, parse_data: bool) -> DecodedEvent:
+    """The event; ``text`` is that of the member ``data``."""
     content_type = attributes.get("datacontenttype")
     if "data" in members:
         value = members["data"]
         kind = media_type.parse(content_type) if content_type is not None else None
         if kind is None or kind.kind is DataKind.JSON:
             if not parse_data:
-                value = bytes(_data_text(payload))
+                value = text
             return DecodedEvent(attributes, value, has_data=True, is_json=kind is None)
         if not isinstance(value, str):
             raise DecodeError(

@@ -25,7 +25,7 @@ _DATE_TIME: Final = re.compile(
 )
 # What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form
 # is looked at first.
-_COMMON: Final = re.compile(
+COMMON: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
     r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
@@ -72,7 +72,7 @@ class Timestamp(datetime):
         Raises:
             fault: ``invalid-timestamp``.
         """
-        if _COMMON.fullmatch(text) and _FROMISOFORMAT_READS_ALL:
+        if COMMON.fullmatch(text) and _FROMISOFORMAT_READS_ALL:
             try:
                 at = datetime.fromisoformat(text)
             except ValueError as error:

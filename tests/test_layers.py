@@ -1,5 +1,5 @@
 """
-Imports run one way: root is text, wire/ is bytes, aio/ is the network, spark/ is Spark.
+Imports run one way: root is text, wire/ is bytes, aio/ is the network, arrow/ is Arrow, spark/ is Spark.
 
 Checked on the source, imports inside of functions included.
 """
@@ -25,8 +25,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "root": (set(), {"cloudevents", "msgspec"}),
     "wire": ({"root"}, {"google"}),
     "aio": ({"root", "wire"}, {"nats", "msgspec", "google"}),
-    "spark columns": ({"errors"}, {"pyspark"}),
-    "spark": ({"root", "wire", "aio", "spark columns"}, {"nats", "pyspark", "pyarrow", "msgspec"}),
+    "arrow": ({"root", "wire"}, {"pyarrow"}),
+    "spark": ({"root", "wire", "aio", "arrow"}, {"nats", "pyspark", "pyarrow", "msgspec"}),
 }
 # Single modules that need more.
 EXTRAS = {"ce_nats.capture": {"pyarrow"}}
@@ -38,8 +38,6 @@ def layer(module: str) -> str:
     first = name.partition(".")[0]
     if first in TOOLS:
         return "tools"
-    if module in SPARK_COLUMNS:
-        return "spark columns"
     return first if first in ALLOWED else "root"
 
 
@@ -73,29 +71,11 @@ def faults(module: str, source: str, is_package: bool = False) -> list[str]:
         top = name.partition(".")[0]
         if top == "ce_nats":
             target = module_of(name)
-            is_errors = target == "ce_nats.errors" and "errors" in layers
-            if layer(target) not in {own, *layers} and not is_errors:
+            if layer(target) not in {own, *layers}:
                 wrong.append(name)
         elif top not in sys.stdlib_module_names | libraries | EXTRAS.get(module, set()):
             wrong.append(name)
     return wrong
-
-
-def _reached_from(module: str, package: str) -> set[str]:
-    """A module and what it imports, directly or not, inside of a package."""
-    reached, left = set(), {module}
-    while left:
-        one = left.pop()
-        reached.add(one)
-        names = imports(one, SOURCES[one].read_text(encoding="utf-8"), SOURCES[one].name == "__init__.py")
-        left |= {module_of(name) for name in names if name.startswith(f"{package}.")} - reached - {package}
-    return reached
-
-
-# The columns know Spark and the error codes; source and sink, which use the network, are the rest of spark/.
-SPARK_COLUMNS = _reached_from("ce_nats.spark.columns", "ce_nats.spark") | _reached_from(
-    "ce_nats.spark.encode", "ce_nats.spark"
-)
 
 
 @pytest.mark.parametrize("module", SOURCES)
@@ -136,11 +116,13 @@ def _packages_of(module: str) -> set[str]:
         ("ce_nats.wire.nats", "from ..aio import publish", ["ce_nats.aio.publish"]),
         ("ce_nats.aio.publish", "from ..spark import columns", ["ce_nats.spark.columns"]),
         ("ce_nats.aio.publish", "from ..cli import app", ["ce_nats.cli.app"]),
-        ("ce_nats.spark.columns", "from ..percent import encode", ["ce_nats.percent.encode"]),
-        ("ce_nats.spark.columns", "from .source import NatsSource", ["ce_nats.spark.source.NatsSource"]),
+        ("ce_nats.spark.columns", "from ..cli import app", ["ce_nats.cli.app"]),
         ("ce_nats.percent", "import requests", ["requests"]),
+        ("ce_nats.binding", "from .arrow import explode_cloudevents", ["ce_nats.arrow.explode_cloudevents"]),
+        ("ce_nats.arrow.decode", "from ..aio.publish import publish", ["ce_nats.aio.publish.publish"]),
+        ("ce_nats.arrow.decode", "import pyspark", ["pyspark"]),
         ("ce_nats.spark.columns", "from ..errors import ErrorCode\nfrom . import schema\nimport pyspark.sql", []),
-        ("ce_nats.spark.source", "from ..aio import jetstream\nfrom .schema import ROW", []),
+        ("ce_nats.spark.source", "from ..aio import jetstream\nfrom .schema import ROW\nfrom .. import arrow", []),
         ("ce_nats.cli", "import typer\nfrom .spark import columns", []),
     ],
 )

@@ -1,0 +1,14 @@
+"""
+CloudEvents out of captured NATS messages, as Arrow columns: for DuckDB, Polars, pandas and whatever else reads Arrow.
+
+Needs the extra ``arrow`` (``pip install 'ce-nats[arrow]'``), and neither Spark nor a JDK.
+"""
+
+try:
+    import pyarrow as _pyarrow  # noqa: F401
+except ImportError as error:
+    raise ImportError("ce_nats.arrow needs pyarrow: pip install 'ce-nats[arrow]'") from error
+
+from .explode import explode_capture, explode_cloudevents
+
+__all__ = ["explode_capture", "explode_cloudevents"]

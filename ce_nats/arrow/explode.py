@@ -1,0 +1,288 @@
+"""
+``explode_cloudevents`` for Arrow: a column for each attribute beside captured messages, without Spark.
+
+The columns are those of ``ce_nats.spark.explode_cloudevents``, in types that correspond to Spark's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from ..errors import DecodeError, ErrorCode, preview
+from .decode import ATTRIBUTES, DECLARED, TYPES, decode
+from .headers import check_type, is_octets
+
+__all__ = ["EXTENSION_TYPES", "Exploder", "explode_capture", "explode_cloudevents", "extension_types"]
+
+_MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+_COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
+# What an extension can be declared as: names of Spark's types.
+EXTENSION_TYPES: Final[Mapping[str, type]] = {
+    "string": str,
+    "int": int,
+    "boolean": bool,
+    "binary": bytes,
+    "timestamp": datetime,
+}
+# What tells a message from another, where a row has it.
+_IDENTITY: Final = ("stream", "sequence", "subject")
+# What is decoded at once: many rows, because that is what makes it cheap, but never much beyond so many bytes.
+_ROWS: Final = 10_000
+_BYTES: Final = 128 * 2**20
+
+_Messages = TypeVar("_Messages", pa.Table, pa.RecordBatch, pa.RecordBatchReader)
+
+
+def explode_cloudevents(
+    messages: _Messages,
+    *,
+    headers: str = "headers",
+    data: str = "data",
+    prefix: str = "ce_",
+    extensions: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+) -> _Messages:
+    """
+    Add one column per attribute to captured messages.
+
+        table = explode_cloudevents(pq.read_table("orders.parquet"))
+
+    ``ce_specversion ce_id ce_source ce_type ce_subject ce_time ce_datacontenttype ce_dataschema`` (``ce_time`` in
+    microseconds of UTC, the others strings), ``ce_extensions`` (map of strings), ``ce_data`` (binary), ``ce_mode``
+    (``binary`` or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). The columns that are there
+    stay. Data is not parsed, as by ``from_nats_message(message, parse_data=False)``.
+
+    Args:
+        messages: A ``pyarrow.Table``, ``RecordBatch`` or ``RecordBatchReader``, one message a row; or anything else
+            that gives a stream of Arrow batches (``__arrow_c_stream__``), as Polars', pandas' and DuckDB's frames do.
+        headers: Column of the headers: lists of structs of two strings, a map to a string or to a list of strings, or
+            binary, a raw header block. NULL is none.
+        data: Column of the payload, binary or string. NULL is empty.
+        prefix: What the names of the new columns begin with.
+        extensions: Extension attributes that get a column of their own, and its type: ``string``, ``int``, ``boolean``,
+            ``binary`` or ``timestamp``. They stay in the map, too.
+        mode: ``PERMISSIVE`` keeps bad messages with a code in ``ce_error`` and NULL in the other new columns;
+            ``DROPMALFORMED`` leaves them out; ``FAILFAST`` raises at the first one.
+
+    Returns:
+        What came in: a table, a batch or a reader; a reader, too, for other streams. A reader decodes while it is read,
+        batch by batch.
+
+    Raises:
+        DecodeError: ``invalid-message``: a column is missing or of no type that messages are made of, another ``mode``,
+            another type in ``extensions``, ``messages`` is nothing of Arrow. With ``FAILFAST``, what is wrong with the
+            first bad message; the text says in which row it is, counted from 0.
+    """
+    kind = type(messages)
+    if isinstance(messages, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        schema = messages.schema
+    elif hasattr(messages, "__arrow_c_stream__"):
+        messages = pa.RecordBatchReader.from_stream(messages)
+        schema = messages.schema
+    else:
+        raise _invalid(f"messages must be a table, batch or stream of Arrow, got {kind.__name__}")
+    exploder = Exploder(schema, headers=headers, data=data, prefix=prefix, extensions=extensions, mode=mode)
+    if isinstance(messages, pa.RecordBatchReader):
+        return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(messages))
+    if isinstance(messages, pa.Table):
+        return pa.Table.from_batches(exploder.batches(messages.to_batches()), schema=exploder.schema)
+    batches = list(exploder.batches([messages]))
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches, schema=exploder.schema).combine_chunks()
+    columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=exploder.schema)
+
+
+def explode_capture(
+    path: str | os.PathLike[str],
+    *,
+    prefix: str = "ce_",
+    extensions: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+) -> pa.RecordBatchReader:
+    """
+    The messages of a capture with the columns of :func:`explode_cloudevents`, read and decoded batch by batch.
+
+        duckdb.sql("SELECT ce_type, count(*) FROM events GROUP BY 1")  # with events = explode_capture("orders.parquet")
+        polars.from_arrow(explode_capture("orders.parquet"))
+        explode_capture("orders.parquet").read_pandas()
+
+    Memory holds a row group and a batch of events, however large the capture.
+
+    Args:
+        path: A Parquet file, or a directory of those that a capture wrote.
+        prefix: As for :func:`explode_cloudevents`.
+        extensions: Likewise.
+        mode: Likewise.
+
+    Raises:
+        DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for
+            what is no Parquet, and for a directory without any.
+        OSError: It cannot be read.
+    """
+    files = capture_files(path)
+    with _opened(files[0]) as file:
+        schema = file.schema_arrow
+    exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
+    return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(_read(files, schema)))
+
+
+def capture_files(path: str | os.PathLike[str]) -> list[Path]:
+    """
+    The Parquet files of a capture, in its order.
+
+    Raises:
+        DecodeError: ``invalid-message``: the directory has none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("part-*.parquet"))
+    if not files:
+        raise _invalid(f"directory {path} has no part-*.parquet of a capture")
+    return files
+
+
+def count_rows(path: str | os.PathLike[str]) -> int:
+    """
+    Messages of a capture, as its metadata has them.
+
+    Raises:
+        DecodeError, OSError: As :func:`explode_capture` does.
+    """
+    count = 0
+    for part in capture_files(path):
+        with _opened(part) as file:
+            count += file.metadata.num_rows
+    return count
+
+
+def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path in files:
+        with _opened(path) as file:
+            if not file.schema_arrow.equals(schema):
+                raise _invalid(f"{path} has other columns than the first file of the capture")
+            yield from file.iter_batches(_ROWS)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except pa.ArrowInvalid as error:
+        raise _invalid(f"{path} is not Parquet: {error}") from error
+
+
+class Exploder:
+    """
+    Adds the columns of events to batches of messages, one after the other.
+
+    Args:
+        schema: Of the messages.
+        others: As for :func:`explode_cloudevents`.
+
+    Attributes:
+        schema: Of what comes out.
+
+    Raises:
+        DecodeError: As :func:`explode_cloudevents`.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        headers: str = "headers",
+        data: str = "data",
+        prefix: str = "ce_",
+        extensions: Mapping[str, str] | None = None,
+        mode: str = "PERMISSIVE",
+    ) -> None:
+        if mode not in _MODES:
+            raise _invalid(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
+        self._headers, self._data = _place(schema, headers), _place(schema, data)
+        check_type(schema.field(self._headers).type)
+        payload = schema.field(self._data).type
+        if not is_octets(payload) and not pa.types.is_null(payload):
+            raise _invalid(f"column {preview(data)} must be binary or string, got {payload}")
+        self._types = extension_types(extensions)
+        self._mode = mode
+        self._rows = 0
+        fields = [pa.field(prefix + name, TYPES[name]) for name in _COLUMNS]
+        fields.append(pa.field(f"{prefix}error", pa.string()))
+        fields += [pa.field(prefix + name, DECLARED[kind]) for name, kind in self._types.items()]
+        self.schema = pa.schema([*schema, *fields], schema.metadata)
+
+    def batches(self, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches with their new columns, cut where they are large."""
+        for batch in batches:
+            rows = max(1, min(_ROWS, _BYTES * len(batch) // (batch.nbytes + 1)))
+            for start in range(0, len(batch), rows):
+                yield self._exploded(batch.slice(start, rows))
+
+    def _exploded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        decoded = decode(batch.column(self._headers), batch.column(self._data), self._types)
+        errors = decoded.errors
+        if errors and self._mode == "FAILFAST":
+            row = min(errors)
+            raise _at_row(errors[row], self._rows + row, batch, row)
+        self._rows += len(batch)
+        codes = pa.nulls(len(batch), pa.string())
+        if errors:
+            codes = pa.array([str(errors[row].code) if row in errors else None for row in range(len(batch))])
+        columns = [*batch.columns, *(decoded.columns[name] for name in _COLUMNS), codes, *decoded.typed.values()]
+        exploded = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if errors and self._mode == "DROPMALFORMED":
+            return exploded.filter(codes.is_null())
+        return exploded
+
+
+def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
+    """
+    Python types of declared extensions.
+
+    Raises:
+        DecodeError: ``invalid-message``: another type.
+    """
+    if extensions is not None and not isinstance(extensions, Mapping):
+        raise _invalid(f"extensions must be a mapping of names to types, got {preview(extensions)}")
+    types = {}
+    for name, wanted in (extensions or {}).items():
+        kind = EXTENSION_TYPES.get(str(wanted).lower())
+        if kind is None:
+            raise _invalid(f"the type of an extension must be {', '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
+        types[name] = kind
+    return types
+
+
+def _place(schema: pa.Schema, name: str) -> int:
+    place: int = schema.get_field_index(name)
+    if place < 0:
+        raise _invalid(f"messages must have one column {preview(name)}, got columns {', '.join(schema.names)}")
+    return place
+
+
+def _at_row(error: DecodeError, number: int, batch: pa.RecordBatch, row: int) -> DecodeError:
+    known = [name for name in _IDENTITY if batch.schema.get_field_index(name) >= 0]
+    where = "".join(f", {name} {batch.column(name)[row].as_py()}" for name in known)
+    return DecodeError(
+        error.code,
+        f"{error.message} (row {number}{where})",
+        attribute=error.attribute,
+        header=error.header,
+        requirement=error.requirement,
+    )
+
+
+def _invalid(text: str) -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_MESSAGE, text)

@@ -1,0 +1,230 @@
+"""
+Headers of a batch of messages as two flat columns, from every shape in which captured messages hold them.
+
+What headers mean is not known here. A header that is no text is a fault of its row, told as the codec tells it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from ..errors import DecodeError, ErrorCode, preview
+from ..wire.nats import decode_header_block
+
+__all__ = ["Pairs", "check_type", "is_octets", "octets", "pairs"]
+
+_SHAPES: Final = (
+    "list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or binary (a raw header "
+    "block); binary may stand for string"
+)
+
+
+class Pairs(NamedTuple):
+    """
+    The headers of a batch.
+
+    Attributes:
+        starts: Where the headers of each row begin in ``names`` and ``values``.
+        ends: Where they end; the same for a row without headers.
+        names: Strings.
+        values: Strings.
+        faults: What is wrong with a row's headers, by row. The names and values of such a row mean nothing.
+    """
+
+    starts: list[int]
+    ends: list[int]
+    names: pa.Array
+    values: pa.Array
+    faults: dict[int, DecodeError]
+
+    def of(self, row: int) -> list[tuple[str, str]]:
+        """The headers of one row."""
+        start, count = self.starts[row], self.ends[row] - self.starts[row]
+        return list(zip(self.names.slice(start, count).to_pylist(), self.values.slice(start, count).to_pylist()))
+
+
+def is_octets(kind: pa.DataType) -> bool:
+    """Whether a type holds bytes or text."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return is_octets(kind.value_type)
+    is_view = any(getattr(types, name, _never)(kind) for name in ("is_string_view", "is_binary_view"))
+    return is_view or types.is_binary(kind) or types.is_large_binary(kind) or is_text(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _never(_: pa.DataType) -> bool:
+    return False
+
+
+def octets(array: pa.Array) -> pa.Array:
+    """Any array of :func:`is_octets`, or of NULLs, as an array of type binary."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_string(array.type):
+        array = array.cast(pa.large_binary())
+    return array.cast(pa.binary())
+
+
+def check_type(kind: pa.DataType) -> None:
+    """
+    Refuse a type that headers do not have.
+
+    Raises:
+        DecodeError: ``invalid-message``.
+    """
+    types = pa.types
+    if types.is_null(kind) or (is_octets(kind) and not _holds_text(kind)):
+        return
+    if types.is_map(kind):
+        item = kind.item_type
+        if is_octets(kind.key_type) and (is_octets(item) or (_is_list(item) and is_octets(item.value_type))):
+            return
+    elif _is_list(kind) and types.is_struct(kind.value_type):
+        pair = kind.value_type
+        if pair.num_fields == 2 and all(is_octets(pair.field(place).type) for place in range(2)):
+            return
+    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"headers must be {_SHAPES}, got {kind}")
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    return is_text(kind) or getattr(pa.types, "is_string_view", _never)(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def pairs(array: pa.Array) -> Pairs:
+    """
+    The headers of a batch.
+
+    Args:
+        array: Of a type that :func:`check_type` lets pass. NULL is no headers, and so is an empty block.
+    """
+    if pa.types.is_null(array.type):
+        return _of_rows([[]] * len(array), {})
+    if pa.types.is_map(array.type):
+        if _is_list(array.type.item_type):
+            return _of_lists(array)
+        starts, ends, children = _spans(array, array.keys, array.items)
+        return _checked(starts, ends, *children)
+    if _is_list(array.type):
+        starts, ends, (entries,) = _spans(array, array.values)
+        return _checked(starts, ends, *entries.flatten())  # a NULL entry is a NULL name
+    return _of_blocks(array)
+
+
+def _spans(array: pa.Array, *children: pa.Array) -> tuple[list[int], list[int], list[pa.Array]]:
+    """Starts and ends of the rows in the flat children of a list or map, and the children, without what is before."""
+    offsets = array.offsets.to_pylist()
+    first = offsets[0] if offsets else 0
+    bounds = [offset - first for offset in offsets]
+    starts, ends = bounds[:-1], bounds[1:]
+    if array.null_count:  # a NULL may span something
+        valid = array.is_valid().to_pylist()
+        ends = [end if is_valid else start for start, end, is_valid in zip(starts, ends, valid)]
+    last = bounds[-1] if bounds else 0
+    return starts, ends, [child.slice(first, last) for child in children]
+
+
+def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Pairs:
+    raw_names, raw_values = octets(names), octets(values)
+    try:
+        names, values = raw_names.cast(pa.string()), raw_values.cast(pa.string())
+        wrong = names.null_count + values.null_count
+    except pa.ArrowInvalid:  # what is no UTF-8 may come from Spark in a string, too
+        wrong = 1
+        names, values = _repaired(raw_names), _repaired(raw_values)
+    return Pairs(starts, ends, names, values, dict(_faults(starts, ends, raw_names, raw_values)) if wrong else {})
+
+
+def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
+    """Rows with a header that is no text, and the first that is wrong there."""
+    last = -1
+    for place, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist())):
+        error = _fault(name, value)
+        if error is None:
+            continue
+        row = bisect_right(starts, place) - 1
+        if row != last and place < ends[row]:
+            last = row
+            yield row, error
+
+
+def _fault(name: bytes | None, value: bytes | None) -> DecodeError | None:
+    if name is None:
+        return DecodeError(ErrorCode.INVALID_HEADER_NAME, "header name None is not text")
+    shown = name.decode("utf-8", "replace")
+    if value is None:
+        return DecodeError(
+            ErrorCode.INVALID_HEADER_VALUE, f"the value of header {preview(shown)} is not text: None", header=shown
+        )
+    try:
+        name.decode("utf-8"), value.decode("utf-8")
+    except UnicodeDecodeError:
+        return DecodeError(ErrorCode.INVALID_UTF8, f"header {preview(shown)} is not valid UTF-8", header=shown)
+    return None
+
+
+def _repaired(array: pa.Array) -> pa.Array:
+    texts = (None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist())
+    return pa.array(list(texts), pa.string())
+
+
+def _of_lists(array: pa.Array) -> Pairs:
+    """Of ``map<string, list<string>>``: each name as often as it has values."""
+    starts, ends, (names, lists) = _spans(array, array.keys, array.items)
+    entries = list(zip(octets(names).to_pylist(), _octet_lists(lists)))
+    rows = [
+        # A NULL list counts as one NULL value, so that it is found to be none.
+        [(name, value) for name, values in entries[start:end] for value in ([None] if values is None else values)]
+        for start, end in zip(starts, ends)
+    ]
+    flat = [pair for row in rows for pair in row]
+    names = pa.array([name for name, _ in flat], pa.binary())
+    values = pa.array([value for _, value in flat], pa.binary())
+    return _checked(*_bounds(rows), names, values)
+
+
+def _octet_lists(lists: pa.Array) -> list[list[bytes | None] | None]:
+    starts, ends, (values,) = _spans(lists, lists.values)
+    flat, valid = octets(values).to_pylist(), lists.is_valid().to_pylist()
+    return [flat[start:end] if is_valid else None for start, end, is_valid in zip(starts, ends, valid)]
+
+
+def _of_blocks(array: pa.Array) -> Pairs:
+    faults: dict[int, DecodeError] = {}
+    rows: list[list[tuple[str, str]]] = []
+    for row, block in enumerate(octets(array).to_pylist()):
+        found: list[tuple[str, str]] = []
+        try:
+            if block:
+                found = decode_header_block(block).headers.items()
+        except DecodeError as error:
+            faults[row] = error
+        rows.append(found)
+    return _of_rows(rows, faults)
+
+
+def _of_rows(rows: list[list[tuple[str, str]]], faults: dict[int, DecodeError]) -> Pairs:
+    names = pa.array([name for row in rows for name, _ in row], pa.string())
+    values = pa.array([value for row in rows for _, value in row], pa.string())
+    return Pairs(*_bounds(rows), names, values, faults)
+
+
+def _bounds(rows: list[Any]) -> tuple[list[int], list[int]]:
+    ends, end = [], 0
+    for row in rows:
+        end += len(row)
+        ends.append(end)
+    return [0, *ends[:-1]] if ends else [], ends

@@ -1,0 +1,592 @@
+"""The columns of explode_cloudevents over Arrow are what from_nats_message gives, row by row, whatever the row is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ce_nats import DecodeError, from_nats_message, to_nats_message
+from ce_nats.arrow import decode as decode_module
+from ce_nats.arrow import explode_capture, explode_cloudevents
+from ce_nats.arrow.decode import decode
+from ce_nats.arrow.explode import EXTENSION_TYPES
+from ce_nats.attributes import canonical
+from ce_nats.conformance import load_cases
+from ce_nats.conformance.cases import octets, text
+from ce_nats.message import Headers
+from ce_nats.mode import detect_mode
+from ce_nats.wire.nats import encode_header_block
+from tests.damage import damaged, in_bytes, with_strange_data
+from tests.strategies import hostile_payloads, mutated_messages, plain_event, refused, timestamp_texts, valid_messages
+
+Pairs = list[tuple[Any, Any]]
+Row = tuple[Pairs | None, bytes | None]
+
+CORE = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
+TEXTS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+OCTETS = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+LARGE = pa.large_list(pa.struct([("name", pa.large_string()), ("text", pa.large_binary())]))
+BASE = [("ce-specversion", "1.0"), ("ce-id", "a"), ("ce-source", "/s"), ("ce-type", "t")]
+JSON_EVENT = b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1, 2]}'
+STRUCTURED = [("Content-Type", "application/cloudevents+json")]
+KINDS = {
+    "Boolean": "boolean",
+    "Integer": "int",
+    "String": "string",
+    "Binary": "binary",
+    "Timestamp": "timestamp",
+}
+
+
+def table(rows: Sequence[Row], kind: pa.DataType = TEXTS, payload: pa.DataType | None = None) -> pa.Table:
+    names = [field.name for field in kind.value_type] if kind in (TEXTS, OCTETS, LARGE) else []
+    headers = [pairs if pairs is None or not names else [dict(zip(names, pair)) for pair in pairs] for pairs, _ in rows]
+    return pa.table(
+        {"headers": pa.array(headers, kind), "data": pa.array([data for _, data in rows], payload or pa.binary())}
+    )
+
+
+def expected(row: Row, extensions: dict[str, str] | None = None, prefix: str = "ce_") -> dict[str, Any]:
+    """The columns of a row, by the codec."""
+    types = {name: EXTENSION_TYPES[kind] for name, kind in (extensions or {}).items()}
+    columns = [*CORE, "extensions", "data", "mode", "error", *types]
+    made: dict[str, Any] = dict.fromkeys(columns)
+    headers, data = row
+    message = SimpleNamespace(headers=headers, data=data or b"")
+    try:
+        for pair in headers or ():
+            text_of(pair)
+        message.headers = [tuple(map(as_text, pair)) for pair in headers or ()]
+        event = from_nats_message(message, parse_data=False, extension_types=types)
+    except DecodeError as error:
+        return {prefix + name: value for name, value in (made | {"error": str(error.code)}).items()}
+    attributes = event.get_attributes()
+    untyped = from_nats_message(message, parse_data=False).get_attributes()
+    made |= {name: attributes.get(name) for name in CORE}
+    made["time"] = instant(made["time"])
+    made["extensions"] = [(name, canonical(value)) for name, value in untyped.items() if name not in CORE]
+    made |= {"data": event.get_data(), "mode": str(detect_mode(message))}
+    made |= {name: attributes.get(name) for name in types if name not in CORE}
+    made |= {name: instant(made[name]) for name, kind in types.items() if kind is datetime}
+    return {prefix + name: value for name, value in made.items()}
+
+
+DETAILS = ("time_text", "is_json")
+
+
+def details_of(row: Row) -> tuple[str | None, bool | None]:
+    """What from_nats has in addition."""
+    try:
+        pairs = [tuple(map(as_text, pair)) for pair in row[0] or ()]
+        event = from_nats_message(SimpleNamespace(headers=pairs, data=row[1] or b""), parse_data=False)
+    except (DecodeError, UnicodeError, AttributeError):
+        return None, None
+    time = event.get_time()
+    return None if time is None else str(time), event.is_json
+
+
+def text_of(pair: tuple[Any, Any]) -> None:
+    """Refuse a header that is no text; the first one counts, its name before its value."""
+    for part, code in zip(pair, ("invalid-header-name", "invalid-header-value")):
+        if part is None:
+            raise DecodeError(code, "NULL")
+    try:
+        list(map(as_text, pair))
+    except UnicodeError as error:
+        raise DecodeError("invalid-utf8", "no UTF-8") from error
+
+
+def as_text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def instant(time: datetime | None) -> datetime | None:
+    try:
+        return time and time.astimezone(timezone.utc).replace(tzinfo=timezone.utc)
+    except OverflowError:
+        return None
+
+
+def found(exploded: Any) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches([exploded]) if isinstance(exploded, pa.RecordBatch) else exploded
+    return table.drop_columns(["headers", "data"]).to_pylist()
+
+
+def check(rows: Sequence[Row], given: pa.Table, extensions: dict[str, str] | None = None) -> Counter[str | None]:
+    """Fail where a row differs; else what became of the rows, and how often."""
+    wanted = [expected(row, extensions) for row in rows]
+    for few in (1, decode_module._FEW):  # rows that are decoded together, however few, and those that are not
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decode_module, "_FEW", few)
+            exploded = explode_cloudevents(given, extensions=extensions)
+            both = given.combine_chunks()
+            columns = [pa.concat_arrays(both[name].chunks) if len(both) else [] for name in ("headers", "data")]
+            details = decode_module.decode(*columns).columns if len(both) and not extensions else None
+        exploded.validate(full=True)
+        if details:
+            assert list(zip(*(details[name].to_pylist() for name in DETAILS))) == [details_of(row) for row in rows]
+        for row, columns, right in zip(rows, found(exploded), wanted, strict=True):
+            assert columns == right, row
+    return Counter(one["ce_error"] for one in wanted)
+
+
+# --- The rows of others ---------------------------------------------------------------------------------------------
+
+
+def test_fixtures() -> None:
+    """Every case of the decoder that a row can hold, with the types that it declares."""
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for case in load_cases():
+        if case.op != "from_nats_message" or "mode" in case.input or case.input.get("dialect", "spec") != "spec":
+            continue
+        pairs = [(text(name), text(value)) for name, value in case.input.get("headers") or []]
+        if all(map(_is_text, sum(pairs, ()))):
+            row = pairs, octets(case.input.get("data", {"text": ""}))
+            groups[tuple(case.input.get("extension_types", {}).items())].append(row)
+    assert sum(map(len, groups.values())) > 400
+    for types, rows in groups.items():
+        extensions = {name: KINDS[kind] for name, kind in types}
+        for kind in (TEXTS, OCTETS, LARGE):
+            check(rows, table(rows, kind), extensions)
+
+
+def test_random_messages() -> None:
+    rows = damaged(5_000, 20261122)
+    outcomes = check(rows, table(rows))
+    assert len(outcomes) > 20
+    assert outcomes[None] > 1_000
+
+
+def test_random_json_data() -> None:
+    rows = with_strange_data(3_000, 20261122)
+    outcomes = check(rows, table(rows))
+    assert min(outcomes[None], outcomes["invalid-json"]) > 300
+
+
+def test_random_bytes_in_headers() -> None:
+    rows = in_bytes(damaged(3_000, 20261123), 20261122)
+    outcomes = check(rows, table(rows, OCTETS))
+    assert min(outcomes[None], outcomes["invalid-utf8"]) > 300
+
+
+# --- Properties -----------------------------------------------------------------------------------------------------
+
+
+def as_octets(pairs: Any) -> Pairs:
+    return [tuple(part.encode("utf-8", "surrogatepass") for part in pair) for pair in pairs]
+
+
+_values = st.one_of(
+    st.none(),
+    st.binary(max_size=4),
+    st.sampled_from([b"", b" ", b"1.0", b"%41", b"%", b"\xc3\xbc", b'"a"']),
+    timestamp_texts.map(lambda one: one.encode("utf-8", "surrogatepass")),
+)
+
+
+@st.composite
+def _changed(draw: st.DrawFn, payload: bytes) -> bytes:
+    """A few bytes replaced by others, which leave JSON what it is more often than not."""
+    others = [b"", b"\xc3\xbc", b"\x7f", b'"', b"\\u0041", b"\\u0000", b" ", b'","id":"2', b'":"", "x":"', b"1.0"]
+    place = draw(st.integers(0, len(payload)))
+    return payload[:place] + draw(st.sampled_from(others)) + payload[place + draw(st.integers(0, 2)) :]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Row]:
+    """Messages, several of which have the same header names, one of these names in another place, or a NULL."""
+    made: list[Row] = []
+    for message in draw(st.lists(st.one_of(valid_messages(), mutated_messages()), max_size=4)):
+        pairs = as_octets(message.headers.items() if isinstance(message.headers, Headers) else message.headers)
+        made.append((pairs, message.data))
+        for _ in range(draw(st.integers(0, 3))):
+            other = list(pairs)
+            if draw(st.booleans()):  # in JSON, what is changed is the payload
+                made.append((pairs, draw(_changed(message.data))))
+            for place in draw(st.sets(st.integers(0, len(pairs) - 1), max_size=2)) if pairs else ():
+                name, value = other[place]
+                other[place] = draw(st.sampled_from([(name, draw(_values))] * 9 + [(None, value)]))
+            made.append((other, draw(st.one_of(st.none(), st.just(message.data), hostile_payloads))))
+    made.extend((None, data) for data in draw(st.lists(st.one_of(st.none(), hostile_payloads), max_size=2)))
+    return draw(st.permutations(made))
+
+
+@given(batches())
+def test_any_batch(rows: list[Row]) -> None:
+    check(rows, table(rows, OCTETS))
+
+
+@given(batches(), st.data())
+def test_slices_are_what_they_show(rows: list[Row], data: st.DataObject) -> None:
+    """Offsets, chunks and batches make no difference."""
+    whole = table(rows, OCTETS)
+    start = data.draw(st.integers(0, len(rows)))
+    end = data.draw(st.integers(start, len(rows)))
+    check(rows[start:end], whole.slice(start, end - start))
+    check(rows * 2, pa.concat_tables([whole, whole]))
+
+
+@given(st.lists(timestamp_texts, min_size=1, max_size=5), st.sampled_from(["string", "timestamp"]))
+def test_times(texts: list[str], kind: str) -> None:
+    rows = [([*BASE, ("ce-time", one), ("ce-x", one)], b"") for one in texts if _is_text(one)]
+    check(rows, table(rows), {"x": kind})
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        *("0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "0001-01-01T23:59:59.999999Z"),
+        *("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59-01:00", "2024-02-30T00:00:00Z", "2024-02-29T00:00:00Z"),
+        *("2016-12-31T23:59:60Z", "2016-12-30T23:59:60Z", "2020-01-01t00:00:00.123456789z", "2020-01-01 00:00:00Z"),
+        *("2020-01-01T00:00:00.1+23:59", "2020-01-01T00:00:00.12345-23:59", "2020-01-01T24:00:00Z", "2020-01-01", ""),
+        *("2020-01-01T00:00:00-00:00", "2020-01-01T00:00:00Z\n", "1900-02-29T00:00:00Z", "1582-10-10T00:00:00Z"),
+    ],
+)
+def test_times_among_common_ones(time: str) -> None:
+    common = [([*BASE, ("ce-time", f"2024-05-0{day}T01:02:03.5+02:00")], b"") for day in (1, 2)]
+    for rows in ([common[0], ([*BASE, ("ce-time", time)], b""), common[1]], [([*BASE, ("ce-time", time)], b"")]):
+        check(rows, table(rows))
+
+
+# --- Shapes ---------------------------------------------------------------------------------------------------------
+
+ROWS: list[Row] = [
+    ([*BASE, ("ce-n", "5"), ("ce-subject", "%C3%BC \u20ac")], b"x"),
+    (None, None),
+    ([], b""),
+    ([*BASE, ("ce-id", "twice")], b"x"),
+    (STRUCTURED, JSON_EVENT),
+    ([("content-type", "application/cloudevents-batch+json")], b"[]"),
+    ([("CE-Id", "a"), *BASE[:1], *BASE[2:]], b""),
+    (None, JSON_EVENT),
+    ([("ce-id", "100%")], b"x"),
+    (BASE, None),
+]
+
+
+def to_list(kind: pa.DataType) -> Callable[[Sequence[Row]], pa.Array]:
+    return lambda rows: table(rows, kind)["headers"].combine_chunks()
+
+
+def to_map(rows: Sequence[Row]) -> pa.Array:
+    return pa.array([pairs for pairs, _ in rows], pa.map_(pa.string(), pa.string()))
+
+
+def to_map_of_lists(rows: Sequence[Row]) -> pa.Array:
+    made: list[Any] = []
+    for pairs, _ in rows:
+        values: dict[str, list[str]] = {}
+        for name, value in pairs or ():
+            values.setdefault(name, []).append(value)
+        made.append(None if pairs is None else [*values.items(), ("none", [])])
+    return pa.array(made, pa.map_(pa.large_string(), pa.list_(pa.string())))
+
+
+def to_blocks(rows: Sequence[Row]) -> pa.Array:
+    return pa.array([None if pairs is None else encode_header_block(pairs) for pairs, _ in rows], pa.binary())
+
+
+def to_views(rows: Sequence[Row]) -> pa.Array:
+    if not hasattr(pa, "string_view"):
+        pytest.skip("this pyarrow has no string_view")
+    texts = table(rows)["headers"].combine_chunks()
+    names, values = (field.cast(pa.string_view()) for field in texts.values.flatten())
+    pairs = pa.StructArray.from_arrays([names, values], names=["k", "v"])
+    return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
+
+
+def to_dictionaries(rows: Sequence[Row]) -> pa.Array:
+    texts = table(rows)["headers"].combine_chunks()
+    names, values = (field.dictionary_encode() for field in texts.values.flatten())
+    pairs = pa.StructArray.from_arrays([names, values], names=["k", "v"])
+    return pa.ListArray.from_arrays(texts.offsets, pairs, mask=texts.is_null())
+
+
+@pytest.mark.parametrize("payload", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views, to_dictionaries],
+    ids=["texts", "octets", "large", "map", "map-of-lists", "blocks", "views", "dictionaries"],
+)
+def test_shapes(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType) -> None:
+    rows = ROWS * 2
+    wanted = [(pairs and [(str(name), value) for name, value in pairs], data) for pairs, data in rows]
+    data = pa.array([None if data is None else data.decode() for _, data in rows], pa.string()).cast(payload)
+    if make is to_map_of_lists:  # one name, one place
+        wanted[3] = wanted[13] = [*BASE[:2], BASE[1], *BASE[2:]], b"x"
+    given = pa.table({"headers": make(rows), "data": data})
+    check(wanted, given)
+    check(wanted[3:9], given.slice(3, 6))
+    (batch,) = given.slice(7).combine_chunks().to_batches()
+    assert found(explode_cloudevents(batch)) == [expected(row) for row in wanted[7:]]
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        (pa.array([[("a", None)]], pa.map_(pa.string(), pa.string())), "invalid-header-value"),
+        (pa.array([[("a", None)]], pa.map_(pa.string(), pa.list_(pa.string()))), "invalid-header-value"),
+        (pa.array([[("a", ["x", None])]], pa.map_(pa.string(), pa.list_(pa.string()))), "invalid-header-value"),
+        (pa.array([[None]], TEXTS), "invalid-header-name"),
+        (pa.array([[{"key": None, "value": None}]], TEXTS), "invalid-header-name"),
+        (pa.array([[{"key": b"\xff", "value": b""}]], OCTETS), "invalid-utf8"),
+        (pa.array([[{"key": b"\xff", "value": None}]], OCTETS), "invalid-header-value"),
+        (pa.array([[{"key": b"\xff", "value": b""}]], OCTETS).cast(TEXTS, safe=False), "invalid-utf8"),
+        (pa.array([b"NATS/1.0\r\nce-id:\xff\r\n\r\n"]), "invalid-utf8"),
+        (pa.array([b"NATS/2.0\r\n\r\n"]), "invalid-header-version"),
+        (pa.array([b"x"]), "invalid-header-block"),
+        (pa.array([b""]), "not-a-cloudevent"),
+        (pa.array([b"NATS/1.0 503\r\n\r\n"]), "not-a-cloudevent"),
+        (pa.nulls(1), "not-a-cloudevent"),
+    ],
+)
+def test_headers_that_are_none(headers: pa.Array, code: str) -> None:
+    """Only the row at fault has the code."""
+    given = pa.table({"headers": headers, "data": [b""]})
+    exploded = explode_cloudevents(given)
+    assert [code] == exploded["ce_error"].to_pylist()
+    good = table([(BASE, b"")]).column("headers").combine_chunks()
+    if headers.type == TEXTS:
+        both = pa.table({"headers": pa.concat_arrays([good, headers, good]), "data": pa.nulls(3)})
+        assert explode_cloudevents(both)["ce_error"].to_pylist() == [None, code, None]
+
+
+def test_nulls_that_span_headers() -> None:
+    """A NULL list has no headers, whatever stands where its elements would be."""
+    flat = table([(BASE, b""), (BASE, b"")])["headers"].combine_chunks()
+    headers = pa.ListArray.from_arrays(flat.offsets, flat.values, mask=pa.array([True, False]))
+    exploded = explode_cloudevents(pa.table({"headers": headers, "data": pa.nulls(2, pa.binary())}))
+    assert exploded["ce_error"].to_pylist() == ["not-a-cloudevent", None]
+    flat = table([([(None, None)], b""), (BASE, b"")])["headers"].combine_chunks()
+    headers = pa.ListArray.from_arrays(flat.offsets, flat.values, mask=pa.array([True, False]))
+    exploded = explode_cloudevents(pa.table({"headers": headers, "data": pa.nulls(2, pa.binary())}))
+    assert exploded["ce_error"].to_pylist() == ["not-a-cloudevent", None]
+
+
+@pytest.mark.parametrize(
+    "kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()], ids=str
+)
+def test_nothing_comes_of_nothing(kind: pa.DataType) -> None:
+    schema = pa.schema([("headers", kind), ("data", pa.binary())])
+    for empty in (pa.table({"headers": pa.array([], kind), "data": pa.array([], pa.binary())}), schema.empty_table()):
+        exploded = explode_cloudevents(empty, extensions={"n": "int"})
+        assert (exploded.num_rows, exploded.column_names[-2:]) == (0, ["ce_error", "ce_n"])
+    batch = explode_cloudevents(pa.RecordBatch.from_pylist([], schema))
+    assert (type(batch), batch.num_rows) == (pa.RecordBatch, 0)
+
+
+# --- The function ---------------------------------------------------------------------------------------------------
+
+
+def test_columns_and_their_types() -> None:
+    given = table(ROWS).append_column("sequence", pa.array(range(len(ROWS)))).replace_schema_metadata({"a": "b"})
+    kinds = {"n": "INT", "b": "boolean", "x": "Binary", "at": "timestamp", "s": "string"}
+    schema = explode_cloudevents(given, extensions=kinds, prefix="").schema
+    assert schema.metadata == {b"a": b"b"}
+    assert schema.names[3:] == [*CORE, "extensions", "data", "mode", "error", *kinds]
+    types = {name: schema.types[place] for place, name in enumerate(schema.names) if place > 2}
+    moment = pa.timestamp("us", tz="UTC")
+    others = {"time": moment, "at": moment, "data": pa.binary(), "x": pa.binary(), "n": pa.int32(), "b": pa.bool_()}
+    others["extensions"] = pa.map_(pa.string(), pa.string())
+    assert types == {name: others.get(name, pa.string()) for name in types}
+
+
+def test_typed_extensions() -> None:
+    values = {"n": ["5", "-0", "x", "2147483648"], "b": ["true", "1", "false", ""], "x": ["AB==", "AAE=", "?", ""]}
+    values["at"] = ["2020-01-01t00:00:00z", "0001-01-01T00:00:00+01:00", "today", "2020-01-01T00:00:00.5+01:00"]
+    kinds = {"n": "int", "b": "boolean", "x": "binary", "at": "timestamp", "missing": "int"}
+    rows: list[Row] = []
+    for name, texts in values.items():
+        for one in texts:
+            rows.append(([*BASE, (f"ce-{name}", one)], b""))
+            rows.append(([], f'{{"specversion":"1.0","id":"1","source":"/s","type":"t","{name}":"{one}"}}'.encode()))
+    rows.append(([], JSON_EVENT.replace(b"7", b"-0")))
+    rows.append(([], JSON_EVENT.replace(b"7", b"true")))
+    outcomes = check(rows, table(rows), kinds)
+    assert outcomes[None] > 10
+    assert {"invalid-integer", "integer-out-of-range", "invalid-boolean", "invalid-base64"} < outcomes.keys()
+
+
+def test_dropmalformed() -> None:
+    exploded = explode_cloudevents(table(ROWS), mode="DROPMALFORMED")
+    assert exploded["ce_id"].to_pylist() == ["a", "b", "a", "b", "a"]
+
+
+def test_failfast_says_where() -> None:
+    given = table(ROWS[4:5] * 12_000 + ROWS).append_column("sequence", pa.array(range(1, 12_000 + len(ROWS) + 1)))
+    given = given.append_column("stream", pa.repeat("S", len(given)))
+    error = refused(DecodeError, "not-a-cloudevent", explode_cloudevents, given, mode="FAILFAST")
+    assert "(row 12001, stream S, sequence 12002)" in str(error)
+    assert explode_cloudevents(given.slice(0, 12_001), mode="FAILFAST").num_rows == 12_001
+    bad = refused(DecodeError, "invalid-percent-escape", explode_cloudevents, table(ROWS[8:]), mode="FAILFAST")
+    assert (bad.attribute, bad.header) == ("id", "ce-id")
+
+
+def test_a_reader_is_read_as_it_comes() -> None:
+    """Nothing is decoded ahead, and an error is the codec's own."""
+    given = table(ROWS)
+    taken = []
+
+    def batches_of() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            taken.append(number)
+            yield from given.to_batches()
+
+    reader = explode_cloudevents(pa.RecordBatchReader.from_batches(given.schema, batches_of()), prefix="x_")
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert taken == []
+    assert reader.read_next_batch()["x_error"].to_pylist() == [expected(row)["ce_error"] for row in ROWS]
+    assert taken == [0]
+    assert reader.read_all().num_rows == 2 * len(ROWS)
+    source = pa.RecordBatchReader.from_batches(given.schema, given.to_batches() * 2)
+    refused(DecodeError, "not-a-cloudevent", explode_cloudevents(source, mode="FAILFAST").read_all)
+
+
+def test_any_stream_of_arrow() -> None:
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return table(ROWS).to_reader().__arrow_c_stream__(requested_schema)
+
+    if not hasattr(pa.RecordBatchReader, "from_stream"):
+        pytest.skip("this pyarrow takes no streams")
+    assert found(explode_cloudevents(Frame()).read_all()) == [expected(row) for row in ROWS]
+
+
+def test_large_payloads_go_in_small_batches() -> None:
+    rows: list[Row] = [(BASE, bytes(2**20))] * 300
+    batches = explode_cloudevents(table(rows, TEXTS, pa.large_binary())).to_batches()
+    assert sum(map(len, batches)) == 300
+    assert max(batch["ce_data"].nbytes for batch in batches) < 160 * 2**20
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"headers": "nothing"},
+        {"data": "nothing"},
+        {"headers": "data", "data": "headers"},
+        {"data": "number"},
+        {"headers": "number"},
+        {"headers": "text"},
+        {"headers": "triples"},
+        {"mode": "permissive"},
+        {"mode": None},
+        {"extensions": {"n": "float"}},
+        {"extensions": {"n": int}},
+        {"extensions": ["n"]},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_exploded(wrong: dict[str, Any]) -> None:
+    triples = pa.list_(pa.struct([(name, pa.string()) for name in "abc"]))
+    given = table(ROWS[:1]).append_column("number", pa.array([1])).append_column("text", pa.array(["x"]))
+    given = given.append_column("triples", pa.array([[]], triples))
+    refused(DecodeError, "invalid-message", explode_cloudevents, given, **wrong)
+
+
+@pytest.mark.parametrize("nothing", [None, [], {"headers": []}, "orders.parquet"])
+def test_what_is_not_arrow(nothing: Any) -> None:
+    refused(DecodeError, "invalid-message", explode_cloudevents, nothing)
+
+
+# --- Captures -------------------------------------------------------------------------------------------------------
+
+
+def test_capture(tmp_path: Path) -> None:
+    """A file, and a directory of them."""
+    directory = tmp_path / "orders.parquet"
+    directory.mkdir()
+    for number in range(3):
+        parquet.write_table(table(ROWS), directory / f"part-{number:06}.parquet")
+    (directory / ".part-000003.parquet.1.partial").write_bytes(b"half")
+    assert found(explode_capture(directory).read_all()) == [expected(row) for row in ROWS] * 3
+    one = explode_capture(directory / "part-000001.parquet", extensions={"n": "int"}, prefix="", mode="DROPMALFORMED")
+    assert one.read_all()["n"].to_pylist() == [5, 7, None, 7, None]
+
+
+def test_what_is_no_capture(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("no Parquet")
+    refused(DecodeError, "invalid-message", explode_capture, tmp_path / "x.parquet")
+    (tmp_path / "empty").mkdir()
+    refused(DecodeError, "invalid-message", explode_capture, tmp_path / "empty")
+    with pytest.raises(FileNotFoundError):
+        explode_capture(tmp_path / "nothing.parquet")
+    parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    refused(DecodeError, "invalid-message", explode_capture, tmp_path / "a.parquet")
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    parquet.write_table(table(ROWS), parts / "part-000000.parquet")
+    parquet.write_table(table(ROWS, OCTETS), parts / "part-000001.parquet")
+    refused(DecodeError, "invalid-message", explode_capture(parts).read_all)
+
+
+def test_memory_does_not_grow_with_a_capture(tmp_path: Path) -> None:
+    path = tmp_path / "orders.parquet"
+    message = to_nats_message(plain_event(b"x" * 1_000, subject="s\u00e9"))
+    rows = table([(message.headers.items(), message.data)] * 5_000)
+    with parquet.ParquetWriter(path, rows.schema, compression="zstd") as writer:
+        for _ in range(20):
+            writer.write_table(rows, row_group_size=5_000)
+    most = count = 0
+    for batch in explode_capture(path):
+        count += len(batch)
+        most = max(most, pa.total_allocated_bytes())
+    assert count == 100_000
+    assert most < 60 * 2**20  # 200 MB of payloads, here and in ce_data
+
+
+def test_duckdb(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    parquet.write_table(table(ROWS), tmp_path / "orders.parquet")
+    events = explode_capture(tmp_path / "orders.parquet")  # noqa: F841  # DuckDB finds it by its name
+    query = "SELECT ce_mode, count(*), max(ce_extensions['n']) FROM events WHERE ce_error IS NULL GROUP BY 1 ORDER BY 1"
+    assert duckdb.sql(query).fetchall() == [("binary", 3, "5"), ("structured", 2, "7")]
+
+
+def test_polars() -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    if not hasattr(pa, "string_view"):
+        pytest.skip("this pyarrow does not read what Polars gives")
+    frame = polars.from_arrow(table(ROWS))
+    events = polars.from_arrow(explode_cloudevents(frame).read_all())
+    assert events["ce_id"].to_list() == [expected(row)["ce_id"] for row in ROWS]
+
+
+def test_pandas() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = explode_cloudevents(table(ROWS)).to_pandas()
+    assert frame["ce_time"].dtype.tz is not None
+    assert frame["ce_id"].notna().sum() == 5
+
+
+def test_the_codec_does_not_need_pyarrow() -> None:
+    code = "import sys, ce_nats, ce_nats.capture, ce_nats.cli; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_a_fast_path_leaves_is_in_order() -> None:
+    """Rows come out in their order, however they were decoded."""
+    rows = [ROWS[place] for place in (0, 4, 8, 0, 7, 1, 4, 0, 3, 0)]
+    given = table(rows)
+    decoded = decode(given["headers"].combine_chunks(), given["data"].combine_chunks())
+    assert decoded.columns["mode"].to_pylist() == [expected(row)["ce_mode"] for row in rows]
+    assert sorted(decoded.errors) == [2, 5, 8]
