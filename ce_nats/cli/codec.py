@@ -19,6 +19,7 @@ from ..json_form import as_fields, as_line, as_message, read_object
 from ..message import Headers, NatsMessage
 from ..mode import ContentMode
 from ..wire.nats import decode_header_block, encode_header_block
+from .exploding import decode_capture, read_extensions
 from .files import InputError, documents, read_all, write
 from .program import complain, guarded
 
@@ -93,6 +94,15 @@ def decode(
     message: MessageArgument = None,
     header: HeaderOption = None,
     dialect: DialectOption = Dialect.SPEC,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE.parquet", help="Decode a Parquet capture, named by MESSAGE."),
+    ] = None,
+    extension: Annotated[
+        list[str] | None,
+        typer.Option("--extension", metavar="NAME:TYPE", help="With -o, an extension with a column of its own."),
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """
     Decode NATS messages; prints each event as a line of JSON.
@@ -100,7 +110,18 @@ def decode(
     A message is a JSON object with headers and data, as encode --json and capture print it; or a header block and the
     payload as they stand on the wire. With --header, it is a payload. What is no event is said on standard error, and
     does not hold up those behind it.
+
+    With --output, MESSAGE is a capture in Parquet, and each row gets the columns of its event, ce_id, ce_type and so
+    on; what is no event has a code in ce_error, and the exit status is 1. A type of an extension is string, int,
+    boolean, binary or timestamp.
     """
+    if output is not None:
+        if message is None or header or dialect is not Dialect.SPEC:
+            raise InputError("--output takes a capture, and neither --header nor --dialect")
+        decode_capture(message, output, read_extensions(extension), as_json=as_json)
+        return
+    if extension:
+        raise InputError("--extension is for --output")
     status = 0
     for where, given in messages(message, header):
         try:

@@ -75,11 +75,11 @@ def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 def at_terminal(server: NatsServer) -> Callable[..., tuple[int, list[bytes], str]]:
     """Run a command whose standard error is a terminal: its exit status, lines of output, and what was drawn there."""
 
-    def run(*arguments: object) -> tuple[int, list[bytes], str]:
+    def run(*arguments: object, url: str | None = server.url) -> tuple[int, list[bytes], str]:
         import pty  # there is none on Windows
 
         master, terminal = pty.openpty()
-        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), "--server", server.url]
+        command = [sys.executable, "-m", "ce_nats", *map(str, arguments), *(["--server", url] if url else [])]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
         os.close(terminal)
