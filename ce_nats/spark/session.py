@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, SparkSession
+from typing import Final
+
+from pyspark.sql import SparkSession
 
 from . import columns
-from .encode import to_nats
-from .functions import as_sql
-from .schema import EVENT, MESSAGE
+from .arrow_functions import HAS_ARROW_FUNCTIONS
+from .encode import messages
 
 __all__ = ["register"]
 
-
-def _structured(event: Column) -> Column:
-    return to_nats(event, mode="structured")
+# Name, and mode of its messages.
+_ENCODERS: Final = (("to_nats", "binary"), ("to_nats_structured", "structured"))
 
 
 def register(spark: SparkSession, *, functions: bool = True) -> None:
@@ -22,11 +22,14 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     the temporary functions ``to_nats(event)`` and ``to_nats_structured(event)``.
 
     They are what :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats` make. Where a session takes no jar,
-    the name of the first one is ``from_nats``.
+    the name of the first one is ``from_nats``. The others need pyspark 4.1 or later, and are left out otherwise.
 
     Args:
         spark: The session.
         functions: False leaves the functions of Spark SQL out.
+
+    Raises:
+        ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
     from . import source  # the columns run on pyspark 4.0, too, which has no such data sources
 
@@ -34,8 +37,5 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     if not functions:
         return
     columns.register(spark)
-    for name, make in {"to_nats": to_nats, "to_nats_structured": _structured}.items():
-        spark.sql(
-            f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(event {EVENT.simpleString()}) "
-            f"RETURNS {MESSAGE.simpleString()} RETURN {as_sql(make, 'event')}"
-        )
+    for name, mode in _ENCODERS if HAS_ARROW_FUNCTIONS else ():
+        spark.udf.register(name, messages(mode))

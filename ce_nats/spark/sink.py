@@ -23,7 +23,7 @@ from ..errors import DecodeError, EncodeError, ErrorCode
 from ..message import Headers, NatsMessage, check_header, check_subject
 from ..mode import ContentMode
 from .connection import Connection, read_boolean
-from .rows import event_of
+from .rows import event_of, event_rows
 from .schema import check_event
 from .workers import Shipped
 
@@ -145,7 +145,10 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
-    columns = [batch.column(name).to_pylist() for name in batch.schema.names]
+    columns = [
+        event_rows(column) if name == "event" else column.to_pylist()
+        for name, column in zip(batch.schema.names, batch.columns)
+    ]
     for values in zip(*columns):
         yield dict(zip(batch.schema.names, values))
 

@@ -1,5 +1,5 @@
 """
-RFC 3339 text to TIMESTAMP and back, without a Python worker.
+RFC 3339 text to TIMESTAMP, without a Python worker.
 
 RFC 3339 5.6 and 5.7; the same rules as ce_nats/timestamp.py. A TIMESTAMP has microseconds and no offset: further digits
 are cut, and the leap second 23:59:60 becomes 23:59:59.999999. It holds the years 1 to 9999 of UTC; a time that is valid
@@ -16,7 +16,7 @@ from pyspark.sql.types import TimestampType
 from .expressions import full, let, matches
 from .functions import F
 
-__all__ = ["canonical", "format", "parse", "parse_plain"]
+__all__ = ["canonical", "parse", "parse_plain"]
 
 _DATE_TIME: Final = full(
     r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]++)?"
@@ -28,7 +28,6 @@ _PLAIN: Final = full(
     r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 )
 _DAY: Final = 86_400_000_000
-_SECONDS: Final = 86_400
 _FIRST: Final = -62_135_596_800_000_000  # 0001-01-01T00:00:00Z in microseconds of Unix time
 _LAST: Final = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999Z
 _TO_END: Final = 2**31 - 1
@@ -37,25 +36,6 @@ _TO_END: Final = 2**31 - 1
 def canonical(text: Column) -> Column:
     """``T`` and ``Z`` in upper case, nothing else changed."""
     return F.upper(text)
-
-
-def format(value: Column) -> Column:  # noqa: A001
-    """
-    RFC 3339 text of a TIMESTAMP in UTC, with six digits of fraction or none.
-
-    Years outside of 1 to 9999 give a text that is none.
-    """
-    seconds = F.unix_seconds(value)
-    of_day = F.pmod(seconds, F.lit(_SECONDS))
-    fraction = F.pmod(F.unix_micros(value), F.lit(1_000_000))
-    clock = (F.floor(of_day / 3600), F.floor(of_day / 60) % 60, of_day % 60)
-    # By hand, because Spark's own formats go by the session's time zone.
-    return F.concat(
-        F.date_from_unix_date(F.floor(seconds / _SECONDS).cast("int")).cast("string"),
-        F.format_string("T%02d:%02d:%02d", *clock),
-        F.when(fraction != 0, F.format_string(".%06d", fraction)).otherwise(F.lit("")),
-        F.lit("Z"),
-    )
 
 
 def parse_plain(text: Column) -> Column:
