@@ -1,54 +1,33 @@
 """
-CloudEvents out of captured messages of NATS's neighbours, by the codec in Python: this is the one place of this folder
-where a Python worker runs.
+CloudEvents out of captured messages of NATS's neighbours, by the codec in Python workers.
 
-Such messages are few beside those of NATS, and each neighbour has a format of its own; native expressions for them
-would be a second implementation of each. What comes out is the struct that ``from_nats`` gives, with the same codes.
+Such messages are few beside those of NATS, and each neighbour has a format of its own. What comes out is the struct
+that ``from_nats`` gives, with the same codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 
-from ..attributes import canonical
+from ..arrow.decode import Events, gathered
 from ..binding import from_nats_message
-from ..errors import CeNatsError, DecodeError
+from ..errors import DecodeError
 from ..event import DecodedEvent
 from ..message import NatsMessage
 from ..mode import ContentMode
 from ..wire.iggy import IggyMessage, Layout, decode_headers, detect_mode, from_iggy_message
-from .schema import ATTRIBUTES, EVENT
-from .workers import check_workers
+from .arrow_functions import arrow_function
+from .python_engine import event_array
+from .schema import EVENT
 
-__all__ = ["ARROW_EVENT", "Outcome", "decoded_by", "event_array", "from_iggy", "from_stan"]
+__all__ = ["Outcome", "decoded_by", "from_iggy", "from_stan", "outcome_array"]
 
 # An event whose data was not parsed, and its mode; or what is wrong with the message.
-Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | CeNatsError
-
-# ``schema.EVENT`` in Arrow's types.
-ARROW_EVENT: Final = pa.struct(
-    [
-        (
-            "attributes",
-            pa.struct(
-                [
-                    *((name, pa.timestamp("us", tz="UTC") if name == "time" else pa.string()) for name in ATTRIBUTES),
-                    ("time_text", pa.string()),
-                ]
-            ),
-        ),
-        ("extensions", pa.map_(pa.string(), pa.string())),
-        ("data", pa.binary()),
-        ("is_json", pa.bool_()),
-        ("mode", pa.string()),
-        ("error", pa.string()),
-    ]
-)
+Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | DecodeError
 
 
 def from_iggy(headers: Column, data: Column, *, layout: Layout = Layout.SEED) -> Column:
@@ -115,44 +94,21 @@ def decoded_by(decode: Callable[..., Outcome], *columns: Column) -> Column:
         columns: Its arguments.
 
     Raises:
-        ImportError: Workers on this machine run a Python that cannot import ce_nats.
+        ImportError: pyspark is older than 4.1.
     """
-    if session := SparkSession.getActiveSession():
-        check_workers(session)
-    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # new in pyspark 4.1
 
     def decode_batch(*arrays: pa.Array) -> pa.Array:
-        return event_array(decode(*row) for row in zip(*(array.to_pylist() for array in arrays), strict=True))
+        return outcome_array([decode(*row) for row in zip(*(array.to_pylist() for array in arrays), strict=True)])
 
-    return cast("Column", arrow_udf(decode_batch, EVENT)(*columns))
-
-
-def event_array(outcomes: Iterable[Outcome]) -> pa.Array:
-    """Event structs, one for each outcome, as an array of :data:`ARROW_EVENT`."""
-    return pa.array([_row(outcome) for outcome in outcomes], ARROW_EVENT)
+    return arrow_function(decode_batch, EVENT, "a column of Iggy or NATS Streaming")(*columns)
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
-    if isinstance(outcome, CeNatsError):
-        return {"error": str(outcome.code)}
-    event, mode = outcome
-    attributes = event.get_attributes()
-    core: dict[str, Any] = {name: attributes[name] for name in ATTRIBUTES if name in attributes}
-    time = core.get("time")
-    if time is not None:
-        core |= {"time": _instant(time), "time_text": str(time)}
-    return {
-        "attributes": core,
-        "extensions": [(name, canonical(value)) for name, value in attributes.items() if name not in core],
-        "data": event.get_data(),
-        "is_json": event.is_json,
-        "mode": str(mode),
-    }
-
-
-def _instant(time: datetime) -> datetime | None:
-    """The instant in UTC; None outside of the years that TIMESTAMP has."""
-    try:
-        return time.astimezone(timezone.utc)
-    except OverflowError:
-        return None
+def outcome_array(outcomes: Sequence[Outcome]) -> pa.Array:
+    """Event structs, one for each outcome, as an array of ``python_engine.ARROW_EVENT``."""
+    events, errors = Events({}), {}
+    for row, outcome in enumerate(outcomes):
+        if isinstance(outcome, DecodeError):
+            errors[row] = outcome
+        else:
+            events.add(row, *outcome)
+    return event_array(gathered(len(outcomes), events, errors))

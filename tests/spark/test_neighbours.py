@@ -16,7 +16,7 @@ from ce_nats import ContentMode, DecodeError, ErrorCode, NatsMessage, Timestamp,
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets
 from ce_nats.conformance.iggy import header_map
-from ce_nats.spark import explode_cloudevents, from_iggy, from_nats, from_stan, neighbours, register
+from ce_nats.spark import explode_cloudevents, from_iggy, from_nats, from_stan, neighbours, python_engine, register
 from ce_nats.spark.schema import ATTRIBUTES, EVENT
 from ce_nats.testing import NatsServer
 from ce_nats.wire.iggy import IggyMessage, Layout, encode_headers, from_iggy_message, to_iggy_message
@@ -117,18 +117,18 @@ def test_outcomes_as_arrow() -> None:
     """What any decoder in Python gives makes the struct, a batch at a time."""
     message = to_iggy_message(plain_event(b64decode("AP8="), time="0001-01-01T00:00:00+01:00"))
     outcomes = [
-        (from_iggy_message(message, parse_data=False), "binary"),
+        (from_iggy_message(message, parse_data=False), ContentMode.BINARY),
         DecodeError(ErrorCode.NOT_A_CLOUDEVENT, "nothing"),
     ]
-    array = neighbours.event_array(outcomes)
-    assert array.type == neighbours.ARROW_EVENT
+    array = neighbours.outcome_array(outcomes)
+    assert array.type == python_engine.ARROW_EVENT
     first, second = array.to_pylist()
     assert first["data"] == b"\0\xff"
     assert first["attributes"]["time"] is None  # a year that UTC does not have
     assert first["attributes"]["time_text"] == "0001-01-01T00:00:00+01:00"
     assert first["is_json"] is False
     assert second == {**dict.fromkeys(EVENT.names), "error": "not-a-cloudevent"}
-    assert neighbours.event_array([]).equals(pa.array([], neighbours.ARROW_EVENT))
+    assert neighbours.outcome_array([]).equals(pa.array([], python_engine.ARROW_EVENT))
 
 
 # --- NATS Streaming ---------------------------------------------------------------------------------------------------
