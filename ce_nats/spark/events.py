@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from . import media_type
-from .functions import F
-from .json import MOST_LEVELS, STRICT, is_deeper
+from ..nesting import MOST_LEVELS
+from .json import STRICT, is_deeper, is_json
 
 __all__ = ["deduplicate", "parse_data"]
 
@@ -29,8 +29,7 @@ def parse_data(
         drop_malformed: Whether text that is no JSON, or is nested more than 128 levels deep, is NULL, too; otherwise it
             fails the query.
     """
-    is_json = datacontenttype.isNull() | media_type.is_json(datacontenttype)
-    text = F.when(is_json, data.cast("string"))
+    text = F.when(datacontenttype.isNull() | is_json(datacontenttype), data.cast("string"))
     if schema is None:
         too_deep, reason = is_deeper(text, MOST_LEVELS), f"malformed: JSON nested more than {MOST_LEVELS} levels deep"
         if drop_malformed:

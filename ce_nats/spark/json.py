@@ -1,7 +1,7 @@
 """
-What Spark's JSON parser has to be told to be strict, and how deep a text is nested.
+Which data is JSON, what Spark's JSON parser has to be told to be strict, and how deep a text is nested.
 
-RFC 8259; the same limit as ce_nats/nesting.py.
+RFC 8259; the same rule and limit as ce_nats/media_type.py and ce_nats/nesting.py.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
 
-from .expressions import matches
-from .functions import F
+__all__ = ["STRICT", "is_deeper", "is_json"]
 
-__all__ = ["MOST_LEVELS", "STRICT", "is_deeper"]
-
-# Of arrays and objects in data, as ce_nats/nesting.py has it. Spark's parser would read 1,000.
-MOST_LEVELS: Final = 128
-
+_TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
+_JSON: Final = rf"(?is)\A{_TOKEN}/(?:(?:{_TOKEN})?\+)?json[ \t]*+(?:;|\z)"
 # What Spark lets pass by default, or could be told to let pass, and RFC 8259 does not.
 STRICT: Final = {
     "allowComments": "false",
@@ -36,6 +33,11 @@ _PAIR: Final = r"\[\]|\{\}"
 _INNERMOST: Final = 2
 
 
+def is_json(media_type: Column) -> Column:
+    """Whether a media type is JSON: "the media subtype is 'json' or has a '+json' suffix" (JSON format 3.1.1)."""
+    return media_type.rlike(_JSON)
+
+
 def is_deeper(text: Column, levels: int) -> Column:
     """
     Whether arrays and objects of a JSON text are nested more than so many levels deep. What is no JSON has no depth.
@@ -52,4 +54,4 @@ def is_deeper(text: Column, levels: int) -> Column:
         F.lit(0),
         lambda depth, bracket: F.when(depth > left, depth).when(bracket.isin("[", "{"), depth + 1).otherwise(depth - 1),
     )
-    return matches(text, rf"\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > left)
+    return text.rlike(rf"(?s)\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > left)
