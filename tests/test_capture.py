@@ -165,7 +165,7 @@ def test_bytes_that_are_no_utf8_are_escaped_and_counted(tmp_path):
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"pip install 'ce-nats\[spark\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'ce-nats\[arrow\]'"):
         ParquetParts(tmp_path / "a.parquet")
 
 

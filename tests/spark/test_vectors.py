@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,7 @@ from ce_nats import DecodeError, Timestamp, from_nats_message, nesting
 from ce_nats.attributes import canonical
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets, text
-from ce_nats.spark import explode_cloudevents, json
+from ce_nats.spark import explode_cloudevents, jvm_engine
 
 SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"
 PYTHON_TYPES = {"Boolean": bool, "Integer": int, "String": str, "Binary": bytes, "Timestamp": datetime}
@@ -58,8 +60,9 @@ def test_there_are_cases() -> None:
 
 
 def test_the_same_depth() -> None:
-    """Columns and codec do not import one another."""
-    assert json.MOST_LEVELS == nesting.MOST_LEVELS
+    """Of JSON, in Java and in Python."""
+    source = (Path(jvm_engine.__file__).parent / "jvm" / "Json.java").read_text("utf-8")
+    assert re.findall(r"MOST_LEVELS = ([0-9]+);", source) == [str(nesting.MOST_LEVELS)]
 
 
 def test_decode_fixtures(spark: SparkSession) -> None:
