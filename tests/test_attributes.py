@@ -98,6 +98,8 @@ def test_bytes_are_padded_base64(octets: bytes) -> None:
 def test_base64_is_strict(text: str) -> None:
     """What the standard library's strict decoder refuses is refused, and nothing else."""
     try:
+        if text.startswith("="):
+            raise ValueError  # as Python from 3.11 on says; 3.10 takes it for nothing
         expected = b64decode(text.encode("utf-8", "surrogatepass"), validate=True)
     except ValueError:
         refused(DecodeError, "invalid-base64", decode_base64, "x", text)
