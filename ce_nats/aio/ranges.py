@@ -36,7 +36,7 @@ from ..ranges import DataLossError, StreamRange, StreamState
 from ..subjects import covers
 from .jetstream import read_stream
 from .publish import delivery
-from .streams import DEFAULT_PREFIX, ApiError, StreamApi, leave, nanoseconds
+from .streams import DEFAULT_PREFIX, ApiError, StreamApi, is_final, leave, nanoseconds
 from .watch import denial
 
 __all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]
@@ -128,7 +128,7 @@ async def read_range(
                     rest = _behind(rest, batch.last)
             return
         except (DeliveryError, nats.errors.Error, OSError) as error:
-            if _is_final(error):
+            if isinstance(error, DataLossError) or is_final(error):
                 raise
             now = time.monotonic()
             failing_since = failing_since or now
@@ -137,13 +137,6 @@ async def read_range(
                     ErrorCode.DELIVERY_FAILED, f"stream {wanted.stream}, from message {rest.first} on: {error}"
                 ) from error
             await asyncio.sleep(_RETRY_SECONDS)
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether another attempt can only fail in the same way."""
-    if isinstance(error, ApiError):
-        return not error.is_temporary
-    return isinstance(error, DataLossError) or getattr(error, "code", None) is ErrorCode.PERMISSION_DENIED
 
 
 class RangeClient(Client):

@@ -27,7 +27,7 @@ from .checks import check_client
 from .publish import delivery
 from .watch import answered
 
-__all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "leave", "nanoseconds"]
+__all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "is_final", "leave", "nanoseconds"]
 
 # nats-server: JSNoMessageFoundErr, JSStreamNotFoundErr
 _NO_MESSAGE_FOUND: Final = 10037
@@ -283,6 +283,13 @@ async def why_unheard(nc: Client, prefix: str, subject: str, timeout: float) -> 
     if answer.streams:
         return ""
     return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
+
+
+def is_final(error: Exception) -> bool:
+    """Whether asking again can only fail in the same way: JetStream refused for good, or permission is denied."""
+    if isinstance(error, ApiError):
+        return not error.is_temporary
+    return isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED
 
 
 async def leave(nc: Client) -> None:

@@ -76,7 +76,7 @@ class Streams:
         self._session = None
 
     def _ask(self, question: Callable[[StreamApi], Awaitable[T]]) -> T:
-        from ..aio.streams import ApiError
+        from ..aio.streams import is_final
 
         end = time.monotonic() + self.connection.retry_timeout
         while True:
@@ -87,9 +87,7 @@ class Streams:
                     self._session = _Session(self.connection)
                 answer = self._session.ask(question)
             except DeliveryError as error:
-                if error.code is ErrorCode.PERMISSION_DENIED or (
-                    isinstance(error, ApiError) and not error.is_temporary
-                ):
+                if is_final(error):
                     raise
                 self._was_reached |= self._session is not None and self._session.is_lost
                 self.close()
