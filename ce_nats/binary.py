@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from . import data, percent, shapes
+from . import data, percent
 from .attributes import (
     CORE,
     ExtensionTypes,
@@ -55,12 +55,8 @@ def encode(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
     Raises:
         EncodeError: As ``attributes.checked_attributes`` does.
     """
-    shape = shapes.find(tuple(attributes))
-    pairs = shapes.encode_headers(shape, attributes.values()) if shape is not None else None
-    if pairs is None:
-        checked = checked_attributes(attributes)
-        pairs = [(PREFIX + name, percent.encode(scalar_text(value))) for name, value in checked.items()]
-    return pairs
+    checked = checked_attributes(attributes)
+    return [(PREFIX + name, percent.encode(scalar_text(value))) for name, value in checked.items()]
 
 
 def decode(
@@ -86,12 +82,7 @@ def decode(
     Raises:
         DecodeError: The first fault in wire order, then missing attributes, then the data.
     """
-    attributes = None
-    if dialect is Dialect.SPEC and not extension_types:
-        shape = shapes.find(headers.attributes)
-        attributes = shapes.decode_headers(shape, headers.values) if shape is not None else None
-    if attributes is None:
-        attributes = _decode_carefully(headers, content_type, dialect is Dialect.SDK_GO, extension_types or {})
+    attributes = _attributes(headers, content_type, dialect is Dialect.SDK_GO, extension_types or {})
     return with_payload(attributes, payload, parse_data)
 
 
@@ -108,9 +99,7 @@ def with_payload(attributes: dict[str, Any], payload: bytes, parse_data: bool) -
     return DecodedEvent(attributes, value, has_data=True)
 
 
-def _decode_carefully(
-    headers: CeHeaders, content_type: str | None, is_raw: bool, types: ExtensionTypes
-) -> dict[str, Any]:
+def _attributes(headers: CeHeaders, content_type: str | None, is_raw: bool, types: ExtensionTypes) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name, header, value in zip(*headers, strict=True):
         if name in attributes:

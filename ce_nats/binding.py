@@ -9,12 +9,12 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final
 
-from . import binary, data, structured
+from . import binary, data, fast_path, structured
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, choice, preview
 from .event import DecodedEvent, content_of, parts_of
-from .message import Headers, HeadersLike, Message, NatsMessage, check_header, check_subject, header_pairs
+from .message import HeadersLike, Message, NatsMessage, check_header, header_pairs
 from .mode import (
     CONTENT_TYPE,
     PREFIX,
@@ -32,6 +32,8 @@ __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 
 # Longer ids are hashed, so that a header stays a header.
 _LONGEST_DEDUP_ID: Final = 256
+# By names of their own, because an enum looks its members up slowly in Python 3.11.
+_BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
 
 
 def to_nats_message(
@@ -62,22 +64,20 @@ def to_nats_message(
             headers and subjects. See :class:`~ce_nats.ErrorCode`.
     """
     attributes, value, has_data = content_of(event)
-    if mode is ContentMode.BINARY or choice(ContentMode, mode, "content mode", EncodeError) is ContentMode.BINARY:
-        pairs = binary.encode(attributes)
+    if mode is not _BINARY and mode is not _STRUCTURED:
+        mode = choice(ContentMode, mode, "content mode", EncodeError)
+    if mode is _BINARY:
+        pairs = fast_path.encode_headers(attributes) or binary.encode(attributes)
         payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
     else:
-        payload = structured.encode(attributes, value, has_data)
+        payload = fast_path.encode_event(attributes, value, has_data) or structured.encode(attributes, value, has_data)
         # No ce- header: sdk-go would take the message for a binary one with the event as its data.
         pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
     if headers:
         _add_headers(pairs, headers)
     if isinstance(subject, SubjectTemplate):
         subject = subject.subject(event)
-    elif subject != "":
-        check_subject(subject)
-    if reply != "":
-        check_subject(reply)
-    return NatsMessage(subject, payload, Headers._of(pairs), reply)
+    return fast_path.make_message(subject, payload, pairs, reply)
 
 
 def from_nats_message(
@@ -107,17 +107,21 @@ def from_nats_message(
         DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
     """
     headers, payload = parts(message)
+    check_extension_types(extension_types)
+    if mode is None and dialect is _SPEC:
+        event = fast_path.decode(headers, payload, parse_data, extension_types)
+        if event is not None:
+            return event
     if mode is None:
         mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
     else:
         mode, is_marked = choice(ContentMode, mode, "content mode", DecodeError), True
         found = scan(headers)[1]
-    check_extension_types(extension_types)
     if payload.__class__ is not bytes:
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:
         dialect = choice(Dialect, dialect, "dialect", DecodeError)
-    if mode is ContentMode.STRUCTURED:
+    if mode is _STRUCTURED:
         return structured.decode(
             payload,
             is_marked=is_marked,
@@ -127,7 +131,7 @@ def from_nats_message(
     return binary.decode(
         found,
         payload,
-        content_type=None if dialect is Dialect.SPEC else _lower_case_content_type(headers),
+        content_type=None if dialect is _SPEC else _lower_case_content_type(headers),
         dialect=dialect,
         parse_data=parse_data,
         extension_types=extension_types,

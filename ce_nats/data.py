@@ -27,6 +27,9 @@ IMPLIED_TYPE: Final = "application/json"
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 _ONLY_STRINGS: Final = {str}
+# By names of their own, because an enum looks its members up slowly in Python 3.11.
+_BINARY, _JSON = DataKind.BINARY, DataKind.JSON
+_BRACKET: Final = ord("[")  # a number is found in bytes several times faster than bytes are
 _PLAIN_TYPES: Final = {str, int, float, bool}
 # Where levels of JSON and calls in progress count together, as in Python 3.10 and 3.11.
 _NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
@@ -48,7 +51,7 @@ def encode(value: object, content_type: str | None) -> bytes:
     if isinstance(value, BYTES):
         return bytes(value)
     kind = media_type.parse(content_type) if content_type is not None else None
-    if kind is None or kind.kind is DataKind.JSON:
+    if kind is None or kind.kind is _JSON:
         if kind is not None:
             check_json_charset(kind, EncodeError)
         return encode_json(value)
@@ -97,7 +100,7 @@ def encode_json(value: object) -> bytes:
         # msgspec also writes dates, sets, bytes, NaN (as null) and keys of other types, each as something else. What it
         # wrote is right if it reads back as what it was, and that is cheaper than a look at every value in Python; but
         # for one flat object, whose types are told at a glance.
-        if (_is_flat(value) and b"null" not in text) or (not is_deeper(text) and _from_json(text) == value):
+        if (_is_flat(text) and _has_plain_values(value)) or (not is_deeper(text) and _from_json(text) == value):
             return text
     except Exception:  # noqa: S110  # whatever it is, the slow path names the fault, or knows better (large integers)
         pass
@@ -112,7 +115,12 @@ def encode_json(value: object) -> bytes:
         raise _no_json(_NO_ROOM) from error
 
 
-def _is_flat(value: object) -> bool:
+def _is_flat(text: bytes) -> bool:
+    """Whether JSON text is one object, or no container, without a null."""
+    return _BRACKET not in text and text.find(b"{", 1) < 0 and text.find(b"null") < 0
+
+
+def _has_plain_values(value: object) -> bool:
     return (
         value.__class__ is dict
         and set(map(type, value.values())) <= _PLAIN_TYPES
@@ -161,9 +169,9 @@ def decode(payload: bytes, content_type: str | None) -> Any:
             ``data``.
     """
     kind = media_type.parse(content_type) if content_type is not None else None
-    if kind is None or kind.kind is DataKind.BINARY:
+    if kind is None or kind.kind is _BINARY:
         return payload
-    if kind.kind is DataKind.JSON:
+    if kind.kind is _JSON:
         check_json_charset(kind, DecodeError)
         return decode_json(payload)
     codec = kind.codec()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import codecs
 import re
 from enum import Enum
-from functools import lru_cache
 from typing import Final, NamedTuple
+
+from .memory import Memory
 
 __all__ = ["DataKind", "MediaType", "parse"]
 
@@ -22,7 +23,6 @@ _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})[ \t]*(;.*)?", re.DOTALL
 _PARAMETER: Final = re.compile(rf';[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))', re.DOTALL)
 # Python's codecs hold more than character sets.
 _NOT_CHARSETS: Final = {"unicode_escape", "raw_unicode_escape", "idna", "punycode", "undefined"}
-_CACHEABLE: Final = 128
 
 
 class DataKind(Enum):
@@ -64,11 +64,6 @@ class MediaType(NamedTuple):
         return None if found.name.replace("-", "_") in _NOT_CHARSETS else found.name
 
 
-def parse(text: str) -> MediaType | None:
-    """Take a media type apart; None where the text is none."""
-    return _parse_cached(text) if len(text) <= _CACHEABLE else _parse(text)
-
-
 def _parse(text: str) -> MediaType | None:
     match = _MEDIA_TYPE.fullmatch(text)
     if match is None:
@@ -82,9 +77,6 @@ def _parse(text: str) -> MediaType | None:
     return MediaType(f"{maintype}/{subtype}", _kind(maintype, subtype), charset)
 
 
-_parse_cached = lru_cache(maxsize=256)(_parse)
-
-
 def _kind(maintype: str, subtype: str) -> DataKind:
     # JSON format 3.1.1: "the media subtype is 'json' or has a '+json' suffix", whatever the type.
     if subtype == "json" or subtype.endswith("+json"):
@@ -92,3 +84,11 @@ def _kind(maintype: str, subtype: str) -> DataKind:
     if maintype == "text" or subtype == "xml" or subtype.endswith("+xml"):
         return DataKind.TEXT
     return DataKind.BINARY
+
+
+_memory: Final = Memory(_parse)
+
+
+def parse(text: str) -> MediaType | None:
+    """Take a media type apart; None where the text is none."""
+    return _memory[text]

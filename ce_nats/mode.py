@@ -36,10 +36,6 @@ _STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
 _BATCH: Final = "application/cloudevents-batch"
 _OTHER_FORMAT: Final = "application/cloudevents+"
 _READ_AGAIN: Final = (dict, Headers, type(None))
-# What is remembered of header names stays small whatever a peer sends.
-_MOST_SORTED: Final = 1024
-_MOST_NAMES: Final = 64
-_LONGEST_NAMES: Final = 1024
 
 
 class ContentMode(str, Enum):
@@ -65,9 +61,6 @@ class CeHeaders(NamedTuple):
     attributes: tuple[str, ...]
     names: tuple[str, ...]
     values: Sequence[str]
-
-
-_NO_HEADERS: Final = CeHeaders((), (), ())
 
 
 class Inspection(NamedTuple):
@@ -119,8 +112,6 @@ def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> I
     Raises:
         DecodeError: As :func:`detect_mode`.
     """
-    if headers == (_STRUCTURED_HEADERS if headers.__class__ is dict else _OWN_STRUCTURED_HEADERS):
-        return _STRUCTURED_MESSAGE  # as this package and the C++ SDK write it
     content_types, found = scan(headers)
     if content_types and (reason := structured_by(content_types)):
         return Inspection(ContentMode.STRUCTURED, reason, found)
@@ -172,11 +163,6 @@ def is_cloudevents_type(value: str) -> bool:
     return essence in _STRUCTURED or essence.startswith((_BATCH, _OTHER_FORMAT))
 
 
-_STRUCTURED_HEADERS: Final = {CONTENT_TYPE: STRUCTURED_TYPE}
-_OWN_STRUCTURED_HEADERS: Final = Headers(_STRUCTURED_HEADERS)
-_STRUCTURED_MESSAGE: Final = Inspection(ContentMode.STRUCTURED, f"Content-Type is {STRUCTURED_TYPE}", _NO_HEADERS)
-
-
 class SortedNames(NamedTuple):
     """
     What the header names of a message are, by their places.
@@ -194,28 +180,15 @@ class SortedNames(NamedTuple):
     attributes: tuple[str, ...]
 
 
-# Messages of a stream mostly have the same header names in the same order.
-_sorted: dict[tuple[str, ...], SortedNames] = {}
-
-
-def sort_names(names: tuple[str, ...]) -> SortedNames:
+def sort_names(names: Sequence[str]) -> SortedNames:
     """The header names of a message, in wire order, sorted by what they mean."""
-    return _sorted.get(names) or _sort(names)
-
-
-def _sort(names: tuple[str, ...]) -> SortedNames:
     ce_places = tuple(place for place, name in enumerate(names) if folded(name[:3]) == PREFIX)
-    result = SortedNames(
+    return SortedNames(
         tuple(place for place, name in enumerate(names) if folded(name) == "content-type"),
         ce_places,
         tuple(names[place] for place in ce_places),
         tuple(folded(names[place])[len(PREFIX) :] for place in ce_places),
     )
-    if len(names) <= _MOST_NAMES and len("".join(names)) <= _LONGEST_NAMES:
-        if len(_sorted) >= _MOST_SORTED:
-            _sorted.clear()
-        _sorted[names] = result
-    return result
 
 
 def _essence(content_type: str) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from . import data, media_type, shapes
+from . import data, fast_path, media_type
 from .attributes import (
     REQUIRED,
     ExtensionTypes,
@@ -34,7 +34,6 @@ __all__ = ["decode", "encode"]
 _BOM: Final = b"\xef\xbb\xbf"
 # Data may have so many, and stands in an object of its own.
 _MOST_LEVELS: Final = MOST_LEVELS + 1
-_ONLY_STRINGS: Final = {str}
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 
@@ -58,10 +57,7 @@ def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> byte
     Raises:
         EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data``.
     """
-    shape = shapes.find(tuple(attributes))
-    envelope = shapes.encode_members(shape, attributes.values()) if shape is not None else None
-    if envelope is None:
-        envelope = dict(checked_attributes(attributes))
+    envelope: dict[str, Any] = dict(checked_attributes(attributes))
     if has_data:
         if isinstance(value, data.BYTES):
             # JSON format 3.1.1: Binary data "MUST be rendered in data_base64", whatever the datacontenttype says.
@@ -81,7 +77,7 @@ def _data_member(value: object, content_type: str | None) -> object:
         return msgspec.Raw(data.encode_json(value))
     if not kind.is_utf8:
         data.encode(value, content_type)  # what cannot be sent in one mode cannot be sent in the other
-    return data.check_text(value, kind)
+    return str.__str__(data.check_text(value, kind))  # msgspec writes no subclass of str
 
 
 def decode(
@@ -107,58 +103,18 @@ def decode(
     if payload.startswith(_BOM):
         payload = payload[len(_BOM) :]
     members = _members(payload, is_marked)
-    attributes = None if extension_types else _decode_common(members)
-    if attributes is None:
-        try:
-            attributes = _decode_carefully(members, extension_types or {})
-        except DecodeError:
-            _check_unique(payload)  # a repeated member is the better explanation
-            raise
+    try:
+        attributes = _attributes(members, extension_types or {})
+    except DecodeError:
+        _check_unique(payload)  # a repeated member is the better explanation
+        raise
     text = bytes(_data_text(payload)) if "data" in members else b""
-    if payload.count(b'"') != _fewest_quotes(members, text):
+    if not fast_path.are_distinct(payload, members, text):
         _check_unique(payload)
     if "data" in members and members.get("data_base64") is not None:
         raise DecodeError(ErrorCode.DATA_CONFLICT, "the event has both data and data_base64", attribute="data")
     check_required(attributes, DecodeError)
     return _with_data(members, attributes, text, parse_data)
-
-
-class Outline(NamedTuple):
-    """
-    A JSON event that is plain.
-
-    Attributes:
-        names: Names of its members in wire order, but for ``data``, not checked.
-        values: Their values, all strings, not checked.
-        data: The JSON text of the member ``data``, the last one; None where there is none.
-    """
-
-    names: tuple[str, ...]
-    values: list[str]
-    data: bytes | None
-
-
-def outline(payload: bytes, *, is_marked: bool) -> Outline | None:
-    """
-    The members of a JSON event in which none is repeated and all but ``data`` are strings; None for any other.
-
-    Args:
-        payload: UTF-8 JSON text.
-        is_marked: As for :func:`decode`.
-
-    Raises:
-        DecodeError: As :func:`decode` does, for what is no JSON object.
-    """
-    if payload.startswith(_BOM):
-        return None
-    members = _members(payload, is_marked)
-    names, values, text = tuple(members), list(members.values()), None
-    if names and names[-1] == "data":
-        names, text = names[:-1], bytes(_data_text(payload))
-        del values[-1]
-    if set(map(type, values)) != _ONLY_STRINGS or payload.count(b'"') != _fewest_quotes(members, text or b""):
-        return None
-    return Outline(names, values, text)
 
 
 def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
@@ -185,17 +141,7 @@ def _no_event(why: str) -> DecodeError:
     )
 
 
-def _decode_common(members: dict[str, Any]) -> dict[str, Any] | None:
-    """Attributes of a JSON event with ``data`` in the last place, or none, and nothing but strings else."""
-    names, values = tuple(members), list(members.values())
-    if names and names[-1] == "data":
-        names = names[:-1]
-        del values[-1]
-    shape = shapes.find(names)
-    return None if shape is None else shapes.decode_members(shape, values)
-
-
-def _decode_carefully(members: dict[str, Any], types: ExtensionTypes) -> dict[str, Any]:
+def _attributes(members: dict[str, Any], types: ExtensionTypes) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for name, value in members.items():
         if name == "data":
@@ -220,21 +166,6 @@ def _decode_data_base64(value: object) -> bytes | None:
         attribute="data_base64",
         requirement="JF-3.1.2-01",
     )
-
-
-def _fewest_quotes(members: dict[str, Any], data_text: bytes) -> int:
-    """
-    The number of quotes in JSON text of these members if no name and no attribute holds a quote.
-
-    No JSON text of them has fewer, and one that has a further member of the same name, which the dict does not show,
-    has more.
-    """
-    strings = list(map(type, members.values())).count(str)
-    if "data" not in members:
-        return 2 * (len(members) + strings)
-    if members["data"].__class__ is str:
-        strings -= 1
-    return 2 * (len(members) + strings) + data_text.count(b'"')
 
 
 def _data_text(payload: bytes) -> msgspec.Raw:

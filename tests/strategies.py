@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, shapes, to_nats_message
+from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, fast_path, to_nats_message
 
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
@@ -78,10 +78,11 @@ def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kw
 
 
 @contextmanager
-def without_shapes() -> Iterator[None]:
-    """The codec without its fast path."""
+def without_fast_path() -> Iterator[None]:
+    """The careful code alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes, "find", lambda names: None)
+        for function in ("encode_headers", "encode_event", "decode"):
+            patch.setattr(fast_path, function, lambda *_: None)
         yield
 
 

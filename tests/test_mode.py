@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import ContentMode, DecodeError, NatsMessage, detect_mode, mode
+from ce_nats import ContentMode, DecodeError, NatsMessage, detect_mode
 from ce_nats.mode import inspect, is_cloudevents_type, scan
 from tests.strategies import any_text, attempt, hostile_messages, refused, valid_messages
 
@@ -141,13 +141,3 @@ def test_types_of_events(value: str) -> None:
     """What must not stand on a binary message."""
     assert is_cloudevents_type(value)
     assert not is_cloudevents_type("application/json")
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    """Names that no other message has again do not fill the memory."""
-    for number in range(3000):
-        scan({f"ce-{number}": "1", f"x-{number}": "1"})
-    scan({"ce-" + "x" * 5000: "1"})
-    scan({f"ce-{number}": "1" for number in range(500)})
-    assert 0 < len(mode._sorted) <= 1024
-    assert max(len("".join(names)) for names in mode._sorted) <= 1024

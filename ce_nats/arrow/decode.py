@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import media_type, percent, shapes, structured
+from .. import fast_path, media_type, percent, structured
 from ..attributes import ABSOLUTE_URI, CORE, ExtensionTypes, canonical, decode_extension
 from ..binding import from_nats_message
 from ..errors import DecodeError
@@ -54,6 +54,7 @@ DECLARED: Final[Mapping[Any, pa.DataType]] = {
 
 # Fewer rows with the same names are cheaper one by one.
 _FEW = 20
+_ONLY_STRINGS: Final = {str}
 _LITERAL: Final = percent.LITERAL.encode("ascii")
 _COMMON_TIME: Final = f"^(?:{COMMON.pattern})$"
 # Within these, and a day, UTC stays in the years that a Python datetime and a TIMESTAMP of Spark have.
@@ -170,12 +171,13 @@ class _Batch:
         if not found.ce_places:
             self._decode_structured(rows, is_marked=False)
             return
-        shape = shapes.find(found.attributes)
-        if shape is None or len(rows) < _FEW:
+        if not fast_path.are_valid(found.attributes) or len(rows) < _FEW:
             self._decode_singly(rows)
             return
         odd: set[int] = set()
-        texts = {name: _unescaped(self._values(rows, place), odd) for name, place in zip(shape.names, found.ce_places)}
+        texts = {
+            name: _unescaped(self._values(rows, place), odd) for name, place in zip(found.attributes, found.ce_places)
+        }
         columns, typed = _columns(texts, self._types, odd)
         columns["data"] = _data(self._payloads.take(pa.array(rows)))
         columns["is_json"] = pa.repeat(pa.scalar(False), len(rows))
@@ -201,36 +203,37 @@ class _Batch:
         return self._headers.values.take(pa.array([starts[row] + place for row in rows], pa.int64()))
 
     def _decode_structured(self, rows: list[int], *, is_marked: bool) -> None:
-        groups: dict[tuple[tuple[str, ...], bool], list[tuple[int, structured.Outline]]] = {}
+        groups: dict[tuple[tuple[str, ...], bool], list[tuple[int, Sequence[str], bytes | None]]] = {}
         for row, payload in zip(rows, self._payloads.take(pa.array(rows)).to_pylist()):
             try:
-                found = structured.outline(payload, is_marked=is_marked) if payload else None
-            except DecodeError as error:
-                self._errors[row] = error
+                members, text, _ = fast_path.split_event(payload)
+            except (ValueError, RecursionError):
+                if payload:
+                    self._add(row, ContentMode.STRUCTURED, structured.decode, payload, is_marked=is_marked)
+                else:
+                    self._decode_singly([row])
                 continue
-            if found is not None:
-                groups.setdefault((found.names, found.data is not None), []).append((row, found))
-            elif payload:
-                self._add(row, ContentMode.STRUCTURED, structured.decode, payload, is_marked=is_marked)
-            else:
-                self._decode_singly([row])
+            groups.setdefault((tuple(members), text is not None), []).append((row, [*members.values()], text))
         for (names, _), group in groups.items():
-            if shapes.find(names) is None or len(group) < _FEW:
-                self._decode_singly(row for row, _ in group)
+            if not fast_path.are_valid(names) or len(group) < _FEW:
+                self._decode_singly(row for row, _, _ in group)
             else:
                 self._decode_members(names, *zip(*group))
 
     def _decode_members(
-        self, names: tuple[str, ...], rows: tuple[int, ...], found: tuple[structured.Outline, ...]
+        self,
+        names: tuple[str, ...],
+        rows: tuple[int, ...],
+        values: tuple[Sequence[Any], ...],
+        data_texts: tuple[bytes | None, ...],
     ) -> None:
         odd: set[int] = set()
-        columns_of = zip(*(one.values for one in found))
-        texts = {name: _printable(values, odd) for name, values in zip(names, columns_of)}
+        texts = {name: _strings(column, odd) for name, column in zip(names, zip(*values))}
         columns, typed = _columns(texts, self._types, odd)
-        if found[0].data is not None and "datacontenttype" in texts:
+        if data_texts[0] is not None and "datacontenttype" in texts:
             odd.update(_wrong(texts["datacontenttype"], _is_json))
-        columns["data"] = pa.array([one.data for one in found], pa.binary())
-        is_json = found[0].data is not None and "datacontenttype" not in texts
+        columns["data"] = pa.array(data_texts, pa.binary())
+        is_json = data_texts[0] is not None and "datacontenttype" not in texts
         columns["is_json"] = pa.repeat(pa.scalar(is_json), len(rows))
         columns["mode"] = pa.repeat(pa.scalar(str(ContentMode.STRUCTURED)), len(rows))
         self._keep(Part(list(rows), columns, typed), odd)
@@ -279,9 +282,11 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
     if _is_literal(column):
         return column
     values = column.to_pylist()
-    for place in shapes.not_literal(values):
+    for place, value in enumerate(values):
+        if not value.encode("utf-8", "surrogatepass").translate(None, _LITERAL):
+            continue
         try:
-            value = percent.decode(values[place].strip(" \t"))
+            value = percent.decode(value.strip(" \t"))
         except DecodeError:
             value = ""
         if not value or not value.isprintable():
@@ -291,10 +296,11 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
     return pa.array(values, _TEXT)
 
 
-def _printable(values: Sequence[str], odd: set[int]) -> pa.Array:
-    """Attribute values in members of JSON events."""
-    if "" in values or not "".join(values).isprintable():
-        odd.update(place for place, value in enumerate(values) if not value or not value.isprintable())
+def _strings(values: Sequence[Any], odd: set[int]) -> pa.Array:
+    """Attribute values in members of JSON events, where integers and booleans are for the codec."""
+    if {*map(type, values)} != _ONLY_STRINGS:
+        odd.update(place for place, value in enumerate(values) if value.__class__ is not str)
+        values = [value if value.__class__ is str else "" for value in values]
     return pa.array(values, _TEXT)
 
 
