@@ -108,8 +108,8 @@ def from_nats_message(
     """
     headers, payload = parts(message)
     check_extension_types(extension_types)
-    if mode is None and dialect is _SPEC:
-        event = fast_path.decode(headers, payload, parse_data, extension_types)
+    if dialect is _SPEC:
+        event = fast_path.decode(headers, payload, mode, parse_data, extension_types)
         if event is not None:
             return event
     if mode is None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime, timezone
 from functools import partial
 from itertools import filterfalse
-from typing import Any, Final, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
@@ -42,11 +42,11 @@ from .attributes import (
 from .errors import DecodeError
 from .event import DecodedEvent
 from .media_type import DataKind
-from .memory import Memory
+from .memory import MAX_LISTS, Memory, Names, NamesMemory, are_few
 from .message import Headers, HeadersLike, NatsMessage, check_subject
-from .mode import PREFIX, sort_names, structured_by
+from .mode import PREFIX, ContentMode, sort_names, structured_by
 from .nesting import is_deeper
-from .timestamp import Timestamp
+from .timestamp import Timestamp, format_datetime
 
 __all__ = ["are_distinct", "are_valid", "decode", "encode_event", "encode_headers", "make_message", "split_event"]
 
@@ -61,14 +61,13 @@ MAX_ESCAPES: Final = 1024
 # Bytes of a JSON event before its data.
 MAX_HEAD: Final = 4096
 
-_T = TypeVar("_T")
 Convert: TypeAlias = Callable[[Iterable[Any]], Any]
 
 _to_json: Final = msgspec.json.Encoder().encode
 _to_builtins: Final = msgspec.to_builtins
 _read_json: Final = msgspec.json.Decoder().decode
 _read_strings: Final = msgspec.json.Decoder(dict[str, str]).decode
-_read_scalars: Final = msgspec.json.Decoder(dict[str, str | int | bool]).decode
+_read_scalars: Final = msgspec.json.Decoder(dict[str, str | int | bool | None]).decode
 # From Python 3.11 on datetime's own reader takes a "Z".
 _read_time: Final[Callable[[str], datetime]] = (
     datetime.fromisoformat if sys.version_info >= (3, 11) else partial(msgspec.convert, type=datetime)
@@ -76,12 +75,20 @@ _read_time: Final[Callable[[str], datetime]] = (
 _new: Final = object.__new__
 _new_datetime: Final[Callable[..., Timestamp]] = datetime.__new__
 _utc: Final = timezone.utc
+_BINARY, _STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
 _JSON, _TEXT = DataKind.JSON, DataKind.TEXT
 _DATA: Final = b'"data":'
 _DATA_BASE64: Final = b'"data_base64":'
 # As numbers, which are found in bytes several times faster than bytes.
 _BACKSLASH, _BLANK, _CLOSING_BRACE, _DEL, _PERCENT = b"\\ }\x7f%"
 _WHITE_SPACE: Final = b" \t\r\n"
+
+
+class _DataText(msgspec.Struct):
+    data: msgspec.Raw
+
+
+_read_data_text: Final = msgspec.json.Decoder(_DataText).decode
 
 
 class Unusual(ValueError):  # noqa: N818  # the careful code may find nothing wrong
@@ -182,6 +189,8 @@ def _is_printable(text: bytes, strings: Iterable[str]) -> bool:
 
 
 def _time_text(value: object) -> str:
+    if value.__class__ is datetime:
+        return format_datetime(value)
     if value.__class__ is Timestamp:
         return value.text
     if value.__class__ is str:
@@ -240,35 +249,32 @@ _subjects: Final = Memory(check_subject)
 # --- One function for each set of names -----------------------------------------------------------------------------
 
 
-class Shapes(dict[tuple[str, ...], _T], Generic[_T]):
+class Shapes(NamesMemory[Convert]):
     """
-    What a function makes of a set of names in their order, by subscript; Unusual until the set was seen some times.
+    The functions that were made for sets of names, by subscript; Unusual until a set was seen some times.
 
     Args:
-        make: The function; what it makes depends on the names alone, and is never changed.
+        make: Makes a function for a set of names in their order.
     """
 
-    def __init__(self, make: Callable[[tuple[str, ...]], _T]) -> None:
-        super().__init__()
-        self._make = make
-        self._seen: dict[tuple[str, ...], int] = {}
+    def __init__(self, make: Callable[[Names], Convert]) -> None:
+        super().__init__(make)
+        self._seen: dict[Names, int] = {}
         self.sightings = FIRST_SIGHTINGS
 
-    def __missing__(self, names: tuple[str, ...]) -> _T:
-        if len(names) > MAX_NAMES or {*map(type, names)} != {str} or sum(map(len, names)) > MAX_NAMES_LENGTH:
+    def __missing__(self, names: Names) -> Convert:
+        if not are_few(names):
             raise Unusual
         seen = self._seen.pop(names, 0) + 1
-        if seen < self.sightings:
-            if len(self._seen) >= MAX_SEEN:
-                self._seen.clear()
-            self._seen[names] = seen
-            raise Unusual
-        if len(self) >= MAX_SHAPES:
-            # A peer that sends ever new names has ever fewer functions made of them.
-            self.clear()
-            self.sightings *= 2
-        made = self[names] = self._make(names)
-        return made
+        if seen >= self.sightings:
+            if len(self) >= MAX_LISTS - 1:
+                # A peer that sends ever new names has ever fewer functions made of them.
+                self.sightings *= 2
+            return super().__missing__(names)
+        if len(self._seen) >= MAX_SEEN:
+            self._seen.clear()
+        self._seen[names] = seen
+        raise Unusual
 
 
 def are_valid(names: Sequence[str]) -> bool:
@@ -428,11 +434,11 @@ def _compiled(source: str) -> Convert:
     return convert
 
 
-def _encoder(source: Callable[[Sequence[str]], str]) -> Callable[[tuple[str, ...]], Convert]:
+def _encoder(source: Callable[[Sequence[str]], str]) -> Callable[[Names], Convert]:
     return lambda names: _compiled(source(names)) if are_valid(names) else _refuse
 
 
-def _header_decoder(names: tuple[str, ...]) -> Convert:
+def _header_decoder(names: Names) -> Convert:
     found = sort_names(names)
     is_usual = len(found.content_type_places) <= 1 and (not found.attributes or are_valid(found.attributes))
     return _compiled(header_decoder_source(names)) if is_usual else _refuse
@@ -441,7 +447,7 @@ def _header_decoder(names: tuple[str, ...]) -> Convert:
 _header_encoders: Final = Shapes(_encoder(header_encoder_source))
 _member_encoders: Final = Shapes(_encoder(member_encoder_source))
 _header_decoders: Final = Shapes(_header_decoder)
-_valid_names: Final = Shapes(are_valid)
+_valid_names: Final = NamesMemory(are_valid)
 
 
 # --- Encoding -------------------------------------------------------------------------------------------------------
@@ -510,7 +516,11 @@ def make_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], rep
 
 
 def decode(
-    headers: HeadersLike, payload: object, parse_data: bool, extension_types: ExtensionTypes | None
+    headers: HeadersLike,
+    payload: object,
+    mode: ContentMode | None,
+    parse_data: bool,
+    extension_types: ExtensionTypes | None,
 ) -> DecodedEvent | None:
     """
     The event in a message.
@@ -518,6 +528,7 @@ def decode(
     Args:
         headers: Headers in any form.
         payload: The payload.
+        mode: The content mode; None where the headers tell.
         parse_data: False gives data as bytes.
         extension_types: Python types of extension attributes.
 
@@ -535,6 +546,8 @@ def decode(
             names, values = zip(*headers._pairs)
             attributes = _header_decoders[names](values)
         else:
+            return None
+        if mode is not None and mode is not (_STRUCTURED if attributes is None else _BINARY):
             return None
         if attributes is None:
             return _decode_event(payload, parse_data, extension_types)
@@ -582,21 +595,22 @@ def _decode_event(payload: bytes, parse_data: bool, extension_types: ExtensionTy
         raise Unusual
     if kind is _JSON:
         return _made(attributes, value if parse_data else text, True, content_type is None)
-    if kind is _TEXT and parse_data and value.__class__ is str:
-        return _made(attributes, value, True)
-    raise Unusual
+    if value.__class__ is not str:
+        raise Unusual
+    return _made(attributes, value if kind is _TEXT and parse_data else data.encode(value, content_type), True)
 
 
 def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
     """
-    The members of a JSON event whose data stands last and whose other members are strings, integers or booleans.
+    The members of a JSON event all of which but ``data`` are strings, integers, booleans or null.
 
-    The split is at the first ``"data":``. Its quotes are no escaped ones, because what is before it is a JSON object
-    once the comma is a brace. When what is behind it is JSON, too, so is the whole, and these are its members.
+    The event is split at the first ``"data":``. In JSON these quotes are no escaped ones, because a backslash before
+    the second one would stand behind ``data``. What is left without the data is read as an object of plain values,
+    so that the name was not one in an object inside of the event.
 
     Returns:
-        The members but for ``data``, in wire order: legal text, none of them empty or repeated, no other rule checked;
-        the JSON text of ``data``, or None; its value.
+        The members but for ``data`` and those that are null, in wire order: legal text, none of them empty or repeated,
+        no other rule checked; the JSON text of ``data``, or None; its value.
 
     Raises:
         ValueError: The payload is anything else.
@@ -608,12 +622,32 @@ def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
         if len(payload) > MAX_HEAD and payload.find(_DATA_BASE64, 0, MAX_HEAD) < 0:
             raise Unusual
         return _read_members(payload), None, None
-    head, text = payload[:at], payload[at + len(_DATA) : -1]
+    head, text, rest = payload[:at], payload[at + len(_DATA) : -1], payload[-1:]
+    if is_deeper(text):
+        raise Unusual
+    try:
+        # Mostly data stands last. Then JSON before it, with its comma replaced by a brace, and JSON in its place show
+        # that the whole is JSON.
+        value = _read_json(text)
+        text = text.strip(_WHITE_SPACE)
+    except ValueError:
+        text = bytes(_read_data_text(payload).data)  # which finds out whether the whole is JSON
+        rest = payload[at + len(_DATA) + len(text) :]
+        if not payload.startswith(text, at + len(_DATA)):
+            raise Unusual from None
+        value = _read_json(text)
+    return _read_members(_without_data(head, rest)), text, value
+
+
+def _without_data(head: bytes, rest: bytes) -> bytes:
+    """A JSON object without its member ``data``, of what is before and behind that."""
     if not head.endswith(b","):
         head = head.rstrip(_WHITE_SPACE)
-    if not head.endswith(b",") or not payload.endswith(b"}") or is_deeper(text):
-        raise Unusual
-    return _read_members(head[:-1] + b"}"), text.strip(_WHITE_SPACE), _read_json(text)
+    if head.endswith(b","):
+        return head[:-1] + rest
+    if head == b"{" and rest.startswith(b","):
+        return head + rest[1:]
+    raise Unusual
 
 
 def _read_members(text: bytes) -> dict[str, Any]:
@@ -625,22 +659,32 @@ def _read_members(text: bytes) -> dict[str, Any]:
     except msgspec.ValidationError:
         members, strings = _read_scalar_members(text)
         quotes = 2 * (len(members) + len(strings))
-    # A name that is there twice makes the text have more quotes than the members do; and so do escaped ones.
+        members = {name: value for name, value in members.items() if value is not None}
+    if _BACKSLASH in text:
+        if b"\\\\" in text:
+            raise Unusual
+        quotes += text.count(b'\\"')
+    # A name that is there twice makes the text have more quotes than the members do.
     if text.count(b'"') != quotes or not all(strings) or not _is_printable(text, strings):
         raise Unusual
     return members
 
 
 def _read_scalar_members(text: bytes) -> tuple[dict[str, Any], list[str]]:
+    """Members of an object, those that are null as well; and those of them that are strings."""
     members = _read_scalars(text)
+    strings: list[str] = []
     for name, value in members.items():
         if value.__class__ is str:
-            continue
-        if name in CORE or name == "data_base64":
+            strings.append(value)
+        elif value is None:
+            if name != "data_base64":
+                check_name(name, DecodeError)
+        elif name in CORE or name == "data_base64":
             raise Unusual
-        if value.__class__ is int:
+        elif value.__class__ is int:
             check_integer(name, value, DecodeError)
-    return members, [value for value in members.values() if value.__class__ is str]
+    return members, strings
 
 
 def are_distinct(payload: bytes, members: Mapping[str, object], data_text: bytes) -> bool:

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from . import media_type
 from .errors import DecodeError, ErrorCode, preview
+from .memory import Names, NamesMemory
 from .message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
@@ -180,15 +181,24 @@ class SortedNames(NamedTuple):
     attributes: tuple[str, ...]
 
 
-def sort_names(names: Sequence[str]) -> SortedNames:
+def sort_names(names: Names) -> SortedNames:
     """The header names of a message, in wire order, sorted by what they mean."""
-    ce_places = tuple(place for place, name in enumerate(names) if folded(name[:3]) == PREFIX)
+    return _sorted[names]
+
+
+def _sort(names: Names) -> SortedNames:
+    lower = [folded(name) for name in names]
+    ce_places = tuple(place for place, name in enumerate(lower) if name.startswith(PREFIX))
     return SortedNames(
-        tuple(place for place, name in enumerate(names) if folded(name) == "content-type"),
+        tuple(place for place, name in enumerate(lower) if name == "content-type"),
         ce_places,
         tuple(names[place] for place in ce_places),
-        tuple(folded(names[place])[len(PREFIX) :] for place in ce_places),
+        tuple(lower[place][len(PREFIX) :] for place in ce_places),
     )
+
+
+# Messages of a stream mostly have the same header names in the same order.
+_sorted: Final = NamesMemory(_sort)
 
 
 def _essence(content_type: str) -> str:

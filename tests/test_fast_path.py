@@ -26,10 +26,11 @@ from ce_nats import (
     fast_path,
     from_nats_message,
     memory,
+    mode,
     to_nats_message,
 )
 from ce_nats.fast_path import Shapes
-from ce_nats.memory import Memory
+from ce_nats.memory import Memory, NamesMemory
 from tests.strategies import (
     Event,
     any_events,
@@ -44,7 +45,8 @@ from tests.strategies import (
 )
 
 MODES = ["binary", "structured"]
-ALL_SHAPES = [value for value in vars(fast_path).values() if isinstance(value, Shapes)]
+ALL_NAMES = [value for value in (*vars(fast_path).values(), mode._sorted) if isinstance(value, NamesMemory)]
+ALL_SHAPES = [value for value in ALL_NAMES if isinstance(value, Shapes)]
 ALL_MEMORIES = [value for value in {**vars(fast_path), **fast_path._SCOPE}.values() if isinstance(value, Memory)]
 
 
@@ -628,9 +630,7 @@ def test_names_that_no_event_has(names: Any) -> None:
         assert not fast_path._valid_names[names]
 
 
-@pytest.mark.parametrize(
-    "names", [(), ("a", 1), ("a", None), ("a", Text("b")), ("x" * 2000,), tuple(map(str, range(100)))]
-)
+@pytest.mark.parametrize("names", [("a", 1), ("a", None), ("a", Text("b")), ("x" * 2000,), tuple(map(str, range(100)))])
 def test_names_that_are_not_remembered(names: Any) -> None:
     shapes = Shapes(len)
     shapes.sightings = 1
@@ -660,18 +660,18 @@ def test_what_is_remembered_is_bounded() -> None:
     ]
     assert max(sizes) <= 1024
     assert max(len(text) for known in ALL_MEMORIES for text in known) <= memory.MAX_LENGTH
-    assert max(map(len, ALL_SHAPES)) <= fast_path.MAX_SHAPES
+    assert max(map(len, ALL_NAMES)) <= memory.MAX_LISTS
 
 
 def test_a_flood_of_names_has_ever_fewer_functions_made() -> None:
     made: list[int] = []
     shapes = Shapes(lambda names: made.append(1))
     shapes.sightings = 2
-    for number in range(4 * fast_path.MAX_SHAPES):
+    for number in range(4 * memory.MAX_LISTS):
         for _ in range(2):
             with suppress(fast_path.Unusual):
                 shapes[str(number),]
-    assert fast_path.MAX_SHAPES <= len(made) <= fast_path.MAX_SHAPES + 1
+    assert memory.MAX_LISTS <= len(made) <= memory.MAX_LISTS + 1
     assert shapes.sightings == 4
 
 
