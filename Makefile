@@ -34,7 +34,9 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED) $(JAR)
-	$(BIN)/python -m benchmarks.codec
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks.codec --json benchmarks/codec.json --svg docs/codec.svg
+	$(BIN)/python -m benchmarks.codec --floods
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
 	$(BIN)/python -m benchmarks.arrow

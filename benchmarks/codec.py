@@ -1,22 +1,31 @@
 """
-The codec beside the bindings of the ``cloudevents`` package: same event, to and from a message, both modes.
+The codec beside the bindings of the ``cloudevents`` package: same events, to and from a message, both modes.
 
-Runs alternate within one process, round by round; a ratio is taken within a round and the median over the rounds is
-shown, so that what slows the machine down for a while slows down both sides. Every side decodes what it encoded
-itself. ``python -m benchmarks.codec [--rounds N] [--markdown]``
+Of each kind there are 256 events, which differ in id, time, subject and trace (and in every twentieth part of the 20
+extensions), because one event over and over would flatter whatever remembers values. Runs alternate within one process,
+round by round, and process CPU time is taken; a ratio is taken within a round and the median over the rounds is shown,
+so that what slows the machine down for a while slows down both sides. Every side decodes what it encoded itself.
+
+``--floods`` shows what a peer can do that sends what nobody sent before: ever new names, or values.
+
+``python -m benchmarks.codec [--rounds N] [--floods] [--markdown] [--json FILE] [--svg FILE]``
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import time
-from collections.abc import Callable
-from datetime import datetime, timezone
+import tracemalloc
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from importlib.metadata import version
-from statistics import median
-from typing import Any
+from pathlib import Path
+from random import Random
+from statistics import geometric_mean, median
+from typing import Any, NamedTuple
 
 from cloudevents.core.bindings import amqp, http, kafka, rabbitmq
 from cloudevents.core.v1.event import CloudEvent
@@ -25,101 +34,221 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ce_nats import ContentMode, from_nats_message, to_nats_message
+from ce_nats import ContentMode, NatsMessage, from_nats_message, to_nats_message
 
 PEERS = {"http": http, "kafka": kafka, "rabbitmq": rabbitmq, "amqp": amqp}
-TIME_PER_RUN = 0.004  # seconds
+SMALL = ("typical", "minimal", "20 extensions")
+DISTINCT = 256
+TIME_PER_RUN = 0.01  # seconds
+START = datetime(2026, 11, 20, 10, 11, 12, tzinfo=timezone.utc)
+
+Run = Callable[[], None]
 
 
-def events() -> dict[str, CloudEvent]:
-    attributes = {
+class Result(NamedTuple):
+    """What one operation takes: ce_nats in microseconds, and each other side as a multiple of that."""
+
+    event: str
+    operation: str
+    microseconds: float
+    ratios: dict[str, float]
+
+    @property
+    def fastest(self) -> float:
+        return min(self.ratios.values())
+
+
+# --- Events ---------------------------------------------------------------------------------------------------------
+
+
+def attributes(rng: Random, number: int) -> dict[str, Any]:
+    return {
         "specversion": "1.0",
-        "id": "4b9ac3ee-1d5a-4f0b-9b5f-7b1f1e6a0a01",
+        "id": f"{rng.getrandbits(128):032x}",
         "source": "https://example.com/orders/eu",
         "type": "com.example.order.created",
-        "subject": "Größe € 😀",
-        "time": datetime(2026, 11, 20, 10, 11, 12, 123456, tzinfo=timezone.utc),
+        "subject": f"Größe € 😀 {number}",
+        "time": START + timedelta(microseconds=rng.randrange(10**12)),
         "datacontenttype": "application/json",
         "dataschema": "https://example.com/schema/1",
-        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "traceparent": f"00-{rng.getrandbits(128):032x}-{rng.getrandbits(64):016x}-01",
     }
+
+
+def order(number: int) -> dict[str, Any]:
     item = {"sku": "A-1001", "quantity": 2, "price": 19.95}
-    order = {
-        "order": 1234567,
+    return {
+        "order": 1234567 + number,
         "customer": {"name": "Ada Lovelace", "email": "ada@example.com", "member": True},
         "items": [item, item | {"sku": "B-2002"}, item | {"sku": "C-3003"}],
         "note": "leave at the door",
         "total": 59.85,
         "tags": ["new", "web"],
     }
-    minimal = {name: attributes[name] for name in ("specversion", "id", "source", "type")}
-    extensions = {f"extension{number}": f"value-{number}" for number in range(20)}
-    return {
-        "typical": CloudEvent(dict(attributes), order),
+
+
+def event(kind: str, rng: Random, number: int) -> CloudEvent:
+    own = attributes(rng, number)
+    if kind == "minimal":
         # The package's constructor adds a time to every event that has none.
-        "minimal": CloudEvent(minimal),
-        "64 KiB": CloudEvent(dict(attributes), {"items": [item | {"line": line} for line in range(1250)]}),
-        "20 extensions": CloudEvent(attributes | extensions, order),
-    }
+        return CloudEvent({name: own[name] for name in ("specversion", "id", "source", "type", "time")})
+    if kind == "64 KiB":
+        return CloudEvent(own, {"items": [order(number)["items"][0] | {"line": line} for line in range(1250)]})
+    if kind == "20 extensions":
+        own |= {f"extension{place}": f"value-{place}-{number}" for place in range(20)}
+    return CloudEvent(own, order(number))
 
 
-def operations(event: CloudEvent, mode: ContentMode) -> dict[str, dict[str, Callable[[], Any]]]:
-    """For "to" and "from", what each side does, ready to be called."""
-    message = to_nats_message(event, "orders", mode=mode)
-    received = Msg(None, "orders", "", message.data, dict(message.headers.items()))  # type: ignore[arg-type]
-    to = {"ce_nats": lambda: to_nats_message(event, "orders", mode=mode)}
-    back: dict[str, Callable[[], Any]] = {"ce_nats": lambda: from_nats_message(received)}
+def events(kind: str, count: int = DISTINCT) -> list[CloudEvent]:
+    rng = Random(1)
+    return [event(kind, rng, number) for number in range(count)]
+
+
+def as_received(message: NatsMessage) -> Msg:
+    return Msg(None, "orders", "", message.data, dict(message.headers.items()))  # type: ignore[arg-type]
+
+
+# --- Measuring ------------------------------------------------------------------------------------------------------
+
+
+def each(call: Callable[[Any], Any], items: Iterable[Any]) -> Run:
+    def run() -> None:
+        for item in items:
+            call(item)
+
+    return run
+
+
+def operations(batch: list[CloudEvent], mode: ContentMode) -> dict[str, dict[str, Run]]:
+    """For "to" and "from", what each side does with all of the events."""
+    encode = partial(to_nats_message, subject="orders", mode=mode)
+    to = {"ce_nats": each(encode, batch)}
+    back = {"ce_nats": each(from_nats_message, [as_received(encode(one)) for one in batch])}
     for name, binding in PEERS.items():
-        encode = getattr(binding, f"to_{mode}_event")
-        decode = getattr(binding, f"from_{name}_event")
-        to[name] = partial(encode, event)
-        back[name] = partial(decode, encode(event))
+        encode_peer, decode_peer = getattr(binding, f"to_{mode}_event"), getattr(binding, f"from_{name}_event")
+        to[name] = each(encode_peer, batch)
+        back[name] = each(decode_peer, [encode_peer(one) for one in batch])
     return {"to": to, "from": back}
 
 
-def seconds(call: Callable[[], Any], times: int) -> float:
-    started = time.perf_counter()
+def seconds(run: Run, times: int) -> float:
+    """Process CPU time of one run."""
+    started = time.process_time()
     for _ in range(times):
-        call()
-    return (time.perf_counter() - started) / times
+        run()
+    return (time.process_time() - started) / times
 
 
-def compare(sides: dict[str, Callable[[], Any]], rounds: int) -> tuple[float, dict[str, float]]:
-    """Median time of ce_nats in seconds, and by how many times it is faster than each other side."""
-    times = {name: max(1, int(TIME_PER_RUN / seconds(call, 3))) for name, call in sides.items()}
+def compare(sides: dict[str, Run], rounds: int) -> tuple[float, dict[str, float]]:
+    """Median seconds of ce_nats, and by how many times it is faster than each other side."""
+    for run in sides.values():
+        run()
+    times = {name: max(1, int(TIME_PER_RUN / seconds(run, 1))) for name, run in sides.items()}
     own: list[float] = []
     ratios: dict[str, list[float]] = {name: [] for name in sides if name != "ce_nats"}
     for _ in range(rounds):
-        took = {name: seconds(call, times[name]) for name, call in sides.items()}
+        took = {name: seconds(run, times[name]) for name, run in sides.items()}
         own.append(took["ce_nats"])
-        for name, all_of_them in ratios.items():
-            all_of_them.append(took[name] / took["ce_nats"])
-    return median(own), {name: median(values) for name, values in ratios.items()}
+        for name, found in ratios.items():
+            found.append(took[name] / took["ce_nats"])
+    return median(own), {name: median(found) for name, found in ratios.items()}
+
+
+def results(rounds: int) -> list[Result]:
+    found = []
+    cases = [(kind, mode) for kind in (*SMALL, "64 KiB") for mode in ContentMode]
+    for kind, mode in track(cases, description="measuring", console=Console(stderr=True)):
+        batch = events(kind, 16 if kind == "64 KiB" else DISTINCT)
+        for direction, sides in operations(batch, mode).items():
+            own, ratios = compare(sides, rounds)
+            found.append(Result(kind, f"{direction} {mode}", own / len(batch) * 1e6, ratios))
+    return found
+
+
+# --- Floods ---------------------------------------------------------------------------------------------------------
+
+
+def flood(what: str, count: int) -> list[CloudEvent]:
+    """Typical events, each of which has something that none before it had."""
+    made = []
+    for number, one in enumerate(events("typical", count)):
+        own = one.get_attributes()
+        if what == "names":
+            own[f"x{number}"] = "1"
+        elif what == "values":
+            own |= {
+                "source": f"/orders/{number}",
+                "type": f"com.example.{number}",
+                "datacontenttype": f"application/vnd.example{number}+json",
+                "dataschema": f"https://example.com/{number}",
+            }
+        elif what == "characters":
+            own["subject"] = chr(0x4E00 + number)
+        made.append(one)
+    return made
+
+
+def floods(rounds: int, count: int = 10_000) -> list[tuple[str, str, float, float]]:
+    """What was new, the operation, its CPU time against that of typical events, and MiB that stayed allocated."""
+    usual = events("typical", count)
+    found = []
+    for what in ("names", "values", "characters"):
+        for mode in ContentMode:
+            encode = partial(to_nats_message, mode=mode)
+            batch = flood(what, count)
+            pairs = {
+                "to": (encode, usual, batch),
+                "from": (
+                    from_nats_message,
+                    [as_received(encode(one)) for one in usual],
+                    [as_received(encode(one)) for one in batch],
+                ),
+            }
+            for direction, (call, common, new) in pairs.items():
+                _, ratios = compare({"ce_nats": each(call, common), "flood": each(call, new)}, rounds)
+                found.append((f"new {what}", f"{direction} {mode}", ratios["flood"], allocated(each(call, new))))
+    return found
+
+
+def allocated(run: Run) -> float:
+    """MiB that a second run leaves behind."""
+    run()
+    tracemalloc.start()
+    run()
+    left, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return left / 2**20
+
+
+# --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def machine() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
-            model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     except OSError:
         model = ""
     packages = ", ".join(f"{name} {version(name)}" for name in ("cloudevents", "msgspec"))
     return f"{model or platform.processor()}, Python {platform.python_version()}, {packages}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for the README")
-    arguments = parser.parse_args()
-    rows = []
-    cases = [(name, event, mode) for name, event in events().items() for mode in ContentMode]
-    for name, event, mode in track(cases, description="measuring", console=Console(stderr=True)):
-        for direction, sides in operations(event, mode).items():
-            own, ratios = compare(sides, arguments.rounds)
-            rows.append([name, f"{direction} {mode}", f"{own * 1e6:.1f}", *(f"{ratios[peer]:.1f}" for peer in PEERS)])
+def means(found: Iterable[Result]) -> dict[str, float]:
+    """Geometric means over the small events."""
+    small = [result for result in found if result.event in SMALL]
+    return {
+        "http": geometric_mean(result.ratios["http"] for result in small),
+        "fastest": geometric_mean(result.fastest for result in small),
+    }
+
+
+def show(found: list[Result], markdown: bool) -> None:
     header = ["event", "operation", "µs", *(f"{peer} takes" for peer in PEERS)]
-    if arguments.markdown:
+    rows = [
+        [one.event, one.operation, f"{one.microseconds:.1f}", *(f"{one.ratios[peer]:.1f}" for peer in PEERS)]
+        for one in found
+    ]
+    if markdown:
         for row in (header, ["---"] * len(header), *rows):
             print("| " + " | ".join(row) + " |")
     else:
@@ -127,6 +256,85 @@ def main() -> None:
         for row in rows:
             table.add_row(*row)
         Console().print(table)
+    mean = means(found)
+    print(f"Geometric means for small events: http {mean['http']:.2f}, the fastest of the four {mean['fastest']:.2f}.")
+
+
+def show_floods(found: list[tuple[str, str, float, float]]) -> None:
+    table = Table("ever", "operation", "against typical events", "MiB left", title=f"floods\n{machine()}")
+    for what, operation, ratio, left in found:
+        table.add_row(what, operation, f"{ratio:.2f}", f"{left:.2f}")
+    Console().print(table)
+
+
+def as_json(found: list[Result]) -> dict[str, Any]:
+    return {
+        "machine": machine(),
+        "unit": "times as long as ce_nats, CPU time",
+        "geometric_means": {name: round(value, 3) for name, value in means(found).items()},
+        "results": [
+            {
+                "event": one.event,
+                "operation": one.operation,
+                "ce_nats_microseconds": round(one.microseconds, 2),
+                **{name: round(ratio, 3) for name, ratio in one.ratios.items()},
+            }
+            for one in found
+        ],
+    }
+
+
+def draw(found: list[Result], path: Path) -> None:
+    """Bars: how many times as long as ce_nats the http binding, and the fastest binding, take."""
+    import matplotlib as mpl
+    from matplotlib import pyplot
+
+    # The same picture for the same figures: text as text, no date, no random names.
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "ce_nats", "font.family": "sans-serif", "font.size": 9}
+    labels = [f"{one.event}, {one.operation}" for one in found]
+    figure, axes = pyplot.subplots(figsize=(7.5, 0.36 * len(found) + 1.1))
+    places = range(len(found))
+    for offset, name, color, values in (
+        (0.2, "http binding", "#7aa6c2", [one.ratios["http"] for one in found]),
+        (-0.2, "fastest of the four bindings", "#2d5d7b", [one.fastest for one in found]),
+    ):
+        bars = axes.barh([place - offset for place in places], values, height=0.38, color=color, label=name)
+        axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
+    axes.axvline(1, color="#c0392b", linewidth=1.2, label="ce_nats")
+    axes.set_yticks(list(places), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("times as long as ce_nats")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--floods", action="store_true", help="measure ever new names and values instead")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for the README")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the figures; needs matplotlib")
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="show what --json wrote")
+    arguments = parser.parse_args()
+    if arguments.floods:
+        show_floods(floods(min(arguments.rounds, 5)))
+        return
+    found = read(arguments.from_json) if arguments.from_json else results(arguments.rounds)
+    show(found, arguments.markdown)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(as_json(found), indent=2) + "\n", encoding="utf-8")
+    if arguments.svg:
+        draw(found, arguments.svg)
+
+
+def read(path: Path) -> list[Result]:
+    return [
+        Result(one["event"], one["operation"], one["ce_nats_microseconds"], {name: one[name] for name in PEERS})
+        for one in json.loads(path.read_text(encoding="utf-8"))["results"]
+    ]
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from nats.js.api import ConsumerConfig
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.publish import numbered
+from benchmarks.codec import events
 from benchmarks.table import show
 from ce_nats import from_nats_message
 from ce_nats.aio import Publisher, PullConsumer
@@ -103,7 +103,7 @@ async def rounds(urls: list[str], replicas: int, arguments: argparse.Namespace) 
     js = nc.jetstream(timeout=30)
     await js.add_stream(name=STREAM, subjects=[SUBJECT], num_replicas=replicas)
     async with Publisher(js) as publisher:
-        for event in numbered(arguments.messages):
+        for event in events("typical", arguments.messages):
             await publisher.publish(event, SUBJECT)
     results: dict[int, list[list[float]]] = {prefetch: [] for prefetch in PREFETCH}
     for number in track(range(arguments.rounds), f"{replicas} replicas, rounds", console=Console(stderr=True)):

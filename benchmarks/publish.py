@@ -2,9 +2,9 @@
 Publishing to a stream: nats-py alone and the Publisher of ce_nats, with the same window.
 
 nats-py's ``publish_async()`` sends messages that were encoded beforehand and waits for all acknowledgements. The
-Publisher gets events, checks and encodes them, and sends the same bytes. The event is the typical one of
-``benchmarks.codec``, each with an id of its own. Runs alternate, round by round, the first of a round in turn; a ratio
-is taken within a round and the median over the rounds is shown. The stream is emptied before each run.
+Publisher gets events, checks and encodes them, and sends the same bytes. The events are the typical ones of
+``benchmarks.codec``, which differ in id, time and trace. Runs alternate, round by round, the first of a round in turn;
+a ratio is taken within a round and the median over the rounds is shown. The stream is emptied before each run.
 
 ``python -m benchmarks.publish [--rounds N] [--messages N] [--window N] [--markdown]``
 """
@@ -34,12 +34,6 @@ from ce_nats.aio import Publisher
 from ce_nats.testing import NatsServer
 
 SUBJECT = "bench.events"
-
-
-def numbered(count: int) -> list[CloudEvent]:
-    typical = events()["typical"]
-    attributes = typical.get_attributes()
-    return [CloudEvent({**attributes, "id": f"4b9ac3ee-{number:012d}"}, typical.get_data()) for number in range(count)]
 
 
 def encoded(event: CloudEvent, mode: ContentMode) -> tuple[bytes, dict[str, str]]:
@@ -74,7 +68,7 @@ async def rounds(
     js: JetStreamContext, mode: ContentMode, arguments: argparse.Namespace
 ) -> list[list[tuple[float, float]]]:
     """Per round, what nats-py and ce_nats took."""
-    batch = numbered(arguments.messages)
+    batch = events("typical", arguments.messages)
     messages = [encoded(event, mode) for event in batch]
     ways: list[Callable[[], Awaitable[None]]] = [
         lambda: publish_with_nats_py(js, messages, arguments.window),
