@@ -149,8 +149,10 @@ def dedup_id(event: Any) -> str:
     Raises:
         EncodeError: As :func:`to_nats_message` does for the attributes.
     """
-    checked = checked_attributes(parts_of(event)[0])
-    return dedup_text(str(checked["source"]), str(checked["id"]))
+    attributes = parts_of(event)[0]
+    if fast_path.encode_headers(attributes) is None:
+        attributes = checked_attributes(attributes)
+    return dedup_text(attributes["source"], attributes["id"])
 
 
 def dedup_text(source: str, identifier: str) -> str:

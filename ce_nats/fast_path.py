@@ -267,7 +267,7 @@ class Shapes(NamesMemory[Convert]):
             raise Unusual
         seen = self._seen.pop(names, 0) + 1
         if seen >= self.sightings:
-            if len(self) >= MAX_LISTS - 1:
+            if len(self) >= MAX_LISTS:
                 # A peer that sends ever new names has ever fewer functions made of them.
                 self.sightings *= 2
             return super().__missing__(names)
