@@ -312,10 +312,10 @@ def check_extension_types(types: object) -> None:
     Refuse declared types that are no mapping; the types themselves are looked at when a value has one.
 
     Raises:
-        DecodeError: ``invalid-message``.
+        TypeError: They are not.
     """
     if types is not None and not isinstance(types, Mapping):
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"extension_types is a mapping, not {preview(types)}")
+        raise TypeError(f"extension_types must be a mapping of names to types, got {preview(types)}")
 
 
 def decode_extension(name: str, value: str, wanted: Any) -> Any:
@@ -329,15 +329,14 @@ def decode_extension(name: str, value: str, wanted: Any) -> Any:
 
     Raises:
         DecodeError: ``invalid-boolean``, ``invalid-integer``, ``integer-out-of-range``, ``invalid-base64``,
-            ``invalid-timestamp``; ``invalid-message`` where the declared type is none of these.
+            ``invalid-timestamp``.
+        TypeError: The declared type is none of these.
     """
     if wanted is None or wanted is str:
         return value
     parse = _PARSERS.get(wanted) if isinstance(wanted, type) else None
     if parse is None:
-        raise DecodeError(
-            ErrorCode.INVALID_MESSAGE, f"extension_types: no attribute is a {preview(wanted)}", attribute=name
-        )
+        raise TypeError(f"extension_types[{name!r}] must be bool, int, str, bytes or datetime, got {preview(wanted)}")
     return parse(name, value)
 
 

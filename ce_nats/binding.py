@@ -7,13 +7,13 @@ NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). Nothing here touch
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final, Literal, TypeAlias
 
 from . import binary, data, fast_path, structured
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
 from .errors import DecodeError, EncodeError, ErrorCode, choice, preview
-from .event import DecodedEvent, content_of, parts_of
+from .event import DecodedEvent, Event, content_of, parts_of
 from .message import HeadersLike, Message, NatsMessage, check_header, header_pairs
 from .mode import (
     CONTENT_TYPE,
@@ -32,15 +32,17 @@ __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 
 # Longer ids are hashed, so that a header stays a header.
 _LONGEST_DEDUP_ID: Final = 256
+Mode: TypeAlias = ContentMode | Literal["binary", "structured"]
+
 # By names of their own, because an enum looks its members up slowly in Python 3.11.
 _BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
 
 
 def to_nats_message(
-    event: Any,
+    event: Event,
     subject: str | SubjectTemplate = "",
     *,
-    mode: ContentMode = ContentMode.BINARY,
+    mode: Mode = ContentMode.BINARY,
     reply: str = "",
     headers: HeadersLike = None,
 ) -> NatsMessage:
@@ -51,21 +53,23 @@ def to_nats_message(
     or of ``headers`` is changed.
 
     Args:
-        event: Anything with ``get_attributes()`` and ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
+        event: A CloudEvent of the ``cloudevents`` package, or anything else with its ``get_attributes()`` and
+            ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
             ``str``, ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
             datacontenttype is JSON and gets ``application/json``.
         subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``.
-        mode: ``BINARY`` (attributes in headers, data as payload) or ``STRUCTURED`` (the event as JSON).
+        mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the event as JSON).
         reply: Reply subject, or ``""``.
         headers: Further headers, ``Nats-Msg-Id`` say, put behind the event's own.
 
     Raises:
         EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then
             headers and subjects. See :class:`~ce_nats.ErrorCode`.
+        ValueError: ``mode`` is neither.
     """
     attributes, value, has_data = content_of(event)
     if mode is not _BINARY and mode is not _STRUCTURED:
-        mode = choice(ContentMode, mode, "content mode", EncodeError)
+        mode = choice(ContentMode, mode, "mode")
     if mode is _BINARY:
         pairs = fast_path.encode_headers(attributes) or binary.encode(attributes)
         payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
@@ -83,8 +87,8 @@ def to_nats_message(
 def from_nats_message(
     message: Message,
     *,
-    mode: ContentMode | None = None,
-    dialect: Dialect = Dialect.SPEC,
+    mode: Mode | None = None,
+    dialect: Dialect | Literal["spec", "sdk-go"] = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:
@@ -105,6 +109,8 @@ def from_nats_message(
 
     Raises:
         DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
+        ValueError: ``mode`` or ``dialect`` is none of its values.
+        TypeError: ``extension_types`` is not a mapping, or has another type for an attribute that the message has.
     """
     headers, payload = parts(message)
     check_extension_types(extension_types)
@@ -115,12 +121,12 @@ def from_nats_message(
     if mode is None:
         mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
     else:
-        mode, is_marked = choice(ContentMode, mode, "content mode", DecodeError), True
+        mode, is_marked = choice(ContentMode, mode, "mode"), True
         found = scan(headers)[1]
     if payload.__class__ is not bytes:
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:
-        dialect = choice(Dialect, dialect, "dialect", DecodeError)
+        dialect = choice(Dialect, dialect, "dialect")
     if mode is _STRUCTURED:
         return structured.decode(
             payload,
@@ -138,7 +144,7 @@ def from_nats_message(
     )
 
 
-def dedup_id(event: Any) -> str:
+def dedup_id(event: Event) -> str:
     """
     A ``Nats-Msg-Id`` that is the same for the same event and differs for different ones.
 

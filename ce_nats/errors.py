@@ -259,17 +259,23 @@ def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:
     )
 
 
-def choice(kind: type[_Choice], value: object, what: str, fault: type[CeNatsError]) -> _Choice:
+def choice(kind: type[_Choice], value: object, name: str) -> _Choice:
     """
     The member of an enumeration that a caller named, by itself or by its value.
 
+    Args:
+        kind: The enumeration.
+        value: What was given.
+        name: Name of the argument.
+
     Raises:
-        fault: ``invalid-message`` where there is none.
+        ValueError: There is no such member.
     """
     try:
         return kind(value)
-    except ValueError as error:
-        raise fault(ErrorCode.INVALID_MESSAGE, f"{preview(value)} is not a {what}") from error
+    except ValueError:
+        members = " or ".join(repr(member.value) for member in kind)
+        raise ValueError(f"{name} must be {members}, got {preview(value)}") from None
 
 
 def preview(value: object, limit: int = 60) -> str:

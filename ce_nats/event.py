@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from cloudevents.core.v1.event import CloudEvent
 
 from . import data
 from .errors import EncodeError, ErrorCode, preview
+from .timestamp import Timestamp
 
-__all__ = ["DecodedEvent", "ExtendedEvent", "NotDelivered", "content_of", "parts_of"]
+__all__ = ["DecodedEvent", "Event", "ExtendedEvent", "NotDelivered", "content_of", "parts_of"]
+
+
+class Event(Protocol):
+    """What an event has to have to be sent: every CloudEvent of the ``cloudevents`` package does."""
+
+    def get_attributes(self) -> Mapping[str, Any]: ...
+
+    def get_data(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,14 @@ class DecodedEvent(CloudEvent):
         self.has_data = data is not None if has_data is None else has_data
         self.is_json = is_json
 
+    def get_data(self) -> Any:
+        """A JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None where there is none."""
+        return self._data
+
+    def get_time(self) -> Timestamp | None:
+        """When it happened, with the text that was sent."""
+        return self._attributes.get("time")
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DecodedEvent):
             return NotImplemented
@@ -84,7 +101,7 @@ class ExtendedEvent:
         EncodeError: ``invalid-message`` where it is no event.
     """
 
-    def __init__(self, event: Any, further: Mapping[str, Any]) -> None:
+    def __init__(self, event: Event, further: Mapping[str, Any]) -> None:
         own, self._data = parts_of(event)
         self._attributes = {**own, **{name: value for name, value in further.items() if own.get(name) is None}}
         self.has_data: bool = getattr(event, "has_data", False)
@@ -97,7 +114,7 @@ class ExtendedEvent:
         return self._data
 
 
-def parts_of(event: Any) -> tuple[Mapping[str, Any], Any]:
+def parts_of(event: Event) -> tuple[Mapping[str, Any], Any]:
     """
     Attributes and data of any event, unchecked.
 
@@ -115,7 +132,7 @@ def parts_of(event: Any) -> tuple[Mapping[str, Any], Any]:
     return attributes, value
 
 
-def content_of(event: Any) -> tuple[Mapping[str, Any], Any, bool]:
+def content_of(event: Event) -> tuple[Mapping[str, Any], Any, bool]:
     """
     Attributes, data, and whether there is data, of any event, unchecked, as they are sent in either mode.
 
@@ -132,6 +149,6 @@ def content_of(event: Any) -> tuple[Mapping[str, Any], Any, bool]:
     return attributes, value, has_data
 
 
-def _is_json(event: Any, value: object) -> bool:
+def _is_json(event: Event, value: object) -> bool:
     """Whether data without a datacontenttype is JSON: what is not bytes, and bytes that came from a JSON event."""
     return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)

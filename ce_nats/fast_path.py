@@ -518,7 +518,7 @@ def make_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], rep
 def decode(
     headers: HeadersLike,
     payload: object,
-    mode: ContentMode | None,
+    mode: object,
     parse_data: bool,
     extension_types: ExtensionTypes | None,
 ) -> DecodedEvent | None:
@@ -528,7 +528,7 @@ def decode(
     Args:
         headers: Headers in any form.
         payload: The payload.
-        mode: The content mode; None where the headers tell.
+        mode: The content mode that was asked for, not checked; None where the headers tell.
         parse_data: False gives data as bytes.
         extension_types: Python types of extension attributes.
 

@@ -250,9 +250,13 @@ def test_typed_keys_in_the_other_layout() -> None:
 
 
 def test_layouts_that_are_none() -> None:
-    refused(EncodeError, "invalid-message", iggy.encode_headers, {}, layout="0.7")
-    refused(DecodeError, "invalid-message", iggy.decode_headers, b"", layout=None)
-    refused(DecodeError, "invalid-message", iggy.decode_json, b'{"payload":""}', layout="")
+    for call, source, layout in (
+        (iggy.encode_headers, {}, "0.7"),
+        (iggy.decode_headers, b"", None),
+        (iggy.decode_json, b'{"payload":""}', ""),
+    ):
+        with pytest.raises(ValueError, match=r"^layout must be "):
+            call(source, layout=layout)
     assert iggy.encode_headers({}, layout="typed-keys") == b""
 
 
@@ -446,10 +450,13 @@ def test_what_is_no_message(message: Any) -> None:
 
 def test_arguments_that_are_none() -> None:
     message = iggy.to_iggy_message(plain_event(b"x"))
-    refused(EncodeError, "invalid-message", iggy.to_iggy_message, plain_event(b"x"), mode="auto")
     refused(EncodeError, "invalid-message", iggy.to_iggy_message, object())
-    refused(DecodeError, "invalid-message", iggy.from_iggy_message, message, mode="auto")
-    refused(DecodeError, "invalid-message", iggy.from_iggy_message, message, extension_types=["rank"])
+    with pytest.raises(ValueError, match=r"^mode must be "):
+        iggy.to_iggy_message(plain_event(b"x"), mode="auto")
+    with pytest.raises(ValueError, match=r"^mode must be "):
+        iggy.from_iggy_message(message, mode="auto")
+    with pytest.raises(TypeError, match=r"^extension_types must be "):
+        iggy.from_iggy_message(message, extension_types=["rank"])
     refused(DecodeError, "invalid-message", iggy.from_iggy_message, IggyMessage(None, message.headers))
 
 

@@ -61,7 +61,7 @@ def to_iggy_message(event: Any, *, mode: ContentMode = ContentMode.BINARY) -> Ig
             data, because a server takes no empty payload.
     """
     attributes, value, has_data = content_of(event)
-    if choice(ContentMode, mode, "content mode", EncodeError) is ContentMode.STRUCTURED:
+    if choice(ContentMode, mode, "mode") is ContentMode.STRUCTURED:
         kind = HeaderValue.of(HeaderKind.STRING, STRUCTURED_TYPE)
         return IggyMessage(structured.encode(attributes, value, has_data), {CONTENT_TYPE: kind})
     headers = _headers(attributes)
@@ -186,7 +186,7 @@ def from_iggy_message(
             float, and for another kind than string in one of the eight; ``integer-out-of-range``.
     """
     headers = _string_keys(message)
-    mode = _mode_of(headers) if mode is None else choice(ContentMode, mode, "content mode", DecodeError)
+    mode = _mode_of(headers) if mode is None else choice(ContentMode, mode, "mode")
     check_extension_types(extension_types)
     payload = as_octets(message.payload, "a payload", DecodeError)
     if mode is ContentMode.STRUCTURED:

@@ -84,7 +84,7 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
     Raises:
         EncodeError: As :func:`encode_headers`.
     """
-    keys_are_strings = choice(Layout, layout, "layout", EncodeError) is Layout.SEED
+    keys_are_strings = choice(Layout, layout, "layout") is Layout.SEED
     if not isinstance(headers, Mapping):
         raise EncodeError(
             ErrorCode.INVALID_HEADER_BLOCK, f"headers are a mapping, not {preview(headers)}", requirement="IG-02"
@@ -156,7 +156,7 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.SEED) -> dict[HeaderK
             not of its kind); ``invalid-header-value`` (likewise, and a bool that is neither 0 nor 1); ``invalid-utf8``;
             ``duplicate-header``; ``invalid-message`` for what is no bytes.
     """
-    layout = choice(Layout, layout, "layout", DecodeError)
+    layout = choice(Layout, layout, "layout")
     octets = as_octets(data, "a header map", DecodeError)
     if layout is Layout.SEED and _begins_with_key(octets, 1) and octets[0] in _CODES:
         raise _other_layout(layout, "Iggy 0.7 or later")

@@ -157,9 +157,7 @@ def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
         raise DecodeError(
             ErrorCode.INVALID_FRAME, f"payload is a string in base64, not {preview(payload)}", requirement="IG-07"
         )
-    return IggyMessage(
-        _octets(payload, "the payload"), _headers(fields, choice(Layout, layout, "layout", DecodeError)), **numbers
-    )
+    return IggyMessage(_octets(payload, "the payload"), _headers(fields, choice(Layout, layout, "layout")), **numbers)
 
 
 def _headers(fields: Mapping[str, Any], layout: Layout) -> dict[HeaderKey, HeaderValue]:
