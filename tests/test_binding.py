@@ -242,12 +242,6 @@ def test_modes_that_are_none(mode: Any) -> None:
         to_nats_message(plain_event(), mode=mode)
 
 
-@pytest.mark.parametrize("dialect", ["go", "", None, 5])
-def test_dialects_that_are_none(dialect: Any) -> None:
-    with pytest.raises(ValueError, match=r"^dialect must be 'spec' or 'sdk-go', got "):
-        from_nats_message(NatsMessage(headers=PAIRS), dialect=dialect)
-
-
 def test_modes_and_dialects_by_name() -> None:
     message = to_nats_message(plain_event(x="a b"), mode="structured")
     assert message == to_nats_message(plain_event(x="a b"), mode=ContentMode.STRUCTURED)
