@@ -39,7 +39,7 @@ from .attributes import (
     decode_extension,
     scalar_text,
 )
-from .errors import DecodeError
+from .errors import DecodeError, EncodeError
 from .event import DecodedEvent
 from .media_type import DataKind
 from .memory import MAX_LISTS, Memory, Names, NamesMemory, are_few
@@ -173,6 +173,13 @@ def _undo_percent(value: str) -> str:
     return text if text.isprintable() else _refuse()
 
 
+def _scalar_text(value: object) -> str:
+    """The canonical string of an extension that is an integer or a boolean."""
+    if value.__class__ is int:
+        return str(check_integer("", value, EncodeError))
+    return scalar_text(value) if value.__class__ is bool else _refuse()
+
+
 def _is_printable(text: bytes, strings: Iterable[str]) -> bool:
     """
     Whether strings have printable characters only, which are legal ones.
@@ -301,7 +308,8 @@ def header_encoder_source(names: Sequence[str]) -> str:
     return _source(
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
-        *_demand_strings(variable for name, variable in variables.items() if name != "time"),
+        *_demand_strings(variable for name, variable in variables.items() if name in CORE and name != "time"),
+        *_scalars_to_texts(variables),
         *_demand_version(variables["specversion"]),
         *_demand_texts("escape_all", _fresh(variables)),
         *_time_to_text(variables),
@@ -322,7 +330,8 @@ def member_encoder_source(names: Sequence[str]) -> str:
     return _source(
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
-        *_demand_strings(strings),
+        *_demand_strings(variable for name, variable in variables.items() if name in CORE and name != "time"),
+        *_scalars_to_texts(variables),
         *_demand_version(variables["specversion"]),
         *_demand(" and ".join(strings)),
         *(f"{memory}[{variables[name]}]" for name, memory in _CHECKS.items() if name in variables),
@@ -383,6 +392,13 @@ def _demand_strings(variables: Iterable[str]) -> Iterator[str]:
     return _demand(f"{' is '.join(f'{variable}.__class__' for variable in variables)} is str")
 
 
+def _scalars_to_texts(variables: Mapping[str, str]) -> Iterator[str]:
+    for name, variable in variables.items():
+        if name not in CORE:
+            yield f"if {variable}.__class__ is not str:"
+            yield f"    {variable} = scalar_text({variable})"
+
+
 def _demand_version(variable: str) -> Iterator[str]:
     return _demand(f'{variable} == "1.0"')
 
@@ -416,6 +432,7 @@ _SCOPE: Final[Mapping[str, object]] = {
     "escape_all": _escape_all,
     "unescape_all": _unescape_all,
     "is_printable": _is_printable,
+    "scalar_text": _scalar_text,
     "time_text": _time_text,
     "timestamp": _timestamp,
     "media_types": Memory(_must(media_type.parse)),

@@ -29,6 +29,7 @@ from ce_nats import (
     mode,
     to_nats_message,
 )
+from ce_nats.attributes import canonical
 from ce_nats.fast_path import Shapes
 from ce_nats.memory import Memory, NamesMemory
 from tests.strategies import (
@@ -517,6 +518,7 @@ def without_careful_code() -> Iterator[None]:
         ({}, DATA),
         ({"time": datetime(2020, 1, 1, tzinfo=timezone.utc)}, DATA),
         ({"time": Timestamp("2020-01-01T00:00:00+02:00")}, DATA),
+        ({"x": 5, "y": True}, DATA),
         ({"datacontenttype": "text/plain"}, "text"),
         ({"datacontenttype": "image/png"}, b"bytes"),
         ({}, None),
@@ -530,10 +532,9 @@ def test_it_is_taken(attributes: dict[str, Any], data: Any, mode: str) -> None:
         decoded = from_nats_message(message)
         assert from_nats_message(NatsLike(dict(message.headers), message.data)) == decoded
     assert decoded.get_data() == data
-    assert {name: str(value) for name, value in decoded.get_attributes().items()} == {
-        **COMMON,
-        **attributes,
-        "time": Timestamp(event.get_attributes()["time"]).text,
+    sent = {**COMMON, **attributes, "time": Timestamp(event.get_attributes()["time"])}
+    assert {name: canonical(value) for name, value in decoded.get_attributes().items()} == {
+        name: canonical(value) for name, value in sent.items()
     }
 
 
