@@ -9,21 +9,42 @@ brokers.
 from ._version import __version__
 from .binary import Dialect
 from .binding import dedup_id, from_nats_message, to_nats_message
-from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode
+from .errors import (
+    ApiError,
+    CeNatsError,
+    DataLossError,
+    DecodeError,
+    DeliveryError,
+    EncodeError,
+    ErrorCode,
+    NoStreamError,
+    PublishError,
+    Reject,
+    StanError,
+)
+from .event import DecodedEvent
 from .message import Headers, NatsMessage
 from .mode import ContentMode, detect_mode
 from .subject_template import SubjectTemplate
 from .timestamp import Timestamp
 
 __all__ = [
+    "ApiError",
     "CeNatsError",
     "ContentMode",
+    "DataLossError",
     "DecodeError",
+    "DecodedEvent",
+    "DeliveryError",
     "Dialect",
     "EncodeError",
     "ErrorCode",
     "Headers",
     "NatsMessage",
+    "NoStreamError",
+    "PublishError",
+    "Reject",
+    "StanError",
     "SubjectTemplate",
     "Timestamp",
     "__version__",

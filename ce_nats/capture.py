@@ -360,7 +360,7 @@ async def capture(
         NotADirectoryError: A single Parquet file is to be continued.
         BlockingIOError: Another capture is writing there.
         EncodeError: ``invalid-message``: another suffix, or another ``if_exists``.
-        DeliveryError: ``delivery-failed``: what is there has messages of another stream, or of one that was made again.
+        DeliveryError: ``stream-mismatch``: what is there has messages of another stream, or of one that was made again.
         ImportError: It is Parquet, and pyarrow is not installed.
     """
     with _opened(Path(path), if_exists) as file:
@@ -379,7 +379,7 @@ def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequen
         batch: Messages of one stream by ascending sequence, or of none.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the capture has messages of another stream, or of one that was made again.
+        DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was made again.
     """
     if last is None or not batch:
         return batch
@@ -388,7 +388,7 @@ def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequen
         return batch
     if any(_is_of_another_life(last, message) for message in batch):
         raise DeliveryError(
-            ErrorCode.DELIVERY_FAILED,
+            ErrorCode.STREAM_MISMATCH,
             f"stream {last.stream} has other messages than the capture, which ends at message {last.sequence}: "
             "the stream was made again",
         )
@@ -411,11 +411,11 @@ def check_same_stream(last: StoredMessage, stream: str) -> None:
         stream: Name of the stream; ``""`` for what comes from none.
 
     Raises:
-        DeliveryError: ``delivery-failed``.
+        DeliveryError: ``stream-mismatch``.
     """
     if last.stream != stream:
         there, new = (f"of stream {name}" if name else "of no stream" for name in (last.stream, stream))
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the capture has messages {there}, those to be added are {new}")
+        raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"the capture has messages {there}, those to be added are {new}")
 
 
 def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:

@@ -1,10 +1,16 @@
 """
-What can go wrong, as three faults and one list of stable codes.
+All exceptions of the package, and one list of stable codes.
 
-    CeNatsError
-    ├── EncodeError (also ValueError)   you asked for something the specifications forbid
-    ├── DecodeError (also ValueError)   the peer sent something the specifications forbid
-    └── DeliveryError                   the server refused, or went away (``ce_nats.aio`` only)
+    CeNatsError                         base class; itself raised for a version of nats-py that is not supported
+    ├── EncodeError (also ValueError)   the specifications forbid what was to be sent
+    ├── DecodeError (also ValueError)   the specifications forbid what was received
+    └── DeliveryError                   a server refused, did not answer, or is not connected (network only)
+        ├── ApiError                    JetStream's API refused a request
+        ├── NoStreamError               the server says that no stream listens on the subject
+        ├── DataLossError               messages that were to be read are gone from the stream
+        ├── PublishError                events of a publisher were not acknowledged
+        └── StanError                   a server of NATS Streaming refused or did not answer
+    Reject                              raised by handlers of events, not by the package
 
 Match on ``code``, never on the message: a code is not renamed or reused, and the same string stands in the
 fixtures, in the command line's JSON and in Spark's error column.
@@ -13,18 +19,64 @@ fixtures, in the command line's JSON and in Spark's error column.
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from enum import Enum
 from types import MemberDescriptorType
 from typing import Any, Final, TypeVar
 
-__all__ = ["CeNatsError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"]
+__all__ = [
+    "ApiError",
+    "CeNatsError",
+    "DataLossError",
+    "DecodeError",
+    "DeliveryError",
+    "EncodeError",
+    "ErrorCode",
+    "Failure",
+    "NoStreamError",
+    "PublishError",
+    "Reject",
+    "StanError",
+]
 
 
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
 class ErrorCode(str, Enum):
-    """Stable names of everything that this package refuses."""
+    """
+    Stable names of everything that can go wrong.
+
+    Codes of the codec say which rule a message or an event breaks. Codes of the network say what a program can do:
+
+    - ``connection-failed``: no connection could be made; check URLs and TLS, or try again later.
+    - ``authentication-failed``: the server refused the credentials; give others, trying again does not help.
+    - ``connection-closed``: the connection was closed, or lost for good; make a new one.
+    - ``permission-denied``: the user lacks permission on the subject named; change the server's configuration.
+    - ``timeout``: no answer came in time, so what was sent may have been processed; send it again only where a copy
+      does no harm, as with a ``Nats-Msg-Id``.
+    - ``no-responders``: no subscriber and no stream listens on the subject, so nothing was processed; try again later,
+      or create what is missing.
+    - ``temporarily-unavailable``: JetStream is there and cannot answer now (no leader, resources); try again later.
+    - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then send again.
+    - ``publish-refused``: a stream refused the message; ``__cause__`` may have the server's ``err_code``. Change the
+      message, or the stream's limits.
+    - ``request-refused``: the server refused a request other than a publish; change the request.
+    - ``stream-not-found``: there is no such stream (in NATS Streaming: channel); create it or correct the name.
+    - ``consumer-not-found``: there is no such consumer (in NATS Streaming: durable), or it was deleted; likewise.
+    - ``consumer-in-use``: another client has the durable; stop that client.
+    - ``message-not-found``: the stream has no message with this sequence; it was deleted, or never existed.
+    - ``incompatible-config``: the stream or the consumer exists, and its configuration does not allow the operation;
+      change the configuration, or use another one.
+    - ``stream-mismatch``: messages are from another stream than those that were copied or captured before, or from one
+      that was deleted and created again; start over with a new target.
+    - ``data-lost``: messages were removed from a stream before they were read; decide whether to go on without them.
+    - ``unexpected-answer``: the reply is not what the protocol says; look for another program on the same subject.
+    - ``not-open``: a publisher, consumer or subscription was used before it was entered or after it ended; make a new
+      one.
+    - ``unsupported-nats-py``: the installed nats-py lacks something that is needed; install another version.
+    - ``delivery-failed``: none of these; ``__cause__`` has the client library's own error.
+    """
 
     # The message as a whole.
     NOT_A_CLOUDEVENT = "not-a-cloudevent"
@@ -78,14 +130,32 @@ class ErrorCode(str, Enum):
     # Connections.
     INVALID_OPTION = "invalid-option"
 
-    # Delivery: what a server refuses, and that nobody answers. Permission is what a server's configuration gives to a
-    # user, subject by subject.
+    # What a server does not take.
     PAYLOAD_TOO_LARGE = "payload-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
     HEADERS_NOT_SUPPORTED = "headers-not-supported"
+
+    # The network.
+    CONNECTION_FAILED = "connection-failed"
+    AUTHENTICATION_FAILED = "authentication-failed"
+    CONNECTION_CLOSED = "connection-closed"
     PERMISSION_DENIED = "permission-denied"
-    NO_RESPONDERS = "no-responders"
     TIMEOUT = "timeout"
+    NO_RESPONDERS = "no-responders"
+    TEMPORARILY_UNAVAILABLE = "temporarily-unavailable"
+    BUFFER_FULL = "buffer-full"
+    PUBLISH_REFUSED = "publish-refused"
+    REQUEST_REFUSED = "request-refused"
+    STREAM_NOT_FOUND = "stream-not-found"
+    CONSUMER_NOT_FOUND = "consumer-not-found"
+    CONSUMER_IN_USE = "consumer-in-use"
+    MESSAGE_NOT_FOUND = "message-not-found"
+    INCOMPATIBLE_CONFIG = "incompatible-config"
+    STREAM_MISMATCH = "stream-mismatch"
+    DATA_LOST = "data-lost"
+    UNEXPECTED_ANSWER = "unexpected-answer"
+    NOT_OPEN = "not-open"
+    UNSUPPORTED_NATS_PY = "unsupported-nats-py"
     DELIVERY_FAILED = "delivery-failed"
 
     def __str__(self) -> str:
@@ -191,15 +261,113 @@ class CeNatsError(Exception):
 
 
 class EncodeError(CeNatsError, ValueError):
-    """What was to be sent cannot be expressed; nothing was sent."""
+    """What was to be sent breaks a rule; nothing was sent."""
 
 
 class DecodeError(CeNatsError, ValueError):
-    """What was received is not what the specifications allow."""
+    """What was received breaks a rule of the specifications."""
 
 
 class DeliveryError(CeNatsError):
-    """The server refused, did not answer, or went away; ``__cause__`` is the client library's own error."""
+    """A server refused, did not answer, or is not connected; ``__cause__`` is the client library's own error."""
+
+
+class ApiError(DeliveryError):
+    """
+    JetStream's API answered a request with an error.
+
+    Attributes:
+        number: The server's ``err_code``; 0 where it gave none.
+    """
+
+    number: int = 0
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.code in (ErrorCode.TEMPORARILY_UNAVAILABLE, ErrorCode.NO_RESPONDERS)
+
+
+class NoStreamError(DeliveryError):
+    """``no-responders``, where JetStream's API says that no stream listens on the subject: retrying does not help."""
+
+
+class DataLossError(DeliveryError):
+    """``data-lost``: messages that were to be read are gone."""
+
+    @classmethod
+    def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
+        """Sequences ``first`` to ``last`` are gone, because the stream now begins at ``begins``."""
+        which = f"message {first} is" if first == last else f"messages {first} to {last} are"
+        return cls(
+            ErrorCode.DATA_LOST,
+            f"stream {stream}: {which} gone without having been read, because the stream now begins at {begins}: "
+            "it was purged, or its limits removed them",
+        )
+
+    @classmethod
+    def recreated(cls, stream: str, then: str, now: str) -> DataLossError:
+        """The stream that was created at ``then`` was deleted, and another one created at ``now`` has its name."""
+        return cls(
+            ErrorCode.DATA_LOST,
+            f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
+            "it was deleted and created again, and what it held is gone",
+        )
+
+    @classmethod
+    def shortened(cls, stream: str, known: int, last: int) -> DataLossError:
+        """The stream had messages up to ``known``, and now ends at ``last``."""
+        return cls(
+            ErrorCode.DATA_LOST,
+            f"stream {stream}: it had messages up to {known}, and now ends at {last}: "
+            f"messages {last + 1} to {known} are gone, as when a backup is restored",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    An event without an acknowledgement.
+
+    Attributes:
+        event: What was given to the publisher.
+        subject: The subject it was published to.
+        error: Why: ``no-responders`` (nothing was stored), ``publish-refused`` (likewise), ``permission-denied``,
+            ``timeout`` (it may have been stored), or another code of the network.
+    """
+
+    event: Any
+    subject: str
+    error: DeliveryError
+
+
+class PublishError(DeliveryError):
+    """
+    Events were not acknowledged. Code and text are those of the first.
+
+    Attributes:
+        failures: All of them that were not raised before, in the order in which they became known.
+    """
+
+    failures: tuple[Failure, ...] = ()
+
+
+class StanError(DeliveryError):
+    """A server of NATS Streaming refused a request, did not answer, or has dropped the client."""
+
+    @property
+    def text(self) -> str:
+        """The server's own words, or those of NATS Streaming's other clients where the server said nothing."""
+        return self.message
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server refused, so that the same request would get the same answer."""
+        return self.code in (ErrorCode.REQUEST_REFUSED, ErrorCode.PUBLISH_REFUSED)
+
+
+class Reject(Exception):  # noqa: N818 - a verdict on the message, not an error of the program
+    """Raised by a handler: this event can never be processed, so its message is dead-lettered at once."""
 
 
 def _blank(kind: type[CeNatsError], args: tuple[Any, ...]) -> CeNatsError:
@@ -216,9 +384,9 @@ def _attributes(error: CeNatsError) -> dict[str, Any]:
 
 class _Cause:
     """
-    What stands behind an error, on its way with it.
+    The ``__cause__`` of an error that is being pickled.
 
-    It pickles by itself, so that one which does not pickle, or not back again, costs no more than itself.
+    It is pickled separately, so that a cause that cannot be pickled, or unpickled, does not make the error fail.
     """
 
     def __init__(self, error: BaseException) -> None:

@@ -1,5 +1,5 @@
 """
-Ranges of a stream's sequences, as values, and the error for what is missing in one.
+Ranges of a stream's sequences, as values.
 
 A stream numbers its messages from 1, never reuses a number, and never changes a message. So a range that was read once
 can be read again with the same result, but for messages that the stream has given up since.
@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .errors import DeliveryError, ErrorCode
-
-__all__ = ["DataLossError", "StreamRange", "StreamState", "split"]
+__all__ = ["StreamRange", "StreamState", "split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +59,6 @@ class StreamRange:
 
     def __len__(self) -> int:
         return max(0, self.last - self.first + 1)
-
-
-class DataLossError(DeliveryError):
-    """Messages that were to be read are gone."""
-
-    @classmethod
-    def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
-        """Sequences ``first`` to ``last`` are not there, because the stream now begins behind some of them."""
-        which = f"message {first} is" if first == last else f"messages {first} to {last} are"
-        return cls(
-            ErrorCode.DELIVERY_FAILED,
-            f"stream {stream}: {which} gone without having been read, because the stream now begins at {begins}: "
-            "it was purged, or its limits removed them",
-        )
-
-    @classmethod
-    def recreated(cls, stream: str, then: str, now: str) -> DataLossError:
-        return cls(
-            ErrorCode.DELIVERY_FAILED,
-            f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
-            "it was deleted and created again, and what it held is gone",
-        )
-
-    @classmethod
-    def shortened(cls, stream: str, known: int, last: int) -> DataLossError:
-        return cls(
-            ErrorCode.DELIVERY_FAILED,
-            f"stream {stream}: it had messages up to {known}, and now ends at {last}: "
-            f"messages {last + 1} to {known} are gone, as when a backup is restored",
-        )
 
 
 def split(ranges: Sequence[StreamRange], pieces: int) -> list[StreamRange]:

@@ -220,7 +220,7 @@ async def test_another_stream_is_not_mixed_in(tmp_path, name):
     ):
         with pytest.raises(DeliveryError) as info:
             await capture(batches_of([wrong], [stored(3)]), path, if_exists="append")
-        assert info.value.code == "delivery-failed"
+        assert info.value.code == "stream-mismatch"
     assert sequences(path) == [1, 2]
 
 

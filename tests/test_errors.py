@@ -16,13 +16,20 @@ import pytest
 from nats.js.errors import BadRequestError
 
 import ce_nats
-from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, dedup_id, from_nats_message, to_nats_message
-from ce_nats.aio import Failure, PublishError
-from ce_nats.aio.stan import StanError
-from ce_nats.aio.streams import ApiError
+from ce_nats import (
+    CeNatsError,
+    DataLossError,
+    DecodeError,
+    DeliveryError,
+    EncodeError,
+    ErrorCode,
+    PublishError,
+    dedup_id,
+    from_nats_message,
+    to_nats_message,
+)
 from ce_nats.conformance import load_requirements
-from ce_nats.errors import DeliveryError, preview
-from ce_nats.ranges import DataLossError
+from ce_nats.errors import Failure, preview
 from tests.strategies import Rude, attempt, binary_message, plain_event, structured_message
 
 FAULTS = [EncodeError, DecodeError, DeliveryError]
@@ -80,7 +87,7 @@ def test_errors_travel() -> None:
     for extra in ("pyspark", "google.protobuf", "typer"):  # the whole package is imported
         pytest.importorskip(extra)
     kinds = set(family())
-    assert {*FAULTS, ApiError, PublishError, DataLossError, StanError} <= kinds
+    assert {*FAULTS, PublishError, DataLossError} <= kinds
     for kind in kinds:
         error = kind(ErrorCode.INVALID_URI, "what", attribute="a", header="ce-a", requirement="CE-AT-DS-02")
         own = {name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})}
@@ -93,6 +100,23 @@ def test_errors_travel() -> None:
             assert str(other) == str(error) == "invalid-uri: what"
             assert other.__cause__ is None
             assert not other.__suppress_context__
+
+
+def test_the_whole_tree_is_public() -> None:
+    """Every class of errors stands in one module, and is exported from the root."""
+    for extra in ("pyspark", "google.protobuf", "typer"):  # the whole package is imported
+        pytest.importorskip(extra)
+    for kind in family():
+        assert kind.__module__ == "ce_nats.errors"
+        assert getattr(ce_nats, kind.__name__) is kind
+        assert kind.__name__ in ce_nats.__all__
+
+
+def test_every_code_of_the_network_says_what_to_do() -> None:
+    """From where the network begins to the end, each code has a line of its own in the documentation."""
+    codes = list(ErrorCode)
+    documented = re.findall(r"^ +- ``([a-z0-9-]+)``: ", ErrorCode.__doc__ or "", re.MULTILINE)
+    assert documented == [code.value for code in codes[codes.index(ErrorCode.CONNECTION_FAILED) :]]
 
 
 class TillError(DeliveryError):

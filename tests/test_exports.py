@@ -19,7 +19,8 @@ from ce_nats.wire import iggy, nats
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
     *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp"),
-    *("CeNatsError", "EncodeError", "DecodeError", "ErrorCode", "__version__"),
+    *("ApiError", "CeNatsError", "DataLossError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"),
+    *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "__version__"),
 }
 # Modules that need an extra to be imported.
 OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.spark", "ce_nats.aio.stan", "ce_nats.wire.stan")

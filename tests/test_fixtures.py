@@ -43,11 +43,8 @@ CODES_WITHOUT_VECTORS = {
     ErrorCode.INVALID_OPTION: "is about options of a connection",
     ErrorCode.PAYLOAD_TOO_LARGE: "goes by the limit that a server announces",
     ErrorCode.HEADERS_NOT_SUPPORTED: "goes by what a server announces",
-    ErrorCode.PERMISSION_DENIED: "takes a server",
-    ErrorCode.NO_RESPONDERS: "takes a server",
-    ErrorCode.TIMEOUT: "takes a server",
-    ErrorCode.DELIVERY_FAILED: "takes a server",
     ErrorCode.INVALID_TRACE_CONTEXT: "is about an extension, which the codec carries as any other",
+    **dict.fromkeys(list(ErrorCode)[list(ErrorCode).index(ErrorCode.CONNECTION_FAILED) :], "takes a server"),
 }
 
 

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from ce_nats.ranges import DataLossError, StreamRange, split
+from ce_nats.errors import DataLossError
+from ce_nats.ranges import StreamRange, split
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,13 +7,13 @@ publishes to streams one by one and reads them, a ``Publisher`` publishes many, 
 ``nats.connect()`` are taken as well.
 """
 
-from ..errors import DeliveryError
+from ..errors import DeliveryError, Failure, PublishError, Reject
 from . import jetstream
 from .connect import connect
 from .consume import Events, Received, events, subscribe
 from .publish import flush, publish
-from .publisher import Failure, Publisher, PublishError
-from .pull import Delivery, PullConsumer, Reject
+from .publisher import Publisher
+from .pull import Delivery, PullConsumer
 from .request import request, respond
 
 __all__ = [

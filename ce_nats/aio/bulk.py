@@ -18,11 +18,11 @@ from typing import Final, TypeAlias
 import nats.errors
 from nats.aio.client import Client
 
-from ..errors import DeliveryError, ErrorCode
+from ..errors import DeliveryError, ErrorCode, NoStreamError
 from ..message import NatsMessage
 from ..wire.nats import encode_header_block
 from .jetstream import MOST_HEADER_BYTES
-from .listening import NobodyListens
+from .nats_errors import delivery_error, delivery_errors
 from .outbox import Outbox, Sending, was_there
 from .publish import as_nats_headers, check_size, flush
 
@@ -99,8 +99,8 @@ class BulkPublisher:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
                 ``invalid-header-value`` or ``invalid-subject``; nothing of the window it is in was sent.
             DeliveryError: ``no-responders``: no stream listens, as the server says itself, or as it was for
-                ``retry_timeout`` seconds; ``permission-denied``; ``delivery-failed``: one refused a message, or nothing
-                was acknowledged for that time.
+                ``retry_timeout`` seconds; ``permission-denied``; ``publish-refused``; ``timeout`` or
+                ``connection-closed``: nothing was acknowledged for that time.
         """
         sent = Sent()
         for first in range(0, len(messages), self._window):
@@ -127,9 +127,7 @@ class BulkPublisher:
             if len(outstanding) < before:
                 give_up = time.monotonic() + self._retry_timeout
             elif time.monotonic() >= give_up:
-                if fault.code is ErrorCode.NO_RESPONDERS:
-                    raise fault
-                raise DeliveryError(ErrorCode.DELIVERY_FAILED, fault.message) from fault
+                raise fault
             if outstanding:
                 await self._disconnect()
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -143,10 +141,12 @@ class BulkPublisher:
         try:
             for message, block, attempts in messages:
                 sendings.append(await outbox.send(message, block, attempts=attempts))
-        except (DeliveryError, OSError) as error:
-            if isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED:
+        except DeliveryError as error:
+            if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
-            fault = DeliveryError(ErrorCode.DELIVERY_FAILED, f"{first}: {str(error) or type(error).__name__}")
+            fault = error
+        except OSError as error:
+            fault = delivery_error(first, error)
         await outbox.drain()
         outstanding = []
         duplicates = 0
@@ -163,11 +163,9 @@ class BulkPublisher:
         return outstanding + messages[len(sendings) :], duplicates, fault
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
-        try:
-            for message in messages:
+        for message in messages:
+            with delivery_errors(message.subject):
                 await client.publish(message.subject, message.data, headers=as_nats_headers(message.headers))
-        except nats.errors.Error as error:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"core NATS: {error}") from error
         await flush(client)
 
     async def _connected(self, give_up: float) -> Client:
@@ -209,5 +207,5 @@ class BulkPublisher:
 def _may_pass(error: DeliveryError) -> bool:
     """Whether another connection may help: the server went away, or a stream that is there has no leader."""
     return error.code is ErrorCode.TIMEOUT or (
-        error.code is ErrorCode.NO_RESPONDERS and not isinstance(error, NobodyListens)
+        error.code is ErrorCode.NO_RESPONDERS and not isinstance(error, NoStreamError)
     )

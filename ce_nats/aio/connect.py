@@ -120,7 +120,7 @@ async def connect(
 
     Raises:
         EncodeError: ``invalid-option``: an argument, a variable, a context or a file makes no sense. Nothing was sent.
-        DeliveryError: ``delivery-failed``: no server can be reached, it has no TLS, or refuses the credentials.
+        DeliveryError: ``connection-failed``: no server can be reached, or it has no TLS; ``authentication-failed``.
         TypeError: There is no such option, or a callback is no asynchronous function.
     """
     given = {
@@ -225,7 +225,8 @@ async def establish(
         return
     await leave(client)
     text = "; ".join(dict.fromkeys(_text(settings, reason) for reason in reasons))
-    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"cannot connect to {', '.join(settings.servers)}: {text}")
+    code = ErrorCode.AUTHENTICATION_FAILED if any(map(_is_authorization, reasons)) else ErrorCode.CONNECTION_FAILED
+    raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
 
 
 class _Callbacks:
@@ -470,11 +471,15 @@ def _check_package(name: str, who: str) -> None:
         raise invalid(f"{who} the package {name}: pip install {extra}")
 
 
+def _is_authorization(error: Exception) -> bool:
+    return isinstance(error, nats.errors.Error) and "authorization" in str(error).lower()
+
+
 def _text(settings: ConnectionSettings, error: Exception) -> str:
     """An error in words, without what is secret."""
     text = str(error) if isinstance(error, (nats.errors.Error, OSError, ImportError)) else ""
     if isinstance(error, asyncio.TimeoutError):
         text = str(error) or "no answer in time"
-    if "authorization" in text.lower():
+    if _is_authorization(error):
         text = f"the server refuses the credentials ({text})"
     return settings.hidden(text) or type(error).__name__

@@ -29,7 +29,8 @@ from ..errors import DecodeError, DeliveryError, ErrorCode
 from ..event import DecodedEvent
 from ..mode import ContentMode
 from .checks import check_client, check_subscription
-from .publish import delivery, round_trip
+from .nats_errors import delivery_errors
+from .publish import round_trip
 from .watch import ConnectionWatch, Denial
 
 __all__ = ["Events", "Received", "events", "subscribe"]
@@ -99,7 +100,7 @@ class Events:
         The next message.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the connection is lost, and nats-py has given up to restore it;
+            DeliveryError: ``connection-closed``: the connection is lost, and nats-py has given up to restore it;
                 ``permission-denied``.
         """
         while True:
@@ -138,7 +139,7 @@ class Events:
         loss = self._watch.loss
         if loss is not None and not self.subscription._closed:
             text = f"{self.subscription.subject}: the connection is lost: {loss}"
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, text) from loss
+            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text) from loss
 
     def _hear(self, denial: Denial) -> bool:
         if not denial.is_subscription(self.subscription.subject):
@@ -210,11 +211,11 @@ async def subscribe(
         extension_types: Python types of extension attributes.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the subject is no subject, or the connection is closed;
-            ``permission-denied``.
+        EncodeError: ``invalid-subject``.
+        DeliveryError: ``connection-closed``, ``permission-denied``.
     """
     check_client(nc)
-    with delivery(subject):
+    with delivery_errors(subject):
         subscription = await nc.subscribe(subject, queue=queue)
     received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     try:

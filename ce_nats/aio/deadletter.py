@@ -28,10 +28,10 @@ from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
 from ..timestamp import Timestamp
 from .checks import check_jetstream
-from .jetstream import MOST_HEADER_BYTES, Stored, stored_message
+from .jetstream import MOST_HEADER_BYTES, NO_ACKNOWLEDGEMENT, Stored, stored_message
 from .listening import IN_PROCESS, PAUSE_SECONDS
+from .nats_errors import api_error, delivery_errors
 from .outbox import Outbox, Sending
-from .publish import delivery
 from .replay import framed
 from .streams import nanoseconds
 from .watch import answered
@@ -65,10 +65,16 @@ class Requeued:
     error: CeNatsError | None = None
 
 
+class _PubAckError(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = "no description"
+
+
 class _PubAck(msgspec.Struct):
     stream: str = ""
     seq: int = 0
-    error: dict[str, object] = {}
+    error: _PubAckError | None = None
 
 
 async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message: Msg, *, timeout: float = 5.0) -> None:
@@ -88,8 +94,8 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
     Raises:
         EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` where the original leaves no
             room for further headers. Nothing was sent.
-        DeliveryError: ``delivery-failed``: the original cannot be read, no stream listens on the subject, it refused,
-            or no answer came in time; ``permission-denied``.
+        DeliveryError: ``no-responders``: no stream listens on the subject; ``publish-refused``; ``unexpected-answer``;
+            ``timeout``; ``permission-denied``; ``stream-not-found``: the original's stream is gone.
     """
     check_jetstream(js)
     check_subject(subject)
@@ -122,7 +128,8 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
         DecodeError: It is no dead letter.
         EncodeError: ``invalid-message``: the original is not all there (its header block was none, or its stream had it
             no more when it was put aside); what :func:`~ce_nats.aio.replay.replay` raises.
-        DeliveryError: ``no-responders``, ``timeout``, ``delivery-failed``.
+        DeliveryError: ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or
+            ``connection-closed``.
     """
     check_jetstream(js)
     message, block = _original_of(js._nc, stored)
@@ -212,7 +219,7 @@ async def _delete(js: JetStreamContext, stored: StoredMessage, timeout: float) -
     As ``js.delete_msg()``, but without overwriting the message on disk first, which takes the server most of the time:
     its payload is in another stream by now.
     """
-    with delivery(f"stream {stored.stream}"):
+    with delivery_errors(f"stream {stored.stream}"):
         subject = f"{js._prefix}.STREAM.MSG.DELETE.{stored.stream}"
         body = msgspec.json.encode({"seq": stored.sequence, "no_erase": True})
         await answered(js._nc, subject, lambda: js._api_request(subject, body, timeout=timeout))
@@ -245,7 +252,7 @@ async def original(js: JetStreamContext, message: Msg) -> Stored | None:
     A delivered message as its stream has it; None where it has it no more.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the stream cannot be read.
+        DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
     """
     metadata = message.metadata
     stored = await stored_message(js, metadata.stream, {"seq": metadata.sequence.stream})
@@ -312,8 +319,14 @@ async def _publish(nc: Client, subject: str, block: bytes, data: bytes, timeout:
         ack = await _exchange(nc, subject, block, data, give_up - time.monotonic())
         if ack.seq:
             return
-        if ack.error.get("err_code") != IN_PROCESS or time.monotonic() + PAUSE_SECONDS >= give_up:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {ack.error or 'what answered is no stream'}")
+        error = ack.error
+        if error is None:
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}")
+        if error.err_code != IN_PROCESS:
+            refused = ErrorCode.PUBLISH_REFUSED
+            raise api_error(subject, error.code, error.err_code, error.description, refused=refused)
+        if time.monotonic() + PAUSE_SECONDS >= give_up:
+            raise DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {error.description}")
         await asyncio.sleep(PAUSE_SECONDS)
 
 
@@ -321,7 +334,7 @@ async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout
     inbox = nc.new_inbox()
     sizes = f"{len(block)} {len(block) + len(data)}"
     frame = b"".join((f"HPUB {subject} {inbox} {sizes}\r\n".encode(), block, data, b"\r\n"))
-    with delivery(subject):
+    with delivery_errors(subject):
         answers = await nc.subscribe(inbox, max_msgs=1)
 
         async def ask() -> Msg:
@@ -335,8 +348,8 @@ async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout
         finally:
             await answers.unsubscribe()
     if (answer.headers or {}).get("Status") == "503":
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: no stream listens")
+        raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens")
     try:
         return msgspec.json.decode(answer.data, type=_PubAck)
     except msgspec.MsgspecError as error:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: what answered is no stream") from error
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error

@@ -31,7 +31,8 @@ from ..timestamp import Timestamp
 from ..tracing import TraceContext
 from .checks import check_jetstream
 from .listening import publish_patiently
-from .publish import as_nats_headers, check_further, check_size, delivery, prepare, takes_headers
+from .nats_errors import NO_MESSAGE_FOUND, api_error, delivery_errors
+from .publish import as_nats_headers, check_further, check_size, prepare, takes_headers
 from .streams import asking
 from .watch import answered, denial
 
@@ -44,8 +45,6 @@ NO_ACKNOWLEDGEMENT: Final = "what answered is no stream: there is no acknowledge
 
 # "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
 MOST_HEADER_BYTES: Final = 2**16 - 1
-# nats-server: JSNoMessageFoundErr
-_NO_MESSAGE_FOUND: Final = 10037
 # Requests under way at a time, and what their answers may be together. The server drops a client that has more than
 # 64 MiB waiting, and counts what it is writing until all of that is written, so that answers can count twice.
 _MOST_REQUESTS: Final = 128
@@ -89,8 +88,8 @@ async def publish(
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may have
-            been stored; ``permission-denied``; ``delivery-failed``: the stream refused (``__cause__`` has
-            ``err_code``), or the connection is closed.
+            been stored; ``permission-denied``; ``publish-refused``: ``__cause__`` has ``err_code``;
+            ``connection-closed``; ``unexpected-answer``: another subscriber replied.
     """
     check_jetstream(js)
     message = prepare_for_stream(
@@ -98,7 +97,7 @@ async def publish(
     )
     check_size(message, js._nc.max_payload, MOST_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
-    with delivery(subject):
+    with delivery_errors(subject, refused=ErrorCode.PUBLISH_REFUSED):
         try:
             seconds = js._timeout if timeout is None else timeout
             return await answered(
@@ -106,7 +105,7 @@ async def publish(
             )
         except (AttributeError, TypeError, ValueError) as error:
             # Anybody may have subscribed to the subject and replied.
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
 
 
 def bare_id(event: Any) -> str:
@@ -194,8 +193,8 @@ async def read_stream(
         Lists of at least one message, by ascending sequence.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such stream; ``no-responders``: JetStream is off; ``timeout``:
-            the server did not answer; ``permission-denied``.
+        DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
+            ``permission-denied``; ``connection-closed``.
     """
     check_jetstream(js)
     with asking(f"stream {stream}", js._prefix):
@@ -269,9 +268,15 @@ class Stored(msgspec.Struct):
     data: bytes = b""
 
 
+class _Error(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = "unexpected answer"
+
+
 class _Answer(msgspec.Struct):
     message: Stored | None = None
-    error: dict[str, Any] = {}
+    error: _Error = msgspec.field(default_factory=_Error)
 
 
 _decode_answer: Final = msgspec.json.Decoder(_Answer).decode
@@ -290,8 +295,7 @@ async def stored_message(js: JetStreamContext, stream: str, request: dict[str, A
     nats-py's ``get_msg()`` parses the header block; the answer itself holds its bytes.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such stream, JetStream is off, or the server did not answer;
-            ``permission-denied``.
+        DeliveryError: As :func:`read_stream` does.
     """
     return await answered(js._nc, _get_subject(js, stream), lambda: _get(js, stream, request))
 
@@ -301,14 +305,15 @@ def _get_subject(js: JetStreamContext, stream: str) -> str:
 
 
 async def _get(js: JetStreamContext, stream: str, request: dict[str, Any]) -> Stored | None:
-    with delivery(f"stream {stream}"):
+    with delivery_errors(f"stream {stream}"):
         reply = await js._nc.request(_get_subject(js, stream), msgspec.json.encode(request), timeout=js._timeout)
     try:
         answer = _decode_answer(reply.data)
     except msgspec.MsgspecError as error:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: unexpected answer of the server") from error
-    if answer.message is None and answer.error.get("err_code") != _NO_MESSAGE_FOUND:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream}: {answer.error}")
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"stream {stream}: unexpected answer of the server") from error
+    refusal = answer.error
+    if answer.message is None and refusal.err_code != NO_MESSAGE_FOUND:
+        raise api_error(f"stream {stream}", refusal.code, refusal.err_code, refusal.description)
     return answer.message
 
 

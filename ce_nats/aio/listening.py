@@ -17,10 +17,10 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
-from ..errors import DeliveryError, ErrorCode
+from ..errors import ErrorCode, NoStreamError
 from .streams import why_unheard
 
-__all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "NobodyListens", "publish_patiently"]
+__all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "publish_patiently"]
 
 # How long a stream that has just not been there, or is busy with a message's copy, gets.
 PAUSE_SECONDS: Final = 0.5
@@ -28,10 +28,6 @@ PAUSE_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 2.0
 # nats-server: JSStreamDuplicateMessageConflict. A message's copy is still being replicated, so ask again.
 IN_PROCESS: Final = 10158
-
-
-class NobodyListens(DeliveryError):  # noqa: N818 - a DeliveryError with a reason to give up at once
-    """``no-responders``, and the server has said that it will stay so."""
 
 
 class Listeners:
@@ -65,7 +61,7 @@ class Listeners:
             timeout: Seconds to wait for the answer at most.
 
         Raises:
-            NobodyListens: No stream listens.
+            NoStreamError: No stream listens.
         """
         if subject in self._found:
             return
@@ -77,7 +73,7 @@ class Listeners:
             return
         now = time.monotonic()
         if now - self._missed.setdefault(subject, now) >= PAUSE_SECONDS / 2:
-            raise NobodyListens(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
+            raise NoStreamError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
 
 
 async def publish_patiently(
@@ -88,7 +84,7 @@ async def publish_patiently(
     while it replicates a copy of the message.
 
     Raises:
-        NobodyListens: No stream listens.
+        NoStreamError: No stream listens.
         nats.errors.Error: As ``js.publish()`` does.
     """
     listeners = Listeners(js._nc, js._prefix)

@@ -22,11 +22,12 @@ from nats.aio.subscription import Subscription
 from nats.js.api import PubAck
 from nats.js.errors import APIError
 
-from ..errors import DeliveryError, ErrorCode
+from ..errors import DeliveryError, ErrorCode, NoStreamError
 from ..message import Headers, NatsMessage
 from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
-from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners, NobodyListens
-from .publish import as_nats_headers, delivery
+from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners
+from .nats_errors import delivery_errors
+from .publish import as_nats_headers
 from .watch import ConnectionWatch, Denial
 
 __all__ = ["Outbox", "Sending", "header_block", "was_there", "write"]
@@ -45,8 +46,8 @@ class Sending:
     Attributes:
         message: What is sent.
         block: Its header block.
-        ack: The acknowledgement, or a DeliveryError: ``no-responders``, ``permission-denied``, ``delivery-failed``
-            where a stream refused, or ``timeout``, where it may have been stored.
+        ack: The acknowledgement, or a DeliveryError: ``no-responders``, ``permission-denied``,
+            ``publish-refused``, ``unexpected-answer``, or ``timeout``, where it may have been stored.
         tag: Whatever the sender wants to find here again.
         give_up: When it is not sent again any more, in seconds of ``time.monotonic()``.
         due: When something has to be done unless an acknowledgement comes, likewise.
@@ -126,7 +127,7 @@ class Outbox:
     async def __aenter__(self) -> Outbox:
         self._prefix = f"{self.nc.new_inbox()}."
         ConnectionWatch.of(self.nc).add(self._hear)
-        with delivery("acknowledgements"):
+        with delivery_errors("acknowledgements"):
             self._subscription = await self.nc.subscribe(f"{self._prefix}*", cb=self._receive)
         self._watcher = asyncio.create_task(self._watch())
         return self
@@ -156,15 +157,15 @@ class Outbox:
             attempts: How often it was sent before, elsewhere.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the connection is closed or being drained, or this is not in the block;
-                ``permission-denied``: no acknowledgement can come.
+            DeliveryError: ``connection-closed``: it is closed or being drained; ``not-open``: called outside of the
+                block; ``permission-denied``: no acknowledgement can come.
         """
         await self.room()
         if self._denied is not None:
             raise self._denied
         if self._watcher is None:
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED, f"{message.subject}: nobody waits for acknowledgements outside of the block"
+                ErrorCode.NOT_OPEN, f"{message.subject}: the publisher must be entered first, and not have been left"
             )
         now = time.monotonic()
         ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
@@ -177,7 +178,7 @@ class Outbox:
         except BaseException:
             self.under_way.pop(token, None)
             ack.cancel()
-            with delivery(message.subject):
+            with delivery_errors(message.subject):
                 raise
         return sending
 
@@ -222,9 +223,9 @@ class Outbox:
             ack = _decode(answer.data)
         except msgspec.MsgspecError:
             ack = _Ack()
-        if ack.error is not None:
+        if ack.error:
             is_in_process = ack.error.get("err_code") == IN_PROCESS
-            code = ErrorCode.TIMEOUT if is_in_process else ErrorCode.DELIVERY_FAILED
+            code = ErrorCode.TIMEOUT if is_in_process else ErrorCode.PUBLISH_REFUSED
             fault = DeliveryError(code, f"{subject}: {ack.error.get('description', ack.error)}")
             fault.__cause__ = _api_error(ack.error)
             if is_in_process:
@@ -232,7 +233,7 @@ class Outbox:
             else:
                 self._fail(token, fault)
         elif not ack.stream:
-            self._fail(token, DeliveryError(ErrorCode.DELIVERY_FAILED, f"{subject}: {NO_ACKNOWLEDGEMENT}"))
+            self._fail(token, DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}"))
         else:
             self.has_stream = True
             self._finish(token, PubAck(ack.stream, ack.seq, ack.domain, ack.duplicate, val=ack.val))
@@ -265,7 +266,7 @@ class Outbox:
     async def _look_for_stream(self, subject: str) -> None:
         try:
             await self._listeners.look(subject, self._ack_timeout)
-        except NobodyListens as error:
+        except NoStreamError as error:
             for token, sending in list(self.under_way.items()):
                 fault = sending.fault
                 if sending.message.subject == subject and fault and fault.code is ErrorCode.NO_RESPONDERS:

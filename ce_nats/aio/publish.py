@@ -9,22 +9,20 @@ and payload together beyond ``max_payload``, headers where the server takes none
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
-import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
 
 from ..binding import to_nats_message
-from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..event import ExtendedEvent, parts_of
 from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, header_pairs
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext
 from .checks import check_client
+from .nats_errors import delivery_errors
 from .watch import ConnectionWatch
 
 __all__ = ["flush", "publish", "round_trip"]
@@ -72,13 +70,13 @@ async def publish(
             together larger than the server takes; ``headers-not-supported``; ``invalid-subject`` without a subject, or
             with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for headers that
             nats-py refuses or would change. Nothing was sent.
-        DeliveryError: ``delivery-failed``: the connection is closed, or its buffer full.
+        DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     check_client(nc)
     message = prepare(nc, event, subject, mode=mode, reply=reply, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     ConnectionWatch.of(nc)
-    with delivery(message.subject):
+    with delivery_errors(message.subject):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
 
 
@@ -87,7 +85,7 @@ async def flush(nc: Client) -> None:
     Wait until the server has everything that was published, and every subscription, on a connection so far.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the connection is closed; ``timeout``: the server does not answer;
+        DeliveryError: ``connection-closed``; ``timeout``: the server does not answer;
             ``permission-denied``: it denied something that was published since the last ``flush()``, and for which
             nothing else waits. Each denial is raised once; without ``flush()`` nats-py's ``error_cb`` alone is told.
     """
@@ -104,9 +102,9 @@ async def round_trip(nc: Client) -> None:
     PONG the buffer is written, so the second one's PING stands behind it.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the connection is closed; ``timeout``: the server does not answer.
+        DeliveryError: ``connection-closed``; ``timeout``: the server does not answer.
     """
-    with delivery("flush"):
+    with delivery_errors("flush"):
         await nc.flush()
         await nc.flush()
 
@@ -220,32 +218,6 @@ def _bytes_of(text: str) -> int:
 def as_nats_headers(headers: Headers) -> dict[str, str] | None:
     """Headers as nats-py's annotations want them; all it does is to run over ``items()``, so repeats get through."""
     return cast("dict[str, str]", headers) if headers else None
-
-
-@contextmanager
-def delivery(target: str) -> Iterator[None]:
-    """
-    Give nats-py's errors a code.
-
-    Args:
-        target: What is spoken to, for the message: a subject, or a stream.
-
-    Raises:
-        EncodeError: ``invalid-header-name``, which nats-py notices before it sends.
-        DeliveryError: ``no-responders``, ``timeout``, and ``delivery-failed`` for everything else.
-    """
-    try:
-        yield
-    except nats.errors.BadHeaderError as error:
-        raise EncodeError(
-            ErrorCode.INVALID_HEADER_NAME, f"nats-py cannot send a header named {preview(error.key)}", header=error.key
-        ) from error
-    except (nats.errors.NoRespondersError, nats.js.errors.NoStreamResponseError) as error:
-        raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {error}") from error
-    except nats.errors.TimeoutError as error:
-        raise DeliveryError(ErrorCode.TIMEOUT, f"{target}: {error}") from error
-    except nats.errors.Error as error:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{target}: {error}") from error
 
 
 def _check_headerless(headerless: bool, headers: HeadersLike) -> None:

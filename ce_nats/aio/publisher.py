@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +10,7 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ..binding import dedup_id
-from ..errors import DeliveryError, ErrorCode
+from ..errors import DeliveryError, ErrorCode, Failure, PublishError
 from ..message import HeadersLike
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
@@ -21,35 +20,7 @@ from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
 from .outbox import Outbox, Sending, header_block, was_there
 from .publish import check_size
 
-__all__ = ["Failure", "PublishError", "Publisher"]
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """
-    An event without an acknowledgement.
-
-    Attributes:
-        event: What was given to :meth:`Publisher.publish`.
-        subject: The subject it was published to.
-        error: Why: ``no-responders`` (no stream has it), ``permission-denied``, ``timeout`` (it may have been stored),
-            or ``delivery-failed``, with the server's ``err_code`` in ``__cause__`` where a stream refused.
-    """
-
-    event: Any
-    subject: str
-    error: DeliveryError
-
-
-class PublishError(DeliveryError):
-    """
-    Events were not acknowledged. Code and text are those of the first.
-
-    Attributes:
-        failures: All of them that nobody has been told of yet, in the order in which they came to be known.
-    """
-
-    failures: tuple[Failure, ...] = ()
+__all__ = ["Publisher"]
 
 
 class Publisher:
@@ -160,7 +131,7 @@ class Publisher:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
             PublishError: Earlier events were not acknowledged. This one was not sent; each failure is raised once, so
                 one may go on.
-            DeliveryError: ``delivery-failed``: the connection is closed. This event was not sent.
+            DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
         """
         message = prepare_for_stream(
             self._nc,

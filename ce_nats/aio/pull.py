@@ -43,19 +43,19 @@ from ..attributes import ExtensionTypes
 from ..binary import Dialect
 from ..binding import from_nats_message
 from ..deadletter import Action, Backoff, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
-from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Reject
 from ..event import DecodedEvent, NotDelivered
 from ..message import Headers, NatsMessage, check_subject
 from ..mode import MARKERS, ContentMode, detect_mode
 from .checks import check_config, check_jetstream
 from .deadletter import original, store
 from .jetstream import as_message
-from .publish import delivery as delivering
+from .nats_errors import delivery_errors
 from .publish import round_trip
 from .streams import asking, check_stream_on
 from .watch import ConnectionWatch, Denial, answered
 
-__all__ = ["Delivery", "PullConsumer", "Reject"]
+__all__ = ["Delivery", "PullConsumer"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -73,7 +73,8 @@ _TICK_SECONDS: Final = 0.2
 _MOST_BYTES: Final = 16 * 2**20
 # Statuses that another request would only get again: "Consumer Deleted", "Consumer is push based", and what the
 # consumer's own limits forbid ("Exceeded MaxRequestBatch of 10").
-_FINAL: Final = ("consumer deleted", "consumer is push", "exceeded maxrequest", "bad request")
+_DELETED: Final = "consumer deleted"
+_FINAL: Final = (_DELETED, "consumer is push", "exceeded maxrequest", "bad request")
 # All that was asked for is on its way. Where replicas note first how far the consumer is, this overtakes the messages.
 _COMPLETED: Final = "batch completed"
 
@@ -82,10 +83,6 @@ _EVENT: Final = NatsMessage(
     data=b'{"specversion":"1.0","id":"1","source":"s","type":"t"}',
     headers=Headers([("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "s"), ("ce-type", "t")]),
 )
-
-
-class Reject(Exception):  # noqa: N818 - a verdict on the message, not a fault of the program
-    """Raised by a handler: this event will never succeed, so it is a dead letter at once."""
 
 
 class Delivery:
@@ -144,8 +141,8 @@ class Delivery:
         Acknowledge: the event is done with.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the acknowledgement was not sent; with ``double_ack`` also that the
-                server did not confirm it.
+            DeliveryError: ``connection-closed`` or ``buffer-full``: the acknowledgement was not sent; with
+                ``double_ack`` also ``timeout`` or ``no-responders``: the server did not confirm it.
         """
         await self._consumer._settle(self, Decision(Action.ACK), None)
 
@@ -157,7 +154,8 @@ class Delivery:
             delay: Seconds until then; by default what the policy says.
 
         Raises:
-            DeliveryError: ``delivery-failed``: it was not sent; the message comes again when ``ack_wait`` is over.
+            DeliveryError: ``connection-closed`` or ``buffer-full``: it was not sent; the message is redelivered after
+                ``ack_wait``.
         """
         seconds = self._consumer.policy.delay(self.deliveries) if delay is None else delay
         await self._consumer._settle(self, Decision(Action.RETRY, delay=seconds), None)
@@ -312,20 +310,23 @@ class PullConsumer:
         Find or make the consumer, and begin to fetch.
 
         Raises:
-            DeliveryError: ``delivery-failed``: there is no such stream or consumer, it cannot be made, it is a push
-                consumer or acknowledges otherwise than one by one, or the server does not answer; ``no-responders``:
-                JetStream is off, or no stream listens on the subject for dead letters; ``permission-denied``.
+            DeliveryError: ``stream-not-found``; ``consumer-not-found``; ``request-refused``: it cannot be created;
+                ``incompatible-config``: it is a push consumer, or its ``ack_policy`` is not explicit;
+                ``no-responders``: JetStream is not enabled, or no stream listens on the subject for dead letters;
+                ``timeout``; ``permission-denied``.
         """
         if self._dead_letter is not None:
             await check_stream_on(self._js, self._dead_letter)
         config = (await self._bind()).config
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
-            raise self._failure("this is no pull consumer whose messages are acknowledged one by one")
+            raise self._failure(
+                ErrorCode.INCOMPATIBLE_CONFIG, "it must be a pull consumer whose messages are acknowledged one by one"
+            )
         if config.max_deliver is not None and 0 < config.max_deliver < self.policy.max_deliveries:
             self.policy = RetryPolicy(config.max_deliver, self.policy.backoff)
         self._headers_only = bool(config.headers_only)
         waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
-        with delivering(self._target):
+        with delivery_errors(self._target):
             # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
             self._inbox = f"{self._nc.new_inbox()}.*"
             ConnectionWatch.of(self._nc).add(self._hear)
@@ -437,11 +438,14 @@ class PullConsumer:
         The next event.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the consumer is gone, its limits do not allow what is asked of it, or
-                the connection was closed; ``permission-denied``: messages cannot be fetched, or not be acknowledged.
+            DeliveryError: ``consumer-not-found``: it was deleted; ``incompatible-config``: its limits do not allow
+                ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched, or not be
+                acknowledged; ``not-open``.
         """
         if not self._tasks:
-            raise self._failure("it is entered first: async with PullConsumer(...) as consumer")
+            raise self._failure(
+                ErrorCode.NOT_OPEN, "it must be entered first: async with PullConsumer(...) as consumer"
+            )
         while not self._is_over:
             if self._ready:
                 item = self._ready.popleft()
@@ -502,7 +506,7 @@ class PullConsumer:
         Do what was decided.
 
         Raises:
-            DeliveryError: ``delivery-failed``: it was not sent.
+            DeliveryError: As :meth:`Delivery.ack` does.
         """
         if item.is_settled or item.message.is_acked:
             self._let_go(item)
@@ -511,7 +515,7 @@ class PullConsumer:
             decision = Decision(Action.RETRY, delay=self.policy.delay(item.deliveries))
         self._let_go(item)
         message = item.message
-        with delivering(self._target):
+        with delivery_errors(self._target):
             if decision.action is Action.RETRY:
                 await message.nak(decision.delay)
             elif decision.action is Action.DEAD_LETTER:
@@ -576,8 +580,8 @@ class PullConsumer:
     def _target(self) -> str:
         return f"consumer {self._name} of stream {self._stream}"
 
-    def _failure(self, text: str) -> DeliveryError:
-        return DeliveryError(ErrorCode.DELIVERY_FAILED, f"{self._target}: {text}")
+    def _failure(self, code: ErrorCode, text: str) -> DeliveryError:
+        return DeliveryError(code, f"{self._target}: {text}")
 
     async def _receive(self, message: Msg) -> None:
         """nats-py calls this for everything that comes: messages, and what the server says about requests."""
@@ -609,7 +613,8 @@ class PullConsumer:
         if request is None or request.reply != message.subject or status == "100" or text.lower() == _COMPLETED:
             return
         if any(text.lower().startswith(known) for known in _FINAL):
-            self._fail(self._failure(text))
+            gone = text.lower().startswith(_DELETED)
+            self._fail(self._failure(ErrorCode.CONSUMER_NOT_FOUND if gone else ErrorCode.INCOMPATIBLE_CONFIG, text))
         elif status == "503":
             await self._look_for_consumer()
         if status not in ("404", "408") and request.left == request.batch:
@@ -621,7 +626,7 @@ class PullConsumer:
         try:
             await self._info()
         except nats.js.errors.NotFoundError as error:
-            failure = self._failure("it is gone")
+            failure = self._failure(ErrorCode.CONSUMER_NOT_FOUND, "it was deleted")
             failure.__cause__ = error
             self._fail(failure)
         except (nats.errors.Error, DeliveryError):
@@ -662,7 +667,7 @@ class PullConsumer:
         loop = asyncio.get_running_loop()
         while self._fault is None:
             if self._nc.is_closed:
-                self._fail(self._failure("the connection was closed"))
+                self._fail(self._failure(ErrorCode.CONNECTION_CLOSED, "the connection was closed"))
             elif self._is_due():
                 try:
                     await self._ask(inbox)

@@ -31,12 +31,12 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..capture import StoredMessage
-from ..errors import DeliveryError, ErrorCode
-from ..ranges import DataLossError, StreamRange, StreamState
+from ..errors import ApiError, DataLossError, DeliveryError, ErrorCode
+from ..ranges import StreamRange, StreamState
 from ..subjects import covers
 from .jetstream import read_stream
-from .publish import delivery
-from .streams import DEFAULT_PREFIX, ApiError, StreamApi, is_final, leave, nanoseconds
+from .nats_errors import delivery_error, delivery_errors
+from .streams import DEFAULT_PREFIX, StreamApi, is_final, leave, nanoseconds
 from .watch import denial
 
 __all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]
@@ -113,8 +113,8 @@ async def read_range(
         Batches of at most 10,000 messages or about 8 MiB.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such stream, or no progress; ``permission-denied``;
-            :class:`DataLossError` where ``on_loss`` raises it.
+        DeliveryError: ``stream-not-found``; ``permission-denied``; where there was no progress for ``retry_timeout``,
+            the last attempt's error; :class:`~ce_nats.DataLossError` where ``on_loss`` raises it.
     """
     rest = wanted
     failing_since: float | None = None
@@ -133,9 +133,10 @@ async def read_range(
             now = time.monotonic()
             failing_since = failing_since or now
             if now - failing_since >= retry_timeout:
-                raise DeliveryError(
-                    ErrorCode.DELIVERY_FAILED, f"stream {wanted.stream}, from message {rest.first} on: {error}"
-                ) from error
+                target = f"stream {wanted.stream}, from message {rest.first} on"
+                if isinstance(error, DeliveryError):
+                    raise DeliveryError(error.code, f"{target}: {error.message}") from error
+                raise delivery_error(target, error) from error
             await asyncio.sleep(_RETRY_SECONDS)
 
 
@@ -174,7 +175,7 @@ class RangeClient(Client):
             Messages, and the status line that ended them without its version, or ``""`` where all of them came.
 
         Raises:
-            DeliveryError: ``delivery-failed``: nothing came, or the connection was closed; ``permission-denied``.
+            DeliveryError: ``timeout``, ``connection-closed``, ``permission-denied``.
         """
         if not self._pull_inbox:
             self._pull_inbox = self.new_inbox()
@@ -185,14 +186,14 @@ class RangeClient(Client):
         self._pull_reply, self._pull_wanted = reply.encode(), request["batch"]
         self._pulled, self._pull_status = [], b""
         self._pull_ended.clear()
-        with denial(self, subject, f"{self._pull_inbox}.*") as denied, delivery(subject):
+        with denial(self, subject, f"{self._pull_inbox}.*") as denied, delivery_errors(subject):
             denied.add_done_callback(self._end_if_denied)
             await self.publish(subject, msgspec.json.encode(request), reply=reply)
             await self._wait_for_messages(silence)
             if denied.done():
                 raise denied.result()
         if self.is_closed:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the connection was closed: {self.last_error}")
+            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, f"the connection was closed: {self.last_error}")
         status = self._pull_status.partition(b"\r\n")[0].partition(b" ")[2]
         return self._pulled, status.decode("utf-8", "replace")
 
@@ -204,7 +205,7 @@ class RangeClient(Client):
         seen = -1
         while not self._pull_ended.is_set():
             if seen == len(self._pulled):
-                raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"no messages and no status in {silence} seconds")
+                raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {silence} seconds")
             seen = len(self._pulled)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._pull_ended.wait(), silence)
@@ -329,7 +330,7 @@ class _Attempt:
         rest = self._rest
         following = await self._api.next_sequence(rest.stream, rest.first, rest.subjects)
         if following is not None and following <= rest.last:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the consumer stopped in front of message {following}")
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"the consumer stopped in front of message {following}")
         return True
 
     async def _check_beginning(self) -> bool:
@@ -410,12 +411,12 @@ class _Pulls:
         Those of some messages that are in the range, which may be none.
 
         Raises:
-            DeliveryError: ``delivery-failed``: some did not arrive.
+            DeliveryError: ``unexpected-answer``: some did not arrive.
         """
         first, number = metadata(messages[0][1])
         last, last_number = metadata(messages[-1][1])
         if number != self._delivered + 1 or last_number - number + 1 != len(messages) or first < rest.first:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, "messages were lost on the way, or came twice")
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "messages were lost on the way, or came twice")
         self._delivered = last_number
         if last > rest.last:
             messages = messages[: bisect_right(messages, rest.last, key=lambda message: metadata(message[1])[0])]
@@ -426,7 +427,8 @@ class _Pulls:
         Whether the consumer may have more.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the status says that the consumer is of no use any more.
+            DeliveryError: ``consumer-not-found``, ``temporarily-unavailable`` or ``unexpected-answer``: the consumer
+                cannot be used any more.
         """
         if len(messages) == self._asked or status == "409 Batch Completed":
             return True
@@ -436,7 +438,7 @@ class _Pulls:
             return True
         if status.startswith(("404", "408")):
             return False
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the server answered {status or 'without a status'}")
+        raise DeliveryError(_status_code(status), f"the server answered {status or 'without a status'}")
 
 
 def metadata(reply: bytes) -> tuple[int, int]:
@@ -447,14 +449,23 @@ def metadata(reply: bytes) -> tuple[int, int]:
     or with domain and account hash in front of the stream and a random token at the end.
 
     Raises:
-        DeliveryError: ``delivery-failed``: it is no such subject.
+        DeliveryError: ``unexpected-answer``: the reply subject has another form.
     """
     tokens = reply.split(b".")
     at = 5 if len(tokens) == 9 else 7
     try:
         return int(tokens[at]), int(tokens[at + 1])
     except (IndexError, ValueError) as error:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{reply!r} says nothing of a stream's message") from error
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{reply!r} is not a subject for acknowledgements") from error
+
+
+def _status_code(status: str) -> ErrorCode:
+    """The code for a status that ends a consumer, or leaves it without a leader."""
+    if not status:
+        return ErrorCode.UNEXPECTED_ANSWER
+    if status.startswith("503") or status.lower() == "409 consumer deleted":
+        return ErrorCode.CONSUMER_NOT_FOUND
+    return ErrorCode.TEMPORARILY_UNAVAILABLE
 
 
 def _behind(rest: StreamRange, sequence: int) -> StreamRange:

@@ -15,8 +15,9 @@ from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
 from .checks import check_client
 from .jetstream import MOST_HEADER_BYTES
+from .nats_errors import delivery_errors
 from .outbox import Outbox, Sending, was_there, write
-from .publish import check_size, delivery, flush, takes_headers
+from .publish import check_size, flush, takes_headers
 
 __all__ = ["Replayed", "replay"]
 
@@ -65,8 +66,8 @@ async def replay(
     Raises:
         EncodeError: ``invalid-subject``, ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This
             message and those behind it were not sent.
-        DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``delivery-failed``: a stream refused, or the
-            connection is closed. Some messages behind the one at fault may have been sent.
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
+            ``connection-closed``. Some messages behind the one at fault may have been sent.
     """
     check_client(nc)
     result = Replayed()
@@ -91,7 +92,7 @@ async def replay(
             if acknowledged:
                 await outbox.send(outgoing, block)
             else:
-                with delivery(outgoing.subject):
+                with delivery_errors(outgoing.subject):
                     await write(nc, outgoing, block, "")
                 result.messages += 1
             count += 1

@@ -26,7 +26,8 @@ from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_headers
 from .checks import check_client
 from .consume import Received, receive
-from .publish import as_nats_headers, check_size, delivery, prepare, publish
+from .nats_errors import delivery_errors
+from .publish import as_nats_headers, check_size, prepare, publish
 from .watch import answered
 
 __all__ = ["request", "respond"]
@@ -73,14 +74,14 @@ async def request(
         EncodeError: As :func:`ce_nats.aio.publish` does. Nothing was sent.
         DeliveryError: ``no-responders``: nobody listens (a server without headers cannot tell, and the time runs out);
             ``timeout``: nobody replied in time; ``permission-denied``: the server denies the subject, or the inbox for
-            replies; ``delivery-failed``: the connection is closed.
+            replies; ``connection-closed``; ``unexpected-answer``: the reply is a status message.
     """
     check_client(nc)
     message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     outgoing = as_nats_headers(message.headers)
-    with delivery(message.subject):
+    with delivery_errors(message.subject):
         reply = await answered(
             nc,
             message.subject,
@@ -88,7 +89,7 @@ async def request(
         )
     received = receive(reply, decode)
     if received is None:
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"{message.subject}: the answer is a status, {reply.headers}")
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{message.subject}: the answer is a status, {reply.headers}")
     return received
 
 
@@ -121,7 +122,7 @@ async def respond(
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` where the message asks for no reply, or
             came from JetStream, which takes a reply for an acknowledgement.
-        DeliveryError: ``delivery-failed``: the connection is closed.
+        DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     message = request.message if isinstance(request, Received) else request
     if not message.reply or message.reply.startswith(_ACKNOWLEDGEMENTS):

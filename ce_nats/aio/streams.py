@@ -19,23 +19,16 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..errors import DeliveryError, ErrorCode, preview
+from ..errors import ApiError, DeliveryError, ErrorCode, preview
 from ..ranges import StreamState
 from ..settings import DEFAULT_PREFIX
 from ..timestamp import Timestamp
 from .checks import check_client
-from .publish import delivery
+from .nats_errors import NO_MESSAGE_FOUND, NOT_ENABLED, api_error, delivery_errors
 from .watch import answered
 
-__all__ = ["DEFAULT_PREFIX", "ApiError", "StreamApi", "is_final", "leave", "nanoseconds"]
+__all__ = ["DEFAULT_PREFIX", "StreamApi", "is_final", "leave", "nanoseconds"]
 
-# nats-server: JSNoMessageFoundErr, JSStreamNotFoundErr
-_NO_MESSAGE_FOUND: Final = 10037
-_STREAM_NOT_FOUND: Final = 10059
-# JSNotEnabledForAccountErr, JSNotEnabledErr
-_NOT_ENABLED: Final = (10039, 10076)
-# Codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
-_SERVER_ERRORS: Final = 500
 _LEAVE_SECONDS: Final = 2.0
 # A question that need not be answered.
 _NAMES_SECONDS: Final = 2.0
@@ -43,19 +36,6 @@ _NAMES_SECONDS: Final = 2.0
 _MOST_REQUESTS: Final = 64
 
 T = TypeVar("T", bound="_Answer")
-
-
-class ApiError(DeliveryError):
-    """
-    JetStream answered, and refused.
-
-    Attributes:
-        number: The server's ``err_code``; 0 where it gave none.
-        is_temporary: It may answer differently in a moment: there is no leader, or it is still starting.
-    """
-
-    number: int = 0
-    is_temporary: bool = False
 
 
 class _Error(msgspec.Struct):
@@ -118,8 +98,8 @@ class StreamApi:
         State of a stream.
 
         Raises:
-            DeliveryError: ``no-responders`` or ``timeout``: no answer; ``permission-denied``; an :class:`ApiError`
-                where there is no such stream.
+            DeliveryError: ``no-responders`` or ``timeout``: no answer; ``permission-denied``; ``connection-closed``;
+                an :class:`~ce_nats.ApiError` where JetStream refuses, ``stream-not-found`` for instance.
         """
         info = await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
         state = info.state
@@ -193,7 +173,7 @@ class StreamApi:
         try:
             return (await self._ask(_Found, stream, f"STREAM.MSG.GET.{stream}", request)).message
         except ApiError as error:
-            if error.number == _NO_MESSAGE_FOUND:
+            if error.number == NO_MESSAGE_FOUND:
                 return None
             raise
 
@@ -206,7 +186,7 @@ class StreamApi:
             answer = msgspec.json.decode(reply.data, type=kind)
         except msgspec.MsgspecError as error:
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED, f"stream {stream}: what answered is not JetStream's API"
+                ErrorCode.UNEXPECTED_ANSWER, f"stream {stream}: what answered is not JetStream's API"
             ) from error
         if answer.error is not None:
             raise _refusal(stream, answer.error)
@@ -216,16 +196,16 @@ class StreamApi:
 @contextmanager
 def asking(target: str, prefix: str) -> Iterator[None]:
     """
-    As :func:`~ce_nats.aio.publish.delivery`, for requests to JetStream's API.
+    As :func:`~ce_nats.aio.nats_errors.delivery_errors`, for requests to JetStream's API.
 
     Args:
         target: What is asked for, for the message.
         prefix: First tokens of the API's subjects.
 
     Raises:
-        DeliveryError: What ``delivery`` raises; ``no-responders``: JetStream is not enabled.
+        DeliveryError: What ``delivery_errors`` raises; ``no-responders``: JetStream is not enabled.
     """
-    with delivery(target):
+    with delivery_errors(target):
         try:
             yield
         except (nats.errors.NoRespondersError, nats.js.errors.ServiceUnavailableError) as error:
@@ -234,7 +214,7 @@ def asking(target: str, prefix: str) -> Iterator[None]:
                 text = f"nobody answers on {prefix!r}: JetStream has another prefix or domain, or is not enabled"
                 if prefix == DEFAULT_PREFIX:
                     text = "JetStream is not enabled on the server"
-            elif number in _NOT_ENABLED:
+            elif number in NOT_ENABLED:
                 text = "JetStream is not enabled for this account"
             else:
                 raise
@@ -279,7 +259,7 @@ async def why_unheard(nc: Client, prefix: str, subject: str, timeout: float) -> 
     except (DeliveryError, nats.errors.Error, OSError, msgspec.MsgspecError):
         return None
     if answer.error is not None:
-        return "JetStream is not enabled for this account" if answer.error.err_code in _NOT_ENABLED else None
+        return "JetStream is not enabled for this account" if answer.error.err_code in NOT_ENABLED else None
     if answer.streams:
         return ""
     return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
@@ -305,11 +285,8 @@ def nanoseconds(at: Timestamp) -> int:
 
 
 def _refusal(stream: str, error: _Error) -> ApiError:
-    if error.err_code == _STREAM_NOT_FOUND:
-        text = f"there is no stream {stream}"
-    else:
-        text = f"stream {stream}: {error.description} ({error.err_code or error.code})"
-    refusal = ApiError(ErrorCode.DELIVERY_FAILED, text)
-    refusal.number = error.err_code
-    refusal.is_temporary = error.code >= _SERVER_ERRORS
+    refusal = api_error(f"stream {stream}", error.code, error.err_code, error.description)
+    if refusal.code is ErrorCode.STREAM_NOT_FOUND:
+        refusal = ApiError(refusal.code, f"there is no stream {stream}")
+        refusal.number = error.err_code
     return refusal

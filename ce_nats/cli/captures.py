@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from nats.js import JetStreamContext
 
-from ..aio import DeliveryError
 from ..aio.jetstream import read_stream
 from ..aio.replay import Replayed, replay
 from ..aio.streams import StreamApi
@@ -27,7 +26,7 @@ from ..capture import (
     open_capture,
     read_capture,
 )
-from ..errors import EncodeError, ErrorCode
+from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import header_pairs
 from ..timestamp import Timestamp
 from .codec import JsonOption
@@ -158,12 +157,12 @@ async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredM
     Refuse to go on in a capture of other messages.
 
     Raises:
-        DeliveryError: ``delivery-failed``: they are of another stream, or of one that was made again.
+        DeliveryError: ``stream-mismatch``: they are of another stream, or of one that was made again.
     """
     check_same_stream(last, stream)
     if last.sequence > end:
         again = f"the capture ends at message {last.sequence}, stream {stream} at {end}: the stream was made again"
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, again)
+        raise DeliveryError(ErrorCode.STREAM_MISMATCH, again)
     async for batch in read_stream(js, stream, start=last.sequence, end=last.sequence):
         behind(last, batch)
 

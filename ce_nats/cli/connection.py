@@ -186,7 +186,7 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
             connection is there.
 
     Raises:
-        DeliveryError: ``delivery-failed``: no server can be reached, or none lets us in.
+        DeliveryError: ``connection-failed``, ``authentication-failed``.
         InputError: Files or options make no sense.
     """
     nc = Client()

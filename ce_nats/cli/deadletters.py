@@ -169,7 +169,7 @@ async def _letter(js: JetStreamContext, stream: str, sequence: int) -> StoredMes
     async with aclosing(read_stream(js, stream, start=sequence, end=sequence)) as batches:
         async for batch in batches:
             return batch[0]
-    raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"stream {stream} has no message {sequence}")
+    raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, f"stream {stream} has no message {sequence}")
 
 
 def _fields(stored: StoredMessage) -> dict[str, Any]:

@@ -116,7 +116,8 @@ class Connection(ConnectionSettings):
             options: Further ones of nats-py's ``connect()``.
 
         Raises:
-            DeliveryError: ``delivery-failed``; without a cause, because that may hold what is secret.
+            DeliveryError: ``connection-failed`` or ``authentication-failed``; without a cause, because that may hold
+                what is secret.
         """
         from ..aio.connect import establish
 
@@ -126,7 +127,7 @@ class Connection(ConnectionSettings):
             text = f"cannot connect to {', '.join(self.servers)}: {error.message}"
         else:
             return
-        raise DeliveryError(ErrorCode.DELIVERY_FAILED, text)
+        raise DeliveryError(ErrorCode.CONNECTION_FAILED, text)
 
 
 def check_names(options: Iterable[str], known: Iterable[str]) -> None:

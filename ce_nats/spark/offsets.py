@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ..ranges import DataLossError, StreamRange, StreamState
+from ..errors import DataLossError
+from ..ranges import StreamRange, StreamState
 
 __all__ = ["Offset", "advance", "at", "ranges", "shares"]
 

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ..ranges import DataLossError, StreamRange, StreamState, split
+from ..errors import DataLossError
+from ..ranges import StreamRange, StreamState, split
 from ..timestamp import Timestamp
 from .offsets import Offset, at
 from .selection import EARLIEST, LATEST, Instant, Position, Selection

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
 
-from ..ranges import DataLossError, StreamRange, StreamState, split
+from ..errors import DataLossError
+from ..ranges import StreamRange, StreamState, split
 from .connection import CONNECTION_OPTIONS, Connection, check_names
 from .offsets import Offset, advance, ranges
 from .planning import batch_ranges, first_offset, loss_policy, pieces

@@ -53,7 +53,7 @@ class Streams:
         States of streams.
 
         Raises:
-            DeliveryError: ``delivery-failed``: there is no such stream, or no answer.
+            DeliveryError: ``stream-not-found``, or no answer.
         """
 
         async def ask(api: StreamApi) -> list[StreamState]:
@@ -153,7 +153,7 @@ class _Session:
             await asyncio.wait((answer, lost), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the connection was closed: {self._client.last_error}")
+            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, f"the connection was closed: {self._client.last_error}")
         finally:
             answer.cancel()
             lost.cancel()

@@ -28,7 +28,7 @@ def connecting_to(url):
                 url, allow_reconnect=False, max_reconnect_attempts=1, connect_timeout=10, error_cb=ignore
             )
         except (nats.errors.Error, OSError) as error:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, "cannot connect") from error
+            raise DeliveryError(ErrorCode.CONNECTION_FAILED, "cannot connect") from error
 
     return connect
 
@@ -190,7 +190,7 @@ async def test_a_server_that_stays_away_is_an_error(own_server):
         own_server.kill()
         with pytest.raises(DeliveryError) as info:
             await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
-    assert info.value.code == ErrorCode.DELIVERY_FAILED
+    assert info.value.code in (ErrorCode.CONNECTION_FAILED, ErrorCode.CONNECTION_CLOSED, ErrorCode.TIMEOUT)
 
 
 async def test_a_server_that_says_nothing_is_an_error(own_server):

@@ -14,6 +14,7 @@ from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.bulk import BulkPublisher, Sent
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.streams import StreamApi
 from tests.aio import waiting
 
 SECONDS = 60  # for what has to happen
@@ -219,6 +220,23 @@ async def test_where_nothing_listens_the_servers_say_so(cluster, subject, make_e
                 with pytest.raises(PublishError, match=f"{subject}: no stream listens: make one with") as info:
                     await asyncio.wait_for(publisher.flush(), SECONDS)
             assert info.value.code == "no-responders"
+
+
+async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, subject):
+    """The others know of it, and cannot answer for it."""
+    name = subject.replace(".", "_")
+    async with connected(*cluster.servers) as nc:
+        await nc.jetstream(timeout=SECONDS).add_stream(name=name, subjects=[subject], num_replicas=1)
+    alone = cluster.leader(name)
+    alone.kill()
+    async with connected(*[server for server in cluster.servers if server is not alone]) as nc:
+        api = StreamApi(nc)
+        for _ in range(SECONDS):
+            with pytest.raises(DeliveryError) as info:
+                await api.state(name)
+            if info.value.code != "timeout":  # until the others have missed it
+                break
+    assert info.value.code == "temporarily-unavailable"
 
 
 # --- Pulling ---------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import DecodeError, Dialect, from_nats_message
-from ce_nats.aio import DeliveryError, events, flush, publish, subscribe
+from ce_nats import DecodeError, Dialect, EncodeError, from_nats_message
+from ce_nats.aio import events, flush, publish, subscribe
 
 # What sdk-go's protocols put on the wire, as captured on a socket (INTEROP W1 to W4).
 SDK_GO_JSON = (
@@ -144,10 +144,10 @@ async def test_a_subscription_with_a_callback_is_refused(nc, subject):
         events(subscription)
 
 
-async def test_a_bad_subject_is_a_delivery_error(nc):
-    with pytest.raises(DeliveryError) as info:
+async def test_a_bad_subject_is_refused(nc):
+    with pytest.raises(EncodeError) as info:
         await subscribe(nc, "a..b")
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "invalid-subject"
 
 
 # --- What peers, the server and nats-py do to messages ---------------------------------------------------------------

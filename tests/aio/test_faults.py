@@ -269,7 +269,7 @@ async def test_no_stream_listens_for_dead_letters(js, fill):
         consumer.stop()
         await asyncio.wait_for(running, SECONDS)
     assert handled == Counter(range(count))
-    assert reported == [("delivery-failed", count + 1, delivery) for delivery in range(1, len(reported) + 1)]
+    assert reported == [("no-responders", count + 1, delivery) for delivery in range(1, len(reported) + 1)]
     ((letter,),) = [batch async for batch in ce_js.read_stream(js, "DEAD")]
     known, headers = DeadLetter.split(letter.headers)
     assert (letter.data, headers) == (b"no event", [])

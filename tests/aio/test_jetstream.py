@@ -117,7 +117,7 @@ async def test_an_expectation_that_does_not_hold_is_a_delivery_error(js, subject
     await ce_js.publish(js, make_event(1), subject, headers={"Nats-Expected-Last-Sequence": "0"})
     with pytest.raises(DeliveryError) as info:
         await ce_js.publish(js, make_event(2), subject, headers={"Nats-Expected-Last-Sequence": "0"})
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "publish-refused"
     assert info.value.__cause__.err_code == 10071
 
 
@@ -302,7 +302,7 @@ async def test_the_time_has_nanoseconds(js, ten):
 async def test_a_missing_stream_is_a_delivery_error(js):
     with pytest.raises(DeliveryError) as info:
         await read(js, "NO_SUCH_STREAM")
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "stream-not-found"
 
 
 async def test_a_stream_that_goes_away_is_a_delivery_error(js, subject):

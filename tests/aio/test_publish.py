@@ -5,8 +5,9 @@ import nats.errors
 import pytest
 
 from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
-from ce_nats.aio import DeliveryError, flush, publish
+from ce_nats.aio import DeliveryError, connect, flush, publish
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.streams import leave
 from ce_nats.testing import NatsServer
 from ce_nats.tracing import TraceContext, trace_of_event, trace_of_headers
 
@@ -142,8 +143,26 @@ async def test_a_closed_connection_is_a_delivery_error(server, make_event):
     await nc.close()
     with pytest.raises(DeliveryError) as info:
         await publish(nc, make_event(), "s")
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "connection-closed"
     assert isinstance(info.value.__cause__, nats.errors.ConnectionClosedError)
+
+
+async def test_a_full_buffer_is_a_delivery_error(make_event):
+    """While there is no connection, nats-py keeps what is published, up to a limit."""
+    lost = asyncio.Event()
+
+    async def note():
+        lost.set()
+
+    with NatsServer() as server:
+        nc = await connect(server.url, pending_size=1000, max_reconnect_attempts=None, disconnected_cb=note)
+        server.kill()
+        await asyncio.wait_for(lost.wait(), 30)
+        pending = [publish(nc, make_event(data=b"x" * 200), "s") for _ in range(10)]
+        with pytest.raises(DeliveryError) as info:
+            await asyncio.gather(*pending)
+        assert info.value.code == "buffer-full"
+        await leave(nc)
 
 
 # --- Servers without headers -----------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ async def test_a_refusal_has_the_server_s_number(js, subject, stream, make_event
         with pytest.raises(PublishError) as info:
             await publisher.flush()
     assert [failure.error.__cause__.err_code for failure in info.value.failures] == [10071, 10071]
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "publish-refused"
     assert "and 1 more" in str(info.value)
     assert all(ack.exception().__cause__.err_code == 10071 for ack in acks)
 
@@ -258,7 +258,7 @@ async def test_an_answer_that_is_no_acknowledgement(nc, js, subject, make_event,
     with pytest.raises(PublishError) as info:
         async with Publisher(js) as publisher:
             await publisher.publish(make_event(), subject)
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "unexpected-answer"
 
 
 async def test_what_cannot_be_sent_is_not(nc, js, subject, stream, make_event):

@@ -129,7 +129,7 @@ async def test_a_status_is_no_reply(nc, subject, make_event, send_raw):
     await nc.subscribe(subject, cb=answer)
     with pytest.raises(DeliveryError) as info:
         await request(nc, make_event(), subject)
-    assert info.value.code == "delivery-failed"
+    assert info.value.code == "unexpected-answer"
 
 
 async def test_nobody_listens(nc, subject, make_event):

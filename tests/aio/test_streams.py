@@ -6,8 +6,8 @@ from random import Random
 import nats
 import pytest
 
-from ce_nats.aio.streams import ApiError, StreamApi, leave, nanoseconds
-from ce_nats.errors import DeliveryError
+from ce_nats.aio.streams import StreamApi, leave, nanoseconds
+from ce_nats.errors import ApiError, DeliveryError
 from ce_nats.testing import NatsServer
 from ce_nats.timestamp import Timestamp
 
@@ -67,9 +67,19 @@ async def test_a_search_by_time_finds_what_a_look_at_all_finds(api, js, subject,
 async def test_refusals_have_the_servers_number(api):
     with pytest.raises(ApiError, match="there is no stream NOTHING") as info:
         await api.state("NOTHING")
-    assert (info.value.number, info.value.is_temporary, info.value.code) == (10059, False, "delivery-failed")
+    assert (info.value.number, info.value.is_temporary, info.value.code) == (10059, False, "stream-not-found")
     with pytest.raises(ApiError):
         await api.next_sequence("NOTHING", 1)
+
+
+async def test_a_request_that_makes_no_sense_is_refused(api, stream):
+    with pytest.raises(ApiError, match=r"^request-refused: ") as info:
+        await api.create_consumer(stream, "c", {"deliver_policy": "by_start_sequence"})
+    assert (info.value.number > 0, info.value.is_temporary) == (True, False)
+    await api.create_consumer(stream, "c", {"ack_policy": "explicit"})
+    await api.delete_consumer(stream, "c")
+    with pytest.raises(ApiError, match=r"^consumer-not-found: "):
+        await api.delete_consumer(stream, "c")
 
 
 async def test_no_jetstream_is_a_delivery_error():
@@ -87,7 +97,7 @@ async def test_an_answer_of_somebody_else_is_a_delivery_error():
     with NatsServer() as server:
         nc = await nats.connect(server.url)
         await nc.subscribe("$JS.API.>", cb=answer)
-        with pytest.raises(DeliveryError, match="not JetStream's API"):
+        with pytest.raises(DeliveryError, match=r"^unexpected-answer: .*not JetStream's API"):
             await StreamApi(nc).state("S")
         await nc.close()
 

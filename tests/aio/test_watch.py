@@ -365,7 +365,7 @@ async def test_events_of_a_lost_connection_raise(make_event, options):
             assert (await asyncio.wait_for(anext(received), SECONDS)).event.get_id() == "event 1"
             with pytest.raises(DeliveryError, match="orders: the connection is lost: ") as info:
                 await asyncio.wait_for(anext(received), SECONDS)
-            assert info.value.code == "delivery-failed"
+            assert info.value.code == "connection-closed"
             assert info.value.__cause__ is not None
 
 

@@ -191,7 +191,7 @@ def test_replay_keeps_to_a_rate(at_server, with_js, stream, stored, subject, tmp
     [
         (["capture", "a.txt", "--stream", "S"], 2, "must end in"),
         (["capture", "-"], 2, "--stream or --subject"),
-        (["capture", "-", "--stream", "NONE"], 3, "delivery-failed"),
+        (["capture", "-", "--stream", "NONE"], 3, "stream-not-found"),
         (["capture", "no/such/directory/a.jsonl", "--stream", "S"], 2, "No such file"),
         (["replay", "none.jsonl"], 2, "No such file"),
         (["replay", "bad.jsonl"], 1, "invalid-json"),

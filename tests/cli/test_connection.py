@@ -132,7 +132,7 @@ def test_no_server_is_told_in_a_line(event):
     command = [sys.executable, "-m", "ce_nats", "pub", "a", "-s", "nats://ada:s3cret@127.0.0.1:1", event()]
     process = subprocess.run(command, capture_output=True, timeout=30)
     assert process.returncode == 3
-    assert process.stderr.startswith(b"ce-nats: delivery-failed: cannot connect to nats://127.0.0.1:1: ")
+    assert process.stderr.startswith(b"ce-nats: connection-failed: cannot connect to nats://127.0.0.1:1: ")
     assert process.stderr.count(b"\n") == 1
     assert b"s3cret" not in process.stderr
 

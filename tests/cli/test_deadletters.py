@@ -79,7 +79,8 @@ def test_show(at_server, cli, letters, event):
     shown = at_server("dead-letters", "show", letters, number["rejected"], "--json").stdout
     assert json.loads(cli("decode", stdin=shown).stdout)["data"] == {"total": 1}
     assert at_server("dead-letters", "show", letters, number[None]).exit_code == 1
-    assert at_server("dead-letters", "show", letters, 99).exit_code == 3
+    missing = at_server("dead-letters", "show", letters, 99)
+    assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "message-not-found")
 
 
 def test_requeue(at_server, letters, stream, stored):

@@ -96,7 +96,7 @@ def test_a_connection_that_is_lost_for_good_is_status_3(start, tmp_path, command
         expire()
         stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout) == (3, b"")
-    assert stderr.startswith(b"ce-nats: delivery-failed: orders: the connection is lost: ")
+    assert stderr.startswith(b"ce-nats: connection-closed: orders: the connection is lost: ")
     assert b"authentication expired" in stderr
     assert stderr.count(b"\n") == 1
 

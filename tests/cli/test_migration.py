@@ -205,11 +205,11 @@ def test_options_that_make_no_sense(cli, option):
 def test_refusals(at_server, fill, source, stream, subject, streaming):
     """No channel, no stream, no monitoring: one line, and what the exit status is for."""
     done = at_server("migrate", subject, stream, *source)
-    text = f"ce-nats: delivery-failed: the streaming server has no channel '{subject}'\n"
+    text = f"ce-nats: stream-not-found: the streaming server has no channel '{subject}'\n"
     assert (done.exit_code, done.stderr) == (3, text)
     fill(b"1")
     done = at_server("migrate", subject, "NONE", *source)
-    assert (done.exit_code, done.stderr) == (3, "ce-nats: delivery-failed: there is no stream NONE\n")
+    assert (done.exit_code, done.stderr) == (3, "ce-nats: stream-not-found: there is no stream NONE\n")
     done = at_server("migrate", subject, stream, "--monitor", "localhost")
     assert done.exit_code == 1
     assert "monitoring is at a URL like" in done.stderr

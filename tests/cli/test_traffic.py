@@ -85,8 +85,7 @@ def test_pub_passes_over_what_is_refused(at_server, event, stream, stored, subje
     ("arguments", "code"),
     [
         (["pub", "-J", "nobody.listens"], "no-responders"),
-        (["pub", "a", "--server", "nats://name:secret@127.0.0.1:1"], "delivery-failed"),
-        (["sub", "a b"], "delivery-failed"),
+        (["pub", "a", "--server", "nats://name:secret@127.0.0.1:1"], "connection-failed"),
     ],
 )
 def test_what_nats_does_not_do_is_status_3(at_server, event, arguments, code):
@@ -94,3 +93,9 @@ def test_what_nats_does_not_do_is_status_3(at_server, event, arguments, code):
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.splitlines()[-1].startswith(f"ce-nats: {code}: ")
     assert "secret" not in result.stderr
+
+
+def test_sub_refuses_what_is_no_subject(at_server):
+    result = at_server("sub", "a b")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1].startswith("ce-nats: invalid-subject: ")

@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from ce_nats.ranges import DataLossError, StreamState
+from ce_nats.errors import DataLossError
+from ce_nats.ranges import StreamState
 from ce_nats.spark.offsets import advance, at, ranges, shares
 
 

@@ -24,8 +24,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from ce_nats.aio.blocking import Blocking
-from ce_nats.errors import DeliveryError
-from ce_nats.ranges import DataLossError
+from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.spark import streams
 from ce_nats.spark.source import NatsDataSource, register
 from ce_nats.testing import NatsServer

@@ -14,8 +14,8 @@ client of NATS too: connections are nats-py's own. It delivers at least once; no
 Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """
 
+from ...errors import StanError
 from .connection import Connection, connect
-from .session import StanError
 from .subscription import Delivery, Start, Subscription
 
 __all__ = ["Connection", "Delivery", "StanError", "Start", "Subscription", "connect"]

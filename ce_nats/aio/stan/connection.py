@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from ...attributes import ExtensionTypes
 from ...binding import from_nats_message, to_nats_message
-from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
+from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, StanError
 from ...event import DecodedEvent
 from ...message import NatsMessage
 from ...mode import ContentMode
@@ -21,9 +21,9 @@ from ...subject_template import SubjectTemplate
 from ...wire.stan import MsgProto, PubMsg
 from ..checks import check_client
 from ..publish import check_size
-from ..publisher import Failure, raise_failures
+from ..publisher import raise_failures
 from .options import check_count, check_seconds
-from .session import CONNECTION_CLOSED, NOT_CONNECTED, Identity, Session, StanError, check_channel, new_id
+from .session import CONNECTION_CLOSED, NOT_CONNECTED, Identity, Session, check_channel, new_id
 from .subscription import Start, Subscription
 from .window import Window
 
@@ -76,7 +76,7 @@ async def connect(
         EncodeError: ``invalid-subject``: one of the names cannot be one; ``invalid-message``: an option is of another
             type, or a number is out of its range.
         StanError: The server refused (``stan: clientID already registered``, say), or there is none for this cluster.
-        DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        DeliveryError: ``connection-closed``: that of NATS.
         DecodeError: What answered is no streaming server.
     """
     check_client(nc)
@@ -186,7 +186,7 @@ class Connection:
 
         Raises:
             StanError: The server did not answer, or refused. The connection is closed all the same.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed, so that the server cannot be told.
+            DeliveryError: ``connection-closed``: that of NATS, so that the server cannot be told.
         """
         if self._is_closed:
             return
@@ -203,7 +203,7 @@ class Connection:
         if self._nc.is_closed:
             if session is not None:
                 await session.leave()
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, "the NATS connection was closed before the client was")
+            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, "the NATS connection was closed before the client was")
         if session is not None:
             await session.close()
 
@@ -223,10 +223,10 @@ class Connection:
         Raises:
             EncodeError: What :func:`ce_nats.to_nats_message` raises; ``invalid-subject`` for what is no channel;
                 ``payload-too-large``. Nothing was sent.
-            StanError: ``delivery-failed``: the server refused, or is lost, and the event is not stored;
+            StanError: ``publish-refused``; ``connection-closed``: the server was lost before, and nothing was sent;
                 ``no-responders``: it is not there; ``timeout``: no acknowledgement came, and the event may have been
                 stored.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed, or its buffer full.
+            DeliveryError: ``connection-closed``: that of NATS; ``buffer-full``.
         """
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
         return await (await self._send(message.data, message.subject))
@@ -323,7 +323,7 @@ class Connection:
             EncodeError: ``invalid-subject``: the channel, or the durable's name, cannot be one; ``invalid-message``: an
                 option is of another type, or a number too small; ``integer-out-of-range``: one is too large.
             StanError: The server refused, did not answer, or is lost.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``connection-closed``: that of NATS.
             DecodeError: What answered is no streaming server.
         """
 
@@ -360,18 +360,17 @@ class Connection:
         The session, where need be the next one, with all subscriptions.
 
         Raises:
-            StanError: ``delivery-failed``, whatever the server was lost by, because nothing was sent: there is none and
-                will be none, or not in time.
+            StanError: ``connection-closed``, however the server was lost: nothing was sent.
         """
         if not self._settled.is_set():
             try:
                 await asyncio.wait_for(self._settled.wait(), self._ack_timeout)
             except asyncio.TimeoutError:
-                raise StanError(ErrorCode.DELIVERY_FAILED, NOT_CONNECTED) from None
+                raise StanError(ErrorCode.CONNECTION_CLOSED, NOT_CONNECTED) from None
         if self._session is not None:
             return self._session
         text = CONNECTION_CLOSED if self._error is None else self._error.message
-        raise StanError(ErrorCode.DELIVERY_FAILED, text) from self._error
+        raise StanError(ErrorCode.CONNECTION_CLOSED, text) from self._error
 
     async def _keep(self, session: Session | None) -> None:
         """Deal with each loss of a session."""

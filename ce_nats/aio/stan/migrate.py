@@ -37,7 +37,7 @@ from ...timestamp import Timestamp
 from ...wire.stan import MsgProto
 from ..checks import check_client, check_jetstream
 from ..jetstream import MSG_ID, read_stream
-from ..publish import delivery
+from ..nats_errors import delivery_errors
 from ..replay import replay
 from ..streams import StreamApi, nanoseconds
 from .connection import Connection, connect
@@ -130,9 +130,10 @@ async def migrate(
         told: Called with the number of messages that were sent, and of those that are to be sent.
 
     Raises:
-        DeliveryError: ``delivery-failed``: there is no such channel, durable or stream; a client has the durable; the
-            channel was made again since it was copied; a server refused. ``timeout``, ``no-responders``: a server does
-            not answer. Another run copies the rest.
+        DeliveryError: ``stream-not-found`` (channel or stream); ``consumer-not-found`` (durable); ``consumer-in-use``;
+            ``incompatible-config``: the stream would not keep the messages; ``stream-mismatch``: the channel was made
+            again since it was copied; ``publish-refused`` and ``request-refused``. ``timeout``, ``no-responders``,
+            ``connection-closed``: another run copies the rest.
         EncodeError: ``payload-too-large``: a message is too large for JetStream's server with its headers;
             ``invalid-subject``.
         DecodeError: What answered is no streaming server.
@@ -237,20 +238,20 @@ class _Migration:
         Refuse a stream that would not keep what it gets, or does not get it.
 
         Raises:
-            DeliveryError: ``delivery-failed``.
+            DeliveryError: ``incompatible-config``.
         """
         state = await self._api.state(self._stream)
         if state.retention != "limits":
             # What has no consumer yet, or several, is lost there or refused.
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED,
+                ErrorCode.INCOMPATIBLE_CONFIG,
                 f"stream {self._stream} has retention {state.retention}: migrate into one with retention limits",
             )
-        with delivery(f"stream {self._stream}"):
+        with delivery_errors(f"stream {self._stream}"):
             subjects = (await self._js.stream_info(self._stream)).config.subjects or []
         if not any(covers(pattern, self._subject) for pattern in subjects):
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED,
+                ErrorCode.INCOMPATIBLE_CONFIG,
                 f"stream {self._stream} listens on {', '.join(subjects) or 'nothing'}, not on {self._subject}",
             )
 
@@ -283,7 +284,7 @@ class _Migration:
         Refuse to go on where the stream has messages of another channel of this name.
 
         Raises:
-            DeliveryError: ``delivery-failed``.
+            DeliveryError: ``stream-mismatch``.
         """
         number, stored_at = inventory.newest
         same = number <= state.last
@@ -293,7 +294,7 @@ class _Migration:
                     same = message.sequence != number or message.timestamp == stored_at
         if not same:
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED,
+                ErrorCode.STREAM_MISMATCH,
                 f"message {number} of channel {self._channel} is another one in stream {self._stream}: "
                 "the channel was made again",
             )
@@ -400,14 +401,14 @@ class _Migration:
         Find where a durable is.
 
         Raises:
-            DeliveryError: ``delivery-failed``: there is no such durable, or a client has it; ``timeout``.
+            DeliveryError: ``consumer-not-found``, ``consumer-in-use``, ``timeout``.
         """
         found = state.durable(durable)
         if found is None:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"channel {self._channel} has no durable {durable}")
+            raise DeliveryError(ErrorCode.CONSUMER_NOT_FOUND, f"channel {self._channel} has no durable {durable}")
         if not found.is_offline:
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED,
+                ErrorCode.CONSUMER_IN_USE,
                 f"a client has durable {durable} of channel {self._channel}, and may move it: stop it first",
             )
         position = _Position(found.last_sent + 1, found.ack_wait, found.max_in_flight)

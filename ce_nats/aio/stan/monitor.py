@@ -169,15 +169,16 @@ class Monitor:
         Name (id) of the server's cluster.
 
         Raises:
-            DeliveryError: ``delivery-failed``: it cannot be asked; or it is a follower or stands by, and so does not
-                know where durables are.
+            DeliveryError: ``connection-failed``: it cannot be asked; ``temporarily-unavailable``: it is a follower or
+                stands by, and so does not know where durables are; ``unexpected-answer``.
         """
         server = await self._ask("serverz", {}, _Server)
         if server is None:
             raise self._unexpected()
         if server.state == _STANDBY or server.role not in _LEADERS:
             raise DeliveryError(
-                ErrorCode.DELIVERY_FAILED, f"{self._url} is not the cluster's leader, but {server.role or server.state}"
+                ErrorCode.TEMPORARILY_UNAVAILABLE,
+                f"{self._url} is not the cluster's leader, but {server.role or server.state}",
             )
         return server.cluster_id
 
@@ -186,11 +187,12 @@ class Monitor:
         State of a channel.
 
         Raises:
-            DeliveryError: ``delivery-failed``: there is no such channel, or the server cannot be asked.
+            DeliveryError: ``stream-not-found``: there is no such channel; ``connection-failed``: the server cannot be
+                asked; ``unexpected-answer``.
         """
         channel = await self._ask("channelsz", {"channel": name, "subs": "1"}, _Channel)
         if channel is None:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"the streaming server has no channel {preview(name)}")
+            raise DeliveryError(ErrorCode.STREAM_NOT_FOUND, f"the streaming server has no channel {preview(name)}")
         first = channel.first_seq if channel.msgs else channel.last_seq + 1
         return ChannelState(name, channel.msgs, first, channel.last_seq, channel.subscriptions)
 
@@ -200,7 +202,7 @@ class Monitor:
         try:
             status, body = await asyncio.to_thread(self._get, url)
         except (OSError, http.client.HTTPException) as error:
-            raise DeliveryError(ErrorCode.DELIVERY_FAILED, f"monitoring at {self._url}: {error}") from error
+            raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {self._url}: {error}") from error
         # A server of NATS without streaming has no such endpoint, and says so in the same way.
         if status == _NOT_FOUND and b"Channel " in body:
             return None
@@ -219,5 +221,5 @@ class Monitor:
 
     def _unexpected(self) -> DeliveryError:
         return DeliveryError(
-            ErrorCode.DELIVERY_FAILED, f"what answers at {self._url} is no monitoring of a streaming server"
+            ErrorCode.UNEXPECTED_ANSWER, f"what answers at {self._url} is no monitoring of a streaming server"
         )

@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ...errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
 from ...message import check_subject
 from ...wire.stan import (
     CloseRequest,
@@ -33,11 +33,11 @@ from ...wire.stan import (
     SubscriptionResponse,
     UnsubscribeRequest,
 )
-from ..publish import delivery
+from ..nats_errors import delivery_errors
 from ..watch import answered
 from .options import check_count, check_kind, check_seconds
 
-__all__ = ["Identity", "Session", "StanError", "check_channel", "listen", "new_id", "nobody_listens", "silence"]
+__all__ = ["Identity", "Session", "check_channel", "listen", "new_id", "nobody_listens", "silence"]
 
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
@@ -53,27 +53,6 @@ CONNECTION_CLOSED: Final = "stan: connection closed"
 NOT_SUPPORTED: Final = "stan: not supported by server"
 PING_FAILURE: Final = "stan: connection lost due to PING failure"
 NOT_CONNECTED: Final = "stan: not connected again in time"
-# What no server says.
-_LOST: Final = {CONNECTION_CLOSED, PING_FAILURE, NOT_CONNECTED}
-
-
-class StanError(DeliveryError):
-    """
-    The streaming server refused (``delivery-failed``), did not answer (``timeout``), is not there (``no-responders``),
-    or does not know the client any more (``delivery-failed``).
-
-    Attributes:
-        text: The server's own words, or those of NATS Streaming's other clients where the server said nothing.
-    """
-
-    @property
-    def text(self) -> str:
-        return self.message
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the server refused, so that asking again would only get the same answer."""
-        return self.code is ErrorCode.DELIVERY_FAILED and self.message not in _LOST
 
 
 @dataclass(frozen=True)
@@ -149,7 +128,7 @@ class Session:
 
         Raises:
             StanError: The server refused, or there is none for this cluster.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``connection-closed``: that of NATS.
             DecodeError: What answered is no streaming server.
         """
         session = cls(nc, identity)
@@ -195,20 +174,20 @@ class Session:
 
         Raises:
             StanError: Nothing came back, or a refusal did.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed; ``permission-denied``.
+            DeliveryError: ``connection-closed``: that of NATS; ``permission-denied``.
             DecodeError: What came back is no such answer.
         """
         try:
-            with delivery(subject):
+            with delivery_errors(subject):
                 body, seconds = request.encode(), self._identity.timeout
                 reply = await answered(self.nc, subject, lambda: self.nc.request(subject, body, timeout=seconds))
         except DeliveryError as error:
-            if error.code in (ErrorCode.DELIVERY_FAILED, ErrorCode.PERMISSION_DENIED):
+            if error.code not in (ErrorCode.NO_RESPONDERS, ErrorCode.TIMEOUT):
                 raise
             raise StanError(error.code, late) from error
         response = answer.decode(reply.data)
         if response.error:
-            raise StanError(ErrorCode.DELIVERY_FAILED, response.error)
+            raise StanError(ErrorCode.REQUEST_REFUSED, response.error)
         return response
 
     async def end_subscription(self, request: UnsubscribeRequest, *, remove: bool) -> None:
@@ -220,7 +199,7 @@ class Session:
         """
         subject = self.subjects.unsub_requests if remove else self.subjects.sub_close_requests
         if not subject:
-            raise StanError(ErrorCode.DELIVERY_FAILED, NOT_SUPPORTED)
+            raise StanError(ErrorCode.REQUEST_REFUSED, NOT_SUPPORTED)
         late = f"stan: {'unsubscribe' if remove else 'subscription close'} request timeout"
         await self.ask(subject, request, SubscriptionResponse, late)
 
@@ -272,7 +251,7 @@ class Session:
         except DecodeError:
             return  # not from a streaming server, so no sign of life
         if text:
-            self.lose(ErrorCode.DELIVERY_FAILED, text)
+            self.lose(ErrorCode.CONNECTION_CLOSED, text)
         else:
             self._pings_out = 0
 
@@ -284,7 +263,7 @@ class Session:
         while self.error is None:
             await asyncio.sleep(_TICK_SECONDS)
             if self.nc.is_closed:
-                self.lose(ErrorCode.DELIVERY_FAILED, CONNECTION_CLOSED)
+                self.lose(ErrorCode.CONNECTION_CLOSED, CONNECTION_CLOSED)
             elif has_pings and time.monotonic() >= due:
                 due = time.monotonic() + interval
                 self._pings_out += 1
@@ -310,9 +289,9 @@ async def listen(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[No
     Subscribe without a limit to what may wait.
 
     Raises:
-        DeliveryError: ``delivery-failed``: the NATS connection is closed.
+        DeliveryError: ``connection-closed``: that of NATS.
     """
-    with delivery(subject):
+    with delivery_errors(subject):
         return await nc.subscribe(subject, cb=receive, pending_msgs_limit=0, pending_bytes_limit=0)
 
 

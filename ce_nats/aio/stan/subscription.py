@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ...errors import CeNatsError, DecodeError, EncodeError, ErrorCode, StanError, preview
 from ...event import DecodedEvent
 from ...message import check_subject
 from ...wire.stan import (
@@ -28,9 +28,9 @@ from ...wire.stan import (
     SubscriptionResponse,
     UnsubscribeRequest,
 )
-from ..publish import delivery
+from ..nats_errors import delivery_errors
 from .options import check_count, check_kind
-from .session import Session, StanError, check_channel, listen, silence
+from .session import Session, check_channel, listen, silence
 
 __all__ = ["Delivery", "Start", "Subscription"]
 
@@ -151,7 +151,7 @@ class Delivery:
 
         Raises:
             StanError: The subscription, or the connection, is over.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``connection-closed``: that of NATS.
         """
         if not self.is_acknowledged:
             await self._subscription._acknowledge(self._message, self._binding)
@@ -283,7 +283,7 @@ class Subscription:
 
         Raises:
             StanError: The server did not answer, or refused. The subscription is over all the same.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``connection-closed``: that of NATS.
         """
         await self._end(remove=False)
 
@@ -294,10 +294,10 @@ class Subscription:
         Raises:
             StanError: The server did not answer, or refused; ``stan: invalid subscription`` where the subscription is
                 over, so that its durable cannot be removed any more.
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``connection-closed``: that of NATS.
         """
         if self.is_over:
-            raise StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+            raise StanError(ErrorCode.NOT_OPEN, _INVALID)
         await self._end(remove=True)
 
     async def _end(self, *, remove: bool) -> None:
@@ -308,7 +308,7 @@ class Subscription:
         self._on_end(self)
         if session is None:
             if remove:
-                raise StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+                raise StanError(ErrorCode.NOT_OPEN, _INVALID)
             return
         await session.end_subscription(self._ending(session, inbox), remove=remove)
 
@@ -373,13 +373,13 @@ class Subscription:
 
     async def _acknowledge(self, message: MsgProto, binding: int) -> None:
         if self.is_over:
-            raise self._error or StanError(ErrorCode.DELIVERY_FAILED, _INVALID)
+            raise self._error or StanError(ErrorCode.NOT_OPEN, _INVALID)
         session = self._session
         if session is None or binding != self._binding:
             # Its session is lost. In the next one the number may be that of another message, in a store that is new.
             return
         ack = Ack(subject=message.subject, sequence=message.sequence)
-        with delivery(self.channel):
+        with delivery_errors(self.channel):
             await session.nc.publish(self._ack_inbox, ack.encode())
         self._unsettled.discard(message.sequence)
         self._ready.pop(message.sequence, None)

@@ -13,11 +13,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from ...errors import DecodeError, ErrorCode
+from ...errors import DecodeError, ErrorCode, StanError
 from ...wire.stan import PubAck
-from ..publish import delivery
+from ..nats_errors import delivery_errors
 from ..watch import ConnectionWatch, Denial
-from .session import StanError, listen, new_id, nobody_listens, silence
+from .session import listen, new_id, nobody_listens, silence
 
 __all__ = ["Window"]
 
@@ -77,7 +77,7 @@ class Window:
         Listen for acknowledgements.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the NATS connection is closed.
+            DeliveryError: ``connection-closed``: that of NATS.
         """
         ConnectionWatch.of(self._nc).add(self._hear)
         self._listener = await listen(self._nc, f"{self._prefix}*", self._receive)
@@ -118,7 +118,7 @@ class Window:
             A future of the guid, once it is acknowledged, or of a StanError.
 
         Raises:
-            DeliveryError: ``delivery-failed``: the NATS connection is closed, or its buffer full;
+            DeliveryError: ``connection-closed``: that of NATS; ``buffer-full``;
                 ``permission-denied``: no acknowledgement can come.
         """
         if self._denied is not None:
@@ -128,7 +128,7 @@ class Window:
         ack: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._under_way[token] = _Pending(guid, subject, ack, time.monotonic() + self._ack_timeout, on_failure)
         try:
-            with delivery(subject):
+            with delivery_errors(subject):
                 await self._nc.publish(subject, message, self._prefix + token)
         except BaseException:
             if self._under_way.pop(token, None) is not None:
@@ -159,7 +159,7 @@ class Window:
             _log.warning("A malformed acknowledgement was dropped: %s", fault)
             return
         if ack.error:
-            self._fail(token, StanError(ErrorCode.DELIVERY_FAILED, ack.error))
+            self._fail(token, StanError(ErrorCode.PUBLISH_REFUSED, ack.error))
         elif ack.guid == self._under_way[token].guid:
             self._finish(token)
         else:

@@ -84,7 +84,7 @@ async def test_pings_notice_a_dead_server(executable, client_id, channel, make_e
                     await action
                 told.append((caught.value.code, caught.value.is_refusal))
             # Nothing was sent, so nothing may have been stored; no server refused either.
-            assert told == [("delivery-failed", False), ("delivery-failed", False), ("timeout", False)]
+            assert told == [("connection-closed", False), ("connection-closed", False), ("timeout", False)]
             server.resume()
     assert [error.text for error in lost] == ["stan: connection lost due to PING failure"]
 
@@ -107,7 +107,7 @@ async def test_a_server_that_forgot(executable, client_id, channel):
             server.restart()
             with pytest.raises(stan.StanError) as caught:
                 await one(subscription)
-            assert caught.value.code == "delivery-failed"
+            assert caught.value.code == "connection-closed"
             assert caught.value.text == "client has been replaced or is no longer registered"
 
 
@@ -354,7 +354,7 @@ async def test_while_the_server_is_away(executable, client_id, channel):
             await until(lambda: connection._session is None, 10)
             with pytest.raises(stan.StanError, match="not connected again in time") as caught:
                 await connection.publish_data(b"", channel)
-            assert (caught.value.code, caught.value.is_refusal) == ("delivery-failed", False)
+            assert (caught.value.code, caught.value.is_refusal) == ("connection-closed", False)
             waiting = asyncio.ensure_future(connection.publish_data(b"", channel))
             await asyncio.sleep(0)
             await asyncio.wait_for(connection.close(), 2)

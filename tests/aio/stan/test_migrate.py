@@ -420,21 +420,21 @@ async def test_a_durable_that_moved_on(connection, channel, take, move):
 async def test_no_such_channel(channel, move):
     """It is refused, and does not come into being."""
     for _ in range(2):
-        with pytest.raises(DeliveryError, match=f"the streaming server has no channel '{channel}'"):
+        with pytest.raises(DeliveryError, match=rf"^stream-not-found: the streaming server has no channel '{channel}'"):
             await move()
 
 
 async def test_no_such_durable(connection, channel, move):
     await connection.publish_data(b"1", channel)
     for durable, text in [(Durable("d", client_id="me"), "d of client me"), (Durable("d", queue="q"), "queue group q")]:
-        with pytest.raises(DeliveryError, match=f"has no durable .*{text}"):
+        with pytest.raises(DeliveryError, match=rf"^consumer-not-found: .*has no durable .*{text}"):
             await move(durables={"c": durable})
 
 
 async def test_a_durable_in_use(connection, channel, move, stored):
     await connection.publish_data(b"1", channel)
     async with await connection.subscribe(channel, durable="d"):
-        with pytest.raises(DeliveryError, match=r"a client has durable d of client .*: stop it first"):
+        with pytest.raises(DeliveryError, match=r"^consumer-in-use: .* durable d of client .*: stop it first"):
             await move(durables={"c": Durable("d", client_id=connection.client_id)})
     assert await stored() == []
 
@@ -443,10 +443,12 @@ async def test_streams_that_will_not_do(connection, channel, js, stream, nc, mon
     await connection.publish_data(b"1", channel)
     with pytest.raises(DeliveryError, match="there is no stream none"):
         await migrate(nc, js, channel, "none", monitor=monitor)
-    with pytest.raises(DeliveryError, match=f"listens on {channel}, {channel}.>, not on elsewhere"):
+    with pytest.raises(
+        DeliveryError, match=rf"^incompatible-config: .* listens on {channel}, {channel}.>, not on elsewhere"
+    ):
         await migrate(nc, js, channel, stream, monitor=monitor, subject="elsewhere")
     await js.add_stream(name="WORK", subjects=["work"], retention="workqueue")
-    with pytest.raises(DeliveryError, match="retention workqueue"):
+    with pytest.raises(DeliveryError, match=r"^incompatible-config: .* retention workqueue"):
         await migrate(nc, js, channel, "WORK", monitor=monitor, subject="work")
 
 
@@ -461,7 +463,9 @@ async def test_a_channel_that_was_made_again(nc, executable, server, channel, mo
         for payload in (b"a", b"b", b"c"):
             async with await stan.connect(nc, "again", "me") as connection:
                 await fill(connection, channel, [payload])
-            with pytest.raises(DeliveryError, match=r"message 2 of channel .* the channel was made again"):
+            with pytest.raises(
+                DeliveryError, match=r"^stream-mismatch: message 2 of channel .* the channel was made again"
+            ):
                 await move(monitor=monitor)
 
 

@@ -174,7 +174,7 @@ async def test_refused(executable, client_id, channel, make_event):
             await connection.publish(make_event(1), channel)
             with pytest.raises(stan.StanError) as caught:
                 await connection.publish(make_event(2), f"{channel}.other")
-            assert (caught.value.code, caught.value.text) == (ErrorCode.DELIVERY_FAILED, "too many channels")
+            assert (caught.value.code, caught.value.text) == (ErrorCode.PUBLISH_REFUSED, "too many channels")
             with pytest.raises(stan.StanError, match="different cases not allowed"):
                 await connection.publish(make_event(3), channel.upper())
             events = [make_event(4), make_event(5), make_event(6)]
@@ -310,7 +310,7 @@ async def test_closing_behind_the_nats_connection(streaming, client_id, noticed)
     await nc.close()
     if noticed:
         await until(lambda: connection.error is not None, 5)
-    with pytest.raises(DeliveryError, match="delivery-failed: the NATS connection was closed"):
+    with pytest.raises(DeliveryError, match="connection-closed: the NATS connection was closed"):
         await connection.close()
     await connection.close()
 

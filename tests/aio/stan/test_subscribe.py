@@ -274,7 +274,7 @@ async def test_a_durable_is_taken(connection, channel):
     async with await connection.subscribe(channel, durable="d"):
         with pytest.raises(stan.StanError) as caught:
             await connection.subscribe(channel, durable="d")
-        assert (caught.value.code, caught.value.text) == ("delivery-failed", "stan: duplicate durable registration")
+        assert (caught.value.code, caught.value.text) == ("request-refused", "stan: duplicate durable registration")
 
 
 async def test_queue_group(connection, channel):
