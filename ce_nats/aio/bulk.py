@@ -23,7 +23,7 @@ from ..message import NatsMessage
 from ..wire.nats import encode_header_block
 from .jetstream import MOST_HEADER_BYTES
 from .nats_errors import delivery_error, delivery_errors
-from .outbox import Outbox, Sending, was_there
+from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import as_nats_headers, check_size, flush
 
 __all__ = ["BulkPublisher", "Sent"]
@@ -82,7 +82,7 @@ class BulkPublisher:
         self._retry_timeout = retry_timeout
         self._api_prefix = api_prefix
         self._client: Client | None = None
-        self._outbox: Outbox | None = None
+        self._acks: PendingAcks | None = None
         self._has_stream = False
 
     async def __aenter__(self) -> BulkPublisher:
@@ -118,11 +118,11 @@ class BulkPublisher:
             for message, block, _ in outstanding:
                 limit = MOST_HEADER_BYTES if self._acknowledged else None
                 check_size(message, client.max_payload, limit, len(block))
-            if self._outbox is None:
+            if self._acks is None:
                 await self._send_plainly(client, messages)
                 break
             before = len(outstanding)
-            outstanding, found, fault = await self._send(self._outbox, outstanding)
+            outstanding, found, fault = await self._send(self._acks, outstanding)
             duplicates += found
             if len(outstanding) < before:
                 give_up = time.monotonic() + self._retry_timeout
@@ -133,34 +133,34 @@ class BulkPublisher:
                 await asyncio.sleep(_PAUSE_SECONDS)
         return Sent(total, duplicates)
 
-    async def _send(self, outbox: Outbox, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
+    async def _send(self, acks: PendingAcks, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
         """Messages that were not acknowledged, the number of duplicates among the others, and why not."""
-        sendings: list[Sending] = []
+        items: list[PendingMessage] = []
         first = messages[0][0].subject
         fault = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement came in time")
         try:
             for message, block, attempts in messages:
-                sendings.append(await outbox.send(message, block, attempts=attempts))
+                items.append(await acks.send(message, block, attempts=attempts))
         except DeliveryError as error:
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
             fault = error
         except OSError as error:
             fault = delivery_error(first, error)
-        await outbox.drain()
+        await acks.drain()
         outstanding = []
         duplicates = 0
-        for (message, block, _), sending in zip(messages, sendings):
-            failure = sending.ack.exception()
+        for (message, block, _), item in zip(messages, items):
+            failure = item.ack.exception()
             if failure is None:
-                duplicates += was_there(sending, sending.ack.result())
+                duplicates += is_duplicate(item, item.ack.result())
             elif isinstance(failure, DeliveryError) and _may_pass(failure):
-                outstanding.append((message, block, sending.attempts))
+                outstanding.append((message, block, item.attempts))
                 fault = failure
             else:
                 raise failure
-        self._has_stream = outbox.has_stream
-        return outstanding + messages[len(sendings) :], duplicates, fault
+        self._has_stream = acks.has_stream
+        return outstanding + messages[len(items) :], duplicates, fault
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
         for message in messages:
@@ -178,7 +178,7 @@ class BulkPublisher:
                 if self._acknowledged:
                     # What is not acknowledged goes out again here, on a connection that works.
                     timeout = self._ack_timeout
-                    outbox = Outbox(
+                    acks = PendingAcks(
                         client,
                         lambda *_: None,
                         window=self._window,
@@ -186,8 +186,8 @@ class BulkPublisher:
                         retry_timeout=min(timeout, self._retry_timeout),
                         api_prefix=self._api_prefix,
                     )
-                    outbox.has_stream = self._has_stream
-                    self._outbox = await outbox.__aenter__()
+                    acks.has_stream = self._has_stream
+                    self._acks = await acks.__aenter__()
             except DeliveryError:
                 if time.monotonic() >= give_up:
                     raise
@@ -196,12 +196,12 @@ class BulkPublisher:
         return self._client
 
     async def _disconnect(self) -> None:
-        if self._outbox is not None:
-            await self._outbox.__aexit__()
+        if self._acks is not None:
+            await self._acks.__aexit__()
         if self._client is not None:
             with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
                 await self._client.close()
-        self._client = self._outbox = None
+        self._client = self._acks = None
 
 
 def _may_pass(error: DeliveryError) -> bool:

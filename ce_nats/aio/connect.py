@@ -15,18 +15,19 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import Client, Srv
-from nats.aio.transport import TcpTransport
 
 from ..errors import DeliveryError, ErrorCode, preview
 from ..settings import ConnectionSettings, Secret, invalid, resolve
-from .streams import leave
+from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
+from .watch import ConnectionWatch
 
-__all__ = ["connect", "establish"]
+__all__ = ["connect", "disconnect", "establish"]
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _RECONNECT_ATTEMPTS: Final = 60
 _RECONNECT_SECONDS: Final = 2.0
 # Between two attempts at one server, while there was no connection yet.
 _RETRY_SECONDS: Final = 0.1
-_DENIED: Final = "permissions violation"
+_CLOSE_SECONDS: Final = 2.0
 _CALLBACKS: Final = ("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb")
 _OPTIONS: Final = frozenset(inspect.signature(Client.connect).parameters) - {"self", "servers"}
 # Both stand in a file of credentials; nats-py looks for the first without end where it is missing.
@@ -202,7 +203,7 @@ async def establish(
         "max_reconnect_attempts": 1,  # 0 would be without end
         "reconnect_time_wait": _RETRY_SECONDS,
     }
-    _use_transport(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
+    _demand_tls(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
 
     async def run() -> None:
         await client.connect(**known)
@@ -219,14 +220,21 @@ async def establish(
     except Exception as error:  # nkeys, ssl and web socket libraries have their own
         reasons = [error]
     except BaseException:
-        await leave(client)
+        await disconnect(client)
         raise
     else:
         return
-    await leave(client)
+    await disconnect(client)
     text = "; ".join(dict.fromkeys(_text(settings, reason) for reason in reasons))
     code = ErrorCode.AUTHENTICATION_FAILED if any(map(_is_authorization, reasons)) else ErrorCode.CONNECTION_FAILED
     raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
+
+
+async def disconnect(nc: Client) -> None:
+    """Close a connection, in whatever state it is, and in two seconds at most; nothing is raised."""
+    # nats-py waits until everything is written, or TLS shut down, which may be never.
+    with suppress(Exception):
+        await asyncio.wait_for(nc.close(), _CLOSE_SECONDS)
 
 
 class _Callbacks:
@@ -258,14 +266,12 @@ class _Callbacks:
                 raise TypeError(f"{name} must be an asynchronous function (async def), got {preview(callback)}")
         self._is_there = self._is_lost = False
         self._server = self._said = ""
-        self._past_error: Exception | None = None
 
     def note_connection(self) -> None:
         """There is a connection, the first or another one."""
         url = self._client.connected_url
         self._server = url.netloc if url else ", ".join(self._settings.servers)
-        # nats-py does not forget what went wrong before.
-        self._past_error = self._client.last_error
+        ConnectionWatch.of(self._client)
         self._is_there, self._is_lost, self._said = True, False, ""
 
     async def _error_cb(self, error: Exception) -> None:
@@ -274,7 +280,6 @@ class _Callbacks:
         elif self._given["error_cb"] is not None:
             await self._given["error_cb"](error)
         else:
-            self._past_error = error
             said, self._said = self._said, _text(self._settings, error)
             # A loss, and each attempt that finds no server, is an error too.
             is_loss = isinstance(error, (OSError, asyncio.TimeoutError, nats.errors.UnexpectedEOF))
@@ -300,13 +305,13 @@ class _Callbacks:
     async def _closed_cb(self) -> None:
         if not self._is_there:
             return
-        error = self._client.last_error
+        loss = ConnectionWatch.of(self._client).loss
         if self._given["closed_cb"] is not None:
             await self._given["closed_cb"]()
         elif self._is_lost:
-            self._log(logging.ERROR, f"the connection did not come back, and is closed: {self._said or error}")
-        elif error is not None and error is not self._past_error and _DENIED not in str(error):
-            self._log(logging.ERROR, f"the connection is closed: {_text(self._settings, error)}")
+            self._log(logging.ERROR, f"the connection did not come back, and is closed: {self._said or loss}")
+        elif loss is not None and (text := _text(self._settings, loss)) != self._said:
+            self._log(logging.ERROR, f"the connection is closed: {text}")
 
     def _log(self, level: int, text: str) -> None:
         if self._is_logged:
@@ -321,7 +326,7 @@ class _NoTlsError(nats.errors.SecureConnWantedError):
         return "secure connection not available: TLS is asked for, and the server does not offer it"
 
 
-class _Transport(TcpTransport):
+class _Transport(TlsTransport):
     """
     nats-py's transport, which lets nothing out before there is TLS, where that is wanted.
 
@@ -371,32 +376,27 @@ class _Transport(TcpTransport):
 
     @property
     def _may_write(self) -> bool:
-        writer = self._io_writer
-        return not self._wants_tls or (writer is not None and writer.get_extra_info("ssl_object") is not None)
+        return not self._wants_tls or self.has_tls
 
 
-def _use_transport(client: Client, *, wants_tls: bool) -> None:
+def _demand_tls(client: Client, *, wants_tls: bool) -> None:
     """
     Let a client speak to no server without TLS, where that is wanted.
 
     nats-py turns to TLS where the server requires it, whatever the URL says, and goes on without where it does not: a
     server without TLS, or somebody in front of one that has it, would get everything in plain text.
     """
-    connect_to_server, process_info = client._connect_to_server, client._process_info
 
-    async def connect_with_transport(s: Srv) -> None:
+    def choose_transport(server: Srv) -> None:
         # Web sockets have TLS outside, and none of these; but servers that they learn of may be reached by TCP.
-        if not s.uri.scheme.startswith("ws") and not isinstance(client._transport, _Transport):
-            client._transport = _Transport(wants_tls=wants_tls)
-        await connect_to_server(s)
+        if not server.uri.scheme.startswith("ws") and not isinstance(transport_of(client), _Transport):
+            use_transport(client, _Transport(wants_tls=wants_tls))
 
-    async def turn_to_tls(info: dict[str, Any], initial_connection: bool = False) -> None:
-        if wants_tls and initial_connection and info.get("tls_available"):
+    def turn_to_tls(info: dict[str, Any], is_first: bool) -> None:
+        if wants_tls and is_first and info.get("tls_available"):
             info["tls_required"] = True
-        await process_info(info, initial_connection)
 
-    client._connect_to_server = connect_with_transport  # type: ignore[method-assign]
-    client._process_info = turn_to_tls  # type: ignore[method-assign]
+    intercept_connects(client, before_connect=choose_transport, before_info=turn_to_tls)
 
 
 def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext | None:

@@ -28,6 +28,7 @@ from ..binding import from_nats_message
 from ..errors import DecodeError, DeliveryError, ErrorCode
 from ..event import DecodedEvent
 from ..mode import ContentMode
+from ._nats import client_of, end_iteration, is_unsubscribed
 from .checks import check_client, check_subscription
 from .nats_errors import delivery_errors
 from .publish import round_trip
@@ -89,7 +90,7 @@ class Events:
         self._messages = subscription.messages
         self._decode = decode
         self._denied: DeliveryError | None = None
-        self._watch = ConnectionWatch.of(subscription._conn)
+        self._watch = ConnectionWatch.of(client_of(subscription))
         self._watch.add(self._hear)
 
     def __aiter__(self) -> Events:
@@ -137,7 +138,7 @@ class Events:
         if self._denied is not None:
             raise self._denied
         loss = self._watch.loss
-        if loss is not None and not self.subscription._closed:
+        if loss is not None and not is_unsubscribed(self.subscription):
             text = f"{self.subscription.subject}: the connection is lost: {loss}"
             raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text) from loss
 
@@ -145,9 +146,7 @@ class Events:
         if not denial.is_subscription(self.subscription.subject):
             return False
         self._denied = denial.error(self.subscription.subject)
-        iterator = self.subscription._message_iterator
-        if iterator is not None:
-            iterator._cancel()
+        end_iteration(self.subscription)
         return True
 
 

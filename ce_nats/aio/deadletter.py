@@ -27,13 +27,15 @@ from ..deadletter import MSG_ID, PREFIX, PUT_ASIDE, DeadLetter, is_put_aside
 from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
 from ..timestamp import Timestamp
+from ..wire.ack_subject import parse_ack_subject
+from ._nats import api_prefix, client_of, send
 from .checks import check_jetstream
-from .jetstream import MOST_HEADER_BYTES, NO_ACKNOWLEDGEMENT, Stored, stored_message
+from .jetstream import MOST_HEADER_BYTES, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS
 from .nats_errors import api_error, delivery_errors
-from .outbox import Outbox, Sending
+from .pending_acks import PendingAcks, PendingMessage
 from .replay import framed
-from .streams import nanoseconds
+from .streams import Stored, StreamApi, nanoseconds
 from .watch import answered
 
 __all__ = ["Requeued", "original", "requeue", "requeue_all", "store"]
@@ -106,8 +108,9 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
     else:
         block, data = stored.hdrs, stored.data
     block = _letter_block(letter, _message_id(letter, message), block)
-    _check_size(block, data, js._nc.max_payload)
-    await _publish(js._nc, subject, block, data, timeout)
+    nc = client_of(js)
+    _check_size(block, data, nc.max_payload)
+    await _publish(nc, subject, block, data, timeout)
 
 
 async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float = 5.0) -> PubAck:
@@ -132,9 +135,10 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
             ``connection-closed``.
     """
     check_jetstream(js)
-    message, block = _original_of(js._nc, stored)
-    async with _outbox(js, window=1, timeout=timeout) as outbox:
-        return await (await outbox.send(message, block)).ack
+    message, block = _original_of(client_of(js), stored)
+    async with _pending_acks(js, window=1, timeout=timeout) as acks:
+        ack: PubAck = await (await acks.send(message, block)).ack
+        return ack
 
 
 async def requeue_all(
@@ -163,11 +167,11 @@ async def requeue_all(
     check_jetstream(js)
     under_way: deque[asyncio.Task[Requeued]] = deque()
     fault: DeliveryError | None = None
-    async with _outbox(js, window=_WINDOW, timeout=timeout) as outbox:
+    async with _pending_acks(js, window=_WINDOW, timeout=timeout) as acks:
         try:
             try:
                 async for stored in letters:
-                    sent = await _send(outbox, stored)
+                    sent = await _send(acks, stored)
                     under_way.append(asyncio.create_task(_finish(js, stored, sent, delete=delete, timeout=timeout)))
                     while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
                         yield await _first(under_way)
@@ -191,16 +195,16 @@ async def _first(under_way: deque[asyncio.Task[Requeued]]) -> Requeued:
     return outcome
 
 
-async def _send(outbox: Outbox, stored: StoredMessage) -> Sending | CeNatsError:
+async def _send(acks: PendingAcks, stored: StoredMessage) -> PendingMessage | CeNatsError:
     try:
-        message, block = _original_of(outbox.nc, stored)
+        message, block = _original_of(acks.nc, stored)
     except CeNatsError as error:
         return error
-    return await outbox.send(message, block)
+    return await acks.send(message, block)
 
 
 async def _finish(
-    js: JetStreamContext, stored: StoredMessage, sent: Sending | CeNatsError, *, delete: bool, timeout: float
+    js: JetStreamContext, stored: StoredMessage, sent: PendingMessage | CeNatsError, *, delete: bool, timeout: float
 ) -> Requeued:
     ack = None
     try:
@@ -208,26 +212,21 @@ async def _finish(
             raise sent
         ack = await sent.ack
         if delete:
-            await _delete(js, stored, timeout)
+            # The payload is in another stream by now, so it need not be overwritten.
+            await StreamApi.of(js, timeout).delete_message(stored.stream, stored.sequence)
     except CeNatsError as error:
         return Requeued(stored.sequence, ack, error=error)
     return Requeued(stored.sequence, ack, is_deleted=delete)
 
 
-async def _delete(js: JetStreamContext, stored: StoredMessage, timeout: float) -> None:
-    """
-    As ``js.delete_msg()``, but without overwriting the message on disk first, which takes the server most of the time:
-    its payload is in another stream by now.
-    """
-    with delivery_errors(f"stream {stored.stream}"):
-        subject = f"{js._prefix}.STREAM.MSG.DELETE.{stored.stream}"
-        body = msgspec.json.encode({"seq": stored.sequence, "no_erase": True})
-        await answered(js._nc, subject, lambda: js._api_request(subject, body, timeout=timeout))
-
-
-def _outbox(js: JetStreamContext, *, window: int, timeout: float) -> Outbox:
-    return Outbox(
-        js._nc, lambda *_: None, window=window, ack_timeout=timeout, retry_timeout=timeout, api_prefix=js._prefix
+def _pending_acks(js: JetStreamContext, *, window: int, timeout: float) -> PendingAcks:
+    return PendingAcks(
+        client_of(js),
+        lambda *_: None,
+        window=window,
+        ack_timeout=timeout,
+        retry_timeout=timeout,
+        api_prefix=api_prefix(js),
     )
 
 
@@ -254,22 +253,18 @@ async def original(js: JetStreamContext, message: Msg) -> Stored | None:
     Raises:
         DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
     """
-    metadata = message.metadata
-    stored = await stored_message(js, metadata.stream, {"seq": metadata.sequence.stream})
-    # A stream that was deleted and made again counts from 1 again.
-    if stored is None or nanoseconds(Timestamp.parse(stored.time)) != stored_at(message):
+    delivered = parse_ack_subject(message.reply)
+    stored = await StreamApi.of(js).stored(delivered.stream, {"seq": delivered.sequence})
+    # A stream that was deleted and created again counts from 1 again.
+    if stored is None or nanoseconds(Timestamp.parse(stored.time)) != delivered.timestamp:
         return None
     return stored
 
 
-def stored_at(message: Msg) -> int:
-    """When the stream stored a delivered message, in nanoseconds since 1970; nats-py's datetime has rounded it."""
-    tokens = message.reply.split(".")
-    return int(tokens[7] if len(tokens) == 9 else tokens[9])
-
-
 def _message_id(letter: DeadLetter, message: Msg) -> str:
-    return f"dead-letter:{letter.stream}:{letter.consumer}:{letter.sequence}:{stored_at(message)}"
+    # Nanoseconds, which nats-py's datetime has rounded.
+    stored_at = parse_ack_subject(message.reply).timestamp
+    return f"dead-letter:{letter.stream}:{letter.consumer}:{letter.sequence}:{stored_at}"
 
 
 def _delivered_block(message: Msg) -> bytes:
@@ -339,8 +334,7 @@ async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout
 
         async def ask() -> Msg:
             # nc.publish() writes headers itself, and cannot write these.
-            await nc._send_command(frame)
-            await nc._flush_pending()
+            await send(nc, frame)
             return await answers.next_msg(timeout)
 
         try:

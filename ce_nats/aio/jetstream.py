@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
@@ -29,11 +28,12 @@ from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..timestamp import Timestamp
 from ..tracing import TraceContext
+from ._nats import api_timeout, client_of
 from .checks import check_jetstream
 from .listening import publish_patiently
-from .nats_errors import NO_MESSAGE_FOUND, api_error, delivery_errors
+from .nats_errors import delivery_errors
 from .publish import as_nats_headers, check_further, check_size, prepare, takes_headers
-from .streams import asking
+from .streams import Stored, StreamApi
 from .watch import answered, denial
 
 __all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
@@ -92,17 +92,16 @@ async def publish(
             ``connection-closed``; ``unexpected-answer``: another subscriber replied.
     """
     check_jetstream(js)
+    nc = client_of(js)
     message = prepare_for_stream(
-        js._nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
+        nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
     )
-    check_size(message, js._nc.max_payload, MOST_HEADER_BYTES)
+    check_size(message, nc.max_payload, MOST_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
     with delivery_errors(subject, refused=ErrorCode.PUBLISH_REFUSED):
         try:
-            seconds = js._timeout if timeout is None else timeout
-            return await answered(
-                js._nc, subject, lambda: publish_patiently(js, subject, message.data, headers, seconds)
-            )
+            seconds = api_timeout(js) if timeout is None else timeout
+            return await answered(nc, subject, lambda: publish_patiently(js, subject, message.data, headers, seconds))
         except (AttributeError, TypeError, ValueError) as error:
             # Anybody may have subscribed to the subject and replied.
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
@@ -197,13 +196,11 @@ async def read_stream(
             ``permission-denied``; ``connection-closed``.
     """
     check_jetstream(js)
-    with asking(f"stream {stream}", js._prefix):
-        info = await answered(js._nc, f"{js._prefix}.STREAM.INFO.{stream}", lambda: js.stream_info(stream))
-    state = info.state
-    last = state.last_seq if end is None else min(end, state.last_seq)
+    state = await StreamApi.of(js).state(stream)
+    last = state.last if end is None else min(end, state.last)
     batch: list[StoredMessage] = []
     size = 0
-    async with aclosing(_messages(js, stream, subject, max(start, state.first_seq), last)) as messages:
+    async with aclosing(_messages(js, stream, subject, max(start, state.first), last)) as messages:
         async for message in messages:
             batch.append(message)
             size += len(message.data)
@@ -219,15 +216,16 @@ async def _messages(
 ) -> AsyncGenerator[StoredMessage, None]:
     """All messages of a range, asked for ahead of their use."""
     under_way: deque[asyncio.Task[StoredMessage | None]] = deque()
-    window = most = _most_requests(js._nc)
+    nc, api = client_of(js), StreamApi.of(js)
+    window = most = _most_requests(nc)
     ask, seen = first, first - 1  # next sequence to ask for; everything up to here is known
     # One for all requests: answered() makes a task of each, which costs a third of the rate.
-    with denial(js._nc, _get_subject(js, stream)) as denied:
+    with denial(nc, api.stored_subject(stream)) as denied:
         denied.add_done_callback(lambda _: [task.cancel() for task in under_way])
         try:
             while ask <= last or under_way:
                 while ask <= last and len(under_way) < window:
-                    under_way.append(asyncio.create_task(_next_message(js, stream, subject, ask)))
+                    under_way.append(asyncio.create_task(_next_message(api, stream, subject, ask)))
                     ask += 1
                 # Shielded: nats-py's wait_for() loses a cancellation that comes together with the answer (before 3.12).
                 message = await asyncio.shield(under_way[0])
@@ -258,63 +256,10 @@ def _most_requests(nc: Client) -> int:
     return max(1, min(_MOST_REQUESTS, _MOST_BYTES_UNDER_WAY // largest_answer))
 
 
-class Stored(msgspec.Struct):
-    """A message in the API's answer, with the bytes of its header block; both byte strings are base64 in JSON."""
-
-    subject: str
-    seq: int
-    time: str
-    hdrs: bytes = b""
-    data: bytes = b""
-
-
-class _Error(msgspec.Struct):
-    code: int = 0
-    err_code: int = 0
-    description: str = "unexpected answer"
-
-
-class _Answer(msgspec.Struct):
-    message: Stored | None = None
-    error: _Error = msgspec.field(default_factory=_Error)
-
-
-_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
-
-
-async def _next_message(js: JetStreamContext, stream: str, subject: str, sequence: int) -> StoredMessage | None:
+async def _next_message(api: StreamApi, stream: str, subject: str, sequence: int) -> StoredMessage | None:
     """The first message on a subject from a sequence on, or None."""
-    stored = await _get(js, stream, {"seq": sequence, "next_by_subj": subject})
+    stored = await api.stored(stream, {"seq": sequence, "next_by_subj": subject}, is_watched=True)
     return None if stored is None else as_message(stored, stream)
-
-
-async def stored_message(js: JetStreamContext, stream: str, request: dict[str, Any]) -> Stored | None:
-    """
-    The message that ``STREAM.MSG.GET`` finds, or None.
-
-    nats-py's ``get_msg()`` parses the header block; the answer itself holds its bytes.
-
-    Raises:
-        DeliveryError: As :func:`read_stream` does.
-    """
-    return await answered(js._nc, _get_subject(js, stream), lambda: _get(js, stream, request))
-
-
-def _get_subject(js: JetStreamContext, stream: str) -> str:
-    return f"{js._prefix}.STREAM.MSG.GET.{stream}"
-
-
-async def _get(js: JetStreamContext, stream: str, request: dict[str, Any]) -> Stored | None:
-    with delivery_errors(f"stream {stream}"):
-        reply = await js._nc.request(_get_subject(js, stream), msgspec.json.encode(request), timeout=js._timeout)
-    try:
-        answer = _decode_answer(reply.data)
-    except msgspec.MsgspecError as error:
-        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"stream {stream}: unexpected answer of the server") from error
-    refusal = answer.error
-    if answer.message is None and refusal.err_code != NO_MESSAGE_FOUND:
-        raise api_error(f"stream {stream}", refusal.code, refusal.err_code, refusal.description)
-    return answer.message
 
 
 def as_message(stored: Stored, stream: str) -> StoredMessage:

@@ -18,7 +18,8 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
 from ..errors import ErrorCode, NoStreamError
-from .streams import why_unheard
+from ._nats import api_prefix, client_of
+from .streams import StreamApi
 
 __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "publish_patiently"]
 
@@ -65,7 +66,8 @@ class Listeners:
         """
         if subject in self._found:
             return
-        reason = await why_unheard(self._nc, self._prefix, subject, min(timeout, _ANSWER_SECONDS))
+        api = StreamApi(self._nc, self._prefix, min(timeout, _ANSWER_SECONDS))
+        reason = await api.why_no_stream(subject)
         if not reason:
             self._missed.pop(subject, None)
             if reason is not None:
@@ -87,7 +89,7 @@ async def publish_patiently(
         NoStreamError: No stream listens.
         nats.errors.Error: As ``js.publish()`` does.
     """
-    listeners = Listeners(js._nc, js._prefix)
+    listeners = Listeners(client_of(js), api_prefix(js))
     give_up = time.monotonic() + timeout
     while True:
         try:

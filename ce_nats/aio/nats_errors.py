@@ -12,21 +12,17 @@ import nats.js.errors
 
 from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
 
-__all__ = ["NOT_ENABLED", "NO_MESSAGE_FOUND", "api_error", "delivery_error", "delivery_errors"]
+__all__ = ["NOT_ENABLED", "api_error", "delivery_error", "delivery_errors"]
 
-# nats-server's err_code: JSNoMessageFoundErr, JSStreamNotFoundErr, JSConsumerNotFoundErr
-NO_MESSAGE_FOUND: Final = 10037
-STREAM_NOT_FOUND: Final = 10059
-CONSUMER_NOT_FOUND: Final = 10014
-# JSNotEnabledForAccountErr, JSNotEnabledErr
+# nats-server's err_code: JSNotEnabledForAccountErr, JSNotEnabledErr
 NOT_ENABLED: Final = (10039, 10076)
 # The API's status codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
 _SERVER_ERRORS: Final = 500
 
 _API_CODES: Final = {
-    NO_MESSAGE_FOUND: ErrorCode.MESSAGE_NOT_FOUND,
-    STREAM_NOT_FOUND: ErrorCode.STREAM_NOT_FOUND,
-    CONSUMER_NOT_FOUND: ErrorCode.CONSUMER_NOT_FOUND,
+    10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
+    10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
+    10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr
     **dict.fromkeys(NOT_ENABLED, ErrorCode.NO_RESPONDERS),
 }
 # The first class that fits counts.

@@ -21,6 +21,7 @@ from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, 
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext
+from ._nats import server_info
 from .checks import check_client
 from .nats_errors import delivery_errors
 from .watch import ConnectionWatch
@@ -146,7 +147,7 @@ def prepare(
 
 def takes_headers(nc: Client) -> bool:
     """Whether the server takes headers: from 2.2 on, unless it was told otherwise. True before it has been asked."""
-    info = nc._server_info
+    info = server_info(nc)
     return bool(info.get("headers", not info))
 
 

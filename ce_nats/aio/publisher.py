@@ -15,9 +15,10 @@ from ..message import HeadersLike
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TraceContext
+from ._nats import api_prefix, client_of
 from .checks import check_jetstream
 from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
-from .outbox import Outbox, Sending, header_block, was_there
+from .pending_acks import PendingAcks, PendingMessage, header_block, is_duplicate
 from .publish import check_size
 
 __all__ = ["Publisher"]
@@ -76,21 +77,21 @@ class Publisher:
         self._mode = mode
         self._dedup = dedup
         self._headerless = headerless
-        self._nc = js._nc
-        self._outbox = Outbox(
-            js._nc,
+        self._nc = client_of(js)
+        self._acks = PendingAcks(
+            self._nc,
             self._done,
             window=max(1, window),
             ack_timeout=ack_timeout,
             retry_timeout=retry_timeout,
-            api_prefix=js._prefix,
+            api_prefix=api_prefix(js),
         )
         self.acknowledged = 0
         self.duplicates = 0
         self.failures: list[Failure] = []
 
     async def __aenter__(self) -> Publisher:
-        await self._outbox.__aenter__()
+        await self._acks.__aenter__()
         return self
 
     async def __aexit__(
@@ -98,11 +99,11 @@ class Publisher:
     ) -> None:
         try:
             if error is None or isinstance(error, Exception):
-                await self._outbox.drain()
+                await self._acks.drain()
         finally:
-            for sending in self._outbox.under_way.values():
-                self._note(sending, DeliveryError(ErrorCode.TIMEOUT, f"{sending.message.subject}: not waited for"))
-            await self._outbox.__aexit__()
+            for item in self._acks.pending.values():
+                self._note(item, DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: not waited for"))
+            await self._acks.__aexit__()
         if error is None:
             raise_failures(self.failures)
 
@@ -145,10 +146,10 @@ class Publisher:
         )
         block = header_block(message.headers)
         check_size(message, self._nc.max_payload, MOST_HEADER_BYTES, len(block))
-        if self._outbox.is_full:
-            await self._outbox.room()
+        if self._acks.is_full:
+            await self._acks.room()
         raise_failures(self.failures)
-        return (await self._outbox.send(message, block, event)).ack
+        return (await self._acks.send(message, block, event)).ack
 
     async def flush(self) -> None:
         """
@@ -157,18 +158,18 @@ class Publisher:
         Raises:
             PublishError: Some are not, and will not be.
         """
-        await self._outbox.drain()
+        await self._acks.drain()
         raise_failures(self.failures)
 
-    def _done(self, sending: Sending, outcome: PubAck | DeliveryError) -> None:
+    def _done(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
         if isinstance(outcome, DeliveryError):
-            self._note(sending, outcome)
+            self._note(item, outcome)
         else:
             self.acknowledged += 1
-            self.duplicates += was_there(sending, outcome)
+            self.duplicates += is_duplicate(item, outcome)
 
-    def _note(self, sending: Sending, error: DeliveryError) -> None:
-        self.failures.append(Failure(sending.tag, sending.message.subject, error))
+    def _note(self, item: PendingMessage, error: DeliveryError) -> None:
+        self.failures.append(Failure(item.tag, item.subject, error))
 
 
 def raise_failures(failures: list[Failure]) -> None:

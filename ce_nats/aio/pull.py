@@ -33,33 +33,33 @@ from typing import Any, Final
 
 import msgspec
 import nats.errors
-import nats.js.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from ..attributes import ExtensionTypes
 from ..binary import Dialect
 from ..binding import from_nats_message
 from ..deadletter import Action, Backoff, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
-from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Reject
+from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Reject
 from ..event import DecodedEvent, NotDelivered
 from ..message import Headers, NatsMessage, check_subject
 from ..mode import MARKERS, ContentMode, detect_mode
+from ..wire.ack_subject import ACK_PREFIX
+from ._nats import api_prefix, api_timeout, client_of, unsubscribe_and_drain
 from .checks import check_config, check_jetstream
 from .deadletter import original, store
 from .jetstream import as_message
 from .nats_errors import delivery_errors
 from .publish import round_trip
-from .streams import asking, check_stream_on
+from .streams import StreamApi, check_stream_on
 from .watch import ConnectionWatch, Denial, answered
 
 __all__ = ["Delivery", "PullConsumer"]
 
 _log: Final = logging.getLogger(__name__)
 
-_ACK_PREFIX: Final = "$JS.ACK."
 _SIZE: Final = "Nats-Msg-Size"
 _DEFAULT_ACK_WAIT: Final = 30.0
 _BACKOFF: Final = Backoff()
@@ -275,7 +275,8 @@ class PullConsumer:
             raise ValueError(f"prefetch is 1 or more, not {prefetch}")
         self.policy = RetryPolicy(max_deliveries, backoff)
         self._js = js
-        self._nc = js._nc
+        self._nc = client_of(js)
+        self._api = StreamApi.of(js)
         self._stream = stream
         self._name = consumer
         self._dead_letter = dead_letter
@@ -317,7 +318,7 @@ class PullConsumer:
         """
         if self._dead_letter is not None:
             await check_stream_on(self._js, self._dead_letter)
-        config = (await self._bind()).config
+        config = await self._bind()
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
             raise self._failure(
                 ErrorCode.INCOMPATIBLE_CONFIG, "it must be a pull consumer whose messages are acknowledged one by one"
@@ -386,22 +387,15 @@ class PullConsumer:
             except Exception as error:
                 self._report(error, item)
 
-    async def _bind(self) -> ConsumerInfo:
-        with asking(self._target, self._js._prefix):
-            try:
-                return await self._info()
-            except nats.js.errors.NotFoundError:
-                if self._create is None:
-                    raise
-            config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
-            only = config.filter_subject
-            further = f".{only}" if only and only != ">" else ""
-            subject = f"{self._js._prefix}.CONSUMER.CREATE.{self._stream}.{self._name}{further}"
-            return await answered(self._nc, subject, lambda: self._js.add_consumer(self._stream, config))
-
-    async def _info(self) -> ConsumerInfo:
-        subject = f"{self._js._prefix}.CONSUMER.INFO.{self._stream}.{self._name}"
-        return await answered(self._nc, subject, lambda: self._js.consumer_info(self._stream, self._name))
+    async def _bind(self) -> ConsumerConfig:
+        """Configuration of the consumer, which is created where it may be."""
+        try:
+            return await self._api.consumer(self._stream, self._name)
+        except ApiError as error:
+            if self._create is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
+                raise
+        config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
+        return await self._api.create_consumer(self._stream, self._name, config.as_dict())
 
     async def _leave(self) -> None:
         """Have the server stop sending, and take in what it has sent until then."""
@@ -409,10 +403,7 @@ class PullConsumer:
         assert subscription is not None
         if self._nc.is_connected:
             with suppress(CeNatsError, nats.errors.Error):
-                # nats-py's own drain() waits for a PONG to a PING that it writes ahead of the UNSUB.
-                await self._nc._send_unsubscribe(subscription._id)
-                await round_trip(self._nc)
-                await subscription._pending_queue.join()
+                await unsubscribe_and_drain(subscription, lambda: round_trip(self._nc))
         with suppress(nats.errors.Error):
             await subscription.unsubscribe()
 
@@ -527,7 +518,7 @@ class PullConsumer:
 
     async def _confirm(self, message: Msg) -> None:
         try:
-            await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=self._js._timeout))
+            await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=api_timeout(self._js)))
         except DeliveryError as error:
             if error.code is ErrorCode.PERMISSION_DENIED:
                 self._fail(error)
@@ -549,7 +540,7 @@ class PullConsumer:
             deliveries=item.deliveries,
         )
         try:
-            await store(self._js, self._dead_letter, letter, item.message, timeout=self._js._timeout)
+            await store(self._js, self._dead_letter, letter, item.message, timeout=api_timeout(self._js))
         except (DeliveryError, EncodeError) as fault:
             self._report(fault, item)
             return False
@@ -588,7 +579,7 @@ class PullConsumer:
         request = self._request
         if request is not None:
             request.heard = time.monotonic()
-        if not message.reply.startswith(_ACK_PREFIX):
+        if not message.reply.startswith(ACK_PREFIX):
             # Only that tells them apart: anybody can publish a message with a header "Status".
             await self._receive_status(message)
             return
@@ -623,25 +614,26 @@ class PullConsumer:
 
     async def _look_for_consumer(self) -> None:
         """Nobody answers: the server is still starting, or the consumer is gone."""
-        try:
-            await self._info()
-        except nats.js.errors.NotFoundError as error:
-            failure = self._failure(ErrorCode.CONSUMER_NOT_FOUND, "it was deleted")
-            failure.__cause__ = error
-            self._fail(failure)
-        except (nats.errors.Error, DeliveryError):
-            pass
+        with suppress(DeliveryError):
+            try:
+                await self._api.consumer(self._stream, self._name)
+            except ApiError as error:
+                if error.code not in (ErrorCode.CONSUMER_NOT_FOUND, ErrorCode.STREAM_NOT_FOUND):
+                    raise
+                failure = self._failure(ErrorCode.CONSUMER_NOT_FOUND, "it was deleted")
+                failure.__cause__ = error
+                self._fail(failure)
 
     @property
     def _next_subject(self) -> str:
-        return f"{self._js._prefix}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
+        return f"{api_prefix(self._js)}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
 
     def _hear(self, denial: Denial) -> bool:
         """End the iteration without permission to fetch or to acknowledge: handlers would run again and again."""
         if denial.is_publish(self._next_subject) or denial.is_subscription(self._inbox):
             self._fail(self._denied(denial))
             return True
-        prefix, consumer = _ACK_PREFIX.lower(), f".{self._stream}.{self._name}.".lower()
+        prefix, consumer = ACK_PREFIX.lower(), f".{self._stream}.{self._name}.".lower()
         if denial.operation != "publish" or not denial.subject.startswith(prefix) or consumer not in denial.subject:
             return False
         fault = self._denied(denial)

@@ -7,16 +7,14 @@ reads may take as long as it likes. The end of a range is where its last sequenc
 says that no further message is in it: no message is ever waited for that cannot come.
 
 nats-py parses the headers of every message into a dict, which costs more than all else together and loses repeated
-names and malformed bytes. It has no public way round that (``Client.msg_class`` gets the dict), so the method through
-which its parser hands over a message is overridden here, for one subscription. A nats-py without that method is
-noticed, and then messages are read one by one through the API, which is also the way for streams that give up what a
-consumer has seen.
+names and malformed bytes; :class:`~ce_nats.aio._nats.RawClient` takes messages before that. Where that does not work
+with the installed nats-py, messages are read one by one through the API, which is also the way for streams that delete
+what a consumer has acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import time
 from bisect import bisect_right
@@ -31,12 +29,15 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..capture import StoredMessage
-from ..errors import ApiError, DataLossError, DeliveryError, ErrorCode
+from ..errors import ApiError, DataLossError, DecodeError, DeliveryError, ErrorCode
 from ..ranges import StreamRange, StreamState
 from ..subjects import covers
+from ..wire.ack_subject import AckSubject, ack_subject, parse_ack_subject
+from ._nats import SEES_RAW_MESSAGES, RawClient, subscription_id
+from .connect import disconnect
 from .jetstream import read_stream
 from .nats_errors import delivery_error, delivery_errors
-from .streams import DEFAULT_PREFIX, StreamApi, is_final, leave, nanoseconds
+from .streams import DEFAULT_PREFIX, StreamApi, is_final, nanoseconds
 from .watch import denial
 
 __all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]
@@ -56,11 +57,6 @@ _MOST_BYTES: Final = 8 * 2**20
 _FORGET_AFTER: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 0.2
-
-_HANDED_OVER: Final = ("self", "sid", "subject", "reply", "data", "headers")
-_SEES_RAW_MESSAGES: Final = (
-    tuple(inspect.signature(getattr(Client, "_process_msg", lambda: None)).parameters) == _HANDED_OVER
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,7 @@ async def read_range(
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-class RangeClient(Client):
+class RangeClient(RawClient):
     """nats-py's client, with messages of pull requests as they stand on the wire; it does not reconnect."""
 
     def __init__(self) -> None:
@@ -179,7 +175,7 @@ class RangeClient(Client):
         """
         if not self._pull_inbox:
             self._pull_inbox = self.new_inbox()
-            self._pull_sid = (await self.subscribe(f"{self._pull_inbox}.*"))._id
+            self._pull_sid = subscription_id(await self.subscribe(f"{self._pull_inbox}.*"))
         self._pulls += 1
         # A subject for each request, because the server also ends one that was answered in full with a status.
         reply = f"{self._pull_inbox}.{self._pulls}"
@@ -210,16 +206,18 @@ class RangeClient(Client):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._pull_ended.wait(), silence)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+    def take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> bool:
+        """Keep messages of pull requests as they are."""
         if sid != self._pull_sid:
-            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
-        elif reply:
+            return False
+        if reply:
             self._pulled.append((subject, reply, data, headers))
             if len(self._pulled) == self._pull_wanted:
                 self._pull_ended.set()
         elif subject == self._pull_reply:
             self._pull_status = headers or b""
             self._pull_ended.set()
+        return True
 
 
 class _Attempt:
@@ -246,7 +244,7 @@ class _Attempt:
             state = await self._api.state(self._rest.stream)
             ways = [self._through_api]
             # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
-            if _SEES_RAW_MESSAGES and state.retention == "limits":
+            if SEES_RAW_MESSAGES and state.retention == "limits":
                 ways.insert(0, self._through_consumer)
             for way in ways:
                 try:
@@ -258,7 +256,7 @@ class _Attempt:
                 except _NoConsumerError:
                     continue
         finally:
-            await leave(self._client)
+            await disconnect(self._client)
 
     async def _through_consumer(self) -> AsyncGenerator[RawBatch, None]:
         async with self._consumer() as subject:
@@ -445,18 +443,14 @@ def metadata(reply: bytes) -> tuple[int, int]:
     """
     Stream sequence and consumer sequence, from the reply subject of a message.
 
-    ADR-15: ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>``,
-    or with domain and account hash in front of the stream and a random token at the end.
-
     Raises:
         DeliveryError: ``unexpected-answer``: the reply subject has another form.
     """
-    tokens = reply.split(b".")
-    at = 5 if len(tokens) == 9 else 7
     try:
-        return int(tokens[at]), int(tokens[at + 1])
-    except (IndexError, ValueError) as error:
-        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{reply!r} is not a subject for acknowledgements") from error
+        message = parse_ack_subject(reply.decode("utf-8", "replace"))
+    except DecodeError as error:
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, error.message) from error
+    return message.sequence, message.consumer_sequence
 
 
 def _status_code(status: str) -> ErrorCode:
@@ -482,5 +476,5 @@ def _as_raw(message: StoredMessage) -> RawMessage:
     lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers)
     block = f"NATS/1.0\r\n{lines}\r\n".encode("utf-8", "surrogateescape") if message.headers else None
     sequence, at = message.sequence, nanoseconds(message.timestamp)
-    reply = f"$JS.ACK.{message.stream}.-.1.{sequence}.{sequence}.{at}.0"
+    reply = ack_subject(AckSubject(message.stream, "-", 1, sequence, sequence, at, 0))
     return message.subject.encode(), reply.encode(), message.data, block

@@ -16,7 +16,7 @@ from ..message import NatsMessage, check_subject
 from .checks import check_client
 from .jetstream import MOST_HEADER_BYTES
 from .nats_errors import delivery_errors
-from .outbox import Outbox, Sending, was_there, write
+from .pending_acks import PendingAcks, PendingMessage, is_duplicate, write
 from .publish import check_size, flush, takes_headers
 
 __all__ = ["Replayed", "replay"]
@@ -73,15 +73,16 @@ async def replay(
     result = Replayed()
     failures: list[DeliveryError] = []
 
-    def done(sending: Sending, outcome: PubAck | DeliveryError) -> None:
+    def done(item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
         if isinstance(outcome, DeliveryError):
             failures.append(outcome)
         else:
             result.messages += 1
-            result.duplicates += was_there(sending, outcome)
+            result.duplicates += is_duplicate(item, outcome)
 
     began = time.monotonic()
-    async with Outbox(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout) as outbox:
+    acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
+    async with acks:
         count = 0
         async for message in _each(messages):
             if rate is not None:
@@ -90,14 +91,14 @@ async def replay(
                 break
             outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
             if acknowledged:
-                await outbox.send(outgoing, block)
+                await acks.send(outgoing, block)
             else:
                 with delivery_errors(outgoing.subject):
                     await write(nc, outgoing, block, "")
                 result.messages += 1
             count += 1
             told(count)
-        await outbox.drain()
+        await acks.drain()
     if failures:
         raise failures[0]
     if not acknowledged:
@@ -118,7 +119,7 @@ def framed(
     nc: Client, message: StoredMessage, subject: str | None = None, *, is_stored: bool = True
 ) -> tuple[NatsMessage, bytes]:
     """
-    What the outbox takes: a message, and its header block.
+    A captured message as it is sent, and its header block.
 
     Raises:
         EncodeError: As :func:`replay` does.
@@ -129,6 +130,6 @@ def framed(
     if block and not takes_headers(nc):
         raise EncodeError(ErrorCode.HEADERS_NOT_SUPPORTED, "the server takes no headers, and the message has some")
     check_size(outgoing, nc.max_payload, MOST_HEADER_BYTES if is_stored else None, len(block))
-    # The outbox looks for a Nats-Msg-Id, without which nothing may be sent twice; the block is what is sent.
+    # PendingAcks looks for a Nats-Msg-Id, without which nothing may be sent twice; the block is what is sent.
     outgoing.headers._pairs = list(message.headers)
     return outgoing, block

@@ -9,7 +9,7 @@ headers back, so that a reply looks like the request.)
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -24,6 +24,8 @@ from ..message import HeadersLike
 from ..mode import ContentMode
 from ..subject_template import SubjectTemplate
 from ..tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_headers
+from ..wire.ack_subject import ACK_PREFIX
+from ._nats import client_of
 from .checks import check_client
 from .consume import Received, receive
 from .nats_errors import delivery_errors
@@ -31,8 +33,6 @@ from .publish import as_nats_headers, check_size, prepare, publish
 from .watch import answered
 
 __all__ = ["request", "respond"]
-
-_ACKNOWLEDGEMENTS: Final = "$JS.ACK."
 
 
 async def request(
@@ -125,14 +125,15 @@ async def respond(
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     message = request.message if isinstance(request, Received) else request
-    if not message.reply or message.reply.startswith(_ACKNOWLEDGEMENTS):
+    if not message.reply or message.reply.startswith(ACK_PREFIX):
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT, f"the message on {preview(message.subject)} asks for no reply", attribute=None
         )
     if follow:
         event = _following(event, request)
         trace = trace or trace_of_headers(message.headers)
-    await publish(message._client, event, message.reply, mode=mode, headers=headers, headerless=headerless, trace=trace)
+    nc = client_of(message)
+    await publish(nc, event, message.reply, mode=mode, headers=headers, headerless=headerless, trace=trace)
 
 
 def _following(event: Any, request: Msg | Received) -> Any:

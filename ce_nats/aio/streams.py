@@ -1,47 +1,57 @@
 """
-What can be asked of a stream without changing it: its state, and which message comes next.
+JetStream's API: what streams hold, and the consumers on them.
 
-JetStream's API, requests and answers in JSON ("JetStream API Reference" of the NATS documentation). Requests go through
-nats-py's connection; the answers are read here, because nats-py's objects leave out or change what is needed of them.
+Requests and answers in JSON ("JetStream API Reference" of the NATS documentation). Every request that this package
+makes to the API is made here. Requests go through nats-py's connection; the answers are read here, because nats-py's
+objects leave out or change what is needed of them: nanoseconds, header blocks, error numbers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from calendar import timegm
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 import nats.errors
-import nats.js.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
 
 from ..errors import ApiError, DeliveryError, ErrorCode, preview
 from ..ranges import StreamState
 from ..settings import DEFAULT_PREFIX
 from ..timestamp import Timestamp
+from ._nats import api_prefix, api_timeout, client_of, server_info
 from .checks import check_client
-from .nats_errors import NO_MESSAGE_FOUND, NOT_ENABLED, api_error, delivery_errors
+from .nats_errors import NOT_ENABLED, api_error, delivery_errors
 from .watch import answered
 
-__all__ = ["DEFAULT_PREFIX", "StreamApi", "is_final", "leave", "nanoseconds"]
+__all__ = ["DEFAULT_PREFIX", "Stored", "StreamApi", "is_final", "nanoseconds"]
 
-_LEAVE_SECONDS: Final = 2.0
 # A question that need not be answered.
 _NAMES_SECONDS: Final = 2.0
 # Requests under way at a time, where a question takes several of them.
-_MOST_REQUESTS: Final = 64
+_MAX_REQUESTS: Final = 64
 
 T = TypeVar("T", bound="_Answer")
+
+
+class Stored(msgspec.Struct):
+    """A message in the API's answer, with the bytes of its header block; both byte strings are base64 in JSON."""
+
+    subject: str
+    seq: int
+    time: str
+    hdrs: bytes = b""
+    data: bytes = b""
 
 
 class _Error(msgspec.Struct):
     code: int = 0
     err_code: int = 0
-    description: str = ""
+    description: str = "no description"
 
 
 class _Answer(msgspec.Struct):
@@ -50,6 +60,7 @@ class _Answer(msgspec.Struct):
 
 class _Config(msgspec.Struct):
     retention: str = "limits"
+    subjects: list[str] | None = None
 
 
 class _State(msgspec.Struct):
@@ -64,13 +75,12 @@ class _Info(_Answer):
     state: _State = msgspec.field(default_factory=_State)
 
 
-class _Stored(msgspec.Struct):
-    seq: int
-    time: str
-
-
 class _Found(_Answer):
-    message: _Stored | None = None
+    message: Stored | None = None
+
+
+class _Consumer(_Answer):
+    config: dict[str, Any] = {}
 
 
 class _Names(_Answer):
@@ -93,6 +103,19 @@ class StreamApi:
         self._nc = nc
         self._timeout = timeout
 
+    @classmethod
+    def of(cls, js: JetStreamContext, timeout: float | None = None) -> StreamApi:
+        """
+        The API as nats-py's context reaches it.
+
+        Args:
+            js: From ``nc.jetstream()``.
+            timeout: Seconds to wait for an answer; by default as long as ``js`` does.
+        """
+        return cls(client_of(js), api_prefix(js), api_timeout(js) if timeout is None else timeout)
+
+    # --- Streams ------------------------------------------------------------------------------------------------------
+
     async def state(self, stream: str) -> StreamState:
         """
         State of a stream.
@@ -101,10 +124,71 @@ class StreamApi:
             DeliveryError: ``no-responders`` or ``timeout``: no answer; ``permission-denied``; ``connection-closed``;
                 an :class:`~ce_nats.ApiError` where JetStream refuses, ``stream-not-found`` for instance.
         """
-        info = await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
+        info = await self._info(stream)
         state = info.state
         first = state.first_seq if state.messages else state.last_seq + 1
         return StreamState(stream, info.created, first, state.last_seq, state.messages, info.config.retention)
+
+    async def subjects(self, stream: str) -> list[str]:
+        """
+        Subjects that a stream listens on, wildcards among them.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        return (await self._info(stream)).config.subjects or []
+
+    async def _info(self, stream: str) -> _Info:
+        return await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
+
+    async def why_no_stream(self, subject: str) -> str | None:
+        """
+        Why no stream listens on a subject; ``""`` where one does, and None where that is unknown.
+
+        It is unknown where the API does not answer, because permission is denied for instance. It is not asked through
+        another prefix or domain, because a subject may have another name there.
+        """
+        if self.prefix != DEFAULT_PREFIX:
+            return None
+        try:
+            answer = await self._request(_Names, f"streams on {subject}", "STREAM.NAMES", {"subject": subject})
+        except nats.errors.NoRespondersError:
+            # Another server of the cluster may have JetStream, and be away. One that stands alone has none.
+            info = server_info(self._nc)
+            return None if info.get("jetstream") or info.get("cluster") else "the server has no JetStream"
+        except (DeliveryError, nats.errors.Error, OSError):
+            return None
+        if answer.error is not None:
+            return "JetStream is not enabled for this account" if answer.error.err_code in NOT_ENABLED else None
+        if answer.streams:
+            return ""
+        return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
+
+    # --- Messages -----------------------------------------------------------------------------------------------------
+
+    async def stored(self, stream: str, request: dict[str, Any], *, is_watched: bool = False) -> Stored | None:
+        """
+        The message that ``STREAM.MSG.GET`` finds, or None.
+
+        Args:
+            stream: Name of the stream.
+            request: ``seq``, and ``next_by_subj`` for the first message from there on.
+            is_watched: The caller looks for denied permissions itself, for many requests at once.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        try:
+            answer = await self._ask(_Found, stream, f"STREAM.MSG.GET.{stream}", request, is_watched=is_watched)
+        except ApiError as error:
+            if error.code is ErrorCode.MESSAGE_NOT_FOUND:
+                return None
+            raise
+        return answer.message
+
+    def stored_subject(self, stream: str) -> str:
+        """The subject of :meth:`stored`'s requests."""
+        return f"{self.prefix}.STREAM.MSG.GET.{stream}"
 
     async def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str] = ()) -> int | None:
         """
@@ -120,16 +204,16 @@ class StreamApi:
         """
         wanted = list(subjects) or [">"]
         found: list[int] = []
-        for start in range(0, len(wanted), _MOST_REQUESTS):
-            questions = (self._next(stream, sequence, pattern) for pattern in wanted[start : start + _MOST_REQUESTS])
+        for start in range(0, len(wanted), _MAX_REQUESTS):
+            questions = (self._next(stream, sequence, pattern) for pattern in wanted[start : start + _MAX_REQUESTS])
             found += [message.seq for message in await asyncio.gather(*questions) if message is not None]
         return min(found, default=None)
 
     async def sequence_at(self, state: StreamState, since: int) -> int:
         """
-        Sequence from which on messages were stored at or after an instant; ``state.last + 1`` where none was.
+        Sequence of the first message that was stored at an instant or later; ``state.last + 1`` where there is none.
 
-        That times ascend in a stream is taken for granted, as the server does it.
+        Relies on times that ascend in a stream, as the server does.
 
         Args:
             state: Of the stream; messages behind ``state.last`` are not looked at.
@@ -149,76 +233,121 @@ class StreamApi:
                 low = message.seq + 1
         return low
 
-    async def create_consumer(self, stream: str, name: str, config: dict[str, Any]) -> None:
+    async def _next(self, stream: str, sequence: int, pattern: str) -> Stored | None:
+        return await self.stored(stream, {"seq": sequence, "next_by_subj": pattern})
+
+    async def delete_message(self, stream: str, sequence: int) -> None:
         """
-        Create a consumer.
+        Delete a message, without overwriting it on disk first, which takes the server most of the time.
 
         Raises:
             DeliveryError: As :meth:`state` does.
         """
+        request = {"seq": sequence, "no_erase": True}
+        await self._ask(_Answer, stream, f"STREAM.MSG.DELETE.{stream}", request)
+
+    # --- Consumers ----------------------------------------------------------------------------------------------------
+
+    async def consumer(self, stream: str, name: str) -> ConsumerConfig:
+        """
+        Configuration of a consumer.
+
+        Raises:
+            DeliveryError: As :meth:`state` does; ``consumer-not-found``.
+        """
+        answer = await self._ask(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
+        return _consumer_config(answer.config)
+
+    async def create_consumer(self, stream: str, name: str, config: dict[str, Any]) -> ConsumerConfig:
+        """
+        Create a consumer; one that exists with the same configuration is left as it is.
+
+        Args:
+            stream: Name of the stream.
+            name: Name of the consumer.
+            config: As the API has it, so with times in nanoseconds.
+
+        Returns:
+            Its configuration as the server has completed it.
+
+        Raises:
+            DeliveryError: As :meth:`state` does; ``request-refused``.
+        """
+        only = config.get("filter_subject")
+        further = f".{only}" if only and only != ">" else ""
         request = {"stream_name": stream, "config": {"name": name, **config}}
-        await self._ask(_Answer, stream, f"CONSUMER.CREATE.{stream}.{name}", request)
+        subject = f"CONSUMER.CREATE.{stream}.{name}{further}"
+        answer = await self._ask(_Consumer, stream, subject, request, consumer=name)
+        return _consumer_config(answer.config)
 
     async def delete_consumer(self, stream: str, name: str) -> None:
         """
         Delete a consumer.
 
         Raises:
+            DeliveryError: As :meth:`consumer` does.
+        """
+        await self._ask(_Answer, stream, f"CONSUMER.DELETE.{stream}.{name}", consumer=name)
+
+    # --- Requests -----------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        kind: type[T],
+        stream: str,
+        subject: str,
+        request: dict[str, Any] | None = None,
+        *,
+        consumer: str = "",
+        is_watched: bool = False,
+    ) -> T:
+        """
+        An answer without an error.
+
+        Args:
+            kind: What the answer is decoded to.
+            stream: Name of the stream, for the message of an error.
+            subject: Of the request, behind the prefix.
+            request: Its body; None is an empty one.
+            consumer: Name of the consumer, for the message of an error; ``""`` where it is about the stream.
+            is_watched: As for :meth:`stored`.
+
+        Raises:
             DeliveryError: As :meth:`state` does.
         """
-        await self._ask(_Answer, stream, f"CONSUMER.DELETE.{stream}.{name}")
-
-    async def _next(self, stream: str, sequence: int, pattern: str) -> _Stored | None:
-        request = {"seq": sequence, "next_by_subj": pattern}
-        try:
-            return (await self._ask(_Found, stream, f"STREAM.MSG.GET.{stream}", request)).message
-        except ApiError as error:
-            if error.number == NO_MESSAGE_FOUND:
-                return None
-            raise
-
-    async def _ask(self, kind: type[T], stream: str, subject: str, request: dict[str, Any] | None = None) -> T:
-        body = b"" if request is None else msgspec.json.encode(request)
-        subject = f"{self.prefix}.{subject}"
-        with asking(f"stream {stream}", self.prefix):
-            reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=self._timeout))
-        try:
-            answer = msgspec.json.decode(reply.data, type=kind)
-        except msgspec.MsgspecError as error:
-            raise DeliveryError(
-                ErrorCode.UNEXPECTED_ANSWER, f"stream {stream}: what answered is not JetStream's API"
-            ) from error
+        target = f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
+        with delivery_errors(target):
+            try:
+                answer = await self._request(kind, target, subject, request, is_watched=is_watched)
+            except nats.errors.NoRespondersError as error:
+                text = f"nobody answers on {self.prefix!r}: JetStream has another prefix or domain, or is not enabled"
+                if self.prefix == DEFAULT_PREFIX:
+                    text = "JetStream is not enabled on the server"
+                raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {text}") from error
         if answer.error is not None:
-            raise _refusal(stream, answer.error)
+            raise _refusal(stream, target, answer.error)
         return answer
 
-
-@contextmanager
-def asking(target: str, prefix: str) -> Iterator[None]:
-    """
-    As :func:`~ce_nats.aio.nats_errors.delivery_errors`, for requests to JetStream's API.
-
-    Args:
-        target: What is asked for, for the message.
-        prefix: First tokens of the API's subjects.
-
-    Raises:
-        DeliveryError: What ``delivery_errors`` raises; ``no-responders``: JetStream is not enabled.
-    """
-    with delivery_errors(target):
+    async def _request(
+        self,
+        kind: type[T],
+        target: str,
+        subject: str,
+        request: dict[str, Any] | None = None,
+        *,
+        is_watched: bool = False,
+    ) -> T:
+        body = b"" if request is None else msgspec.json.encode(request)
+        subject = f"{self.prefix}.{subject}"
+        if is_watched:
+            reply = await self._nc.request(subject, body, timeout=self._timeout)
+        else:
+            reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=self._timeout))
         try:
-            yield
-        except (nats.errors.NoRespondersError, nats.js.errors.ServiceUnavailableError) as error:
-            number = getattr(error, "err_code", None)
-            if number is None:
-                text = f"nobody answers on {prefix!r}: JetStream has another prefix or domain, or is not enabled"
-                if prefix == DEFAULT_PREFIX:
-                    text = "JetStream is not enabled on the server"
-            elif number in NOT_ENABLED:
-                text = "JetStream is not enabled for this account"
-            else:
-                raise
-            raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {text}") from error
+            return msgspec.json.decode(reply.data, type=kind)
+        except msgspec.MsgspecError as error:
+            text = f"{target}: what answered is not JetStream's API"
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, text) from error
 
 
 async def check_stream_on(js: JetStreamContext, subject: str) -> None:
@@ -228,41 +357,9 @@ async def check_stream_on(js: JetStreamContext, subject: str) -> None:
     Raises:
         DeliveryError: ``no-responders``: no stream listens.
     """
-    reason = await why_unheard(js._nc, js._prefix, subject, min(js._timeout, _NAMES_SECONDS))
+    reason = await StreamApi.of(js, min(api_timeout(js), _NAMES_SECONDS)).why_no_stream(subject)
     if reason:
         raise DeliveryError(ErrorCode.NO_RESPONDERS, f"no stream listens on {subject!r}: {reason}")
-
-
-async def why_unheard(nc: Client, prefix: str, subject: str, timeout: float) -> str | None:
-    """
-    Why no stream listens on a subject, as JetStream's API says; ``""`` where one does, and None where that is unknown.
-
-    It is unknown where the API does not answer, because permission is denied say; and it is not asked through another
-    prefix or domain, because a subject may have another name there.
-
-    Args:
-        nc: An open connection.
-        prefix: First tokens of the API's subjects.
-        subject: What is published to.
-        timeout: Seconds to wait for the answer.
-    """
-    if prefix != DEFAULT_PREFIX:
-        return None
-    question, body = f"{prefix}.STREAM.NAMES", msgspec.json.encode({"subject": subject})
-    try:
-        reply = await answered(nc, question, lambda: nc.request(question, body, timeout=timeout))
-        answer = msgspec.json.decode(reply.data, type=_Names)
-    except nats.errors.NoRespondersError:
-        # Another server of the cluster may have JetStream, and be away. One that stands alone has none.
-        info = nc._server_info
-        return None if info.get("jetstream") or info.get("cluster") else "the server has no JetStream"
-    except (DeliveryError, nats.errors.Error, OSError, msgspec.MsgspecError):
-        return None
-    if answer.error is not None:
-        return "JetStream is not enabled for this account" if answer.error.err_code in NOT_ENABLED else None
-    if answer.streams:
-        return ""
-    return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
 
 
 def is_final(error: Exception) -> bool:
@@ -272,21 +369,24 @@ def is_final(error: Exception) -> bool:
     return isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED
 
 
-async def leave(nc: Client) -> None:
-    """Close a connection, in whatever state it is, and in two seconds at most; nothing is raised."""
-    # nats-py waits until everything is written, or TLS shut down, which may be never.
-    with suppress(Exception):
-        await asyncio.wait_for(nc.close(), _LEAVE_SECONDS)
-
-
 def nanoseconds(at: Timestamp) -> int:
     """Nanoseconds since 1970, UTC."""
     return timegm(at.utctimetuple()) * 1_000_000_000 + at.nanosecond
 
 
-def _refusal(stream: str, error: _Error) -> ApiError:
-    refusal = api_error(f"stream {stream}", error.code, error.err_code, error.description)
+def _consumer_config(fields: dict[str, Any]) -> ConsumerConfig:
+    config: ConsumerConfig = ConsumerConfig.from_response(fields)
+    return config
+
+
+def _refusal(stream: str, target: str, error: _Error) -> ApiError:
+    refusal = api_error(target, error.code, error.err_code, error.description)
     if refusal.code is ErrorCode.STREAM_NOT_FOUND:
-        refusal = ApiError(refusal.code, f"there is no stream {stream}")
-        refusal.number = error.err_code
-    return refusal
+        text = f"there is no stream {stream}"
+    elif refusal.code is ErrorCode.NO_RESPONDERS:
+        text = f"{target}: JetStream is not enabled for this account"
+    else:
+        return refusal
+    plain = ApiError(refusal.code, text)
+    plain.number = refusal.number
+    return plain

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from nats.aio.client import Client
 
 from ..errors import DeliveryError, ErrorCode
+from ._nats import error_callback, on_error, on_reconnect, reconnect_callback, request_inbox
 
 __all__ = ["ConnectionWatch", "Denial", "Listener", "answered", "denial"]
 
@@ -84,15 +85,15 @@ class ConnectionWatch:
         self._denied_inbox = ("", 0)
         # nats-py does not forget what went wrong before a connection came back.
         self._past_error = nc.last_error
-        self._error_cb = nc._error_cb
-        self._reconnected_cb = nc._reconnected_cb
-        nc._error_cb = self._receive_error
-        nc._reconnected_cb = self._note_reconnect
+        self._error_cb = error_callback(nc)
+        self._reconnected_cb = reconnect_callback(nc)
+        on_error(nc, self._receive_error)
+        on_reconnect(nc, self._note_reconnect)
 
     @classmethod
     def of(cls, nc: Client) -> ConnectionWatch:
         """The watch of a connection. It stands in for the connection's ``error_cb``, which it calls."""
-        owner = getattr(nc._error_cb, "__self__", None)
+        owner = getattr(error_callback(nc), "__self__", None)
         return owner if isinstance(owner, cls) else cls(nc)
 
     def add(self, listener: Listener) -> None:
@@ -138,8 +139,7 @@ class ConnectionWatch:
     @property
     def inbox(self) -> str:
         """What nats-py has subscribed to for answers to requests, or ``""``."""
-        prefix = self._nc._resp_sub_prefix
-        return f"{prefix.decode()}*" if prefix else ""
+        return request_inbox(self._nc)
 
     async def _receive_error(self, error: Exception) -> None:
         found = _VIOLATION.search(str(error))

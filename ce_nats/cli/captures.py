@@ -138,8 +138,8 @@ async def _capture_stream(
     start: int,
 ) -> None:
     last = sink.last
-    async with connected(settings) as (nc, js):
-        state = await StreamApi(nc, js._prefix, settings.timeout).state(stream)
+    async with connected(settings) as (_, js):
+        state = await StreamApi.of(js).state(stream)
         if last is not None:
             await _check_same(js, stream, state.last, last)
             start = max(start, last.sequence + 1)

@@ -18,8 +18,7 @@ import typer
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..aio.connect import establish
-from ..aio.streams import leave
+from ..aio.connect import disconnect, establish
 from ..errors import EncodeError, ErrorCode
 from ..settings import ENVIRONMENT, ConnectionSettings, resolve
 from .files import InputError
@@ -200,7 +199,7 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
     try:
         yield nc
     finally:
-        await leave(nc)
+        await disconnect(nc)
 
 
 @asynccontextmanager

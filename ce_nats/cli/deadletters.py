@@ -111,9 +111,9 @@ def requeue_letters(
     statuses: list[int] = []
 
     async def send() -> None:
-        async with connected(settings) as (nc, js):
+        async with connected(settings) as (_, js):
             if all_of_them:
-                total = (await StreamApi(nc, js._prefix, settings.timeout).state(stream)).messages
+                total = (await StreamApi.of(js).state(stream)).messages
                 letters = _letters(js, stream, batch_size=_BATCH)
             else:
                 total = len(sequences or [])

@@ -135,10 +135,10 @@ class _Session:
         return answer
 
     def close(self) -> None:
-        from ..aio.streams import leave
+        from ..aio.connect import disconnect
 
         try:
-            self._blocking.run(leave(self._client))
+            self._blocking.run(disconnect(self._client))
         finally:
             self._blocking.close()
 

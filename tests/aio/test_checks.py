@@ -113,7 +113,7 @@ async def test_an_account_without_jetstream(make_event):
                     await use
             with pytest.raises(DeliveryError, match="a: no stream listens: JetStream is not enabled for this account"):
                 await aio.jetstream.publish(js, make_event(), "a")
-            with pytest.raises(DeliveryError, match="JetStream not enabled for account"):
+            with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):
                 await StreamApi(nc).state("S")
 
 

@@ -7,7 +7,8 @@ from nats.js.api import StreamSource
 from ce_nats import EncodeError
 from ce_nats.aio import DeliveryError
 from ce_nats.aio.deadletter import original, requeue_all, store
-from ce_nats.aio.jetstream import read_stream, stored_message
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.streams import StreamApi
 from ce_nats.deadletter import DeadLetter, Reason
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
@@ -34,7 +35,7 @@ def letter_of(message, consumer="c"):
 
 async def stored_block(js, dead, sequence=1):
     """Bytes of a dead letter's header block, without the version line."""
-    stored = await stored_message(js, dead.replace(".", "_"), {"seq": sequence})
+    stored = await StreamApi.of(js).stored(dead.replace(".", "_"), {"seq": sequence})
     assert stored.hdrs.startswith(b"NATS/1.0\r\n")
     return stored.hdrs[10:]
 
@@ -53,7 +54,7 @@ async def test_bytes_and_headers_are_the_originals(js, subject, fetch, send_raw,
         *(f"Dead-Letter-{name}" for name in ("Reason", "Error", "Subject", "Stream", "Consumer", "Sequence")),
         "Dead-Letter-Deliveries",
     ]
-    assert (await stored_message(js, dead.replace(".", "_"), {"seq": 1})).data == b"\0\xff\r\n"
+    assert (await StreamApi.of(js).stored(dead.replace(".", "_"), {"seq": 1})).data == b"\0\xff\r\n"
 
 
 @pytest.mark.parametrize("block", [None, b""])

@@ -6,8 +6,8 @@ import pytest
 
 from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
 from ce_nats.aio import DeliveryError, connect, flush, publish
+from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.streams import leave
 from ce_nats.testing import NatsServer
 from ce_nats.tracing import TraceContext, trace_of_event, trace_of_headers
 
@@ -162,7 +162,7 @@ async def test_a_full_buffer_is_a_delivery_error(make_event):
         with pytest.raises(DeliveryError) as info:
             await asyncio.gather(*pending)
         assert info.value.code == "buffer-full"
-        await leave(nc)
+        await disconnect(nc)
 
 
 # --- Servers without headers -----------------------------------------------------------------------------------------

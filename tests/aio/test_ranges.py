@@ -11,9 +11,10 @@ import pytest
 from nats.js.api import ConsumerConfig, RetentionPolicy
 
 from ce_nats.aio import flush, ranges
+from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.ranges import RangeClient, metadata, read_range
-from ce_nats.aio.streams import StreamApi, leave
+from ce_nats.aio.streams import StreamApi
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.ranges import StreamRange
 from ce_nats.testing import NatsServer
@@ -37,7 +38,7 @@ def connect(server):
 @pytest.fixture(params=["consumer", "api"])
 def way(request, monkeypatch):
     """Both ways to read; the API's is the one that a nats-py without the hook would leave."""
-    monkeypatch.setattr(ranges, "_SEES_RAW_MESSAGES", request.param == "consumer")
+    monkeypatch.setattr(ranges, "SEES_RAW_MESSAGES", request.param == "consumer")
 
 
 async def batches_of(connect, wanted, **options):
@@ -83,7 +84,7 @@ async def ten(nc, js, subject, stream):
 
 def test_the_hook_into_nats_py_is_there():
     """Without it everything still works, at a tenth of the rate."""
-    assert ranges._SEES_RAW_MESSAGES
+    assert ranges.SEES_RAW_MESSAGES
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 10), (3, 7), (10, 10), (1, 1), (5, 4), (11, 10)])
@@ -431,7 +432,7 @@ async def pulling(own_server, filled, request):
         await asyncio.sleep(0.01)
     yield nc, client, task
     await nc.close()
-    await leave(client)
+    await disconnect(client)
 
 
 async def test_a_status_of_another_request_is_none_of_ours(pulling):
@@ -568,7 +569,7 @@ async def test_both_ways_give_the_same(connect, js, subject, stream, send_raw, m
         send_raw(f"{subject}.{number}", b"a: \xff%d\r\n" % number if number % 3 else None, b"%d" % number)
     found = []
     for sees_raw in (True, False):
-        monkeypatch.setattr(ranges, "_SEES_RAW_MESSAGES", sees_raw)
+        monkeypatch.setattr(ranges, "SEES_RAW_MESSAGES", sees_raw)
         (batch,) = await batches_of(connect, StreamRange(stream, 1, 20))
         found.append([(name, metadata(reply)[0], reply.split(b".")[7], *rest) for name, reply, *rest in batch.messages])
     assert found[0] == found[1]

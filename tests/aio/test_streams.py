@@ -6,7 +6,8 @@ from random import Random
 import nats
 import pytest
 
-from ce_nats.aio.streams import StreamApi, leave, nanoseconds
+from ce_nats.aio.connect import disconnect
+from ce_nats.aio.streams import StreamApi, nanoseconds
 from ce_nats.errors import ApiError, DeliveryError
 from ce_nats.testing import NatsServer
 from ce_nats.timestamp import Timestamp
@@ -104,10 +105,10 @@ async def test_an_answer_of_somebody_else_is_a_delivery_error():
 
 async def test_leaving_never_raises(server):
     nc = nats.aio.client.Client()
-    await leave(nc)
+    await disconnect(nc)
     await nc.connect(server.url)
-    await leave(nc)
-    await leave(nc)
+    await disconnect(nc)
+    await disconnect(nc)
     assert nc.is_closed
 
 

@@ -228,7 +228,7 @@ async def test_a_publisher_whose_acknowledgements_are_denied(connected, make_eve
             async with denied("subscribe", "_INBOX."):
                 await publisher.flush()
         async with denied("subscribe", "_INBOX."), Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
-            await until(lambda: publisher._outbox._denied)
+            await until(lambda: publisher._acks._denied)
             await publisher.publish(make_event(), "Work.one")
 
 

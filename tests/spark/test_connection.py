@@ -10,7 +10,7 @@ import traceback
 import pytest
 from nats.aio.client import Client
 
-from ce_nats.aio.streams import leave
+from ce_nats.aio.connect import disconnect
 from ce_nats.errors import DeliveryError
 from ce_nats.spark.connection import CONNECTION_OPTIONS, Connection, check_names
 from ce_nats.testing import NatsServer
@@ -27,7 +27,7 @@ def connect(connection):
             await connection.connect(client)
             await client.flush()
         finally:
-            await leave(client)
+            await disconnect(client)
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -265,10 +265,10 @@ def test_a_server_without_tls_is_told_nothing(login, wish):
             client = Client()
             with pytest.raises(DeliveryError, match="secure connection not available"):
                 await Connection.from_options({"url": url, **login, **wish}).connect(client)
-            await leave(client)
+            await disconnect(client)
             client = Client()
             await Connection.from_options({"url": f"127.0.0.1:{port}", **login}).connect(client)
-            await leave(client)
+            await disconnect(client)
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert [SECRET in line.decode() for line in heard if line.startswith(b"CONNECT")] == [True]

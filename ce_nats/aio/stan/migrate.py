@@ -35,9 +35,9 @@ from ...mode import CONTENT_TYPE, STRUCTURED_TYPE, ContentMode
 from ...subjects import covers
 from ...timestamp import Timestamp
 from ...wire.stan import MsgProto
+from .._nats import client_of
 from ..checks import check_client, check_jetstream
 from ..jetstream import MSG_ID, read_stream
-from ..nats_errors import delivery_errors
 from ..replay import replay
 from ..streams import StreamApi, nanoseconds
 from .connection import Connection, connect
@@ -195,7 +195,7 @@ class _Migration:
     ) -> None:
         self._nc = nc
         self._js = js
-        self._api = StreamApi(js._nc, js._prefix, timeout)
+        self._api = StreamApi.of(js, timeout)
         self._channel = channel
         self._stream = stream
         self._monitor = monitor
@@ -247,8 +247,7 @@ class _Migration:
                 ErrorCode.INCOMPATIBLE_CONFIG,
                 f"stream {self._stream} has retention {state.retention}: migrate into one with retention limits",
             )
-        with delivery_errors(f"stream {self._stream}"):
-            subjects = (await self._js.stream_info(self._stream)).config.subjects or []
+        subjects = await self._api.subjects(self._stream)
         if not any(covers(pattern, self._subject) for pattern in subjects):
             raise DeliveryError(
                 ErrorCode.INCOMPATIBLE_CONFIG,
@@ -319,7 +318,10 @@ class _Migration:
         async with aclosing(outgoing()) as messages:
             try:
                 await replay(
-                    self._js._nc, messages, ack_timeout=self._timeout, told=lambda n: self._tell(before + n, total)
+                    client_of(self._js),
+                    messages,
+                    ack_timeout=self._timeout,
+                    told=lambda n: self._tell(before + n, total),
                 )
             except EncodeError as error:
                 text = f"message {self._under_way} of channel {self._channel}: {error.message}"

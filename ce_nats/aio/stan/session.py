@@ -33,11 +33,12 @@ from ...wire.stan import (
     SubscriptionResponse,
     UnsubscribeRequest,
 )
+from ..ack_window import is_no_responders
 from ..nats_errors import delivery_errors
 from ..watch import answered
 from .options import check_count, check_kind, check_seconds
 
-__all__ = ["Identity", "Session", "check_channel", "listen", "new_id", "nobody_listens", "silence"]
+__all__ = ["Identity", "Session", "check_channel", "listen", "new_id", "silence"]
 
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
@@ -45,7 +46,6 @@ _CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 # What the server refuses in a channel besides what no NATS subject may have: wildcards anywhere, and slashes.
 _NOT_IN_CHANNELS: Final = re.compile("[*>/]")
 _PROTOCOL: Final = 1
-_NO_RESPONDERS: Final = "503"
 # How soon a closed NATS connection is noticed.
 _TICK_SECONDS: Final = 0.1
 
@@ -244,7 +244,7 @@ class Session:
 
     async def _hear(self, message: Msg) -> None:
         """An answer to a ping."""
-        if nobody_listens(message):
+        if is_no_responders(message):
             return
         try:
             text = PingResponse.decode(message.data).error
@@ -299,11 +299,6 @@ async def silence(listener: NatsSubscription) -> None:
     """Unsubscribe; nothing to do where that has happened already."""
     with suppress(nats.errors.Error, CeNatsError):
         await listener.unsubscribe()
-
-
-def nobody_listens(message: Msg) -> bool:
-    """Whether this is NATS's own answer, of which nats-py makes a message without data."""
-    return not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS
 
 
 def check_channel(channel: str) -> None:

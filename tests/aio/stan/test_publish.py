@@ -55,7 +55,7 @@ async def test_window(nc, client_id, channel, make_event):
             future = await connection.publish_async(make_event(number), channel)
             pending.add(future)
             future.add_done_callback(pending.discard)
-            most = max(most, len(connection._window._under_way))
+            most = max(most, len(connection._window.pending))
         assert most == 3
     assert not pending
 
