@@ -80,7 +80,7 @@ def to_nats_message(
     if headers:
         _add_headers(pairs, headers)
     if isinstance(subject, SubjectTemplate):
-        subject = subject.subject(event)
+        subject = subject.format(event)
     return fast_path.make_message(subject, payload, pairs, reply)
 
 

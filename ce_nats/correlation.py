@@ -13,14 +13,14 @@ from .attributes import canonical
 from .errors import EncodeError, ErrorCode
 from .event import parts_of
 
-__all__ = ["follow"]
+__all__ = ["caused_by"]
 
 
-def follow(cause: Any) -> dict[str, str]:
+def caused_by(cause: Any) -> dict[str, str]:
     """
     Attributes of an event that another one causes.
 
-        answer = CloudEvent({"source": "/shop", "type": "paid", **follow(order)})
+        answer = CloudEvent({"source": "/shop", "type": "paid", **caused_by(order)})
 
     ``causationid`` is the cause's id, ``correlationid`` is taken over from it. A cause that belongs to no undertaking
     starts none: no identifier is made up.

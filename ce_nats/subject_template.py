@@ -48,25 +48,25 @@ class SubjectTemplate:
 
     Attributes:
         template: The same text.
-        pattern: The subject to subscribe to: ``orders.*``.
+        wildcard: The subject to subscribe to: ``orders.*``.
 
     Raises:
         EncodeError: ``invalid-subject`` where it is no such template, or has a wildcard; ``invalid-attribute-name``.
     """
 
-    __slots__ = ("_tokens", "pattern", "template")
+    __slots__ = ("_tokens", "template", "wildcard")
 
     def __init__(self, template: str) -> None:
         self.template = template
         self._tokens = _parse(template)
-        self.pattern = ".".join(
+        self.wildcard = ".".join(
             (">" if token.keeps_dots else "*") if token.name else token.before for token in self._tokens
         )
 
     def __repr__(self) -> str:
         return f"SubjectTemplate({self.template!r})"
 
-    def subject(self, event: Any) -> str:
+    def format(self, event: Any) -> str:
         """
         The subject of an event.
 
@@ -83,8 +83,8 @@ class SubjectTemplate:
         )
         return ".".join(filled)
 
-    def attributes(self, subject: str) -> dict[str, str] | None:
-        """The attributes that a subject was made of, as canonical strings; None where this template has not made it."""
+    def parse(self, subject: str) -> dict[str, str] | None:
+        """The attributes that a subject was made of, as canonical strings; None where it does not fit this template."""
         tokens = subject.split(".", len(self._tokens) - 1)
         if len(tokens) != len(self._tokens):
             return None
@@ -121,7 +121,9 @@ def _parse(template: object) -> list[_Token]:
         found = _TOKEN.fullmatch(text)
         is_last_and_alone = position == len(texts) and text.startswith("{") and text.endswith("}")
         if not text or found is None or (found[3] and not is_last_and_alone):
-            raise EncodeError(ErrorCode.INVALID_SUBJECT, f"{preview(template)} is no template of a subject")
+            raise EncodeError(
+                ErrorCode.INVALID_SUBJECT, f"a subject template must be like orders.{{type}}, got {preview(template)}"
+            )
         if found[2] is not None:
             check_name(found[2], EncodeError)
         if text := found[1] + (found[4] or ""):

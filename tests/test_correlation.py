@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ce_nats import EncodeError
-from ce_nats.correlation import follow
+from ce_nats.correlation import caused_by
 from tests.strategies import plain_event
 
 
@@ -20,14 +20,14 @@ from tests.strategies import plain_event
         ({"id": "b", "correlationid": ""}, {"causationid": "b"}),
     ],
 )
-def test_follow(cause: dict[str, Any], attributes: dict[str, str]) -> None:
+def test_caused_by(cause: dict[str, Any], attributes: dict[str, str]) -> None:
     """The causation is the cause's id; the correlation goes on, and none is made up."""
-    assert follow(plain_event(**cause)) == attributes
+    assert caused_by(plain_event(**cause)) == attributes
 
 
 @pytest.mark.parametrize(("cause", "code"), [(plain_event(id=None), "missing-attribute"), (None, "invalid-message")])
 def test_what_causes_nothing(cause: Any, code: str) -> None:
     """There is no causation without an id."""
     with pytest.raises(EncodeError) as info:
-        follow(cause)
+        caused_by(cause)
     assert info.value.code == code

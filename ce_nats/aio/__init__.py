@@ -10,10 +10,12 @@ publishes to streams one by one and reads them, a ``Publisher`` publishes many, 
 from ..errors import DeliveryError, Failure, PublishError, Reject
 from . import jetstream
 from .connect import connect
-from .consume import Events, Received, events, subscribe
+from .consume import Events, events, subscribe
+from .delivery import Delivery
 from .publish import flush, publish
 from .publisher import Publisher
-from .pull import Delivery, PullConsumer
+from .pull import PullConsumer
+from .received import Received
 from .request import request, respond
 
 __all__ = [

@@ -32,45 +32,12 @@ from ._nats import client_of, end_iteration, is_unsubscribed
 from .checks import check_client, check_subscription
 from .nats_errors import delivery_errors
 from .publish import round_trip
+from .received import Received
 from .watch import ConnectionWatch, Denial
 
-__all__ = ["Events", "Received", "events", "subscribe"]
+__all__ = ["Events", "events", "subscribe"]
 
 _STATUS_CODE: Final = re.compile("[0-9]{3}")
-
-
-class Received:
-    """
-    One message as it was received, and the event in it.
-
-    Attributes:
-        message: nats-py's message: subject, reply, headers and payload as they came.
-        error: Why there is no event in it, or None.
-    """
-
-    __slots__ = ("_event", "error", "message")
-
-    def __init__(self, message: Msg, event: DecodedEvent | None, error: DecodeError | None = None) -> None:
-        self.message = message
-        self.error = error
-        self._event = event
-
-    @property
-    def event(self) -> DecodedEvent:
-        """
-        The event.
-
-        Raises:
-            DecodeError: ``error``, where there is none. A handler that does not look at ``error`` first cannot take a
-                bad message for a good one.
-        """
-        if self._event is None:
-            assert self.error is not None
-            raise self.error
-        return self._event
-
-    def __repr__(self) -> str:
-        return f"Received({self.message.subject!r}, {self._event!r}, {self.error and str(self.error)!r})"
 
 
 class Events:

@@ -47,7 +47,7 @@ async def replay(
     window: int = 1000,
     ack_timeout: float = 5.0,
     retry_timeout: float = 30.0,
-    told: Callable[[int], object] = lambda count: None,
+    on_progress: Callable[[int], object] = lambda count: None,
 ) -> Replayed:
     """
     Publish messages in their order, without their reply subjects.
@@ -61,7 +61,7 @@ async def replay(
         window: Most messages without an acknowledgement.
         ack_timeout: As for :class:`~ce_nats.aio.Publisher`.
         retry_timeout: Likewise.
-        told: Called with the number of messages so far.
+        on_progress: Called with the number of messages so far.
 
     Raises:
         EncodeError: ``invalid-subject``, ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This
@@ -97,7 +97,7 @@ async def replay(
                     await write(nc, outgoing, block, "")
                 result.messages += 1
             count += 1
-            told(count)
+            on_progress(count)
         await acks.drain()
     if failures:
         raise failures[0]

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from ..attributes import ExtensionTypes
 from ..binary import Dialect
 from ..binding import from_nats_message
-from ..correlation import follow as follow_up
+from ..correlation import caused_by
 from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
 from ..event import DecodedEvent, ExtendedEvent, parts_of
 from ..message import HeadersLike
@@ -27,9 +27,10 @@ from ..tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_header
 from ..wire.ack_subject import ACK_PREFIX
 from ._nats import client_of
 from .checks import check_client
-from .consume import Received, receive
+from .consume import receive
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers, check_size, prepare, publish
+from .received import Received
 from .watch import answered
 
 __all__ = ["request", "respond"]
@@ -100,7 +101,7 @@ async def respond(
     mode: ContentMode = ContentMode.BINARY,
     headers: HeadersLike = None,
     headerless: bool = False,
-    follow: bool = True,
+    correlate: bool = True,
     trace: TraceContext | None = None,
 ) -> None:
     """
@@ -115,9 +116,9 @@ async def respond(
         mode: ``BINARY`` or ``STRUCTURED``.
         headers: As for :func:`ce_nats.aio.publish`.
         headerless: As for :func:`ce_nats.aio.publish`.
-        follow: Give the reply the request's id as ``causationid``, its ``correlationid`` and its trace, as far as the
-            request has them and the reply has none of its own. False sends the event as it is.
-        trace: As for :func:`ce_nats.aio.publish`; by default, with ``follow``, where the request was sent from.
+        correlate: Give the reply the request's id as ``causationid``, its ``correlationid`` and its trace, as far as
+            the request has them and the reply has none of its own. False sends the event as it is.
+        trace: As for :func:`ce_nats.aio.publish`; by default, with ``correlate``, where the request was sent from.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` where the message asks for no reply, or
@@ -129,19 +130,19 @@ async def respond(
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT, f"the message on {preview(message.subject)} asks for no reply", attribute=None
         )
-    if follow:
-        event = _following(event, request)
+    if correlate:
+        event = _caused_by(event, request)
         trace = trace or trace_of_headers(message.headers)
     nc = client_of(message)
     await publish(nc, event, message.reply, mode=mode, headers=headers, headerless=headerless, trace=trace)
 
 
-def _following(event: Any, request: Msg | Received) -> Any:
+def _caused_by(event: Any, request: Msg | Received) -> Any:
     try:
         cause: DecodedEvent = request.event if isinstance(request, Received) else from_nats_message(request)
     except DecodeError:
         return event  # what asked was no event
-    further = follow_up(cause)
+    further = caused_by(cause)
     trace = trace_of_event(cause)
     if trace is not None and parts_of(event)[0].get(TRACEPARENT) is None:
         further.update(trace.fields())

@@ -121,7 +121,7 @@ def replay_command(
                     subject=subject,
                     rate=rate,
                     ack_timeout=settings.timeout,
-                    told=advance,
+                    on_progress=advance,
                 )
 
     run(send())

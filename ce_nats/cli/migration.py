@@ -18,7 +18,7 @@ from .program import BAD_INPUT, guarded, run
 from .progress import counted, progress, report
 
 if TYPE_CHECKING:
-    from ..aio.stan.migrate import Durable, Migrated
+    from ..aio.stan.migrate import Durable, MigrationResult
 
 __all__ = ["register"]
 
@@ -81,10 +81,10 @@ def migrate_command(
     was. At the end the stream is read: the exit status is 0 where it has each message of the channel once, else 1, and
     then there are no consumers. Clients of durables that are to become consumers have to be stopped before.
     """
-    from ..aio.stan.migrate import Migrated, Monitor, migrate
+    from ..aio.stan.migrate import MigrationResult, Monitor, migrate
 
     durables = _durables(durable or [], queue_durable or [])
-    result = Migrated(channel, stream)
+    result = MigrationResult(channel, stream)
 
     async def copy() -> None:
         nonlocal result
@@ -99,7 +99,7 @@ def migrate_command(
                     subject=subject,
                     durables=durables,
                     timeout=settings.timeout,
-                    told=advance,
+                    on_progress=advance,
                 )
 
     run(copy())
@@ -139,7 +139,7 @@ def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durab
     return found
 
 
-def _text(result: Migrated) -> str:
+def _text(result: MigrationResult) -> str:
     lines = [
         f"{result.stored} of {result.messages} messages of channel {result.channel} are in stream {result.stream}, "
         f"{result.copied} of them copied now: {counted(result.events, 'event')}, "

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..aio import Publisher, flush, publish
-from ..aio.consume import Received
+from ..aio import Publisher, Received, flush, publish
 from ..aio.jetstream import DedupId, bare_id
 from ..binary import Dialect
 from ..binding import dedup_id

@@ -257,12 +257,12 @@ async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster
         await other.subscribe("_INBOX.>", cb=note)
         await other.flush()
         async with PullConsumer(
-            js, stream, "c", dead_letter=None, create=ConsumerConfig(ack_wait=SECONDS), prefetch=4
+            js, stream, "c", dead_letter=None, config=ConsumerConfig(ack_wait=SECONDS), prefetch=4
         ) as consumer:
             async for delivery in consumer:
                 async with delivery as event:
                     handled.append(event.get_id())
-                paused |= consumer._not_before > 0
+                paused |= consumer._fetcher._not_before > 0
                 if len(handled) == count:
                     break
         await other.flush()

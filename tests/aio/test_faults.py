@@ -74,7 +74,7 @@ async def fill(js):
 
 def consumer_of(js, *, ack_wait=30, **options):
     return PullConsumer(
-        js, "E", "c", **{"dead_letter": "dead", "create": ConsumerConfig(ack_wait=ack_wait), "backoff": [0], **options}
+        js, "E", "c", **{"dead_letter": "dead", "config": ConsumerConfig(ack_wait=ack_wait), "backoff": [0], **options}
     )
 
 
@@ -110,7 +110,8 @@ async def test_the_server_is_killed_and_restarted(server, nc, js, fill, restarts
     handled = Handled()
     due = [count * part // (restarts + 1) for part in range(1, restarts + 1)]
 
-    async def handle(event):
+    async def handle(delivery):
+        event = delivery.event
         handled.add(event)
         if due and len(handled) >= due[0]:
             due.pop(0)
@@ -136,7 +137,8 @@ async def test_the_connection_is_lost_with_messages_unacknowledged(server, js, f
 
     async with connected(server, disconnected_cb=note) as nc, consumer_of(nc.jetstream(), ack_wait=2) as consumer:
 
-        async def handle(event):
+        async def handle(delivery):
+            event = delivery.event
             handled.add(event)
             if len(handled) == 50 and not lost.is_set():
                 await flush(nc)  # what was acknowledged until now has arrived
@@ -155,13 +157,15 @@ async def test_a_handler_hangs_past_ack_wait(server, js, fill):
     handled, others = Handled(), Handled()
     since = []
 
-    async def handle(event):
+    async def handle(delivery):
+        event = delivery.event
         handled.add(event)
         if len(handled) == 1:
             since.append(time.monotonic())
             await until(lambda: time.monotonic() > since[0] + 2 * 1.5)
 
-    async def also_handle(event):
+    async def also_handle(delivery):
+        event = delivery.event
         others.add(event)
 
     async with (
@@ -190,7 +194,8 @@ async def test_a_process_dies_with_unacknowledged_messages(server, js, fill):
         await nc.close()  # nothing was acknowledged, and nothing is given back
         await consumer.__aexit__(None, None, None)
 
-    async def handle(event):
+    async def handle(delivery):
+        event = delivery.event
         handled.add(event)
 
     async with consumer_of(js) as consumer:
@@ -215,7 +220,8 @@ async def test_a_slow_consumer(is_flooded):
             handled = Handled()
             await nc.subscribe("noise")
 
-            async def handle(event):
+            async def handle(delivery):
+                event = delivery.event
                 handled.add(event)
                 if len(handled) == 3:
                     time.sleep(0.3)  # noqa: ASYNC251 - it is to block
@@ -255,7 +261,8 @@ async def test_no_stream_listens_for_dead_letters(js, fill):
         with pytest.raises(DecodeError):
             delivery.event  # noqa: B018 - it raises
 
-    async def handle(event):
+    async def handle(delivery):
+        event = delivery.event
         handled.add(event)
 
     async with consumer_of(js, on_error=report, backoff=[0.02], max_deliveries=2) as consumer:

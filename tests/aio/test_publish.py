@@ -210,11 +210,11 @@ async def test_headers_are_sent_where_they_can_be(nc, subject, subscription, mak
 
 async def test_a_template_gives_the_subject(nc, subject, make_event):
     template = SubjectTemplate(f"{subject}.{{source}}.{{type:tokens}}")
-    subscription = await nc.subscribe(template.pattern)
+    subscription = await nc.subscribe(template.wildcard)
     await publish(nc, make_event(source="/a.b > *"), template)
     message = await subscription.next_msg()
     assert message.subject == f"{subject}.%2Fa%2Eb%20%3E%20%2A.com.example.test"
-    assert template.attributes(message.subject) == {"source": "/a.b > *", "type": "com.example.test"}
+    assert template.parse(message.subject) == {"source": "/a.b > *", "type": "com.example.test"}
 
 
 async def test_a_subject_that_fills_the_line_is_refused(nc, make_event):

@@ -34,7 +34,7 @@ def consume(js, stream, dead):
 
     def consume(name="c", *, ack_wait=60, headers_only=None, **options):
         create = ConsumerConfig(ack_wait=ack_wait, headers_only=headers_only)
-        return PullConsumer(js, stream, name, **{"dead_letter": dead, "create": create, "backoff": [0], **options})
+        return PullConsumer(js, stream, name, **{"dead_letter": dead, "config": create, "backoff": [0], **options})
 
     return consume
 
@@ -56,7 +56,7 @@ async def acks(nc):
 def is_settled(js, stream):
     """Wait until the consumer has nothing outstanding and has had everything."""
 
-    async def wait(name="c"):
+    async def wait(name="c", stream=stream):
         for _ in range(500):
             info = await js.consumer_info(stream, name)
             if info.num_ack_pending == info.num_pending == 0:
@@ -180,10 +180,10 @@ async def test_a_block_may_settle_its_message_itself(publish, consume, acks, is_
     await publish(1)
     async with consume() as consumer:
         async with (delivery := await take(consumer)):
-            await delivery.retry(0.001)
+            await delivery.nak(0.001)
         assert await after(acks.get()) == b'-NAK {"delay": 1000000}'
         async with (delivery := await take(consumer)):
-            await delivery.retry()
+            await delivery.nak()
         assert await after(acks.get()) == b"-NAK"
         async with (delivery := await take(consumer)):
             await delivery.ack()
@@ -372,10 +372,10 @@ async def test_stopping_lets_handlers_finish(publish, consume, is_settled):
 
     async with consume() as consumer:
 
-        async def handle(event):
+        async def handle(delivery):
             consumer.stop()
             await asyncio.sleep(0)
-            handled.append(number_of(event))
+            handled.append(number_of(delivery.event))
 
         await after(consumer.run(handle))
         with pytest.raises(StopAsyncIteration):
@@ -401,7 +401,8 @@ async def test_handlers_run_side_by_side(publish, consume, is_settled):
     async with consume() as consumer:
         four = asyncio.Event()
 
-        async def handle(event):
+        async def handle(delivery):
+            event = delivery.event
             running.add(number_of(event))
             most.append(len(running))
             if len(running) == 4:
@@ -427,7 +428,8 @@ async def test_failures_of_handlers_are_reported_and_the_rest_goes_on(publish, c
 
     async with consume(on_error=report) as consumer:
 
-        async def handle(event):
+        async def handle(delivery):
+            event = delivery.event
             number = number_of(event)
             if number == 1 and ("KeyError", 2, 1) not in reported:
                 raise KeyError(number)
@@ -448,7 +450,7 @@ async def test_failures_are_logged(publish, consume, caplog):
     await publish(1)
     async with consume() as consumer:
 
-        async def handle(event):
+        async def handle(delivery):
             consumer.stop()
             raise KeyError("customer")
 
@@ -464,7 +466,7 @@ async def test_cancelling_a_run_cancels_its_handlers(publish, consume, acks):
     async with consume(backoff=[100]) as consumer:
         entered = asyncio.Event()
 
-        async def handle(event):
+        async def handle(delivery):
             entered.set()
             await asyncio.Event().wait()
 
@@ -479,7 +481,7 @@ async def test_cancelling_a_run_cancels_its_handlers(publish, consume, acks):
 # --- What is no event, and headers alone -----------------------------------------------------------------------------
 
 
-async def test_tombstones_are_neither_events_nor_errors(nc, js, subject, dead, make_event, dead_letters):
+async def test_tombstones_are_neither_events_nor_errors(js, subject, dead, make_event, dead_letters, is_settled):
     bucket = subject.replace(".", "_")
     kv = await js.create_key_value(bucket=bucket, history=5, storage="memory")
     event = to_nats_message(make_event(1), mode=ContentMode.STRUCTURED)
@@ -488,15 +490,14 @@ async def test_tombstones_are_neither_events_nor_errors(nc, js, subject, dead, m
     await kv.purge("b")
     await kv.put("b", event.data)
     async with PullConsumer(
-        js, f"KV_{bucket}", "c", dead_letter=dead, create=ConsumerConfig(), on_error=None
+        js, f"KV_{bucket}", "c", dead_letter=dead, config=ConsumerConfig(), on_error=None
     ) as consumer:
         for _ in range(1):
             async with await take(consumer) as event:
                 assert number_of(event) == 1
         async with (delivery := await take(consumer)):
             assert delivery.message.subject.endswith(".b")
-        await nc.flush()
-        assert (await js.consumer_info(f"KV_{bucket}", "c")).num_ack_pending == 0
+        await is_settled("c", f"KV_{bucket}")
     await dead_letters(0)
     await js.delete_key_value(bucket)
 
@@ -530,11 +531,11 @@ async def test_headers_alone_give_attributes(publish, consume, js, subject, make
 
 async def test_an_idle_consumer_goes_on(publish, consume, monkeypatch):
     """Requests expire, and heartbeats come meanwhile; neither is a message."""
-    monkeypatch.setattr("ce_nats.aio.pull._EXPIRES_SECONDS", 0.25)
-    monkeypatch.setattr("ce_nats.aio.pull._HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr("ce_nats.aio.fetching._EXPIRES_SECONDS", 0.25)
+    monkeypatch.setattr("ce_nats.aio.fetching._HEARTBEAT_SECONDS", 0.1)
     async with consume() as consumer:
         reader = asyncio.create_task(anext(consumer))
-        await until(lambda: consumer._requests >= 3)
+        await until(lambda: consumer._fetcher._number >= 3)
         await publish(1)
         async with await after(reader) as event:
             assert number_of(event) == 1
@@ -543,7 +544,7 @@ async def test_an_idle_consumer_goes_on(publish, consume, monkeypatch):
 async def test_a_consumer_that_is_gone_before_it_is_asked_ends_the_iteration(js, stream, publish, consume):
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        await until(lambda: consumer._ready)
+        await until(lambda: consumer._holder.ready)
         await js.delete_consumer(stream, "c")
         async with await take(consumer):
             pass
@@ -555,7 +556,7 @@ async def test_a_consumer_that_is_gone_before_it_is_asked_ends_the_iteration(js,
 async def test_a_consumer_that_is_gone_ends_the_iteration(js, stream, subject, consume, method):
     async with consume() as consumer:
         reader = asyncio.create_task(anext(consumer))
-        await until(lambda: consumer._request)
+        await until(lambda: consumer._fetcher._request)
         await consumer._nc.flush()
         if method == "deleted":
             await js.delete_consumer(stream, "c")
@@ -573,7 +574,7 @@ async def test_a_connection_that_is_closed_ends_the_iteration(server, stream, de
     import nats
 
     other = await nats.connect(server.url)
-    async with PullConsumer(other.jetstream(), stream, "c", dead_letter=dead, create=ConsumerConfig()) as consumer:
+    async with PullConsumer(other.jetstream(), stream, "c", dead_letter=dead, config=ConsumerConfig()) as consumer:
         reader = asyncio.create_task(anext(consumer))
         await other.close()
         with pytest.raises(DeliveryError, match=r"^connection-closed: "):
@@ -596,9 +597,9 @@ async def test_only_pull_consumers_with_single_acknowledgements_will_do(js, stre
         with pytest.raises(DeliveryError, match=r"^incompatible-config: .*one by one"):
             await consume(name).__aenter__()
     with pytest.raises(DeliveryError, match=r"^consumer-not-found: "):
-        await consume("other", create=None).__aenter__()
+        await consume("other", config=None).__aenter__()
     with pytest.raises(DeliveryError, match=r"^stream-not-found: "):
-        await PullConsumer(js, "NOSTREAM", "c", dead_letter=None, create=ConsumerConfig()).__aenter__()
+        await PullConsumer(js, "NOSTREAM", "c", dead_letter=None, config=ConsumerConfig()).__aenter__()
     with pytest.raises(DeliveryError, match=r"^not-open: .*entered first"):
         await anext(consume())
 

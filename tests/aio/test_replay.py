@@ -29,7 +29,7 @@ async def test_nothing_is_changed(nc, js, stream, subject):
         message(f"{subject}.ü", data=b""),
     ]
     told = []
-    result = await replay(nc, sent, told=told.append)
+    result = await replay(nc, sent, on_progress=told.append)
     assert (result.messages, result.duplicates, told) == (2, 0, [1, 2])
     found = await all_of(js, stream)
     assert [one[:4] for one in found] == [one[:4] for one in sent]

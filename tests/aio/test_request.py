@@ -50,18 +50,18 @@ async def test_events_on_both_sides(ask, make_event, mode, reply_mode):
     assert (received.event.get_id(), received.event.get_data()) == ("event 2", {"a": 1})
 
 
-@pytest.mark.parametrize("follow", [True, False])
-async def test_a_reply_has_nothing_of_the_request(ask, make_event, follow):
+@pytest.mark.parametrize("correlate", [True, False])
+async def test_a_reply_has_nothing_of_the_request(ask, make_event, correlate):
     """But what the Correlation extension carries on, where that is wanted."""
 
     async def answer(received):
         assert received.message.headers["X-Token"] == "1"
-        await respond(received, make_event(2), follow=follow)
+        await respond(received, make_event(2), correlate=correlate)
 
     asked = make_event(1, "?", secret="mine", datacontenttype="text/plain", correlationid="c")
     reply = await ask(answer, asked, headers={"X-Token": "1", "Nats-Msg-Id": "2"})
     own = {"ce-specversion": "1.0", "ce-id": "event%202", "ce-source": "/tests", "ce-type": "com.example.test"}
-    extensions = {"ce-causationid": "event%201", "ce-correlationid": "c"} if follow else {}
+    extensions = {"ce-causationid": "event%201", "ce-correlationid": "c"} if correlate else {}
     assert (reply.message.headers, reply.message.data) == ({**own, **extensions}, b"")
 
 

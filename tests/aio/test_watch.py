@@ -256,7 +256,7 @@ async def test_the_sink_is_denied(server, acknowledged):
 async def test_a_consumer_that_cannot_be_entered(connected, user, name, subject):
     async with connected(user) as (nc, told):
         create = ConsumerConfig(filter_subject="Work.one")
-        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, create=create)
+        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, config=create)
         async with denied(subject):
             await consumer.__aenter__()
         assert [text for text in told if "CONSUMER" in text] == []
@@ -275,7 +275,8 @@ async def test_a_consumer_that_cannot_acknowledge(connected, work, double_ack):
     """Its handlers would be called again and again with the same events, which would be dead letters in the end."""
     handled, errors = [], []
 
-    async def handle(event):
+    async def handle(delivery):
+        event = delivery.event
         handled.append(event.get_id())
         await nc.flush()  # so that the server has said what it denies
 

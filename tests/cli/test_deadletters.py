@@ -18,7 +18,7 @@ def letters(with_js, stream, subject, at_server, event):
         await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
         await js.publish(subject, b"no event \xff", headers={"Nats-Msg-Id": "theirs", "Tag": "a"})
         config = ConsumerConfig(ack_wait=30)
-        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", create=config) as consumer:
+        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", config=config) as consumer:
             running = asyncio.create_task(consumer.run(refuse))
             for _ in range(500):
                 if (await js.stream_info(name)).state.messages == 2:

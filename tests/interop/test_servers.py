@@ -73,11 +73,11 @@ async def _stream(connection: Client) -> None:
     stored = [message async for batch in read_stream(js, "S", batch_size=7) for message in batch]
     assert [message.sequence for message in stored] == list(range(1, len(EVENTS) + 1))
     seen: list[tuple[str, int]] = []
-    async with aio.PullConsumer(js, "S", "c", dead_letter=None, create=ConsumerConfig()) as consumer:
+    async with aio.PullConsumer(js, "S", "c", dead_letter=None, config=ConsumerConfig()) as consumer:
         async for delivery in consumer:
             seen.append((delivery.event.get_id(), delivery.deliveries))
             if len(seen) == 1:
-                await delivery.retry(0)
+                await delivery.nak(0)
             else:
                 await delivery.ack()
             if len(seen) == len(EVENTS) + 1:

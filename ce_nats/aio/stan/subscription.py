@@ -102,27 +102,42 @@ class Delivery:
     """
     A message that was delivered, and the event in it.
 
-    As a context manager it gives the event, and acknowledges the message at the end of the block. After an exception it
-    does nothing: the server delivers the message again when ``ack_wait`` is over. NATS Streaming knows no other way to
-    refuse a message.
+    As a context manager it gives the event, and acknowledges the message at the end of the block, unless the block has
+    called :meth:`nak`. After an exception it does nothing, and the server redelivers the message after ``ack_wait``:
+    the protocol has no other way to refuse a message.
     """
 
-    __slots__ = ("_binding", "_decoded", "_message", "_subscription", "is_acknowledged")
+    __slots__ = ("_binding", "_decoded", "_message", "_subscription", "is_settled")
 
     def __init__(self, subscription: Subscription, message: MsgProto, binding: int) -> None:
         self._subscription = subscription
         self._message = message
         self._binding = binding
         self._decoded: DecodedEvent | DecodeError | None = None
-        self.is_acknowledged = False
+        self.is_settled = False
 
     @property
     def message(self) -> MsgProto:
         """
         The message: channel (``subject``), ``sequence``, ``timestamp``, ``data``, ``redelivery_count``. One that is
-        delivered again inside of the block takes the place of the earlier one.
+        redelivered inside of the block takes the place of the earlier one.
         """
         return self._message
+
+    @property
+    def subject(self) -> str:
+        """Name of the channel."""
+        return self._message.subject
+
+    @property
+    def sequence(self) -> int:
+        """Sequence in the channel."""
+        return self._message.sequence
+
+    @property
+    def deliveries(self) -> int:
+        """How often the message was delivered, this time included."""
+        return self._message.redelivery_count + 1
 
     @property
     def error(self) -> DecodeError | None:
@@ -136,8 +151,8 @@ class Delivery:
         The event.
 
         Raises:
-            DecodeError: ``error``, where there is none. It would come again and again: what is to be put aside is
-                acknowledged by :meth:`ack`.
+            DecodeError: ``error``, where there is none. The message is redelivered until :meth:`ack` or
+                :meth:`reject` is called.
         """
         decoded = self._decode()
         if isinstance(decoded, DecodeError):
@@ -146,16 +161,39 @@ class Delivery:
 
     async def ack(self) -> None:
         """
-        Acknowledge. The server does not say that it has heard. A message whose acknowledgement is lost comes again, and
-        so does one that was delivered before a reconnect and is acknowledged after it.
+        Acknowledge. The server does not confirm it. A message whose acknowledgement is lost is redelivered, and so is
+        one that was delivered before a reconnect and is acknowledged after it.
 
         Raises:
             StanError: The subscription, or the connection, is over.
             DeliveryError: ``connection-closed``: that of NATS.
         """
-        if not self.is_acknowledged:
+        if not self.is_settled:
             await self._subscription._acknowledge(self._message, self._binding)
-            self.is_acknowledged = True
+            self.is_settled = True
+
+    async def nak(self, delay: float | None = None) -> None:
+        """
+        Leave the message unacknowledged, so that the server redelivers it after the subscription's ``ack_wait``.
+
+        Args:
+            delay: For code that handles deliveries of JetStream as well; the protocol has no delay, so it is ignored.
+        """
+        self.is_settled = True
+
+    async def reject(self, reason: str = "") -> None:
+        """
+        Acknowledge a message that can never be processed, and log it. NATS Streaming has no dead letters.
+
+        Args:
+            reason: Why, for the log.
+
+        Raises:
+            StanError, DeliveryError: As :meth:`ack` does.
+        """
+        if not self.is_settled:
+            _log.warning("Message %d of channel %s was rejected: %s", self.sequence, self.subject, reason)
+            await self.ack()
 
     async def __aenter__(self) -> DecodedEvent:
         event = self.event

@@ -15,9 +15,9 @@ from ce_nats import DecodeError, EncodeError, Timestamp, dedup_id, from_nats_mes
 from ce_nats.aio import DeliveryError, stan
 from ce_nats.aio.jetstream import publish, read_stream
 from ce_nats.aio.stan import Start
-from ce_nats.aio.stan.migrate import CHANNEL, SEQUENCE, TIMESTAMP, Durable, Migrated, Monitor, migrate
+from ce_nats.aio.stan.inventory import _ranges as ranges
+from ce_nats.aio.stan.migrate import CHANNEL, SEQUENCE, TIMESTAMP, Durable, MigrationResult, Monitor, migrate
 from ce_nats.aio.stan.migrate import _client_id as client_id_for
-from ce_nats.aio.stan.migrate import _ranges as ranges
 from tests.streaming import CLUSTER, StreamingServer
 
 
@@ -85,9 +85,9 @@ async def test_byte_for_byte(connection, channel, move, stored):
     async with await connection.subscribe(channel, start=Start.first()) as subscription:
         times = [(await subscription.__anext__()).message.timestamp for _ in payloads]
     told = []
-    migrated = await move(told=lambda *counts: told.append(counts))
+    migrated = await move(on_progress=lambda *counts: told.append(counts))
     assert migrated.is_complete
-    assert migrated == Migrated(channel, migrated.stream, messages=6, stored=6, copied=6, events=2)
+    assert migrated == MigrationResult(channel, migrated.stream, messages=6, stored=6, copied=6, events=2)
     assert told == [(number, 6) for number in range(1, 7)]
     messages = await stored()
     assert [message.data for message in messages] == payloads

@@ -24,7 +24,7 @@ async def test_events(connection, channel, make_event):
             async with item as event:
                 assert event.get_id() == wanted.get_id()
                 assert event.get_data() == wanted.get_data()
-            assert item.is_acknowledged
+            assert item.is_settled
 
 
 async def anext_of(subscription):

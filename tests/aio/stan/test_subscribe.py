@@ -133,10 +133,39 @@ async def test_redelivery(connection, channel, make_event, take):
             assert event.get_id() == "event 2"
         again = await items()
         assert (again.message.sequence, again.message.redelivered, again.message.redelivery_count) == (1, True, 1)
-        assert not again.is_acknowledged
+        assert not again.is_settled
         await again.ack()
         await again.ack()
         await nothing_comes(subscription, 1.2)
+
+
+async def test_nak_leaves_a_message_to_the_server(connection, channel, make_event):
+    """In a block and outside of one; the end of the block does not acknowledge it."""
+    for number in (1, 2):
+        await connection.publish(make_event(number), channel)
+    async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
+        items = aiter_of(subscription)
+        first, second = await items(), await items()
+        async with first as event:
+            assert (event.get_id(), first.subject, first.sequence, first.deliveries) == ("event 1", channel, 1, 1)
+            await first.nak()
+        await second.nak(5)
+        again = [await items(), await items()]
+        assert sorted((item.sequence, item.deliveries) for item in again) == [(1, 2), (2, 2)]
+        for item in again:
+            await item.ack()
+
+
+async def test_what_is_rejected_does_not_come_again(connection, channel, caplog):
+    await connection.publish_data(b"no event", channel)
+    async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
+        item = await aiter_of(subscription)()
+        await item.reject(item.error.code)
+        await item.reject("twice")
+        await nothing_comes(subscription, 1.2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Message 1 of channel {channel} was rejected: invalid-json"
+    ]
 
 
 def aiter_of(subscription):

@@ -1,0 +1,140 @@
+"""A message that a consumer of JetStream has delivered: acknowledged, redelivered or dead-lettered, once."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Protocol
+
+from nats.aio.msg import Msg
+
+from ..deadletter import Action, Decision, Outcome, Reason, RetryPolicy, decide
+from ..errors import DeliveryError, Reject
+from ..event import DecodedEvent
+from ..wire.ack_subject import AckSubject
+from .received import Received
+
+__all__ = ["Delivery", "Settles"]
+
+
+class Settles(Protocol):
+    """What settles deliveries: a consumer."""
+
+    @property
+    def policy(self) -> RetryPolicy: ...
+
+    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None: ...
+
+    def report(self, error: Exception, delivery: Delivery | None) -> None: ...
+
+
+class Delivery(Received):
+    """
+    A message that was delivered and is not settled yet, and the event in it.
+
+    As a context manager it gives the event, and settles the message at the end of the block unless the block has done
+    so: acknowledged; redelivered after the policy's delay where there was an exception; dead-lettered after
+    :class:`~ce_nats.Reject`, or after too many deliveries; released to others at once where the block was cancelled.
+    An exception propagates in any case.
+
+    Attributes:
+        message: nats-py's message. One that is redelivered while it is held takes the place of the earlier one.
+        error: Why there is no event in it, or None. Iteration gives no such delivery; ``on_error`` may get one. On a
+            consumer with ``headers_only``, the event's data is a :class:`~ce_nats.event.NotDelivered`.
+        is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
+        is_entered: Whether its block was entered.
+    """
+
+    __slots__ = ("_consumer", "_known", "is_entered", "is_settled")
+
+    def __init__(self, message: Msg, origin: AckSubject, consumer: Settles) -> None:
+        super().__init__(message, None)
+        self._known = origin
+        self._consumer = consumer
+        self.is_settled = False
+        self.is_entered = False
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._known.stream
+
+    @property
+    def _origin(self) -> AckSubject:
+        return self._known
+
+    async def ack(self) -> None:
+        """
+        Acknowledge the message: the event was processed.
+
+        Raises:
+            DeliveryError: ``connection-closed`` or ``buffer-full``: the acknowledgement was not sent; with
+                ``double_ack`` also ``timeout`` or ``no-responders``: the server did not confirm it.
+        """
+        await self._consumer.settle(self, Decision(Action.ACK), None)
+
+    async def nak(self, delay: float | None = None) -> None:
+        """
+        Have the message redelivered.
+
+        Args:
+            delay: Seconds until then; by default what the policy says.
+
+        Raises:
+            DeliveryError: ``connection-closed`` or ``buffer-full``: it was not sent; the message is redelivered after
+                ``ack_wait``.
+        """
+        seconds = self._consumer.policy.delay(self.deliveries) if delay is None else delay
+        await self._consumer.settle(self, Decision(Action.RETRY, delay=seconds), None)
+
+    async def reject(self, reason: str = "") -> None:
+        """
+        Dead-letter the message. Where the dead letter cannot be stored, the message is redelivered later.
+
+        Args:
+            reason: Why, for whoever reads the dead letter.
+
+        Raises:
+            DeliveryError: As :meth:`nak` does.
+        """
+        await self._consumer.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
+
+    def replace(self, message: Msg, origin: AckSubject) -> None:
+        """Take a later delivery of the same message for this one."""
+        self.message, self._known = message, origin
+
+    def decoded(self, event: DecodedEvent) -> None:
+        """Set the event."""
+        self._event = event
+
+    async def __aenter__(self) -> DecodedEvent:
+        self.is_entered = True
+        return self.event
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_settled:
+            return
+        consumer = self._consumer
+        try:
+            await consumer.settle(self, decide(_outcome(error), self.deliveries, consumer.policy), error)
+        except DeliveryError as failure:
+            if error is None:
+                raise
+            consumer.report(failure, self)
+        except asyncio.CancelledError:
+            # A dead letter was being stored; if it was, its id keeps it from being stored again.
+            await consumer.settle(self, decide(Outcome.RELEASED, self.deliveries, consumer.policy), None)
+            raise
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.stream!r}, {self.sequence}, deliveries={self.deliveries}, event={self._event!r})"
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return Outcome.DONE
+    if isinstance(error, Reject):
+        return Outcome.REJECTED
+    return Outcome.FAILED if isinstance(error, Exception) else Outcome.RELEASED

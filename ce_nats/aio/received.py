@@ -1,0 +1,75 @@
+"""
+A message as it was received, and the event in it.
+
+Received things have the same members everywhere: ``event``, ``error``, ``message``, ``subject``, ``sequence`` and
+``deliveries``. What JetStream or NATS Streaming has delivered has the verbs ``ack``, ``nak`` and ``reject`` as well:
+:class:`~ce_nats.aio.Delivery` and :class:`~ce_nats.aio.stan.Delivery`.
+"""
+
+from __future__ import annotations
+
+from nats.aio.msg import Msg
+
+from ..errors import CeNatsError, DecodeError
+from ..event import DecodedEvent
+from ..wire.ack_subject import AckSubject, parse_ack_subject
+
+__all__ = ["Received"]
+
+
+class Received:
+    """
+    A message as it was received, and the event in it.
+
+    Attributes:
+        message: nats-py's message: subject, reply, headers and payload as they came.
+        error: Why there is no event in it, or None.
+    """
+
+    __slots__ = ("_event", "error", "message")
+
+    def __init__(self, message: Msg, event: DecodedEvent | None, error: CeNatsError | None = None) -> None:
+        self.message = message
+        self.error = error
+        self._event = event
+
+    @property
+    def event(self) -> DecodedEvent:
+        """
+        The event.
+
+        Raises:
+            CeNatsError: ``error``, where there is none. A handler that does not look at ``error`` first cannot take a
+                bad message for a good one.
+        """
+        if self._event is None:
+            assert self.error is not None
+            raise self.error
+        return self._event
+
+    @property
+    def subject(self) -> str:
+        """The subject that the message was published to."""
+        return self.message.subject
+
+    @property
+    def sequence(self) -> int:
+        """Sequence in the stream; 0 for a message of core NATS, which has none."""
+        origin = self._origin
+        return 0 if origin is None else origin.sequence
+
+    @property
+    def deliveries(self) -> int:
+        """How often the message was delivered, this time included; 1 for a message of core NATS."""
+        origin = self._origin
+        return 1 if origin is None else origin.deliveries
+
+    @property
+    def _origin(self) -> AckSubject | None:
+        try:
+            return parse_ack_subject(self.message.reply)
+        except DecodeError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"Received({self.subject!r}, {self._event!r}, {self.error and str(self.error)!r})"

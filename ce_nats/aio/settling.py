@@ -1,0 +1,155 @@
+"""Settle deliveries: acknowledge, have redelivered, or store a dead letter and terminate the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from ..deadletter import Action, DeadLetter, Decision, Outcome, RetryPolicy, decide
+from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
+from ._nats import api_timeout, client_of
+from .deadletter import store
+from .delivery import Delivery
+from .nats_errors import delivery_errors
+from .publish import round_trip
+from .watch import answered
+
+__all__ = ["Settler"]
+
+Report = Callable[[Exception, "Delivery | None"], None]
+
+
+class Settler:
+    """
+    Settles the deliveries of a consumer.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stream: Name of the stream.
+        consumer: Name of the consumer.
+        policy: How often a message is tried, and when again.
+        dead_letter: Subject for dead letters, or None.
+        double_ack: Wait until the server confirms each acknowledgement.
+        report: Called with errors from which the consumer recovers.
+        on_settled: Called with each delivery before the server is told.
+        on_denied: Called where the server denies acknowledgements.
+    """
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        stream: str,
+        consumer: str,
+        *,
+        policy: RetryPolicy,
+        dead_letter: str | None,
+        double_ack: bool,
+        report: Report,
+        on_settled: Callable[[Delivery], None],
+        on_denied: Callable[[DeliveryError], None],
+    ) -> None:
+        self.policy = policy
+        self.report: Final = report
+        self._js = js
+        self._nc = client_of(js)
+        self._consumer = consumer
+        self._target = f"consumer {consumer} of stream {stream}"
+        self._dead_letter = dead_letter
+        self._double_ack = double_ack
+        self._on_settled = on_settled
+        self._on_denied = on_denied
+
+    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
+        """
+        Do what was decided; nothing where the delivery is settled.
+
+        Args:
+            delivery: What to settle.
+            decision: What to do.
+            error: Why, for a dead letter; or None.
+
+        Raises:
+            DeliveryError: As :meth:`Delivery.ack` does.
+        """
+        if delivery.is_settled or delivery.message.is_acked:
+            self._end(delivery)
+            return
+        if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
+            decision = Decision(Action.RETRY, delay=self.policy.delay(delivery.deliveries))
+        self._end(delivery)
+        message = delivery.message
+        with delivery_errors(self._target):
+            if decision.action is Action.RETRY:
+                await message.nak(decision.delay)
+            elif decision.action is Action.DEAD_LETTER:
+                await message.term()
+            elif self._double_ack:
+                await self._confirm(message)
+            else:
+                await message.ack()
+
+    async def settle_quietly(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
+        """Settle by the policy, and report what fails."""
+        try:
+            await self.settle(delivery, decide(outcome, delivery.deliveries, self.policy), error)
+        except DeliveryError as failure:
+            self.report(failure, delivery)
+
+    async def release(self, deliveries: list[Delivery]) -> None:
+        """Release deliveries to others at once, and wait until the server knows."""
+        for delivery in deliveries:
+            await self.settle_quietly(delivery, Outcome.RELEASED)
+        if self._nc.is_connected:
+            with suppress(CeNatsError):
+                await round_trip(self._nc)
+
+    def _end(self, delivery: Delivery) -> None:
+        delivery.is_settled = True
+        self._on_settled(delivery)
+
+    async def _confirm(self, message: Msg) -> None:
+        try:
+            await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=api_timeout(self._js)))
+        except DeliveryError as error:
+            if error.code is ErrorCode.PERMISSION_DENIED:
+                self._on_denied(error)
+            raise
+
+    async def _store(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> bool:
+        """Store the dead letter; False where that failed."""
+        if self._dead_letter is None:
+            return True
+        assert decision.reason is not None
+        dead_letter = DeadLetter(
+            reason=decision.reason,
+            error=_code(error),
+            text=_text(error),
+            subject=delivery.subject,
+            stream=delivery.stream,
+            consumer=self._consumer,
+            sequence=delivery.sequence,
+            deliveries=delivery.deliveries,
+        )
+        try:
+            await store(self._js, self._dead_letter, dead_letter, delivery.message, timeout=api_timeout(self._js))
+        except (DeliveryError, EncodeError) as failure:
+            self.report(failure, delivery)
+            return False
+        return True
+
+
+def _code(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return str(error.code) if isinstance(error, CeNatsError) else type(error).__name__
+
+
+def _text(error: BaseException | None) -> str:
+    try:
+        return error.message if isinstance(error, CeNatsError) else str(error or "")
+    except Exception:  # somebody's exception may do anything in __str__
+        return ""
