@@ -390,7 +390,7 @@ def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequen
         raise DeliveryError(
             ErrorCode.STREAM_MISMATCH,
             f"stream {last.stream} has other messages than the capture, which ends at message {last.sequence}: "
-            "the stream was made again",
+            "the stream was deleted and created again",
         )
     return [message for message in batch if message.sequence > last.sequence]
 

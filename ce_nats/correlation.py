@@ -1,7 +1,7 @@
 """
 Which event led to which: the Correlation extension of CloudEvents.
 
-``correlationid`` is the same for all events of one undertaking; ``causationid`` is the id of the one event that
+``correlationid`` is the same for all events of one transaction; ``causationid`` is the id of the one event that
 directly caused another. Pure: attributes in, attributes out.
 """
 
@@ -22,14 +22,14 @@ def caused_by(cause: Any) -> dict[str, str]:
 
         answer = CloudEvent({"source": "/shop", "type": "paid", **caused_by(order)})
 
-    ``causationid`` is the cause's id, ``correlationid`` is taken over from it. A cause that belongs to no undertaking
-    starts none: no identifier is made up.
+    ``causationid`` is the cause's id, ``correlationid`` is copied from it. Where the cause has none, the
+    result has none: no identifier is generated.
 
     Args:
         cause: Any event, received or one's own.
 
     Raises:
-        EncodeError: ``invalid-message`` or ``missing-attribute`` where ``cause`` is no event with an id.
+        EncodeError: ``invalid-message`` or ``missing-attribute`` where ``cause`` is not an event with an id.
     """
     attributes, _ = parts_of(cause)
     identifier = attributes.get("id")

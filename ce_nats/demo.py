@@ -1,5 +1,5 @@
 """
-The whole way of an event, for the eye: ``python -m ce_nats.demo``.
+A demonstration end to end: ``python -m ce_nats.demo``.
 
 Starts a nats-server, publishes a few hundred events and broken messages, receives them, captures the stream as
 Parquet, explodes that with Spark, and compares what the steps found. The exit status is 1 where they differ.

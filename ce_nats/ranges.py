@@ -2,7 +2,7 @@
 Ranges of a stream's sequences, as values.
 
 A stream numbers its messages from 1, never reuses a number, and never changes a message. So a range that was read once
-can be read again with the same result, but for messages that the stream has given up since.
+can be read again with the same result, except for messages that the stream has removed since.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """
 Subjects made of an event's attributes.
 
-Tokens and wildcards as in "Subject-Based Messaging" of the NATS documentation. A value fills a place in one token and
-cannot leave it, whatever is in it: everything but letters, digits, ``-`` and ``_`` is escaped, percent sign and UTF-8
-bytes in hexadecimal, which the way back undoes.
+Tokens and wildcards as in "Subject-Based Messaging" of the NATS documentation. A value stays inside of its token: all
+characters but letters, digits, ``-`` and ``_`` are percent-encoded as UTF-8, and decoded by ``parse``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class SubjectTemplate:
 
     ``{name}`` is the attribute's canonical string in one token. ``{name:tokens}``, as all of the last token, keeps the
     dots of the value, so that ``com.example.paid`` becomes three tokens. There is at most one place in a token; text
-    may stand around it. Whatever takes a subject to publish events to takes a template too; a ``str`` is never one.
+    may stand around it. Functions that publish events take a template in place of a subject; a ``str`` is never one.
 
     Args:
         template: Text with places.
@@ -51,7 +50,7 @@ class SubjectTemplate:
         wildcard: The subject to subscribe to: ``orders.*``.
 
     Raises:
-        EncodeError: ``invalid-subject`` where it is no such template, or has a wildcard; ``invalid-attribute-name``.
+        EncodeError: ``invalid-subject`` where it is malformed, or has a wildcard; ``invalid-attribute-name``.
     """
 
     __slots__ = ("_tokens", "template", "wildcard")

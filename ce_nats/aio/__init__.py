@@ -2,7 +2,7 @@
 CloudEvents over a NATS connection, with asyncio and nats-py.
 
 ``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
-publishes to streams one by one and reads them, a ``Publisher`` publishes many, and a ``PullConsumer`` consumes them.
+publishes single events to streams and reads streams, a ``Publisher`` publishes many, a ``PullConsumer`` consumes them.
 ``ce_nats.aio.stan`` is a client for NATS Streaming. ``connect`` makes connections, which are nats-py's own; those of
 ``nats.connect()`` are taken as well.
 """

@@ -1,8 +1,8 @@
 """
-An event loop for code that is not asynchronous: it runs while somebody waits for it, and at no other time.
+An event loop for code that is not asynchronous: it runs only while a caller waits for a result.
 
 Spark calls its data sources from ordinary code, in threads and processes of its own. Between two calls nothing runs
-here, so a connection that is kept must be able to bear silence.
+here, so a connection that is kept must tolerate idle periods.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 class Blocking:
     """
-    Runs coroutines of one event loop to their ends, one by one, as a context manager.
+    Runs coroutines on one event loop, one at a time, as a context manager.
 
-    One thread at a time may use it, and none with a running loop. Leaving the ``with`` block cancels the tasks that
-    coroutines left behind.
+    One thread at a time may use it, and not from inside a running loop. Leaving the ``with`` block cancels the tasks
+    that coroutines have started.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Blocking:
         self.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns."""
+        """Run a coroutine, and return its result."""
         return self._loop.run_until_complete(coroutine)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items, one step of the generator for each; it is closed when the iteration ends, wherever that is."""
+        """Iterate over an asynchronous generator, which is closed when the iteration ends, early or not."""
         try:
             while True:
                 try:
@@ -53,7 +53,7 @@ class Blocking:
             self.run(items.aclose())
 
     def close(self) -> None:
-        """Cancel what still runs, and close the loop; nothing to do where that has happened."""
+        """Cancel the tasks that still run, and close the loop; does nothing when called again."""
         if self._loop.is_closed():
             return
         try:

@@ -1,8 +1,8 @@
 """
 Many messages into JetStream, with a bounded number of acknowledgements outstanding.
 
-A message counts as sent when its stream has acknowledged it. What was not acknowledged, because the server went away
-say, is sent again on a new connection; ``Nats-Msg-Id`` keeps the stream from storing it twice within its duplicate
+A message counts as sent when its stream has acknowledged it. What was not acknowledged, for instance because the server
+was lost, is sent again on a new connection; ``Nats-Msg-Id`` keeps the stream from storing it twice within its duplicate
 window.
 """
 
@@ -21,12 +21,12 @@ from nats.aio.client import Client
 from ..errors import DeliveryError, ErrorCode, NoStreamError
 from ..message import NatsMessage
 from ..wire.nats import encode_header_block
-from .jetstream import MOST_HEADER_BYTES
+from .jetstream import MAX_HEADER_BYTES
 from .nats_errors import delivery_error, delivery_errors
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import as_nats_headers, check_size, flush
 
-__all__ = ["BulkPublisher", "Sent"]
+__all__ = ["BulkPublisher", "PublishResult"]
 
 _PAUSE_SECONDS: Final = 0.2
 
@@ -35,21 +35,21 @@ Framed: TypeAlias = tuple[NatsMessage, bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PublishResult:
     """
-    What became of messages.
+    How many messages were published.
 
     Attributes:
-        messages: How many there were.
-        duplicates: How many of them the stream had already, by their ``Nats-Msg-Id``. What was sent again here is not
-            counted.
+        messages: Messages that were acknowledged, or, to core NATS, written.
+        duplicates: How many of them the stream had already, by their ``Nats-Msg-Id``. Messages that were sent again
+            after a lost acknowledgement are not counted.
     """
 
     messages: int = 0
     duplicates: int = 0
 
-    def __add__(self, other: Sent) -> Sent:
-        return Sent(self.messages + other.messages, self.duplicates + other.duplicates)
+    def __add__(self, other: PublishResult) -> PublishResult:
+        return PublishResult(self.messages + other.messages, self.duplicates + other.duplicates)
 
 
 class BulkPublisher:
@@ -57,9 +57,9 @@ class BulkPublisher:
     Publishes messages on a connection of its own, as an asynchronous context manager.
 
     Args:
-        connect: Connects a client that never was connected; raises DeliveryError.
-        acknowledged: False publishes to core NATS: nobody says whether a message was stored, or by whom.
-        window: Most acknowledgements outstanding.
+        connect: Connects a new client; raises DeliveryError.
+        acknowledged: False publishes to core NATS, where delivery is not confirmed.
+        window: Most messages without an acknowledgement.
         ack_timeout: Seconds to wait for an acknowledgement.
         retry_timeout: Seconds to try again without any progress.
         api_prefix: First tokens of the subjects of JetStream's API.
@@ -91,23 +91,23 @@ class BulkPublisher:
     async def __aexit__(self, *error: object) -> None:
         await self._disconnect()
 
-    async def publish(self, messages: Sequence[NatsMessage]) -> Sent:
+    async def publish(self, messages: Sequence[NatsMessage]) -> PublishResult:
         """
-        Send messages, in their order as far as nothing has to be sent again.
+        Send messages, in their order unless some have to be sent again.
 
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
                 ``invalid-header-value`` or ``invalid-subject``; nothing of the window it is in was sent.
-            DeliveryError: ``no-responders``: no stream listens, as the server says itself, or as it was for
+            DeliveryError: ``no-responders``: no stream listens: the server says so, or nobody answered for
                 ``retry_timeout`` seconds; ``permission-denied``; ``publish-refused``; ``timeout`` or
                 ``connection-closed``: nothing was acknowledged for that time.
         """
-        sent = Sent()
+        sent = PublishResult()
         for first in range(0, len(messages), self._window):
             sent += await self._publish_window(list(messages[first : first + self._window]))
         return sent
 
-    async def _publish_window(self, messages: list[NatsMessage]) -> Sent:
+    async def _publish_window(self, messages: list[NatsMessage]) -> PublishResult:
         total, duplicates = len(messages), 0
         give_up = time.monotonic() + self._retry_timeout
         outstanding: list[Framed] = [
@@ -116,37 +116,37 @@ class BulkPublisher:
         while outstanding:
             client = await self._connected(give_up)
             for message, block, _ in outstanding:
-                limit = MOST_HEADER_BYTES if self._acknowledged else None
+                limit = MAX_HEADER_BYTES if self._acknowledged else None
                 check_size(message, client.max_payload, limit, len(block))
             if self._acks is None:
                 await self._send_plainly(client, messages)
                 break
             before = len(outstanding)
-            outstanding, found, fault = await self._send(self._acks, outstanding)
+            outstanding, found, last_error = await self._send(self._acks, outstanding)
             duplicates += found
             if len(outstanding) < before:
                 give_up = time.monotonic() + self._retry_timeout
             elif time.monotonic() >= give_up:
-                raise fault
+                raise last_error
             if outstanding:
                 await self._disconnect()
                 await asyncio.sleep(_PAUSE_SECONDS)
-        return Sent(total, duplicates)
+        return PublishResult(total, duplicates)
 
     async def _send(self, acks: PendingAcks, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
-        """Messages that were not acknowledged, the number of duplicates among the others, and why not."""
+        """Send once; returns messages without an acknowledgement, the number of duplicates, and the last error."""
         items: list[PendingMessage] = []
         first = messages[0][0].subject
-        fault = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement came in time")
+        last_error = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement came in time")
         try:
             for message, block, attempts in messages:
                 items.append(await acks.send(message, block, attempts=attempts))
         except DeliveryError as error:
             if error.code is ErrorCode.PERMISSION_DENIED:
                 raise
-            fault = error
+            last_error = error
         except OSError as error:
-            fault = delivery_error(first, error)
+            last_error = delivery_error(first, error)
         await acks.drain()
         outstanding = []
         duplicates = 0
@@ -156,11 +156,11 @@ class BulkPublisher:
                 duplicates += is_duplicate(item, item.ack.result())
             elif isinstance(failure, DeliveryError) and _may_pass(failure):
                 outstanding.append((message, block, item.attempts))
-                fault = failure
+                last_error = failure
             else:
                 raise failure
         self._has_stream = acks.has_stream
-        return outstanding + messages[len(items) :], duplicates, fault
+        return outstanding + messages[len(items) :], duplicates, last_error
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
         for message in messages:
@@ -176,7 +176,7 @@ class BulkPublisher:
                 await self._connect(client)
                 self._client = client
                 if self._acknowledged:
-                    # What is not acknowledged goes out again here, on a connection that works.
+                    # What is not acknowledged is sent again by this class, on a new connection.
                     timeout = self._ack_timeout
                     acks = PendingAcks(
                         client,
@@ -205,7 +205,7 @@ class BulkPublisher:
 
 
 def _may_pass(error: DeliveryError) -> bool:
-    """Whether another connection may help: the server went away, or a stream that is there has no leader."""
+    """Whether sending again may help: the server was lost, or the stream has no leader."""
     return error.code is ErrorCode.TIMEOUT or (
         error.code is ErrorCode.NO_RESPONDERS and not isinstance(error, NoStreamError)
     )

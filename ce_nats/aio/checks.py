@@ -1,4 +1,4 @@
-"""Whether arguments are what they have to be: a connection and JetStream on it are easily taken for one another."""
+"""Checks of arguments: a connection and a JetStreamContext are easily mixed up."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["check_client", "check_config", "check_jetstream", "check_subscriptio
 
 def check_client(nc: object) -> None:
     """
-    Refuse what is no connection.
+    Check that an argument is a connection.
 
     Raises:
-        TypeError: It says what was given.
+        TypeError: It has another type.
     """
     if not isinstance(nc, Client):
         raise _unlike("nc", "a connection (nats.aio.client.Client)", nc)
@@ -23,10 +23,10 @@ def check_client(nc: object) -> None:
 
 def check_jetstream(js: object) -> None:
     """
-    Refuse what is not JetStream on a connection.
+    Check that an argument is a JetStreamContext.
 
     Raises:
-        TypeError: It says what was given.
+        TypeError: It has another type.
     """
     if not isinstance(js, JetStreamContext):
         raise _unlike("js", "a JetStreamContext (nc.jetstream())", js)
@@ -34,10 +34,10 @@ def check_jetstream(js: object) -> None:
 
 def check_subscription(subscription: object) -> None:
     """
-    Refuse what is no subscription with messages to iterate over.
+    Check that an argument is a subscription that can be iterated over.
 
     Raises:
-        TypeError: It says what was given.
+        TypeError: It has another type.
     """
     if not isinstance(subscription, Subscription):
         raise _unlike("subscription", "a Subscription (await nc.subscribe(...))", subscription)
@@ -45,10 +45,10 @@ def check_subscription(subscription: object) -> None:
 
 def check_config(name: str, config: object) -> None:
     """
-    Refuse what is neither a consumer's configuration nor None.
+    Check that an argument is a consumer's configuration, or None.
 
     Raises:
-        TypeError: It says what was given.
+        TypeError: It has another type.
     """
     if config is not None and not isinstance(config, ConsumerConfig):
         raise _unlike(name, "a nats.js.api.ConsumerConfig", config)

@@ -1,9 +1,9 @@
 """
 Make connections, for programs, the command line and Spark alike.
 
-nats-py does it; what stands here is what it does not look at. TLS that was asked for is demanded: where a server has
-none, nothing is written to it, not after a reconnect either. The first connection fails soon and in one line, and what
-is secret is in no error and no log.
+nats-py connects; this module adds what it does not guarantee. With TLS requested, nothing is written to a server that
+does not offer it, on reconnects neither. The first connection fails within seconds, with an error of one line, and
+errors and logs contain no secrets.
 """
 
 from __future__ import annotations
@@ -77,52 +77,51 @@ async def connect(
         async with await connect("tls://nats.example.com", user_credentials="app.creds") as nc:
             await publish(nc, event, "orders.paid")
 
-    Until there is a connection, each server is tried twice at most, and there is an error soon. Later, nats-py
-    reconnects by itself; that the connection is lost, back, or closed for good is logged, a line each, unless a
-    callback takes its place.
+    The first connection is attempted twice per server at most. A connection that is lost later is restored by nats-py;
+    loss, reconnect and final close are logged in a line each, unless a callback is given.
 
-    With TLS asked for, by a URL (``tls://``, ``wss://``) or any option that begins with ``tls``, nothing is sent to a
-    server that does not speak it, on reconnects neither.
+    With TLS requested, by a URL (``tls://``, ``wss://``) or any option that begins with ``tls``, nothing is sent to a
+    server that does not offer it, on reconnects neither.
 
     Args:
         servers: A URL, several with commas between them, or a list: ``nats://``, ``tls://``, ``ws://`` or ``wss://``,
             a host, and a port unless that is 4222. A user and password, or a token, may stand in front of the host,
             with special characters percent-encoded; all servers get the same. By default ``nats://127.0.0.1:4222``.
-        context: Name of a context of the ``nats`` command line, which says what is not given here.
-        environment: True looks at the variables of the ``nats`` command line (``NATS_URL``, ``NATS_CREDS`` and so on)
+        context: Name of a context of the ``nats`` command line, for what is not given here.
+        environment: True reads the variables of the ``nats`` command line (``NATS_URL``, ``NATS_CREDS`` and so on)
             for what is not given here, and then at the context: ``context``, ``NATS_CONTEXT``, or the selected one
             where no server is named. A user without a password is a token then.
         user: User name, or a function that gives it. With ``password``.
         password: Password, or a function that gives it.
         token: Token, or a function that gives it.
-        user_credentials: File with a JWT and a seed; or whatever else nats-py takes.
+        user_credentials: File with a JWT and a seed; or another form that nats-py accepts.
         nkeys_seed: File with the seed of an nkey.
         tls_ca_file: Certificates to trust, PEM; by default the system's.
         tls_cert_file: Certificate of the client, PEM.
         tls_key_file: Its key, PEM; by default in ``tls_cert_file``.
         tls_key_password: Password of that key.
-        tls_hostname: Name to look for in the server's certificate; by default that of the URL.
-        tls_handshake_first: TLS begins before the server says anything.
-        name: What the server's monitoring calls the connection.
+        tls_hostname: Name that the server's certificate must have; by default that of the URL.
+        tls_handshake_first: Begin with TLS, before the server's INFO.
+        name: Name of the connection in the server's monitoring.
         inbox_prefix: First tokens of the subjects that answers come to.
-        connect_timeout: Seconds to wait for a server; for all of several servers, so many times that.
+        connect_timeout: Seconds to wait for each server.
         max_reconnect_attempts: Attempts at each server before a connection that was lost is closed for good, two
             seconds after one another unless ``reconnect_time_wait`` says otherwise: two minutes, by default. None, or
             -1, never gives up; 0 does not try.
-        error_cb: Called with errors that have no other place: a denied permission, messages dropped because they are
+        error_cb: Called with errors that no operation raises: a denied permission, messages dropped because they are
             not read fast enough, failed reconnects. The four callbacks are asynchronous functions.
         disconnected_cb: Called when the connection is lost or closed.
         reconnected_cb: Called when it is back.
-        closed_cb: Called when it is closed, by whomever.
+        closed_cb: Called when it is closed, by the program or for good after a loss.
         options: Further ones of ``nats.connect()``, by their names there: ``tls``, ``ping_interval``, ``no_echo`` ...
 
     Returns:
         A connection of nats-py, also for ``async with``, which closes it.
 
     Raises:
-        EncodeError: ``invalid-option``: an argument, a variable, a context or a file makes no sense. Nothing was sent.
+        EncodeError: ``invalid-option``: an argument, a variable, a context or a file is not valid. Nothing was sent.
         DeliveryError: ``connection-failed``: no server can be reached, or it has no TLS; ``authentication-failed``.
-        TypeError: There is no such option, or a callback is no asynchronous function.
+        TypeError: An option does not exist, or a callback is not an asynchronous function.
     """
     given = {
         "servers": servers,
@@ -183,7 +182,7 @@ async def establish(
 
     Raises:
         EncodeError: As :func:`connect` does.
-        DeliveryError: As :func:`connect` does; without a cause, because that may hold what is secret.
+        DeliveryError: As :func:`connect` does; without a cause, which could contain secrets.
         TypeError: As :func:`connect` does.
     """
     for option in options.keys() - _OPTIONS:
@@ -198,7 +197,7 @@ async def establish(
         **_nats_options(settings, options),
         **options,
         **callbacks.functions,
-        # Without reconnects nats-py would not go on to the next server where one is there and refuses.
+        # Without reconnects nats-py would not try the next server where one is reachable and refuses.
         "allow_reconnect": True,
         "max_reconnect_attempts": 1,  # 0 would be without end
         "reconnect_time_wait": _RETRY_SECONDS,
@@ -239,11 +238,11 @@ async def disconnect(nc: Client) -> None:
 
 class _Callbacks:
     """
-    nats-py's callbacks: they gather failures of the first connection, and log later what the caller does not listen to.
+    nats-py's callbacks: they gather failures of the first connection, and later log what has no callback.
 
     Args:
         client: Of nats-py.
-        settings: What is secret in errors.
+        settings: Of the connection; they know what must not be shown in errors.
         options: The caller's callbacks are taken out of it.
         is_logged: False logs nothing.
 
@@ -268,7 +267,7 @@ class _Callbacks:
         self._server = self._said = ""
 
     def note_connection(self) -> None:
-        """There is a connection, the first or another one."""
+        """Called when a connection is established, the first or a later one."""
         url = self._client.connected_url
         self._server = url.netloc if url else ", ".join(self._settings.servers)
         ConnectionWatch.of(self._client)
@@ -328,10 +327,10 @@ class _NoTlsError(nats.errors.SecureConnWantedError):
 
 class _Transport(TlsTransport):
     """
-    nats-py's transport, which lets nothing out before there is TLS, where that is wanted.
+    nats-py's transport, which writes nothing before TLS is established where TLS is requested.
 
     Args:
-        wants_tls: Whether it is.
+        wants_tls: Whether TLS is requested.
     """
 
     def __init__(self, *, wants_tls: bool) -> None:
@@ -340,7 +339,7 @@ class _Transport(TlsTransport):
         self._has_failed = False
 
     def __bool__(self) -> bool:
-        return True  # nats-py puts its own in the place of one that is False, as this is before it has connected
+        return True  # nats-py replaces a transport that is false, as this one would be before it has connected
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         self._has_failed = False
@@ -356,7 +355,7 @@ class _Transport(TlsTransport):
             raise
 
     async def wait_closed(self) -> None:
-        if not self._has_failed:  # nobody would ever say that what failed in the middle of a handshake is closed
+        if not self._has_failed:  # after a failed handshake this would wait without end
             await super().wait_closed()  # type: ignore[no-untyped-call]
 
     def write(self, payload: bytes) -> None:
@@ -381,10 +380,10 @@ class _Transport(TlsTransport):
 
 def _demand_tls(client: Client, *, wants_tls: bool) -> None:
     """
-    Let a client speak to no server without TLS, where that is wanted.
+    Keep a client from talking to a server without TLS, where TLS is requested.
 
-    nats-py turns to TLS where the server requires it, whatever the URL says, and goes on without where it does not: a
-    server without TLS, or somebody in front of one that has it, would get everything in plain text.
+    nats-py uses TLS where the server requires it, whatever the URL says, and continues without TLS where it does not: a
+    server without TLS, or an attacker in front of one that has it, would get everything in plain text.
     """
 
     def choose_transport(server: Srv) -> None:
@@ -430,7 +429,7 @@ def _nats_options(settings: ConnectionSettings, options: dict[str, Any]) -> dict
     except OSError as error:  # ssl.SSLError is one
         raise invalid(f"certificates cannot be used: {settings.hidden(str(error))}") from None
     if context is not None and options.get("tls"):
-        raise invalid("tls and files with certificates are two ways to say the same")
+        raise invalid("tls must not be given together with files of certificates")
     given = {
         "name": settings.name,
         "user": settings.user,
@@ -460,7 +459,7 @@ def _check_files(settings: ConnectionSettings) -> None:
             with open(settings.credentials_file, "rb") as file:
                 content = file.read()
             if not all(marker in content for marker in _IN_CREDENTIALS):
-                raise invalid(f"{settings.credentials_file!r} is no file of credentials, with a JWT and a seed")
+                raise invalid(f"{settings.credentials_file!r} must be a file of credentials with a JWT and a seed")
     except OSError as error:
         raise invalid(settings.hidden(str(error))) from None
 
@@ -476,7 +475,7 @@ def _is_authorization(error: Exception) -> bool:
 
 
 def _text(settings: ConnectionSettings, error: Exception) -> str:
-    """An error in words, without what is secret."""
+    """The text of an error, without secrets."""
     text = str(error) if isinstance(error, (nats.errors.Error, OSError, ImportError)) else ""
     if isinstance(error, asyncio.TimeoutError):
         text = str(error) or "no answer in time"

@@ -1,11 +1,12 @@
 """
 Receive events from subscriptions.
 
-Every message gives one :class:`Received`, also one that is no CloudEvent: iteration neither stops at it nor skips it,
-and the handler has message and error to put it aside. Only status messages of the server are left out.
+Every message gives one :class:`~ce_nats.aio.Received`, even when it is not a CloudEvent: iteration neither stops at it
+nor skips it, and the program decides what to do with message and error. Only status messages of the server are left
+out.
 
-What nats-py does to headers on the way cannot be undone here: of a repeated name the last value is left, bytes that are
-no UTF-8 are U+FFFD, and header lines that it cannot read are gone. (``ce_nats.aio.jetstream.read_stream`` sees them.)
+What nats-py does to headers cannot be undone here: of a repeated name only the last value is kept, bytes that are not
+UTF-8 become U+FFFD, and malformed header lines are dropped. (``ce_nats.aio.jetstream.read_stream`` has them all.)
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class Events:
     """
     Asynchronous iterator over the messages of a subscription; made by :func:`events` and :func:`subscribe`.
 
-    It ends when the subscription was unsubscribed or drained, or its connection closed, by the program. Where the
-    connection is lost for good, or the server takes the permission away, it raises. As a context manager it
-    unsubscribes at the end of the block. A ``__anext__`` may be cancelled, by a timeout say, and the next one goes on.
+    It ends when the program unsubscribes, drains, or closes the connection. When the connection is lost for good, or
+    the server denies the permission, it raises. As a context manager it unsubscribes at the end of the block. A
+    ``__anext__`` may be cancelled, by a timeout for instance; no message is lost.
 
     Attributes:
         subscription: nats-py's subscription.
@@ -68,7 +69,7 @@ class Events:
         The next message.
 
         Raises:
-            DeliveryError: ``connection-closed``: the connection is lost, and nats-py has given up to restore it;
+            DeliveryError: ``connection-closed``: it was lost, and nats-py has stopped to reconnect;
                 ``permission-denied``.
         """
         while True:
@@ -90,14 +91,14 @@ class Events:
         await self.stop()
 
     async def stop(self) -> None:
-        """Unsubscribe; nothing to do where that has happened already."""
+        """Unsubscribe; does nothing when called again."""
         self._watch.remove(self._hear)
         with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
             await self.subscription.unsubscribe()
 
     def check(self) -> None:
         """
-        Raise what keeps messages from coming.
+        Raise the error that keeps messages from arriving, if there is one.
 
         Raises:
             DeliveryError: As the iteration does.
@@ -126,7 +127,7 @@ def events(
     extension_types: ExtensionTypes | None = None,
 ) -> Events:
     """
-    Events of a subscription, which was made without a callback.
+    Events of a subscription that was made without a callback.
 
         async for received in events(await nc.subscribe("orders.>")):
             if received.error:
@@ -162,7 +163,7 @@ async def subscribe(
     extension_types: ExtensionTypes | None = None,
 ) -> Events:
     """
-    Subscribe, and receive events: everything that anybody publishes once this has returned.
+    Subscribe, and receive events: everything that is published after this has returned.
 
         async with await subscribe(nc, "orders.>") as received:
             async for item in received: ...
@@ -194,7 +195,7 @@ async def subscribe(
 
 
 def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:
-    """What a message holds; None for a status message of the server, which nobody sent."""
+    """A message and the event in it; None for a status message of the server."""
     try:
         return Received(message, decode(message))
     except DecodeError as error:

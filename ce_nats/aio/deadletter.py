@@ -1,8 +1,8 @@
 """
-Store a dead letter, acknowledged by its stream, with the bytes that the original had.
+Store dead letters with the bytes of the original, and requeue them.
 
-nats-py makes a dict of headers and loses repeats and bytes that are no UTF-8, on the way in and on the way out. So the
-original is read from its stream once more (``STREAM.MSG.GET``, for which the connection needs permission), its header
+nats-py makes a dict of headers and loses repeats and bytes that are not UTF-8, when it receives and when it sends. So
+the original is read from its stream again (``STREAM.MSG.GET``, for which the connection needs permission), its header
 block is kept line by line, and the frame is written here.
 """
 
@@ -23,14 +23,14 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ..capture import StoredMessage
-from ..deadletter import MSG_ID, PREFIX, PUT_ASIDE, DeadLetter, is_put_aside
+from ..deadletter import KEPT_HEADER, MSG_ID, PREFIX, DeadLetter, is_kept_apart
 from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
 from ..timestamp import Timestamp
 from ..wire.ack_subject import parse_ack_subject
 from ._nats import api_prefix, client_of, send
 from .checks import check_jetstream
-from .jetstream import MOST_HEADER_BYTES, NO_ACKNOWLEDGEMENT
+from .jetstream import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS
 from .nats_errors import api_error, delivery_errors
 from .pending_acks import PendingAcks, PendingMessage
@@ -38,27 +38,26 @@ from .replay import framed
 from .streams import Stored, StreamApi, nanoseconds
 from .watch import answered
 
-__all__ = ["Requeued", "original", "requeue", "requeue_all", "store"]
+__all__ = ["RequeueResult", "original", "requeue", "requeue_all", "store"]
 
 _VERSION: Final = b"NATS/1.0\r\n"
-# A header block that is none, as anybody may publish one: it cannot stand among headers.
+# Holds a malformed header block, as any client may publish one: it cannot stand among headers.
 _BLOCK: Final = f"{PREFIX}Block"
-
 
 # Dead letters that are being requeued and deleted at a time.
 _WINDOW: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Requeued:
+class RequeueResult:
     """
-    What became of a dead letter.
+    The result of requeueing one dead letter.
 
     Attributes:
-        sequence: The dead letter's, in its own stream.
-        ack: Where its original is; None where it was not stored.
+        sequence: Sequence of the dead letter in its own stream.
+        ack: The acknowledgement of its original; None where that was not stored.
         is_deleted: Whether the dead letter was deleted.
-        error: Why it was not requeued, or, where there is an ``ack``, not deleted; None where all went well.
+        error: Why it was not requeued, or, where there is an ``ack``, not deleted; None after success.
     """
 
     sequence: int
@@ -79,18 +78,20 @@ class _PubAck(msgspec.Struct):
     error: _PubAckError | None = None
 
 
-async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message: Msg, *, timeout: float = 5.0) -> None:
+async def store(
+    js: JetStreamContext, subject: str, dead_letter: DeadLetter, message: Msg, *, timeout: float = 5.0
+) -> None:
     """
-    Store a dead letter, and wait until its stream has acknowledged it.
+    Store a dead letter, and wait for its acknowledgement.
 
     ``Nats-Msg-Id`` names consumer and original, so that the stream stores the dead letter once within its duplicate
     window.
 
     Args:
         js: From ``nc.jetstream()``.
-        subject: Where to publish it to; a stream has to listen there.
-        letter: What is known of the original.
-        message: The original as it was delivered, for what the stream has no more.
+        subject: Where to publish it; a stream must listen there.
+        dead_letter: Its own headers.
+        message: The original as it was delivered, for when the stream does not have it any more.
         timeout: Seconds to wait for the acknowledgement.
 
     Raises:
@@ -103,11 +104,11 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
     check_subject(subject)
     stored = await original(js, message)
     if stored is None:
-        letter = replace(letter, is_complete=False)
+        dead_letter = replace(dead_letter, is_complete=False)
         block, data = _delivered_block(message), message.data
     else:
         block, data = stored.hdrs, stored.data
-    block = _letter_block(letter, _message_id(letter, message), block)
+    block = _header_block(dead_letter, _message_id(dead_letter, message), block)
     nc = client_of(js)
     _check_size(block, data, nc.max_payload)
     await _publish(nc, subject, block, data, timeout)
@@ -115,12 +116,12 @@ async def store(js: JetStreamContext, subject: str, letter: DeadLetter, message:
 
 async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float = 5.0) -> PubAck:
     """
-    Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter stays.
+    Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter is kept.
 
-    Payload and headers are those of the original, but for two kinds: headers for the server that were put aside,
-    because ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` made sense when it was sent first; and ``Nats-Msg-Id``,
-    which names the dead letter: the stream may still know the original's, and would drop the copy. So a dead letter
-    that is requeued twice within the duplicate window is stored once.
+    Payload and headers are those of the original, with two exceptions: headers for the server are left out, because
+    ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` were meant for the first time; and ``Nats-Msg-Id`` names the dead
+    letter, because the stream may still know that of the original and would drop the copy. So a dead letter that is
+    requeued twice within the duplicate window is stored once.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -128,9 +129,9 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
         timeout: Seconds to wait for the acknowledgement.
 
     Raises:
-        DecodeError: It is no dead letter.
-        EncodeError: ``invalid-message``: the original is not all there (its header block was none, or its stream had it
-            no more when it was put aside); what :func:`~ce_nats.aio.replay.replay` raises.
+        DecodeError: It is not a dead letter.
+        EncodeError: ``invalid-message``: the original is incomplete (its header block was malformed, or its stream did
+            not have it any more); what :func:`~ce_nats.aio.replay.replay` raises.
         DeliveryError: ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or
             ``connection-closed``.
     """
@@ -142,52 +143,53 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
 
 
 async def requeue_all(
-    js: JetStreamContext, letters: AsyncIterable[StoredMessage], *, delete: bool = True, timeout: float = 5.0
-) -> AsyncGenerator[Requeued, None]:
+    js: JetStreamContext, dead_letters: AsyncIterable[StoredMessage], *, delete: bool = True, timeout: float = 5.0
+) -> AsyncGenerator[RequeueResult, None]:
     """
-    Publish the originals of many dead letters to their subjects again, in their order as far as nothing has to be sent
+    Publish the originals of many dead letters to their subjects again, in their order unless some have to be sent
     again, and delete each dead letter when its original is stored.
 
-    Several hundred are under way at a time. One that cannot be requeued stays and does not hold up the others. Where
-    the iteration is given up, dead letters may be left whose originals are stored; requeued again within the duplicate
-    window these are not stored twice.
+    Several hundred are in flight at a time. One that cannot be requeued is kept and does not stop the others. When the
+    iteration is ended early, dead letters may be left whose originals are stored; requeued again within the duplicate
+    window, these are not stored twice.
 
     Args:
         js: From ``nc.jetstream()``.
-        letters: From ``ce_nats.aio.jetstream.read_stream``.
+        dead_letters: From ``ce_nats.aio.jetstream.read_stream``.
         delete: False keeps the dead letters.
         timeout: Seconds to wait for each acknowledgement, and for each deletion.
 
     Yields:
-        What became of each dead letter, in their order; errors are those of :func:`requeue`.
+        A result for each dead letter, in their order; errors are those of :func:`requeue`.
 
     Raises:
-        DeliveryError: The connection is closed, or no more letters can be read. What was under way has been told of.
+        DeliveryError: ``connection-closed``, or no more dead letters can be read. Results for what was in flight have
+            been given before.
     """
     check_jetstream(js)
-    under_way: deque[asyncio.Task[Requeued]] = deque()
-    fault: DeliveryError | None = None
+    under_way: deque[asyncio.Task[RequeueResult]] = deque()
+    failure: DeliveryError | None = None
     async with _pending_acks(js, window=_WINDOW, timeout=timeout) as acks:
         try:
             try:
-                async for stored in letters:
+                async for stored in dead_letters:
                     sent = await _send(acks, stored)
                     under_way.append(asyncio.create_task(_finish(js, stored, sent, delete=delete, timeout=timeout)))
                     while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
                         yield await _first(under_way)
             except DeliveryError as error:
-                fault = error
+                failure = error
             while under_way:
                 yield await _first(under_way)
         finally:
             for task in under_way:
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
-    if fault is not None:
-        raise fault
+    if failure is not None:
+        raise failure
 
 
-async def _first(under_way: deque[asyncio.Task[Requeued]]) -> Requeued:
+async def _first(under_way: deque[asyncio.Task[RequeueResult]]) -> RequeueResult:
     # Shielded: nats-py waits with wait_for(), which before Python 3.12 loses a cancellation that comes together with
     # the answer.
     outcome = await asyncio.shield(under_way[0])
@@ -205,7 +207,7 @@ async def _send(acks: PendingAcks, stored: StoredMessage) -> PendingMessage | Ce
 
 async def _finish(
     js: JetStreamContext, stored: StoredMessage, sent: PendingMessage | CeNatsError, *, delete: bool, timeout: float
-) -> Requeued:
+) -> RequeueResult:
     ack = None
     try:
         if isinstance(sent, CeNatsError):
@@ -215,8 +217,8 @@ async def _finish(
             # The payload is in another stream by now, so it need not be overwritten.
             await StreamApi.of(js, timeout).delete_message(stored.stream, stored.sequence)
     except CeNatsError as error:
-        return Requeued(stored.sequence, ack, error=error)
-    return Requeued(stored.sequence, ack, is_deleted=delete)
+        return RequeueResult(stored.sequence, ack, error=error)
+    return RequeueResult(stored.sequence, ack, is_deleted=delete)
 
 
 def _pending_acks(js: JetStreamContext, *, window: int, timeout: float) -> PendingAcks:
@@ -237,18 +239,18 @@ def _original_of(nc: Client, stored: StoredMessage) -> tuple[NatsMessage, bytes]
     Raises:
         CeNatsError: As :func:`requeue` does.
     """
-    letter, headers = DeadLetter.split(stored.headers)
-    if not letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
-        raise EncodeError(ErrorCode.INVALID_MESSAGE, "not all of the original's headers and payload are there")
+    dead_letter, headers = DeadLetter.split(stored.headers)
+    if not dead_letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
     identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
     kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
-    copy = stored._replace(subject=letter.subject, headers=[*kept, (MSG_ID, identifier)])
+    copy = stored._replace(subject=dead_letter.subject, headers=[*kept, (MSG_ID, identifier)])
     return framed(nc, copy)
 
 
 async def original(js: JetStreamContext, message: Msg) -> Stored | None:
     """
-    A delivered message as its stream has it; None where it has it no more.
+    Read a delivered message from its stream; None where the stream does not have it any more.
 
     Raises:
         DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
@@ -261,10 +263,10 @@ async def original(js: JetStreamContext, message: Msg) -> Stored | None:
     return stored
 
 
-def _message_id(letter: DeadLetter, message: Msg) -> str:
+def _message_id(dead_letter: DeadLetter, message: Msg) -> str:
     # Nanoseconds, which nats-py's datetime has rounded.
     stored_at = parse_ack_subject(message.reply).timestamp
-    return f"dead-letter:{letter.stream}:{letter.consumer}:{letter.sequence}:{stored_at}"
+    return f"dead-letter:{dead_letter.stream}:{dead_letter.consumer}:{dead_letter.sequence}:{stored_at}"
 
 
 def _delivered_block(message: Msg) -> bytes:
@@ -276,9 +278,9 @@ def _line(name: str, value: str) -> bytes:
     return f"{name}: {value}\r\n".encode("utf-8", "replace")
 
 
-def _letter_block(letter: DeadLetter, message_id: str, block: bytes) -> bytes:
-    """The letter's headers first: of a name that is there twice, the server takes the first."""
-    own = b"".join(_line(name, value) for name, value in [(MSG_ID, message_id), *letter.headers()])
+def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> bytes:
+    """The dead letter's own headers first: of a repeated name, the server takes the first."""
+    own = b"".join(_line(name, value) for name, value in [(MSG_ID, message_id), *dead_letter.headers()])
     if not block:
         return _VERSION + own + b"\r\n"
     if not block.startswith(_VERSION) or not block.endswith(b"\r\n\r\n"):
@@ -289,22 +291,22 @@ def _letter_block(letter: DeadLetter, message_id: str, block: bytes) -> bytes:
 
 def _kept(line: bytes) -> bytes:
     name, colon, value = line.partition(b":")
-    if colon and is_put_aside(name.decode("latin-1").strip()):
-        return PUT_ASIDE.encode() + b": " + name.strip() + b" " + value.strip(b" \t") + b"\r\n"
+    if colon and is_kept_apart(name.decode("latin-1").strip()):
+        return KEPT_HEADER.encode() + b": " + name.strip() + b" " + value.strip(b" \t") + b"\r\n"
     return line + b"\r\n"
 
 
 def _check_size(block: bytes, data: bytes, max_payload: int) -> None:
-    if len(block) > MOST_HEADER_BYTES:
+    if len(block) > MAX_HEADER_BYTES:
         raise EncodeError(
             ErrorCode.HEADERS_TOO_LARGE,
-            f"headers of the dead letter are {len(block)} bytes, and JetStream takes {MOST_HEADER_BYTES}",
+            f"headers of a dead letter must have at most {MAX_HEADER_BYTES} bytes for JetStream, got {len(block)}",
         )
     if len(block) + len(data) > max_payload:
         raise EncodeError(
             ErrorCode.PAYLOAD_TOO_LARGE,
-            f"headers and payload of the dead letter are {len(block) + len(data)} bytes, and the server takes "
-            f"{max_payload}",
+            f"headers and payload of a dead letter must have at most {max_payload} bytes for this server, "
+            f"got {len(block) + len(data)}",
         )
 
 

@@ -18,14 +18,14 @@ __all__ = ["Delivery", "Settles"]
 
 
 class Settles(Protocol):
-    """What settles deliveries: a consumer."""
+    """What settles deliveries: see :class:`~ce_nats.aio.settling.Settler`."""
 
     @property
     def policy(self) -> RetryPolicy: ...
 
     async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None: ...
 
-    def report(self, error: Exception, delivery: Delivery | None) -> None: ...
+    def report(self, error: Exception, delivery: Delivery | None, /) -> None: ...
 
 
 class Delivery(Received):
@@ -45,12 +45,12 @@ class Delivery(Received):
         is_entered: Whether its block was entered.
     """
 
-    __slots__ = ("_consumer", "_known", "is_entered", "is_settled")
+    __slots__ = ("_known", "_settler", "is_entered", "is_settled")
 
-    def __init__(self, message: Msg, origin: AckSubject, consumer: Settles) -> None:
+    def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
         super().__init__(message, None)
         self._known = origin
-        self._consumer = consumer
+        self._settler = settler
         self.is_settled = False
         self.is_entered = False
 
@@ -71,7 +71,7 @@ class Delivery(Received):
             DeliveryError: ``connection-closed`` or ``buffer-full``: the acknowledgement was not sent; with
                 ``double_ack`` also ``timeout`` or ``no-responders``: the server did not confirm it.
         """
-        await self._consumer.settle(self, Decision(Action.ACK), None)
+        await self._settler.settle(self, Decision(Action.ACK), None)
 
     async def nak(self, delay: float | None = None) -> None:
         """
@@ -84,8 +84,8 @@ class Delivery(Received):
             DeliveryError: ``connection-closed`` or ``buffer-full``: it was not sent; the message is redelivered after
                 ``ack_wait``.
         """
-        seconds = self._consumer.policy.delay(self.deliveries) if delay is None else delay
-        await self._consumer.settle(self, Decision(Action.RETRY, delay=seconds), None)
+        seconds = self._settler.policy.delay(self.deliveries) if delay is None else delay
+        await self._settler.settle(self, Decision(Action.RETRY, delay=seconds), None)
 
     async def reject(self, reason: str = "") -> None:
         """
@@ -97,7 +97,7 @@ class Delivery(Received):
         Raises:
             DeliveryError: As :meth:`nak` does.
         """
-        await self._consumer.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
+        await self._settler.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
 
     def replace(self, message: Msg, origin: AckSubject) -> None:
         """Take a later delivery of the same message for this one."""
@@ -116,16 +116,16 @@ class Delivery(Received):
     ) -> None:
         if self.is_settled:
             return
-        consumer = self._consumer
+        settler = self._settler
         try:
-            await consumer.settle(self, decide(_outcome(error), self.deliveries, consumer.policy), error)
+            await settler.settle(self, decide(_outcome(error), self.deliveries, settler.policy), error)
         except DeliveryError as failure:
             if error is None:
                 raise
-            consumer.report(failure, self)
+            settler.report(failure, self)
         except asyncio.CancelledError:
             # A dead letter was being stored; if it was, its id keeps it from being stored again.
-            await consumer.settle(self, decide(Outcome.RELEASED, self.deliveries, consumer.policy), None)
+            await settler.settle(self, decide(Outcome.RELEASED, self.deliveries, settler.policy), None)
             raise
 
     def __repr__(self) -> str:

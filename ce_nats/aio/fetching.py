@@ -1,9 +1,9 @@
 """
-Fetch messages from a pull consumer: one request under way while there is room for what it asks for.
+Fetch messages from a pull consumer: one pending request at a time, while there is room for its messages.
 
-Requests go out as nats-py would send them, but are followed here: its ``fetch()`` takes a message that somebody
-published with a header ``Status`` for one of the server's and drops it. One thing cannot be helped from here: a header
-block shorter than ``NATS/1.0``, which any client may publish, ends the loop in which nats-py 2.16 reads its connection.
+Requests are those of nats-py, but their answers are read here: its ``fetch()`` takes a message that was published with
+a header ``Status`` for one of the server's and drops it. One error of nats-py 2.16 cannot be avoided here: a header
+block shorter than ``NATS/1.0``, which any client may publish, ends the loop in which it reads its connection.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _log: Final = logging.getLogger(__name__)
 _EXPIRES_SECONDS: Final = 30.0
 _HEARTBEAT_SECONDS: Final = 5.0
 _MAX_IDLE_SECONDS: Final = 2.5 * _HEARTBEAT_SECONDS
-# How soon a reconnect is noticed, and a refused request made again.
+# How soon a reconnect is noticed, and a refused request repeated.
 _TICK_SECONDS: Final = 0.2
 # The server drops a client that has more than 64 MiB waiting.
 _MAX_BYTES: Final = 16 * 2**20
-# Statuses that another request would only get again: "Consumer Deleted", "Consumer is push based", and what the
+# Statuses that another request would get again: "Consumer Deleted", "Consumer is push based", and what the
 # consumer's own limits forbid ("Exceeded MaxRequestBatch of 10").
 _DELETED: Final = "consumer deleted"
 _FINAL: Final = (_DELETED, "consumer is push", "exceeded maxrequest", "bad request")
-# All that was asked for is on its way. Where replicas note first how far the consumer is, this overtakes the messages.
+# Everything requested is being sent. Where replicas store the consumer's position first, this overtakes the messages.
 _COMPLETED: Final = "batch completed"
 
 
@@ -58,16 +58,16 @@ class _Request:
     Attributes:
         reply: Its reply subject, where statuses come.
         batch: Messages asked for.
-        left: How many of them have not come.
-        reconnects: Reconnects before it: another one ends it.
-        heard: When the server was heard last, in seconds of ``time.monotonic()``.
+        left: How many of them have not arrived.
+        reconnects: Reconnects before it; another one ends it.
+        last_answer: When the server sent anything last, in seconds of ``time.monotonic()``.
     """
 
     reply: str
     batch: int
     left: int
     reconnects: int
-    heard: float
+    last_answer: float
 
 
 class Fetcher:
@@ -130,12 +130,12 @@ class Fetcher:
         self._task = asyncio.create_task(self._keep_asking())
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """Make no further requests."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Ask for nothing more, and take what the server has sent until then."""
+        """Make no further requests, and receive what the server has sent until then."""
         self.stop()
         subscription = self._subscription
         if self._task is not None:
@@ -149,7 +149,7 @@ class Fetcher:
         ConnectionWatch.of(self._nc).remove(self._on_denial)
 
     def wake(self) -> None:
-        """Look whether there is room for another request."""
+        """Check whether there is room for another request."""
         self._wanted.set()
 
     # --- Asking -------------------------------------------------------------------------------------------------------
@@ -174,7 +174,11 @@ class Fetcher:
     def _is_due(self) -> bool:
         now = time.monotonic()
         request = self._request
-        if request is not None and request.reconnects == self._reconnects and now - request.heard < _MAX_IDLE_SECONDS:
+        if (
+            request is not None
+            and request.reconnects == self._reconnects
+            and now - request.last_answer < _MAX_IDLE_SECONDS
+        ):
             return False
         return self._nc.is_connected and now >= self._not_before and self._waiting() <= self._prefetch // 2
 
@@ -202,12 +206,12 @@ class Fetcher:
     # --- Answers ------------------------------------------------------------------------------------------------------
 
     async def _receive(self, message: Msg) -> None:
-        """nats-py calls this for everything that comes: messages, and what the server says about requests."""
+        """Called with messages, and with the server's statuses of requests."""
         request = self._request
         if request is not None:
-            request.heard = time.monotonic()
+            request.last_answer = time.monotonic()
         try:
-            # Only that tells them apart: anybody can publish a message with a header "Status".
+            # Only the reply subject tells them apart: any client can publish a message with a header "Status".
             origin = parse_ack_subject(message.reply)
         except DecodeError:
             await self._receive_status(message)
@@ -234,7 +238,7 @@ class Fetcher:
         self._end_request()
 
     async def _look_for_consumer(self) -> None:
-        """Nobody answers: the server is still starting, or the consumer was deleted."""
+        """After no-responders: the server is still starting, or the consumer was deleted."""
         try:
             await self._api.consumer(self._stream, self._consumer)
         except ApiError as error:

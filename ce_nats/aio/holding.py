@@ -20,35 +20,35 @@ class Holder:
     """
     Deliveries that are not settled.
 
-    Each one is reported to the server as in progress again and again, so that nobody else gets it meanwhile. (Code that
-    blocks the event loop blocks that, too.)
+    The ack deadline of each one is extended again and again, so that it is not redelivered meanwhile. (Code that blocks
+    the event loop prevents that.)
 
     Args:
         nc: An open connection.
-        consumer: What settles the deliveries.
+        settler: Settles the deliveries.
 
     Attributes:
         ready: Deliveries that wait to be taken, in their order.
     """
 
-    def __init__(self, nc: Client, consumer: Settles) -> None:
+    def __init__(self, nc: Client, settler: Settles) -> None:
         self.ready: deque[Delivery] = deque()
         self._nc = nc
-        self._consumer = consumer
+        self._settler = settler
         self._held: dict[int, Delivery] = {}  # by stream sequence; those that are ready are among them
         self._task: asyncio.Task[None] | None = None
 
     def open(self, interval: float) -> None:
         """
-        Begin to report what is held as in progress.
+        Begin to extend ack deadlines.
 
         Args:
-            interval: Seconds between two reports.
+            interval: Seconds between two extensions.
         """
-        self._task = asyncio.create_task(self._keep_reporting(interval))
+        self._task = asyncio.create_task(self._keep_extending(interval))
 
     async def close(self) -> None:
-        """Report nothing any more."""
+        """Extend no further ack deadlines."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -60,12 +60,12 @@ class Holder:
             # It took longer than ack_wait, or the server was restarted, so it was sent again. It is still held.
             known.replace(message, origin)
             return
-        delivery = Delivery(message, origin, self._consumer)
+        delivery = Delivery(message, origin, self._settler)
         self._held[origin.sequence] = delivery
         self.ready.append(delivery)
 
     def remove(self, delivery: Delivery) -> None:
-        """Hold a delivery no more; nothing to do where that is so."""
+        """Stop holding a delivery; does nothing where it is not held."""
         self._held.pop(delivery.sequence, None)
 
     def unhandled(self) -> list[Delivery]:
@@ -73,7 +73,7 @@ class Holder:
         self.ready.clear()
         return [delivery for delivery in self._held.values() if not delivery.is_entered]
 
-    async def _keep_reporting(self, interval: float) -> None:
+    async def _keep_extending(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
             for delivery in list(self._held.values()):

@@ -2,7 +2,7 @@
 Publish events to JetStream, and read streams.
 
 ``publish`` waits for the server's acknowledgement and lets it drop duplicates. ``read_stream`` reads a range of a
-stream without a consumer: message by message through the API, which is the one way to see header blocks as they were
+stream without a consumer: message by message through the API, which is the only way to see header blocks as they were
 stored (nats-py makes a dict of those that it receives, and loses repeats and malformed bytes).
 """
 
@@ -41,15 +41,15 @@ __all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
 DedupId: TypeAlias = Callable[[Any], str]
 
 MSG_ID: Final = "Nats-Msg-Id"
-NO_ACKNOWLEDGEMENT: Final = "what answered is no stream: there is no acknowledgement in it"
+NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of a stream"
 
 # "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
-MOST_HEADER_BYTES: Final = 2**16 - 1
-# Requests under way at a time, and what their answers may be together. The server drops a client that has more than
-# 64 MiB waiting, and counts what it is writing until all of that is written, so that answers can count twice.
-_MOST_REQUESTS: Final = 128
-_MOST_BYTES_UNDER_WAY: Final = 24 * 2**20
-_MOST_BATCH_BYTES: Final = 16 * 2**20
+MAX_HEADER_BYTES: Final = 2**16 - 1
+# Requests in flight at a time, and the most bytes that their answers may have together. The server drops a client that
+# has more than 64 MiB pending, and counts what it is writing until all of that is written, so answers can count twice.
+_MAX_REQUESTS: Final = 128
+_MAX_BYTES_UNDER_WAY: Final = 24 * 2**20
+_MAX_BATCH_BYTES: Final = 16 * 2**20
 
 
 async def publish(
@@ -74,21 +74,21 @@ async def publish(
         event: As :func:`ce_nats.to_nats_message` takes it.
         subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
-        headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` say. They are not changed.
-        dedup: What makes the ``Nats-Msg-Id`` of an event, unless ``headers`` have one, so that the server stores an
-            event once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
+        headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` for instance. They are not changed.
+        dedup: Returns the ``Nats-Msg-Id`` for an event, unless ``headers`` have one, so that the server stores an event
+            once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
             :func:`bare_id` in a stream of Knative, Dapr or Argo. None sends no id.
-        timeout: Seconds to wait, for a stream whose leader is being elected too; by default as long as ``js`` does.
-        headerless: As for :func:`ce_nats.aio.publish`; takes ``dedup=None``.
+        timeout: Seconds to wait, an election of the stream's leader included; by default as long as ``js`` does.
+        headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
         trace: As for :func:`ce_nats.aio.publish`.
 
     Returns:
-        The acknowledgement: ``stream``, ``seq``, and ``duplicate``, which is True where the event was there already.
+        The acknowledgement: ``stream``, ``seq``, and ``duplicate``, True where the stream had the event before.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
-        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may have
-            been stored; ``permission-denied``; ``publish-refused``: ``__cause__`` has ``err_code``;
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may be
+            stored; ``permission-denied``; ``publish-refused``: ``__cause__`` has ``err_code``;
             ``connection-closed``; ``unexpected-answer``: another subscriber replied.
     """
     check_jetstream(js)
@@ -96,7 +96,7 @@ async def publish(
     message = prepare_for_stream(
         nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
     )
-    check_size(message, nc.max_payload, MOST_HEADER_BYTES)
+    check_size(message, nc.max_payload, MAX_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
     with delivery_errors(subject, refused=ErrorCode.PUBLISH_REFUSED):
         try:
@@ -111,14 +111,14 @@ def bare_id(event: Any) -> str:
     """
     The ``Nats-Msg-Id`` that Knative, Dapr and Argo give an event: its id as it stands.
 
-    Events of two sources with one id are one event then, and the second one is dropped.
+    Of two events with the same id from different sources, the stream then drops the second one.
 
     Raises:
         EncodeError: ``missing-attribute`` or ``invalid-attribute-type``.
     """
     identifier = parts_of(event)[0].get("id")
     if identifier is None:
-        raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event has no id", attribute="id")
+        raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event must have an id", attribute="id")
     return canonical(identifier, "id")
 
 
@@ -142,7 +142,7 @@ def prepare_for_stream(
     if dedup is not None and headerless and not takes_headers(nc):
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED,
-            f"the server takes no headers, so none is {MSG_ID!r}; dedup=None does without",
+            f"the server does not support headers, so {MSG_ID!r} cannot be sent; use dedup=None",
             header=MSG_ID,
         )
     message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
@@ -158,7 +158,7 @@ def _message_id(event: Any, dedup: DedupId) -> str:
     identifier = dedup(event)
     if not isinstance(identifier, str):
         raise EncodeError(
-            ErrorCode.INVALID_HEADER_VALUE, f"{MSG_ID!r} is text, not {preview(identifier)}", header=MSG_ID
+            ErrorCode.INVALID_HEADER_VALUE, f"{MSG_ID!r} must be a str, got {preview(identifier)}", header=MSG_ID
         )
     check_header(MSG_ID, identifier)
     check_further([(MSG_ID, identifier)])
@@ -178,12 +178,12 @@ async def read_stream(
     Read a range of a stream, in batches.
 
     It ends at the last message that the stream has when the iteration begins, and does not wait for more; deleted
-    messages and other subjects are stepped over. Nothing is made on the server, and nothing acknowledged.
+    messages and other subjects are skipped. No consumer is created, and nothing is acknowledged.
 
     Args:
         js: From ``nc.jetstream()``.
         stream: Name of the stream.
-        subject: Subject, wildcards allowed; messages on others are left out.
+        subject: Subject, wildcards allowed; messages on other subjects are skipped.
         start: First stream sequence, inclusive.
         end: Last stream sequence, inclusive; by default, and at most, the stream's last one.
         batch_size: Most messages in a batch. A batch is shorter at the end, and where 16 MiB of payload are reached.
@@ -204,7 +204,7 @@ async def read_stream(
         async for message in messages:
             batch.append(message)
             size += len(message.data)
-            if len(batch) >= batch_size or size >= _MOST_BATCH_BYTES:
+            if len(batch) >= batch_size or size >= _MAX_BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
     if batch:
@@ -214,12 +214,12 @@ async def read_stream(
 async def _messages(
     js: JetStreamContext, stream: str, subject: str, first: int, last: int
 ) -> AsyncGenerator[StoredMessage, None]:
-    """All messages of a range, asked for ahead of their use."""
+    """All messages of a range, requested ahead of their use."""
     under_way: deque[asyncio.Task[StoredMessage | None]] = deque()
     nc, api = client_of(js), StreamApi.of(js)
-    window = most = _most_requests(nc)
+    window = most = _max_requests(nc)
     ask, seen = first, first - 1  # next sequence to ask for; everything up to here is known
-    # One for all requests: answered() makes a task of each, which costs a third of the rate.
+    # One watch for all requests: answered() makes a task for each, which costs a third of the rate.
     with denial(nc, api.stored_subject(stream)) as denied:
         denied.add_done_callback(lambda _: [task.cancel() for task in under_way])
         try:
@@ -238,8 +238,8 @@ async def _messages(
                     window = min(most, window + 1)
                     yield message
                 else:
-                    # An earlier request brought this one, across a gap. The wider the gaps, the less it helps to ask
-                    # ahead.
+                    # An earlier request returned this one, across a gap. The wider the gaps, the less it helps to
+                    # request ahead.
                     window = max(1, window // 2)
         except asyncio.CancelledError:
             if denied.done():
@@ -251,9 +251,9 @@ async def _messages(
             await asyncio.gather(*under_way, return_exceptions=True)
 
 
-def _most_requests(nc: Client) -> int:
+def _max_requests(nc: Client) -> int:
     largest_answer = nc.max_payload * 4 // 3  # base64
-    return max(1, min(_MOST_REQUESTS, _MOST_BYTES_UNDER_WAY // largest_answer))
+    return max(1, min(_MAX_REQUESTS, _MAX_BYTES_UNDER_WAY // largest_answer))
 
 
 async def _next_message(api: StreamApi, stream: str, subject: str, sequence: int) -> StoredMessage | None:
@@ -272,7 +272,7 @@ def _pairs(block: bytes) -> list[tuple[str, str]]:
     """
     Headers of a stored block, which may hold anything: the server does not look inside.
 
-    Lines without a colon are no headers. Names stay as they are, so that a name that is none is seen as such.
+    Lines without a colon are not headers. Names stay as they are, so that a malformed name is seen.
     """
     lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
     return [(name, value.strip(" \t")) for name, colon, value in (line.partition(":") for line in lines) if colon]

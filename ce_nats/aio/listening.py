@@ -1,8 +1,8 @@
 """
-Whether a stream listens on a subject, asked where a message found nobody.
+Whether a stream listens on a subject, asked after a publish to it was answered with no-responders.
 
-While a stream has no leader, for seconds after a server was lost, what is published to it comes back with a 503, as it
-does where no stream listens at all. Only JetStream's API tells one from the other.
+While a stream has no leader, for seconds after a server was lost, a publish to it is answered with 503, as it is where
+no stream listens at all. Only JetStream's API tells the two cases apart.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .streams import StreamApi
 
 __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "publish_patiently"]
 
-# How long a stream that has just not been there, or is busy with a message's copy, gets.
+# Before the next attempt, where a stream has no leader or is replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
-# For the API's answer: without a meta leader, whom an election may be about as well, there is none.
+# For the API's answer: during an election of the meta leader there is none.
 _ANSWER_SECONDS: Final = 2.0
-# nats-server: JSStreamDuplicateMessageConflict. A message's copy is still being replicated, so ask again.
+# nats-server: JSStreamDuplicateMessageConflict. A copy of the message is still being replicated, so try again.
 IN_PROCESS: Final = 10158
 
 
 class Listeners:
     """
-    What is known of the streams behind subjects; each subject is asked for once where there is one.
+    What is known about streams on subjects. A subject with a stream is looked up once.
 
     Args:
         nc: An open connection.
@@ -47,15 +47,15 @@ class Listeners:
         self._missed: dict[str, float] = {}
 
     def was_missed(self, subject: str) -> bool:
-        """Whether the server has said once that none does."""
+        """Whether the API has answered once that no stream listens."""
         return subject in self._missed
 
     async def look(self, subject: str, timeout: float) -> None:
         """
-        Ask for the streams that listen on a subject, after a message there has found nobody.
+        Look for streams that listen on a subject, after a publish to it was answered with no-responders.
 
-        A server says that there are none while it shuts down, too. So it has to say so again in a later call. An API
-        that does not answer, because permission is denied say, proves nothing.
+        A server also answers that there are none while it shuts down, so it must answer so again in a later call. An
+        API that does not answer, for instance because permission is denied, proves nothing.
 
         Args:
             subject: The message's.
@@ -82,8 +82,7 @@ async def publish_patiently(
     js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str] | None, timeout: float
 ) -> PubAck:
     """
-    As ``js.publish()``, and again after a pause where nothing was stored but may be: while a stream has no leader, and
-    while it replicates a copy of the message.
+    As ``js.publish()``, with retries while a stream has no leader, and while it replicates a copy of the message.
 
     Raises:
         NoStreamError: No stream listens.

@@ -1,8 +1,8 @@
 """
 Messages published to streams, kept until they are acknowledged.
 
-What is lost with a broken connection, message or acknowledgement, is sent again where a ``Nats-Msg-Id`` lets the server
-tell a message from its copy.
+A message that is lost with a broken connection, or whose acknowledgement is, is sent again where a ``Nats-Msg-Id`` lets
+the server recognize the copy.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class PendingMessage(Pending):
     Attributes:
         message: What is sent.
         block: Its header block.
-        tag: Whatever the sender wants to find here again.
-        give_up: When it is not sent again any more, in seconds of ``time.monotonic()``.
-        due: When it is sent again, or fails, unless an acknowledgement comes; likewise.
+        tag: An object of the sender's.
+        give_up: When retries end, in seconds of ``time.monotonic()``.
+        due: When it is sent again, or fails, unless an acknowledgement comes; in seconds of ``time.monotonic()``.
         attempts: How often it was sent, not counting attempts that are known not to have been stored.
         last_error: Why the last attempt failed, where the message is to be sent again; else None.
     """
@@ -86,10 +86,10 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     Args:
         nc: An open connection.
-        done: Called with each message and what became of it.
+        done: Called with each message, and its acknowledgement or error.
         window: Most messages without an acknowledgement.
         ack_timeout: Seconds to wait for an acknowledgement before a message is sent again.
-        retry_timeout: Seconds to go on sending a message.
+        retry_timeout: Seconds to keep sending a message.
         api_prefix: First tokens of the subjects of JetStream's API.
 
     Attributes:
@@ -132,7 +132,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         Args:
             message: Its subject is valid, and its size has been checked; its ``reply`` is not used.
             block: Its headers as bytes, ``b""`` without any, valid too: see :func:`header_block`.
-            tag: Whatever the sender wants to find in :class:`PendingMessage`.
+            tag: An object that is kept with the message.
             attempts: How often it was sent before, elsewhere.
 
         Raises:
@@ -144,7 +144,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             raise self._denied
         if not self.is_open:
             raise DeliveryError(
-                ErrorCode.NOT_OPEN, f"{message.subject}: the publisher must be entered first, and not have been left"
+                ErrorCode.NOT_OPEN, f"{message.subject}: the publisher must be used inside of its block"
             )
         now = time.monotonic()
         ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
@@ -235,7 +235,12 @@ class PendingAcks(AckWindow[PendingMessage]):
         """Send again what is due, or fail it where it may not be sent again."""
         if self.nc.is_closed:
             # It may have been stored, as with every other acknowledgement that does not come.
-            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: the connection was closed too early"))
+            self._fail(
+                token,
+                DeliveryError(
+                    ErrorCode.TIMEOUT, f"{item.subject}: the connection was closed before the acknowledgement came"
+                ),
+            )
         elif now >= item.give_up or not _may_be_repeated(item):
             late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement came in time")
             self._fail(token, item.last_error or late)
@@ -247,7 +252,7 @@ class PendingAcks(AckWindow[PendingMessage]):
 
 
 def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:
-    """Whether the stream had a message already, and not from here: what was sent again is a duplicate too."""
+    """Whether the stream had a message before it was first sent here; a copy sent again is a duplicate, too."""
     return bool(ack.duplicate and item.attempts == 1)
 
 
@@ -261,9 +266,9 @@ def header_block(headers: Headers) -> bytes:
 
 async def write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> None:
     """
-    As ``nc.publish()``, for what has been checked.
+    As ``nc.publish()``, for a message that has been checked.
 
-    nats-py looks at every character of every header, which takes longer than all the rest of publishing.
+    nats-py checks every character of every header, which takes longer than all the rest of publishing.
 
     Raises:
         nats.errors.Error: As ``nc.publish()`` does.
@@ -280,8 +285,8 @@ async def write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> N
 
 
 def _may_be_repeated(item: PendingMessage) -> bool:
-    # From 2.12 on nats-server looks at what a message expects before it looks for a duplicate: it would refuse the copy
-    # of a message that it has stored.
+    # From 2.12 on nats-server checks Nats-Expected-Last-... before it checks for a duplicate, so it refuses the copy of
+    # a message that it has stored.
     return item.attempts == 0 or (MSG_ID in item.message.headers and _EXPECTATION not in item.block)
 
 

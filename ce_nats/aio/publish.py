@@ -1,9 +1,10 @@
 """
 Send events on a NATS connection.
 
-NATS binding, section 3. Encoding is ``ce_nats.to_nats_message``; this module adds what a server and nats-py ask for.
-Everything for which a server cuts the connection is refused before it is sent, because nats-py does not look: headers
-and payload together beyond ``max_payload``, headers where the server takes none, a subject that fills the line.
+NATS binding, section 3. Encoding is ``ce_nats.to_nats_message``; this module adds what a server and nats-py require.
+Everything for which a server closes the connection is refused before it is sent, because nats-py does not check it:
+headers and payload larger than ``max_payload``, headers where the server does not support them, a subject too long for
+the control line.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LINE_BYTES: Final = 4
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # nats-server ends a connection that sends a longer line than 4096 bytes ("maximum control line exceeded"). The rest is
 # for sizes, and for a reply subject of nats-py's own making.
-_MOST_SUBJECT_BYTES: Final = 4096 - 256
+_MAX_SUBJECT_BYTES: Final = 4096 - 256
 
 
 async def publish(
@@ -50,8 +51,8 @@ async def publish(
     trace: TraceContext | None = None,
 ) -> None:
     """
-    Publish an event. Core NATS does not confirm delivery; :func:`flush` waits until the server has it, and raises where
-    the server denied it.
+    Publish an event. Core NATS does not confirm delivery; :func:`flush` waits until the server has received it, and
+    raises where the server denied it.
 
     Args:
         nc: An open connection.
@@ -61,16 +62,16 @@ async def publish(
         reply: Reply subject, or ``""``.
         headers: Further headers, as :func:`ce_nats.to_nats_message` takes them. Repeated names are sent as they are
             (receivers on nats-py see the last one only).
-        headerless: True sends the event as JSON without any header where the server takes none (before 2.2, or told
-            so); False refuses.
-        trace: Where this is sent from, :func:`ce_nats.tracing.current_trace` say. It goes into the headers
+        headerless: True sends the event as JSON without any header where the server does not support headers (before
+            2.2, or by its configuration); False raises.
+        trace: Trace context of the sender, :func:`ce_nats.tracing.current_trace` for instance. It goes into the headers
             ``traceparent`` and ``tracestate``, and into the event where that has no trace of its own.
 
     Raises:
-        EncodeError: What :func:`ce_nats.to_nats_message` raises; ``payload-too-large`` where headers and payload are
-            together larger than the server takes; ``headers-not-supported``; ``invalid-subject`` without a subject, or
-            with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for headers that
-            nats-py refuses or would change. Nothing was sent.
+        EncodeError: What :func:`ce_nats.to_nats_message` raises; ``payload-too-large`` where headers and payload
+            together exceed the server's ``max_payload``; ``headers-not-supported``; ``invalid-subject`` without a
+            subject, or with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for
+            headers that nats-py refuses or would change. Nothing was sent.
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     check_client(nc)
@@ -87,8 +88,8 @@ async def flush(nc: Client) -> None:
 
     Raises:
         DeliveryError: ``connection-closed``; ``timeout``: the server does not answer;
-            ``permission-denied``: it denied something that was published since the last ``flush()``, and for which
-            nothing else waits. Each denial is raised once; without ``flush()`` nats-py's ``error_cb`` alone is told.
+            ``permission-denied``: it denied something that was published since the last ``flush()`` and is not awaited
+            elsewhere. Each denial is raised once; without ``flush()`` only nats-py's ``error_cb`` gets it.
     """
     check_client(nc)
     await round_trip(nc)
@@ -146,14 +147,14 @@ def prepare(
 
 
 def takes_headers(nc: Client) -> bool:
-    """Whether the server takes headers: from 2.2 on, unless it was told otherwise. True before it has been asked."""
+    """Whether the server supports headers: from 2.2 on, unless configured otherwise. True before a connection."""
     info = server_info(nc)
     return bool(info.get("headers", not info))
 
 
 def check_further(pairs: Iterable[tuple[str, str]]) -> None:
     """
-    Refuse headers, legal by ADR-4, that nats-py refuses or would change.
+    Refuse headers that ADR-4 allows and nats-py refuses or would change.
 
     Raises:
         EncodeError: ``invalid-header-name``, ``invalid-header-value``.
@@ -175,13 +176,13 @@ def check_size(
     message: NatsMessage, max_payload: int, max_headers: int | None = None, header_size: int | None = None
 ) -> None:
     """
-    Refuse what the server would cut the connection for, and what a stream would not take.
+    Refuse what makes the server close the connection, and what a stream refuses.
 
     Args:
         message: What is to be sent.
         max_payload: Most bytes of headers and payload together.
         max_headers: Most bytes of headers.
-        header_size: Bytes of headers, where they are known.
+        header_size: Bytes of headers, if known.
 
     Raises:
         EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` where the subjects do not fit in
@@ -192,17 +193,19 @@ def check_size(
     size = header_size + len(message.data)
     if size > max_payload:
         raise EncodeError(
-            ErrorCode.PAYLOAD_TOO_LARGE, f"headers and payload are {size} bytes, and the server takes {max_payload}"
+            ErrorCode.PAYLOAD_TOO_LARGE,
+            f"headers and payload must have at most {max_payload} bytes for this server, got {size}",
         )
     if max_headers is not None and header_size > max_headers:
         raise EncodeError(
-            ErrorCode.HEADERS_TOO_LARGE, f"headers are {header_size} bytes, and JetStream takes {max_headers}"
+            ErrorCode.HEADERS_TOO_LARGE,
+            f"headers must have at most {max_headers} bytes for JetStream, got {header_size}",
         )
     length = _bytes_of(message.subject) + _bytes_of(message.reply)
-    if length > _MOST_SUBJECT_BYTES:
+    if length > _MAX_SUBJECT_BYTES:
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT,
-            f"a subject of {length} bytes is too long: with a reply subject it may have {_MOST_SUBJECT_BYTES}",
+            f"subject and reply subject must have at most {_MAX_SUBJECT_BYTES} bytes together, got {length}",
         )
 
 
@@ -217,7 +220,7 @@ def _bytes_of(text: str) -> int:
 
 
 def as_nats_headers(headers: Headers) -> dict[str, str] | None:
-    """Headers as nats-py's annotations want them; all it does is to run over ``items()``, so repeats get through."""
+    """Headers with the type that nats-py annotates; it only iterates over ``items()``, so repeats are sent."""
     return cast("dict[str, str]", headers) if headers else None
 
 
@@ -225,17 +228,19 @@ def _check_headerless(headerless: bool, headers: HeadersLike) -> None:
     if not headerless:
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED,
-            "the server takes no headers; headerless=True sends events as JSON without them",
+            "the server does not support headers; headerless=True sends events as JSON without them",
         )
     if headers and (further := _pairs(headers)):
         name = further[0][0]
         raise EncodeError(
-            ErrorCode.HEADERS_NOT_SUPPORTED, f"the server takes no headers, so none is {preview(name)}", header=name
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            f"the server does not support headers, so {preview(name)} cannot be sent",
+            header=name,
         )
 
 
 def _traced(event: Any, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
-    """Event and headers with a trace; what they have already stays: an event's trace is the one that it began with."""
+    """Event and headers with a trace, unless they have one: an event's trace is the one that it began with."""
     pairs = _pairs(headers)
     if not any(folded(name) == TRACEPARENT for name, _ in pairs):
         pairs = [*pairs, *trace.fields().items()]

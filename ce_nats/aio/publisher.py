@@ -1,4 +1,4 @@
-"""Publish many events to JetStream: acknowledgements are gathered while the next events go out."""
+"""Publish many events to JetStream, without waiting for each acknowledgement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..subject_template import SubjectTemplate
 from ..tracing import TraceContext
 from ._nats import api_prefix, client_of
 from .checks import check_jetstream
-from .jetstream import MOST_HEADER_BYTES, DedupId, prepare_for_stream
+from .jetstream import MAX_HEADER_BYTES, DedupId, prepare_for_stream
 from .pending_acks import PendingAcks, PendingMessage, header_block, is_duplicate
 from .publish import check_size
 
@@ -33,33 +33,33 @@ class Publisher:
                 await publisher.publish(event, "orders.paid")
         print(publisher.acknowledged)
 
-    At the end of the block everything is acknowledged, or an error has the events that are not. Where the block is left
-    by an exception, acknowledgements are waited for too, and :attr:`failures` has the events without one; where it is
-    cancelled, nothing is waited for.
+    The end of the block waits for all acknowledgements, and raises an error with the events that have none. After an
+    exception in the block it waits, too, and :attr:`failures` has the events without an acknowledgement; after a
+    cancellation it does not wait.
 
-    A message whose acknowledgement does not come is sent again, for ``retry_timeout`` seconds in all, so that a broken
-    connection or a restarted server costs time and no events. Only messages with a ``Nats-Msg-Id`` are: the server
-    tells them from their copies, within the stream's duplicate window (two minutes, unless it was made otherwise).
-    Others are given up after ``ack_timeout``, and so are those with ``Nats-Expected-Last-...``: the server would refuse
-    the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
+    A message without an acknowledgement is sent again, for ``retry_timeout`` seconds in all, so that a broken
+    connection or a restarted server delays events and loses none. That is done only for messages with a
+    ``Nats-Msg-Id``, by which the server recognizes copies within the stream's duplicate window (two minutes by
+    default). Others fail after ``ack_timeout``, and so do those with ``Nats-Expected-Last-...``: the server would
+    refuse the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
 
-    Where no stream answers, because its leader was lost and another is being elected say, any message is sent again,
-    likewise for ``retry_timeout``: nobody has got it. Before anything was acknowledged the server is asked (on
-    ``$JS.API.STREAM.NAMES``) whether a stream listens at all; where none does, that is an error at once.
+    After no-responders, for instance while a new leader is elected, any message is sent again for ``retry_timeout``
+    seconds: it was not stored. Before the first acknowledgement the server is asked (on ``$JS.API.STREAM.NAMES``)
+    whether a stream listens at all; where none does, the error is raised at once.
 
     Args:
         js: From ``nc.jetstream()``.
         mode: ``BINARY`` or ``STRUCTURED``.
         dedup: As for :func:`ce_nats.aio.jetstream.publish`.
-        headerless: As for :func:`ce_nats.aio.publish`; takes ``dedup=None``.
+        headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
         window: Most events without an acknowledgement.
         ack_timeout: Seconds to wait for an acknowledgement.
-        retry_timeout: Seconds to go on sending an event.
+        retry_timeout: Seconds to keep sending an event.
 
     Attributes:
         acknowledged: Events that are stored.
         duplicates: How many of them the stream had already. What was sent again here is not counted.
-        failures: Events without an acknowledgement that no exception has told of.
+        failures: Events without an acknowledgement that were not raised yet.
     """
 
     def __init__(
@@ -102,7 +102,12 @@ class Publisher:
                 await self._acks.drain()
         finally:
             for item in self._acks.pending.values():
-                self._note(item, DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: not waited for"))
+                self._note(
+                    item,
+                    DeliveryError(
+                        ErrorCode.TIMEOUT, f"{item.subject}: the publisher was closed before the acknowledgement came"
+                    ),
+                )
             await self._acks.__aexit__()
         if error is None:
             raise_failures(self.failures)
@@ -116,7 +121,7 @@ class Publisher:
         trace: TraceContext | None = None,
     ) -> asyncio.Future[PubAck]:
         """
-        Publish an event; returns as soon as there is room for it in the window.
+        Publish an event; returns as soon as it has a place in the window.
 
         Args:
             event: As :func:`ce_nats.to_nats_message` takes it.
@@ -125,13 +130,13 @@ class Publisher:
             trace: As for :func:`ce_nats.aio.publish`.
 
         Returns:
-            A future of the acknowledgement. It can be left alone: failures are raised here and at the end of the block
-            just as well.
+            A future of the acknowledgement. It need not be awaited: failures are also raised by later calls and at the
+            end of the block.
 
         Raises:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
-            PublishError: Earlier events were not acknowledged. This one was not sent; each failure is raised once, so
-                one may go on.
+            PublishError: Earlier events were not acknowledged. This one was not sent. Each failure is raised once, so
+                publishing may continue.
             DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
         """
         message = prepare_for_stream(
@@ -145,7 +150,7 @@ class Publisher:
             trace=trace,
         )
         block = header_block(message.headers)
-        check_size(message, self._nc.max_payload, MOST_HEADER_BYTES, len(block))
+        check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
         if self._acks.is_full:
             await self._acks.room()
         raise_failures(self.failures)
@@ -153,10 +158,10 @@ class Publisher:
 
     async def flush(self) -> None:
         """
-        Wait until every event so far is acknowledged.
+        Wait until every event so far is acknowledged or has failed.
 
         Raises:
-            PublishError: Some are not, and will not be.
+            PublishError: Some have failed.
         """
         await self._acks.drain()
         raise_failures(self.failures)
@@ -174,16 +179,18 @@ class Publisher:
 
 def raise_failures(failures: list[Failure]) -> None:
     """
-    Empty a list of failures.
+    Raise failures, and clear the list of them.
 
     Raises:
-        PublishError: There were some.
+        PublishError: The list was not empty.
     """
     if not failures:
         return
-    told = tuple(failures)
+    raised = tuple(failures)
     failures.clear()
-    first = told[0].error
-    error = PublishError(first.code, first.message if len(told) == 1 else f"{first.message} (and {len(told) - 1} more)")
-    error.failures = told
+    first = raised[0].error
+    error = PublishError(
+        first.code, first.message if len(raised) == 1 else f"{first.message} (and {len(raised) - 1} more)"
+    )
+    error.failures = raised
     raise error from first

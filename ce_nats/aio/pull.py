@@ -31,7 +31,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from ..attributes import ExtensionTypes
 from ..binary import Dialect
 from ..binding import from_nats_message
-from ..deadletter import Action, Backoff, Decision, Outcome, RetryPolicy, decide
+from ..deadletter import Action, Backoff, Outcome, RetryPolicy, decide
 from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
 from ..event import DecodedEvent, NotDelivered
 from ..message import Headers, NatsMessage, check_subject
@@ -150,7 +150,6 @@ class PullConsumer:
         self._is_entered = self._is_over = False
         self._error: DeliveryError | None = None
 
-        self._holder = Holder(self._nc, self)
         self._settler = Settler(
             js,
             stream,
@@ -158,10 +157,11 @@ class PullConsumer:
             policy=RetryPolicy(max_deliveries, backoff),
             dead_letter=dead_letter,
             double_ack=double_ack,
-            report=self.report,
-            on_settled=self._holder.remove,
+            report=self._report,
+            on_settled=lambda delivery: self._holder.remove(delivery),
             on_denied=self._fail,
         )
+        self._holder = Holder(self._nc, self._settler)
         self._fetcher = Fetcher(
             self._nc,
             self._api,
@@ -257,7 +257,7 @@ class PullConsumer:
                 async with delivery:
                     await handler(delivery)
             except Exception as error:
-                self.report(error, delivery)
+                self._report(error, delivery)
 
     async def _bind(self) -> ConsumerConfig:
         """Configuration of the consumer, which is created where it may be."""
@@ -314,7 +314,7 @@ class PullConsumer:
             except DeliveryError as error:
                 outcome = Outcome.FAILED
                 delivery.error = error
-                self.report(error, delivery)
+                self._report(error, delivery)
             await self._settler.settle_quietly(delivery, outcome, delivery.error)
         except asyncio.CancelledError:
             if not delivery.is_settled:
@@ -343,16 +343,7 @@ class PullConsumer:
         self._holder.add(message, origin)
         self._arrived.set()
 
-    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
-        """
-        Do what was decided about a delivery; its own methods call this.
-
-        Raises:
-            DeliveryError: As :meth:`Delivery.ack` does.
-        """
-        await self._settler.settle(delivery, decision, error)
-
-    def report(self, error: Exception, delivery: Delivery | None) -> None:
+    def _report(self, error: Exception, delivery: Delivery | None) -> None:
         """Call ``on_error``, or log."""
         if self._on_error is not None:
             self._on_error(error, delivery)
@@ -376,7 +367,7 @@ class PullConsumer:
         error = denial.error()
         error = DeliveryError(error.code, f"{self._target}: {error.message}")
         if self._error is None:
-            self.report(error, None)
+            self._report(error, None)
         self._fail(error)
         return True
 

@@ -1,10 +1,10 @@
 """
-Read a range of a stream's sequences, fast, and say what is missing in it.
+Read a range of a stream's sequences, fast, and report what is missing in it.
 
-Messages come through a pull consumer that acknowledges nothing, lives in the server's memory, and is deleted at the
-end; the server forgets it by itself where the reader was killed. Between two batches nothing is under way, so whoever
-reads may take as long as it likes. The end of a range is where its last sequence was passed, or where the stream itself
-says that no further message is in it: no message is ever waited for that cannot come.
+Messages are fetched through a pull consumer without acknowledgements, which is kept in the server's memory and deleted
+at the end; the server deletes it after 30 idle seconds where the reader was killed. Between two batches no request is
+pending, so the reader may take any time. A range ends where its last sequence was passed, or where the stream itself
+says that no further message is in it, so that nothing is waited for that cannot come.
 
 nats-py parses the headers of every message into a dict, which costs more than all else together and loses repeated
 names and malformed bytes; :class:`~ce_nats.aio._nats.RawClient` takes messages before that. Where that does not work
@@ -48,13 +48,13 @@ RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
 # Connects the client that it is given, with the caller's credentials.
 Connect: TypeAlias = Callable[[Client], Awaitable[object]]
 
-# What one request asks for at most, and so what a batch is at most. The first one is small, because there is no telling
-# how far a number of messages reaches where many were deleted or filtered out.
+# Limits of one request, and so of a batch. The first request is small, because it is not known how many sequences a
+# number of messages spans where many were deleted or filtered out.
 _FIRST_MESSAGES: Final = 1_000
-_MOST_MESSAGES: Final = 10_000
-_MOST_BYTES: Final = 8 * 2**20
-# How long the server keeps a consumer that nobody asks.
-_FORGET_AFTER: Final = 30.0
+_MAX_MESSAGES: Final = 10_000
+_MAX_BYTES: Final = 8 * 2**20
+# How long the server keeps an idle consumer.
+_INACTIVE_SECONDS: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 0.2
 
@@ -68,7 +68,7 @@ class RawBatch:
         stream: Name of the stream.
         messages: At least one.
         first: Sequence of the first one.
-        last: Sequence up to which there is nothing else in the range: that of the last message, or a later one.
+        last: Sequence up to which the range is read: that of the last message, or a later one.
     """
 
     stream: str
@@ -78,7 +78,7 @@ class RawBatch:
 
 
 def refuse_loss(error: DataLossError) -> None:
-    """Raise the error: the answer to lost messages by default."""
+    """Raise the error: what is done about lost messages by default."""
     raise error
 
 
@@ -94,16 +94,16 @@ async def read_range(
     """
     Read a range of a stream.
 
-    Where the connection breaks, or the server loses the consumer, reading goes on behind the last batch.
+    After a broken connection, or the loss of the consumer, reading continues behind the last batch.
 
     Args:
-        connect: Connects a client; called once, and once for every new attempt.
+        connect: Connects a client; called for every attempt.
         wanted: The range, which ends at or before the stream's last message.
         prefix: First tokens of the subjects of JetStream's API.
-        on_loss: Told of messages that the stream gave up before they were read, and that nobody deleted one by one; as
-            far as that can be told. Returns to go on, raises to end.
-        request_timeout: Seconds of silence after which an attempt is given up.
-        retry_timeout: Seconds to try without any progress.
+        on_loss: Called with an error for messages that the stream removed before they were read, by a purge or its
+            limits, as far as that is known. Returns to continue, raises to end.
+        request_timeout: Seconds without a message after which an attempt fails.
+        retry_timeout: Seconds to try again without any progress.
 
     Yields:
         Batches of at most 10,000 messages or about 8 MiB.
@@ -151,21 +151,21 @@ class RangeClient(RawClient):
         self._pull_ended = asyncio.Event()
 
     async def connect(self, *args: Any, **options: Any) -> None:
-        """As nats-py does; but a lost connection is closed at once, and whoever waits for messages learns of it."""
+        """As nats-py does, but a lost connection is closed at once, which ends :meth:`pull`."""
 
         async def closed() -> None:
             self._pull_ended.set()
 
         await super().connect(*args, **{**options, "allow_reconnect": False, "closed_cb": closed})
 
-    async def pull(self, subject: str, request: dict[str, Any], silence: float) -> tuple[list[RawMessage], str]:
+    async def pull(self, subject: str, request: dict[str, Any], timeout: float) -> tuple[list[RawMessage], str]:
         """
         Send a pull request, and wait until it was answered in full.
 
         Args:
             subject: Of the API's ``CONSUMER.MSG.NEXT`` for a consumer.
             request: ``batch`` and more.
-            silence: Seconds without any message after which it is given up.
+            timeout: Seconds without a message after which the request fails.
 
         Returns:
             Messages, and the status line that ended them without its version, or ``""`` where all of them came.
@@ -185,7 +185,7 @@ class RangeClient(RawClient):
         with denial(self, subject, f"{self._pull_inbox}.*") as denied, delivery_errors(subject):
             denied.add_done_callback(self._end_if_denied)
             await self.publish(subject, msgspec.json.encode(request), reply=reply)
-            await self._wait_for_messages(silence)
+            await self._wait_for_messages(timeout)
             if denied.done():
                 raise denied.result()
         if self.is_closed:
@@ -197,14 +197,14 @@ class RangeClient(RawClient):
         if not denied.cancelled():
             self._pull_ended.set()
 
-    async def _wait_for_messages(self, silence: float) -> None:
+    async def _wait_for_messages(self, timeout: float) -> None:
         seen = -1
         while not self._pull_ended.is_set():
             if seen == len(self._pulled):
-                raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {silence} seconds")
+                raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {timeout} seconds")
             seen = len(self._pulled)
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._pull_ended.wait(), silence)
+                await asyncio.wait_for(self._pull_ended.wait(), timeout)
 
     def take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> bool:
         """Keep messages of pull requests as they are."""
@@ -221,7 +221,7 @@ class RangeClient(RawClient):
 
 
 class _Attempt:
-    """One connection's worth of reading a range."""
+    """The reading of a range on one connection."""
 
     def __init__(
         self,
@@ -277,14 +277,14 @@ class _Attempt:
 
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[str]:
-        """A consumer that begins with the range; gives the subject of its pull requests."""
+        """Create a consumer that begins with the range; gives the subject of its pull requests."""
         rest = self._rest
         name = f"ce-nats-{self._client.new_inbox().rpartition('.')[2]}"
         config = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": max(1, rest.first),
             "ack_policy": "none",
-            "inactive_threshold": int(_FORGET_AFTER * 1e9),
+            "inactive_threshold": int(_INACTIVE_SECONDS * 1e9),
             "mem_storage": True,
             "num_replicas": 1,
         }
@@ -333,10 +333,10 @@ class _Attempt:
 
     async def _check_beginning(self) -> bool:
         """
-        Look for the stream that is meant, and where it begins; whether there is anything left to read.
+        Check that the stream is the expected one, and where it begins; returns whether anything is left to read.
 
-        Asked after a consumer was created: the stream that is there now is then the one that the consumer belongs to,
-        or the consumer is gone.
+        Done after the consumer was created: the stream that exists now is then the one that the consumer belongs to, or
+        the consumer was deleted.
         """
         rest = self._rest
         state = await self._state()
@@ -348,14 +348,14 @@ class _Attempt:
         return len(self._rest) > 0
 
     async def _check_gaps(self, batch: RawBatch) -> None:
-        """Find out whether the stream gave up messages in front of, or among, those of a batch."""
+        """Report messages that the stream removed in front of, or among, those of a batch."""
         start = batch.first if self._rest.from_beginning else self._rest.first
         if batch.first == start and batch.last - start + 1 == len(batch.messages):
             return
         state = await self._state()
         if state is None or state.first <= start:
             return
-        # What the stream had given up when it was looked at. Of a number that is missing there nobody can say any more
+        # The stream begins behind these numbers now. Of a number that is missing here it cannot be known any more
         # whether its message was deleted long ago, or had another subject, or was lost just now.
         there = {metadata(message[1])[0] for message in batch.messages}
         missing = [number for number in range(start, min(state.first, batch.last + 1)) if number not in there]
@@ -375,7 +375,7 @@ class _Attempt:
             self._on_loss(DataLossError.gone(rest.stream, rest.first, gone, state.first))
 
     async def _state(self) -> StreamState | None:
-        """State of the stream; None where another one has taken its name, and that is borne."""
+        """State of the stream; None where another stream has its name now, and on_loss() continues."""
         state = await self._api.state(self._rest.stream)
         if self._rest.created and state.created != self._rest.created:
             self._on_loss(DataLossError.recreated(self._rest.stream, self._rest.created, state.created))
@@ -384,29 +384,29 @@ class _Attempt:
 
 
 class _NoConsumerError(Exception):
-    """The stream takes no consumer."""
+    """The stream refuses consumers."""
 
 
 class _Pulls:
-    """What to ask a consumer for, and what to make of its answers."""
+    """Requests for the messages of a range, and the batches in the answers."""
 
     def __init__(self, wanted: StreamRange) -> None:
         self._start = wanted.first
         self._delivered = 0
         self._asked = 0
-        self._most_bytes = _MOST_BYTES
+        self._max_bytes = _MAX_BYTES
 
     def request(self, rest: StreamRange) -> dict[str, Any]:
-        """As many messages as the rest of the range holds, as far as one can tell, and hardly any behind it."""
+        """A request for about as many messages as the rest of the range has."""
         self._asked = min(len(rest), _FIRST_MESSAGES)
         if self._delivered:
             expected = len(rest) * self._delivered / (rest.first - self._start)
-            self._asked = min(len(rest), _MOST_MESSAGES, math.ceil(expected * 1.1) + 100)
-        return {"batch": self._asked, "max_bytes": self._most_bytes, "no_wait": True}
+            self._asked = min(len(rest), _MAX_MESSAGES, math.ceil(expected * 1.1) + 100)
+        return {"batch": self._asked, "max_bytes": self._max_bytes, "no_wait": True}
 
     def batch(self, rest: StreamRange, messages: list[RawMessage]) -> RawBatch:
         """
-        Those of some messages that are in the range, which may be none.
+        The messages that are in the range, which may be none.
 
         Raises:
             DeliveryError: ``unexpected-answer``: some did not arrive.
@@ -432,7 +432,7 @@ class _Pulls:
             return True
         if status.startswith("409 Message Size Exceeds MaxBytes"):
             if not messages:
-                self._most_bytes *= 2
+                self._max_bytes *= 2
             return True
         if status.startswith(("404", "408")):
             return False
@@ -463,7 +463,7 @@ def _status_code(status: str) -> ErrorCode:
 
 
 def _behind(rest: StreamRange, sequence: int) -> StreamRange:
-    """What is left of a range behind a sequence."""
+    """The rest of a range, behind a sequence."""
     return StreamRange(rest.stream, sequence + 1, rest.last, rest.created, rest.subjects)
 
 

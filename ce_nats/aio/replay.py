@@ -1,4 +1,4 @@
-"""Publish captured messages again: the bytes and headers that they had, whether there are events in them or not."""
+"""Publish captured messages again, with the bytes and headers that they had, CloudEvents or not."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..capture import StoredMessage, header_block
 from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, check_subject
 from .checks import check_client
-from .jetstream import MOST_HEADER_BYTES
+from .jetstream import MAX_HEADER_BYTES
 from .nats_errors import delivery_errors
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate, write
 from .publish import check_size, flush, takes_headers
 
-__all__ = ["Replayed", "replay"]
+__all__ = ["ReplayResult", "replay"]
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """
-    What became of messages.
+    How many messages were published.
 
     Attributes:
-        messages: How many the server took.
-        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``. What was sent again here is not
-            counted.
+        messages: Messages that were acknowledged, or, to core NATS, written.
+        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``. Messages that were sent again after
+            a lost acknowledgement are not counted.
     """
 
     messages: int = 0
@@ -48,7 +48,7 @@ async def replay(
     ack_timeout: float = 5.0,
     retry_timeout: float = 30.0,
     on_progress: Callable[[int], object] = lambda count: None,
-) -> Replayed:
+) -> ReplayResult:
     """
     Publish messages in their order, without their reply subjects.
 
@@ -57,20 +57,20 @@ async def replay(
         messages: From :func:`ce_nats.capture.read_capture`.
         acknowledged: True publishes to streams and waits for acknowledgements; False to core NATS.
         subject: In place of the messages' own subjects.
-        rate: Most messages per second; None is as fast as it goes.
+        rate: Most messages per second; None sets no limit.
         window: Most messages without an acknowledgement.
-        ack_timeout: As for :class:`~ce_nats.aio.Publisher`.
-        retry_timeout: Likewise.
+        ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
+        retry_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
         on_progress: Called with the number of messages so far.
 
     Raises:
         EncodeError: ``invalid-subject``, ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This
-            message and those behind it were not sent.
+            message and later ones were not sent.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
-            ``connection-closed``. Some messages behind the one at fault may have been sent.
+            ``connection-closed``. Messages after the failed one may have been sent.
     """
     check_client(nc)
-    result = Replayed()
+    result = ReplayResult()
     failures: list[DeliveryError] = []
 
     def done(item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
@@ -128,8 +128,10 @@ def framed(
     check_subject(outgoing.subject)
     block = header_block(message.headers)
     if block and not takes_headers(nc):
-        raise EncodeError(ErrorCode.HEADERS_NOT_SUPPORTED, "the server takes no headers, and the message has some")
-    check_size(outgoing, nc.max_payload, MOST_HEADER_BYTES if is_stored else None, len(block))
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has some"
+        )
+    check_size(outgoing, nc.max_payload, MAX_HEADER_BYTES if is_stored else None, len(block))
     # PendingAcks looks for a Nats-Msg-Id, without which nothing may be sent twice; the block is what is sent.
     outgoing.headers._pairs = list(message.headers)
     return outgoing, block

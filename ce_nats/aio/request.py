@@ -1,9 +1,9 @@
 """
 Request and reply with events on both sides, over core NATS.
 
-"Request-Reply" of the NATS documentation. A reply is an event of its own: nothing of the request is in it but what the
-Correlation and Distributed Tracing extensions of CloudEvents carry on. (nats-py's ``respond()`` sends the request's
-headers back, so that a reply looks like the request.)
+"Request-Reply" of the NATS documentation. A reply is an event of its own: of the request it has only the attributes of
+the Correlation and Distributed Tracing extensions of CloudEvents. (nats-py's ``respond()`` sends the request's headers
+back, so that a reply looks like the request.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def request(
     extension_types: ExtensionTypes | None = None,
 ) -> Received:
     """
-    Send an event to whoever listens, and wait for the first reply.
+    Send an event, and wait for the first reply.
 
         answer = (await request(nc, question, "prices")).event
 
@@ -59,7 +59,7 @@ async def request(
         nc: An open connection.
         event: As :func:`ce_nats.to_nats_message` takes it.
         subject: NATS subject to publish to, or a template of it.
-        mode: ``BINARY`` or ``STRUCTURED``; the reply comes in the mode that its sender chose.
+        mode: ``BINARY`` or ``STRUCTURED``; the sender of the reply chooses its own.
         timeout: Seconds to wait for the reply.
         headers: As for :func:`ce_nats.aio.publish`.
         headerless: As for :func:`ce_nats.aio.publish`.
@@ -69,13 +69,14 @@ async def request(
         extension_types: Python types of the reply's extension attributes.
 
     Returns:
-        The reply. Its ``event`` raises a DecodeError where the reply is no event; ``message`` has what came.
+        The reply. Its ``event`` raises a DecodeError where the reply is not a CloudEvent; ``message`` is nats-py's.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does. Nothing was sent.
-        DeliveryError: ``no-responders``: nobody listens (a server without headers cannot tell, and the time runs out);
-            ``timeout``: nobody replied in time; ``permission-denied``: the server denies the subject, or the inbox for
-            replies; ``connection-closed``; ``unexpected-answer``: the reply is a status message.
+        DeliveryError: ``no-responders``: there is no subscriber (a server without headers does not say so, and the
+            request times out); ``timeout``: no reply came in time; ``permission-denied``: the server denies the
+            subject, or the inbox for replies; ``connection-closed``; ``unexpected-answer``: the reply is a status
+            message.
     """
     check_client(nc)
     message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
@@ -90,7 +91,10 @@ async def request(
         )
     received = receive(reply, decode)
     if received is None:
-        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{message.subject}: the answer is a status, {reply.headers}")
+        raise DeliveryError(
+            ErrorCode.UNEXPECTED_ANSWER,
+            f"{message.subject}: the reply must be a message, got a status: {reply.headers}",
+        )
     return received
 
 
@@ -111,7 +115,7 @@ async def respond(
             await respond(item, CloudEvent({"source": "/shop", "type": "price"}, 12.5))
 
     Args:
-        request: What was received.
+        request: The request as it was received.
         event: The reply, as :func:`ce_nats.to_nats_message` takes it.
         mode: ``BINARY`` or ``STRUCTURED``.
         headers: As for :func:`ce_nats.aio.publish`.
@@ -121,14 +125,16 @@ async def respond(
         trace: As for :func:`ce_nats.aio.publish`; by default, with ``correlate``, where the request was sent from.
 
     Raises:
-        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` where the message asks for no reply, or
-            came from JetStream, which takes a reply for an acknowledgement.
+        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` where the message has no reply subject,
+            or came from JetStream, which takes a reply for an acknowledgement.
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     message = request.message if isinstance(request, Received) else request
     if not message.reply or message.reply.startswith(ACK_PREFIX):
         raise EncodeError(
-            ErrorCode.INVALID_SUBJECT, f"the message on {preview(message.subject)} asks for no reply", attribute=None
+            ErrorCode.INVALID_SUBJECT,
+            f"the message on {preview(message.subject)} must have a reply subject",
+            attribute=None,
         )
     if correlate:
         event = _caused_by(event, request)
@@ -141,7 +147,7 @@ def _caused_by(event: Any, request: Msg | Received) -> Any:
     try:
         cause: DecodedEvent = request.event if isinstance(request, Received) else from_nats_message(request)
     except DecodeError:
-        return event  # what asked was no event
+        return event  # the request was not a CloudEvent
     further = caused_by(cause)
     trace = trace_of_event(cause)
     if trace is not None and parts_of(event)[0].get(TRACEPARENT) is None:

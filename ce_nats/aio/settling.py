@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -35,7 +34,7 @@ class Settler:
         dead_letter: Subject for dead letters, or None.
         double_ack: Wait until the server confirms each acknowledgement.
         report: Called with errors from which the consumer recovers.
-        on_settled: Called with each delivery before the server is told.
+        on_settled: Called with each delivery before the server is informed.
         on_denied: Called where the server denies acknowledgements.
     """
 
@@ -53,7 +52,7 @@ class Settler:
         on_denied: Callable[[DeliveryError], None],
     ) -> None:
         self.policy = policy
-        self.report: Final = report
+        self._report = report
         self._js = js
         self._nc = client_of(js)
         self._consumer = consumer
@@ -62,6 +61,10 @@ class Settler:
         self._double_ack = double_ack
         self._on_settled = on_settled
         self._on_denied = on_denied
+
+    def report(self, error: Exception, delivery: Delivery | None, /) -> None:
+        """Report an error from which the consumer recovers."""
+        self._report(error, delivery)
 
     async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
         """
@@ -93,7 +96,7 @@ class Settler:
                 await message.ack()
 
     async def settle_quietly(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
-        """Settle by the policy, and report what fails."""
+        """Settle by the policy, and report an error."""
         try:
             await self.settle(delivery, decide(outcome, delivery.deliveries, self.policy), error)
         except DeliveryError as failure:

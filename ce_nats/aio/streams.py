@@ -30,9 +30,9 @@ from .watch import answered
 
 __all__ = ["DEFAULT_PREFIX", "Stored", "StreamApi", "is_final", "nanoseconds"]
 
-# A question that need not be answered.
+# For an answer that is not required.
 _NAMES_SECONDS: Final = 2.0
-# Requests under way at a time, where a question takes several of them.
+# Requests in flight at a time.
 _MAX_REQUESTS: Final = 64
 
 T = TypeVar("T", bound="_Answer")
@@ -162,7 +162,7 @@ class StreamApi:
             return "JetStream is not enabled for this account" if answer.error.err_code in NOT_ENABLED else None
         if answer.streams:
             return ""
-        return f"make one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
+        return f"create one with js.add_stream(name=..., subjects=[{preview(subject)}]), or with nats stream add"
 
     # --- Messages -----------------------------------------------------------------------------------------------------
 
@@ -192,12 +192,12 @@ class StreamApi:
 
     async def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str] = ()) -> int | None:
         """
-        Sequence of the first message from a sequence on, or None where there is none (any more, or yet).
+        Sequence of the first message at or after a sequence, or None.
 
         Args:
             stream: Name of the stream.
             sequence: Where to begin, inclusive.
-            subjects: Patterns; by default all subjects. Each one takes a request.
+            subjects: Subjects, wildcards allowed; by default all. Each one takes a request.
 
         Raises:
             DeliveryError: As :meth:`state` does.
@@ -320,7 +320,7 @@ class StreamApi:
             try:
                 answer = await self._request(kind, target, subject, request, is_watched=is_watched)
             except nats.errors.NoRespondersError as error:
-                text = f"nobody answers on {self.prefix!r}: JetStream has another prefix or domain, or is not enabled"
+                text = f"no answer on {self.prefix!r}: JetStream has another prefix or domain, or is not enabled"
                 if self.prefix == DEFAULT_PREFIX:
                     text = "JetStream is not enabled on the server"
                 raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {text}") from error
@@ -346,13 +346,13 @@ class StreamApi:
         try:
             return msgspec.json.decode(reply.data, type=kind)
         except msgspec.MsgspecError as error:
-            text = f"{target}: what answered is not JetStream's API"
+            text = f"{target}: the reply is not an answer of JetStream's API"
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, text) from error
 
 
 async def check_stream_on(js: JetStreamContext, subject: str) -> None:
     """
-    Refuse a subject where what is published would not be stored.
+    Check that a stream listens on a subject.
 
     Raises:
         DeliveryError: ``no-responders``: no stream listens.
@@ -363,7 +363,7 @@ async def check_stream_on(js: JetStreamContext, subject: str) -> None:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether asking again can only fail in the same way: JetStream refused for good, or permission is denied."""
+    """Whether a retry would fail in the same way: JetStream refused, or permission is denied."""
     if isinstance(error, ApiError):
         return not error.is_temporary
     return isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED

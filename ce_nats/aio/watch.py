@@ -1,10 +1,10 @@
 """
-What becomes of a connection and of its permissions, told to the operation that it concerns.
+Match denied permissions with the operations that they concern, and tell a lost connection from a closed one.
 
-A server answers a forbidden PUB or SUB with an error that names the subject, and with nothing else: a request waits
-until its timeout, an acknowledgement or a plain publish seems to have been sent. nats-py gives such errors to
-``error_cb``, where no operation sees them. Here they are matched with the operations under way, and those that wait for
-something fail with ``permission-denied``. What no operation takes goes to ``error_cb`` as before.
+A server answers a forbidden PUB or SUB only with an error that names the subject: a request waits until its timeout, an
+acknowledgement or a plain publish seems to have been sent. nats-py gives such errors to ``error_cb`` only. Here they
+are matched with the pending operations, which fail with ``permission-denied``. Other errors go to ``error_cb`` as
+before.
 
 nats-py has the text of errors in lower case, so subjects are compared without regard to case.
 """
@@ -33,7 +33,7 @@ _ANY_VIOLATION: Final = "permissions violation"
 
 class Denial(NamedTuple):
     """
-    A server's refusal of an operation for want of permission.
+    An operation that the server refused because the user lacks permission.
 
     Attributes:
         operation: ``publish`` or ``subscription``.
@@ -44,11 +44,11 @@ class Denial(NamedTuple):
     subject: str
 
     def is_publish(self, subject: str) -> bool:
-        """Whether it is about publishing to a subject."""
+        """Whether publishing to a subject was denied."""
         return self.operation == "publish" and self.subject == subject.lower()
 
     def is_subscription(self, subject: str) -> bool:
-        """Whether it is about subscribing to a subject."""
+        """Whether subscribing to a subject was denied."""
         return self.operation == "subscription" and self.subject == subject.lower()
 
     def error(self, subject: str = "") -> DeliveryError:
@@ -64,7 +64,7 @@ class Denial(NamedTuple):
         )
 
 
-# True where the denial was its own, and nobody else has to be told.
+# Returns True where the denial concerns it, so that error_cb is not called.
 Listener: TypeAlias = Callable[[Denial], bool]
 
 
@@ -79,11 +79,11 @@ class ConnectionWatch:
     def __init__(self, nc: Client) -> None:
         self._nc = nc
         self._listeners: dict[Listener, None] = {}
-        # Denied publishes that nothing waits for, until flush() raises: the first one, and how many there are.
+        # Denied publishes that no operation awaits, until flush() raises: the first one, and how many there are.
         self._first_denied: Denial | None = None
         self._number_denied = 0
         self._denied_inbox = ("", 0)
-        # nats-py does not forget what went wrong before a connection came back.
+        # nats-py keeps the last error after a reconnect.
         self._past_error = nc.last_error
         self._error_cb = error_callback(nc)
         self._reconnected_cb = reconnect_callback(nc)
@@ -92,21 +92,21 @@ class ConnectionWatch:
 
     @classmethod
     def of(cls, nc: Client) -> ConnectionWatch:
-        """The watch of a connection. It stands in for the connection's ``error_cb``, which it calls."""
+        """The watch of a connection. It replaces the connection's ``error_cb``, and calls it."""
         owner = getattr(error_callback(nc), "__self__", None)
         return owner if isinstance(owner, cls) else cls(nc)
 
     def add(self, listener: Listener) -> None:
-        """Tell a listener of denials, until it is removed."""
+        """Call a listener with each denial, until it is removed."""
         self._listeners[listener] = None
 
     def remove(self, listener: Listener) -> None:
-        """Tell a listener no more; nothing to do where that was so."""
+        """Remove a listener; does nothing where it is not there."""
         self._listeners.pop(listener, None)
 
     def check_publishes(self) -> None:
         """
-        Raise what was denied to publishes that nobody waits for, once.
+        Raise denials of publishes that no operation awaits, once.
 
         Raises:
             DeliveryError: ``permission-denied``.
@@ -119,7 +119,7 @@ class ConnectionWatch:
 
     def check_inbox(self) -> None:
         """
-        Raise where no answer to a request can arrive, because its inbox was denied.
+        Raise where no answer to a request can arrive, because its inbox is denied.
 
         Raises:
             DeliveryError: ``permission-denied``.
@@ -130,7 +130,7 @@ class ConnectionWatch:
 
     @property
     def loss(self) -> Exception | None:
-        """Why the connection was closed for good, or None: it is open, or its owner has closed it."""
+        """Why the connection was lost for good, or None: it is open, or the program has closed it."""
         error = self._nc.last_error
         if not self._nc.is_closed or error is None or error is self._past_error:
             return None
@@ -138,7 +138,7 @@ class ConnectionWatch:
 
     @property
     def inbox(self) -> str:
-        """What nats-py has subscribed to for answers to requests, or ``""``."""
+        """The subject that nats-py has subscribed to for answers to requests, or ``""``."""
         return request_inbox(self._nc)
 
     async def _receive_error(self, error: Exception) -> None:
@@ -155,11 +155,11 @@ class ConnectionWatch:
         await self._error_cb(error)
 
     def _tell(self, denial: Denial) -> bool:
-        """Each denied publish is that of one listener; a denied subscription may be that of several."""
+        """A denied publish concerns one listener; a denied subscription may concern several."""
         if denial.is_subscription(self.inbox):
             self._denied_inbox = (denial.subject, self._nc.stats["reconnects"])
         is_taken = False
-        # The latest knows best: a request on a subject is part of what the earlier ones do.
+        # The latest first: a request on a subject is part of what the earlier ones do.
         for listener in reversed(list(self._listeners)):
             is_taken |= listener(denial)
             if is_taken and denial.operation == "publish":
@@ -175,7 +175,7 @@ class ConnectionWatch:
 @contextmanager
 def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future[DeliveryError]]:
     """
-    A future, for the length of the block, of the error that says that a request's subject or its inbox is denied.
+    A future, for the length of the block, of the error for a denied subject or inbox of a request.
 
     Args:
         nc: An open connection.
@@ -207,7 +207,7 @@ def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future
 
 async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]], inbox: str = "") -> T:
     """
-    What a request gives, or the error as soon as the server denies it.
+    Make a request; fails as soon as the server denies it.
 
     Args:
         nc: An open connection.
@@ -217,7 +217,7 @@ async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]], in
 
     Raises:
         DeliveryError: ``permission-denied``: the subject, or the inbox for answers.
-        Exception: Whatever ``ask`` raises.
+        Exception: What ``ask`` raises.
     """
     with denial(nc, subject, inbox) as denied:
         task = asyncio.ensure_future(ask())

@@ -1,4 +1,4 @@
-"""The commands ``capture`` and ``replay``: messages to a file, and from there to NATS again."""
+"""The commands ``capture`` and ``replay``: messages to a file, and back to NATS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from nats.js import JetStreamContext
 
 from ..aio.jetstream import read_stream
-from ..aio.replay import Replayed, replay
+from ..aio.replay import ReplayResult, replay
 from ..aio.streams import StreamApi
 from ..capture import (
     JsonLinesCapture,
@@ -67,13 +67,12 @@ def capture(
     """
     Keep messages in Parquet or JSON lines.
 
-    They are kept as they are, events or not. A capture of a stream goes on where the last one into the same output
-    stopped, however that came, in Python too. Without --stream it takes what is published until Ctrl-C (exit status 0)
-    or until the connection is lost for good (3); repeated headers and bytes that are no UTF-8 are lost there, in
-    nats-py.
+    Messages are kept unchanged, events or not. A capture of a stream continues where the last one into the same output
+    stopped, for whatever reason, in Python too. Without --stream it takes what is published until Ctrl-C (exit status
+    0) or until the connection is lost for good (3); nats-py then loses repeated headers and bytes that are not UTF-8.
     """
     if stream is None and subject is None:
-        raise InputError("either --stream or --subject is needed")
+        raise InputError("give --stream or --subject")
     with _sink(output) as sink:
         if stream is not None:
             run(_capture_stream(settings, sink, stream, subject or ">", start))
@@ -106,7 +105,7 @@ def replay_command(
     The same bytes and headers, in the same order. A stream drops those whose Nats-Msg-Id it has seen within its
     duplicate window; they are counted.
     """
-    result = Replayed()
+    result = ReplayResult()
 
     async def send() -> None:
         nonlocal result
@@ -154,15 +153,16 @@ async def _capture_stream(
 
 async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredMessage) -> None:
     """
-    Refuse to go on in a capture of other messages.
+    Check that a capture has messages of this stream.
 
     Raises:
-        DeliveryError: ``stream-mismatch``: they are of another stream, or of one that was made again.
+        DeliveryError: ``stream-mismatch``: it has messages of another stream, or of one that was deleted and
+            created again.
     """
     check_same_stream(last, stream)
     if last.sequence > end:
-        again = f"the capture ends at message {last.sequence}, stream {stream} at {end}: the stream was made again"
-        raise DeliveryError(ErrorCode.STREAM_MISMATCH, again)
+        ends = f"the capture ends at message {last.sequence}, stream {stream} at {end}"
+        raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"{ends}: the stream was deleted and created again")
     async for batch in read_stream(js, stream, start=last.sequence, end=last.sequence):
         behind(last, batch)
 

@@ -108,20 +108,20 @@ def decode(
     Decode NATS messages; prints each event as a line of JSON.
 
     A message is a JSON object with headers and data, as encode --json and capture print it; or a header block and the
-    payload as they stand on the wire. With --header, it is a payload. What is no event is said on standard error, and
-    does not hold up those behind it.
+    payload as they stand on the wire. With --header, it is a payload. A message that is not an event is reported on
+    standard error, and does not stop later ones.
 
     With --output, MESSAGE is a capture in Parquet, and each row gets the columns of its event, ce_id, ce_type and so
-    on; what is no event has a code in ce_error, and the exit status is 1. A type of an extension is string, int,
-    boolean, binary or timestamp.
+    on; a message that is not an event has a code in ce_error, and the exit status is 1. A type of an extension is
+    string, int, boolean, binary or timestamp.
     """
     if output is not None:
         if message is None or header or dialect is not Dialect.SPEC:
-            raise InputError("--output takes a capture, and neither --header nor --dialect")
+            raise InputError("--output must be used with a capture, without --header and --dialect")
         decode_capture(message, output, read_extensions(extension), as_json=as_json)
         return
     if extension:
-        raise InputError("--extension is for --output")
+        raise InputError("--extension must be used with --output")
     status = 0
     for where, given in messages(message, header):
         try:
@@ -163,7 +163,7 @@ def read_event(text: bytes) -> DecodedEvent:
     The event in a JSON document.
 
     Raises:
-        DecodeError: There is none; the text says what it may be instead.
+        DecodeError: It is not an event; the text suggests what it may be.
     """
     try:
         return from_nats_message(NatsMessage(data=text), mode=ContentMode.STRUCTURED)
@@ -184,7 +184,7 @@ def _hinted(error: DecodeError, hint: str) -> DecodeError:
 
 
 def _not_a_message(text: bytes) -> str:
-    """What was given in place of a message, and what to do; "" where that is not plain."""
+    """What was given in place of a message, and what to do; "" where that is not known."""
     fields = _loaded(text)
     if isinstance(fields, dict) and "headers" not in fields:
         if "event" in fields:
@@ -246,6 +246,6 @@ def read_headers(given: list[str] | None) -> list[tuple[str, str]]:
     for text in given or ():
         name, colon, value = text.partition(":")
         if not colon:
-            raise InputError(f"a header is NAME:VALUE, not {text!r}")
+            raise InputError(f"--header must be NAME:VALUE, got {text!r}")
         pairs.append((name.strip(), value.strip()))
     return pairs

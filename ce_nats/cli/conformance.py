@@ -94,7 +94,7 @@ def _implementation(command: str | None, timeout: float) -> Iterator[Callable[[C
 
 
 def _shown(cases: Sequence[Case]) -> Iterable[Case]:
-    """The cases, with a progress bar where somebody is watching."""
+    """The cases, with a progress bar on a terminal."""
     console = Console(stderr=True)
     return track(cases, "conformance", console=console, transient=True, disable=not console.is_terminal)
 

@@ -52,7 +52,7 @@ def _option(option: str, *short: str, sets: str, metavar: str, text: str) -> Any
 
 @dataclass(frozen=True)
 class _Options:
-    """What a command line says of the connection: an attribute for each option, called as what it sets."""
+    """Options of the connection: an attribute for each, with the name of what it sets."""
 
     servers: Annotated[
         str | None,
@@ -97,7 +97,7 @@ class _Options:
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="How long to wait for an answer of the server.",
+            help="Seconds to wait for an answer of the server.",
             rich_help_panel="Connection",
         ),
     ] = 5.0
@@ -136,7 +136,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     def take_settings(line: typer.Context, **given: Any) -> None:
         options = {name: given.pop(name) for name in _NAMES}
         timeout = options.pop("timeout")
-        # Variables are read where contexts are; the options name them for --help.
+        # resolve() reads variables and contexts; the options name the variables for --help only.
         for name in options:
             source = line.get_parameter_source(name)
             if source is None or source.name != "COMMANDLINE":
@@ -152,20 +152,20 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
 
 def settings_of(server: str | None, context: str | None, timeout: float) -> Settings:
     """
-    Settings of a second server, of which nothing is known but its URL or its context.
+    Settings of a second server, given by its URL or its context only.
 
     Raises:
-        InputError: There is no such context, or it cannot be read, or the URL is none.
+        InputError: The context does not exist or cannot be read, or the URL is not valid.
     """
     return _settings({"servers": server, "context": context}, timeout, environment=False)
 
 
 def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = True) -> Settings:
     """
-    What options say, completed.
+    Settings from options, completed by variables and contexts.
 
     Raises:
-        InputError: It makes no sense, or there is no such context.
+        InputError: An option is not valid, or the context does not exist.
     """
     options = {"name": "ce-nats", **given}
     context = options.pop("context", None)
@@ -177,21 +177,21 @@ def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = T
 @asynccontextmanager
 async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator[Client]:
     """
-    A connection that comes back by itself once it was there.
+    A connection that reconnects after it was established.
 
     Args:
         settings: How to connect.
-        callbacks: nats-py's ``error_cb``, ``disconnected_cb``, ``reconnected_cb`` and ``closed_cb``; called once the
-            connection is there.
+        callbacks: nats-py's ``error_cb``, ``disconnected_cb``, ``reconnected_cb`` and ``closed_cb``; called after the
+            connection is established.
 
     Raises:
         DeliveryError: ``connection-failed``, ``authentication-failed``.
-        InputError: Files or options make no sense.
+        InputError: A file or an option is not valid.
     """
     nc = Client()
 
     async def closed() -> None:
-        """The command says so itself: it has nothing left to do it with."""
+        """Do nothing: the command itself reports the closed connection."""
 
     options = {"max_reconnect_attempts": _ATTEMPTS, "reconnect_time_wait": 1, "closed_cb": closed, **callbacks}
     with _input_errors():
@@ -211,7 +211,7 @@ async def connected(settings: Settings, **callbacks: Any) -> AsyncIterator[tuple
 
 @contextmanager
 def _input_errors() -> Iterator[None]:
-    """What makes no sense is a matter of the command line here, not of an event."""
+    """Report invalid options as errors of the command line."""
     try:
         yield
     except EncodeError as error:

@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 from rich.text import Text
 
-from ..aio.deadletter import Requeued, requeue_all
+from ..aio.deadletter import RequeueResult, requeue_all
 from ..aio.jetstream import read_stream
 from ..aio.streams import StreamApi
 from ..binary import Dialect
@@ -30,7 +30,7 @@ from .progress import progress
 
 __all__ = ["register"]
 
-# Dead letters that are read before the first of them goes out.
+# Dead letters that are read before the first of them is sent.
 _BATCH: Final = 100
 
 StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Stream that has the dead letters.")]
@@ -38,36 +38,38 @@ StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Stream th
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that consumers have put aside.")
-    group.command("list")(guarded(with_connection(list_letters)))
-    group.command("show")(guarded(with_connection(show_letter)))
-    group.command("requeue")(guarded(with_connection(requeue_letters)))
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="Dead letters: messages that consumers could not process."
+    )
+    group.command("list")(guarded(with_connection(list_dead_letters)))
+    group.command("show")(guarded(with_connection(show_dead_letter)))
+    group.command("requeue")(guarded(with_connection(requeue_dead_letters)))
     app.add_typer(group, name="dead-letters")
 
 
-def list_letters(
+def list_dead_letters(
     settings: Settings,
     stream: StreamArgument,
     subject: Annotated[str, typer.Option("--subject", help="Only on this subject, wildcards allowed.")] = ">",
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters: sequence, why, where they are from."""
-    letters_found = table("sequence", "reason", "error", "subject", "from", "deliveries")
+    """List dead letters: sequence, reason, error, and the original's subject, stream and sequence."""
+    rows = table("sequence", "reason", "error", "subject", "from", "deliveries")
 
     async def read() -> None:
-        async with connected(settings) as (_, js), aclosing(_letters(js, stream, subject)) as letters:
-            async for stored in letters:
+        async with connected(settings) as (_, js), aclosing(_read(js, stream, subject)) as dead_letters:
+            async for stored in dead_letters:
                 if as_json:
                     write(as_line(_fields(stored)))
                 else:
-                    letters_found.add_row(*(Text(visible(cell)) for cell in _cells(stored)))
+                    rows.add_row(*(Text(visible(cell)) for cell in _cells(stored)))
 
     run(read())
     if not as_json:
-        console().print(letters_found)
+        console().print(rows)
 
 
-def show_letter(
+def show_dead_letter(
     settings: Settings,
     stream: StreamArgument,
     sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="As in the list.")],
@@ -76,13 +78,13 @@ def show_letter(
     """
     Show a dead letter.
 
-    Why it was put aside, and what explain says of the original. With --json, headers and data of the original are there
-    as decode, explain and replay read them.
+    Why it was dead-lettered, and what explain prints for the original. With --json, headers and data of the original
+    are included as decode, explain and replay read them.
     """
 
     async def read() -> None:
         async with connected(settings) as (_, js):
-            stored = await _letter(js, stream, sequence)
+            stored = await _read_one(js, stream, sequence)
         if as_json:
             _, headers = DeadLetter.split(stored.headers)
             write(as_line({**_fields(stored), **as_fields(headers, stored.data)}))
@@ -92,7 +94,7 @@ def show_letter(
     run(read())
 
 
-def requeue_letters(
+def requeue_dead_letters(
     settings: Settings,
     stream: StreamArgument,
     sequences: Annotated[list[int] | None, typer.Argument(metavar="SEQUENCE...", help="As in the list.")] = None,
@@ -101,33 +103,33 @@ def requeue_letters(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Publish originals to their subjects again; each dead letter is deleted when the stream there has its original.
+    Publish originals to their subjects again; each dead letter is deleted when its original is stored.
 
-    Headers for the server (Nats-...) are not sent again, and the Nats-Msg-Id is a new one. What cannot be requeued
-    stays and does not hold up the others.
+    Headers for the server (Nats-...) are not sent again, and the Nats-Msg-Id is a new one. A dead letter that cannot be
+    requeued is kept and does not stop the others.
     """
     if bool(sequences) == all_of_them:
-        raise InputError("either sequences or --all is needed")
+        raise InputError("give either sequences or --all")
     statuses: list[int] = []
 
     async def send() -> None:
         async with connected(settings) as (_, js):
             if all_of_them:
                 total = (await StreamApi.of(js).state(stream)).messages
-                letters = _letters(js, stream, batch_size=_BATCH)
+                dead_letters = _read(js, stream, batch_size=_BATCH)
             else:
                 total = len(sequences or [])
-                letters = _chosen(js, stream, sequences or [], statuses)
-            outcomes = requeue_all(js, letters, delete=not keep, timeout=settings.timeout)
-            # On a terminal the lines themselves show how far it is.
-            with nullcontext(_ignore) if sys.stdout.isatty() else progress("requeue", total) as advance:
-                async with aclosing(letters), aclosing(outcomes):
+                dead_letters = _chosen(js, stream, sequences or [], statuses)
+            results = requeue_all(js, dead_letters, delete=not keep, timeout=settings.timeout)
+            # On a terminal the printed lines show the progress.
+            with nullcontext(_no_progress) if sys.stdout.isatty() else progress("requeue", total) as advance:
+                async with aclosing(dead_letters), aclosing(results):
                     done = 0
-                    async for outcome in outcomes:
-                        if outcome.error is not None:
-                            statuses.append(complain(outcome.error, f"dead letter {outcome.sequence}"))
-                        if outcome.ack is not None:
-                            _tell(outcome, outcome.ack, as_json=as_json)
+                    async for result in results:
+                        if result.error is not None:
+                            statuses.append(complain(result.error, f"dead letter {result.sequence}"))
+                        if result.ack is not None:
+                            _print_result(result, result.ack, as_json=as_json)
                         done += 1
                         advance(done)
 
@@ -135,18 +137,18 @@ def requeue_letters(
     raise typer.Exit(max(statuses, default=0))
 
 
-def _ignore(_: int) -> None: ...
+def _no_progress(_: int) -> None: ...
 
 
-def _tell(outcome: Requeued, ack: PubAck, *, as_json: bool) -> None:
+def _print_result(result: RequeueResult, ack: PubAck, *, as_json: bool) -> None:
     if as_json:
         stored = {"stream": ack.stream, "sequence": ack.seq}
-        write(as_line({"sequence": outcome.sequence, "stored": stored, "deleted": outcome.is_deleted}))
+        write(as_line({"sequence": result.sequence, "stored": stored, "deleted": result.is_deleted}))
     else:
-        write(f"{outcome.sequence} is message {ack.seq} of stream {ack.stream}\n".encode())
+        write(f"{result.sequence} is message {ack.seq} of stream {ack.stream}\n".encode())
 
 
-async def _letters(
+async def _read(
     js: JetStreamContext, stream: str, subject: str = ">", *, batch_size: int = 1000
 ) -> AsyncGenerator[StoredMessage, None]:
     async with aclosing(read_stream(js, stream, subject=subject, batch_size=batch_size)) as batches:
@@ -160,12 +162,12 @@ async def _chosen(
 ) -> AsyncGenerator[StoredMessage, None]:
     for sequence in sequences:
         try:
-            yield await _letter(js, stream, sequence)
+            yield await _read_one(js, stream, sequence)
         except CeNatsError as error:
             statuses.append(complain(error, f"dead letter {sequence}"))
 
 
-async def _letter(js: JetStreamContext, stream: str, sequence: int) -> StoredMessage:
+async def _read_one(js: JetStreamContext, stream: str, sequence: int) -> StoredMessage:
     async with aclosing(read_stream(js, stream, start=sequence, end=sequence)) as batches:
         async for batch in batches:
             return batch[0]
@@ -176,42 +178,45 @@ def _fields(stored: StoredMessage) -> dict[str, Any]:
     """A dead letter in JSON, without the original's headers and data."""
     fields: dict[str, Any] = {"sequence": stored.sequence, "timestamp": str(stored.timestamp)}
     try:
-        letter, _ = DeadLetter.split(stored.headers)
+        dead_letter, _ = DeadLetter.split(stored.headers)
     except DecodeError as error:
         return {**fields, "error": error_fields(error)}
     fields["dead_letter"] = {
-        "reason": str(letter.reason),
-        "error": letter.error,
-        "text": letter.text,
-        "stream": letter.stream,
-        "consumer": letter.consumer,
-        "sequence": letter.sequence,
-        "deliveries": letter.deliveries,
-        "is_complete": letter.is_complete,
+        "reason": str(dead_letter.reason),
+        "error": dead_letter.error,
+        "text": dead_letter.text,
+        "stream": dead_letter.stream,
+        "consumer": dead_letter.consumer,
+        "sequence": dead_letter.sequence,
+        "deliveries": dead_letter.deliveries,
+        "is_complete": dead_letter.is_complete,
     }
-    return {**fields, "subject": letter.subject}
+    return {**fields, "subject": dead_letter.subject}
 
 
 def _cells(stored: StoredMessage) -> list[str]:
     try:
-        letter, _ = DeadLetter.split(stored.headers)
+        dead_letter, _ = DeadLetter.split(stored.headers)
     except DecodeError as error:
         return [str(stored.sequence), "", str(error.code), stored.subject, "", ""]
-    origin = f"{letter.stream}:{letter.sequence}"
-    numbers = str(stored.sequence), str(letter.deliveries)
-    return [numbers[0], str(letter.reason), letter.error, letter.subject, origin, numbers[1]]
+    origin = f"{dead_letter.stream}:{dead_letter.sequence}"
+    numbers = str(stored.sequence), str(dead_letter.deliveries)
+    return [numbers[0], str(dead_letter.reason), dead_letter.error, dead_letter.subject, origin, numbers[1]]
 
 
 def _show(stored: StoredMessage) -> None:
-    letter, headers = DeadLetter.split(stored.headers)
+    dead_letter, headers = DeadLetter.split(stored.headers)
     paper = console()
     paper.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
     paper.print(
-        f"{letter.reason} by {letter.consumer or 'a consumer without a name'}, deliveries: {letter.deliveries}",
+        f"{dead_letter.reason} by {dead_letter.consumer or 'a consumer without a name'}, "
+        f"deliveries: {dead_letter.deliveries}",
         soft_wrap=True,
     )
-    if letter.error or letter.text:
-        paper.print(f"{visible(letter.error)}: {visible(letter.text)}", soft_wrap=True)
-    gone = "" if letter.is_complete else " (not all of it: the stream had it no more)"
-    paper.print(f"message {letter.sequence} of {letter.stream} on {letter.subject}{gone}", soft_wrap=True)
-    show(explanation(NatsMessage(letter.subject, stored.data, Headers(headers)), Dialect.SPEC))
+    if dead_letter.error or dead_letter.text:
+        paper.print(f"{visible(dead_letter.error)}: {visible(dead_letter.text)}", soft_wrap=True)
+    gone = "" if dead_letter.is_complete else " (incomplete: the stream did not have it any more)"
+    paper.print(
+        f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{gone}", soft_wrap=True
+    )
+    show(explanation(NatsMessage(dead_letter.subject, stored.data, Headers(headers)), Dialect.SPEC))

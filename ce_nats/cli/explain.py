@@ -27,7 +27,7 @@ __all__ = ["error_fields", "explanation", "register", "show", "visible"]
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")
-# Longer values are shown in part; what messages of errors quote of a value; what is quoted around a fault.
+# Longer values are shown in part; what messages of errors quote of a value; what is quoted around an error.
 _LONG: Final = 400
 _QUOTED: Final = 60
 _AROUND: Final = 30
@@ -48,7 +48,7 @@ def explain(
     Say what NATS messages are taken for, and why.
 
     Mode and reason, each header as it was sent and as it is read, and what is wrong and where. Messages are given as to
-    decode. The exit status is 1 where one of them is no event.
+    decode. The exit status is 1 where one of them is not an event.
     """
     status = 0
     for where, given in messages(message, header):
@@ -74,7 +74,7 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
         ``mode`` and ``reason`` (None where there is an error before), ``headers`` with ``name``, ``raw``,
         ``attribute``, ``value`` and ``error`` of each, ``event`` in JSON, ``data_bytes``, and ``error``. An error has
         ``position`` and ``around`` where it is known how many characters of the header, or bytes of the payload, are in
-        front of the fault, and what stands around it.
+        front of the error, and what stands around it.
     """
     found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None}
     found["data_bytes"] = len(message.data)
@@ -122,7 +122,7 @@ def _place(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
     if byte := _BYTE.search(error.message):
         position = int(byte.group(1))
     elif error.code is ErrorCode.INVALID_UTF8:
-        position = _first_fault(message.data)
+        position = _first_malformed(message.data)
     if position is None:
         return {}
     around = message.data[max(0, position - _AROUND) : position + _AROUND]
@@ -140,10 +140,12 @@ def _place_in_value(error: CeNatsError, raw: str) -> dict[str, Any]:
         pieces = _ESCAPE_OR_CHARACTER.findall(raw)
         octets = [bytes.fromhex(piece[1:]) if len(piece) > 1 else _utf8(piece) for piece in pieces]
         decoded = b"".join(octets)
-        fault = _first_fault(decoded) if error.code is ErrorCode.INVALID_UTF8 else _first_forbidden(decoded)
-        if fault is not None:
+        position_of_error = (
+            _first_malformed(decoded) if error.code is ErrorCode.INVALID_UTF8 else _first_forbidden(decoded)
+        )
+        if position_of_error is not None:
             ends = accumulate(map(len, octets))
-            position = sum(len(piece) for piece, end in zip(pieces, ends, strict=True) if end <= fault)
+            position = sum(len(piece) for piece, end in zip(pieces, ends, strict=True) if end <= position_of_error)
     if position is None:
         return {}
     return {"position": position, "around": raw[max(0, position - _AROUND) : position + _AROUND]}
@@ -153,7 +155,7 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _first_fault(octets: bytes) -> int | None:
+def _first_malformed(octets: bytes) -> int | None:
     """How many bytes are in front of what is not UTF-8."""
     try:
         octets.decode("utf-8")

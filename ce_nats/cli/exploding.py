@@ -38,13 +38,13 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
         as_json: Say what came of it in JSON.
 
     Raises:
-        typer.Exit: Status 1: there are messages that are no events.
+        typer.Exit: Status 1: some messages are not events.
         InputError, OSError, CeNatsError, ImportError: Nothing was written.
     """
     if Path(output).suffix != _PARQUET:
         raise InputError(f"--output must end in {_PARQUET}, got {output!r}")
     if os.path.lexists(output):
-        raise FileExistsError(f"{output} is there already, and is not overwritten")
+        raise FileExistsError(f"{output} exists, and is not overwritten")
     errors: Counter[str] = Counter()
     messages = 0
 
@@ -77,7 +77,7 @@ def read_extensions(given: list[str] | None) -> dict[str, str]:
     Extensions from the command line.
 
     Raises:
-        InputError: One is no ``NAME:TYPE``.
+        InputError: One is not ``NAME:TYPE``.
     """
     types = {}
     for text in given or ():

@@ -18,16 +18,16 @@ from rich.table import Table
 __all__ = ["InputError", "console", "documents", "is_typed", "read_all", "stdin_documents", "table", "write"]
 
 _CHUNK_BYTES: Final = 2**16
-_MOST_WAITING: Final = 1000
+_MAX_WAITING: Final = 1000
 _WIDE: Final = 10_000
 
 
 class InputError(Exception):
-    """What was given on the command line makes no sense."""
+    """An argument or option of the command line is not valid."""
 
 
 def write(line: bytes) -> None:
-    """Write to standard output, at once: whoever reads a pipe waits for it."""
+    """Write to standard output, and flush for a reader of a pipe."""
     sys.stdout.flush()
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
@@ -42,7 +42,7 @@ def console() -> Console:
 
 
 def table(*columns: str) -> Table:
-    """A table without lines, in which what does not fit goes on in the next line; rich would cut it off."""
+    """A table without borders, whose cells are wrapped; rich would cut them off."""
     empty = Table(box=None, pad_edge=False)
     for column in columns:
         empty.add_column(column, overflow="fold")
@@ -82,16 +82,16 @@ def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str
 
 
 async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
-    """As :func:`documents`, while the event loop goes on."""
+    """As :func:`documents`, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[str, bytes] | Exception | None] = asyncio.Queue()
-    room = threading.Semaphore(_MOST_WAITING)
+    room = threading.Semaphore(_MAX_WAITING)
 
     def put(item: tuple[str, bytes] | Exception | None) -> None:
         room.acquire()
         try:
             loop.call_soon_threadsafe(queue.put_nowait, item)
-        except RuntimeError:  # the loop is closed: nobody wants any more
+        except RuntimeError:  # the loop is closed
             raise SystemExit from None
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""A subscription of the command line, which says on standard error what becomes of its connection."""
+"""A subscription of the command line, which reports loss and return of its connection on standard error."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def listening(
     """
     The messages of a subject.
 
-    Core NATS keeps nothing for those who are not there, so the loss and the return of the connection are said as they
-    happen.
+    Core NATS does not keep messages for a disconnected subscriber, so loss and return of the connection are reported
+    at once.
 
     Args:
         settings: How to connect.
@@ -40,18 +40,18 @@ async def listening(
     async def lost() -> None:
         # nats-py also calls this when the connection is closed.
         if connections and not connections[0].is_closed:
-            _say("the connection is lost; messages published until it returns are not seen")
+            _print("the connection is lost; messages published until it returns are not seen")
 
     async def restored() -> None:
-        _say("the connection is back")
+        _print("the connection is back")
 
     async with open_connection(settings, disconnected_cb=lost, reconnected_cb=restored) as nc:
         connections.append(nc)
         async with await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
-            # A publisher that is started once this is said misses nothing.
+            # Messages that are published after this line are received.
             typer.echo(f"listening on {subject}", err=True)
             yield items
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     typer.echo(f"ce-nats: {text}", err=True)

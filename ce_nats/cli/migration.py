@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-# What JetStream takes for the name of a consumer.
+# A valid name of a consumer.
 _CONSUMER: Final = re.compile(r"[^\s.*>/\\]+")
 _PANEL: Final = "NATS Streaming"
 
@@ -63,7 +63,7 @@ def migrate_command(
         typer.Option(
             "--durable",
             metavar="CLIENT:NAME=CONSUMER",
-            help="Make a consumer that begins where this durable is. Repeatable.",
+            help="Create a consumer that begins at this durable's position. Repeatable.",
         ),
     ] = None,
     queue_durable: Annotated[
@@ -77,9 +77,9 @@ def migrate_command(
     """
     Copy a channel of NATS Streaming to a stream.
 
-    Byte for byte, events or not, up to the channel's present end; run again, also after a crash, it goes on where it
-    was. At the end the stream is read: the exit status is 0 where it has each message of the channel once, else 1, and
-    then there are no consumers. Clients of durables that are to become consumers have to be stopped before.
+    Messages are copied byte for byte, events or not, up to the channel's present end; another run, also after a crash,
+    continues there. At the end the stream is read: the exit status is 0 where it has each message of the channel once,
+    else 1, and then no consumers are created. Stop the clients of durables that are to become consumers before.
     """
     from ..aio.stan.migrate import MigrationResult, Monitor, migrate
 
@@ -122,7 +122,7 @@ def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durab
     Durables, by the name of the consumer.
 
     Raises:
-        InputError: One is written in another way, or two shall become one.
+        InputError: One has another form, or two have the same consumer.
     """
     from ..aio.stan.migrate import Durable
 
@@ -132,7 +132,7 @@ def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durab
         # A client's id has no colon, and the name of a queue group's durable has none.
         owner, _, name = named.rpartition(":") if is_group else named.partition(":")
         if not (owner and name and _CONSUMER.fullmatch(consumer)):
-            raise InputError(f"{text!r} is not {'GROUP' if is_group else 'CLIENT'}:NAME=CONSUMER")
+            raise InputError(f"durable must be {'GROUP' if is_group else 'CLIENT'}:NAME=CONSUMER, got {text!r}")
         if consumer in found:
             raise InputError(f"two durables for consumer {consumer!r}")
         found[consumer] = Durable(name, queue=owner) if is_group else Durable(name, client_id=owner)
@@ -147,7 +147,7 @@ def _text(result: MigrationResult) -> str:
     ]
     if result.duplicates:
         events = counted(result.duplicates, "event")
-        lines.append(f"with source and id of an earlier one, and there all the same: {events}")
+        lines.append(f"duplicates by source and id, kept: {events}")
     if result.expired:
         lines.append(f"{counted(result.expired, 'message')} had expired in the channel")
     for first, last in result.gaps:

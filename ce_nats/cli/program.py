@@ -1,4 +1,4 @@
-"""The program that the commands hang on, and how a command ends."""
+"""The program that commands are added to, and how a command ends."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["BAD_INPUT", "NOT_DELIVERED", "USAGE", "app", "complain", "guarded", 
 BAD_INPUT: Final = 1
 USAGE: Final = 2
 NOT_DELIVERED: Final = 3
-# What a shell says of a program that a signal ended.
+# Exit status of a program that a signal ended, minus the signal's number.
 _SIGNALLED: Final = 128
 _BROKEN_PIPE: Final = 141
-# What these have to say is said here in a line, or has been dealt with.
+# Their errors are printed here in one line, or have been handled.
 _QUIET: Final = ("asyncio", "nats")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,11 +36,11 @@ app = typer.Typer(name="ce-nats", no_args_is_help=True, rich_markup_mode=None)
 
 
 class _Line(logging.Handler):
-    """Says what the package logs as the commands say everything else."""
+    """Prints the package's log records in the form of the commands' own messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if "permissions violation" not in text:  # which fails what the command does
+        if "permissions violation" not in text:  # the command itself fails with it
             typer.echo(f"ce-nats: {text}", err=True)
 
 
@@ -74,7 +74,7 @@ def _main(
 
 
 def complain(error: Exception, where: str = "") -> int:
-    """Say in one line what is wrong; returns the exit status that goes with it."""
+    """Print an error in one line; returns its exit status."""
     text = " ".join(str(error).split()) or type(error).__name__
     at = f"{where}: " if where else ""
     print(f"ce-nats: {at}{text}", file=sys.stderr)  # not typer.echo(), which writes into a progress bar
@@ -92,7 +92,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             try:
                 command(*args, **kwargs)
             finally:
-                sys.stdout.flush()  # here, where a broken pipe is no surprise
+                sys.stdout.flush()  # here, where a broken pipe is handled
         except _StoppedError as stopped:
             raise typer.Exit(_SIGNALLED + stopped.number) from None
         except KeyboardInterrupt:
@@ -106,7 +106,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _leave_pipe() -> NoReturn:
-    # Python flushes standard output once more at its end, and would say what it thinks of the pipe.
+    # Python flushes standard output once more at its end, and would print an error.
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(_BROKEN_PIPE) from None
@@ -119,7 +119,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run what has no end of its own: a signal is the way to end it, and no failure."""
+    """Run a command that only a signal ends, which is not a failure."""
     asyncio.run(_cancelled_by_signal(work))
 
 

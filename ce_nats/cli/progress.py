@@ -1,4 +1,4 @@
-"""How far a command is, and what it says at its end."""
+"""Progress of a command, and its summary at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from ..json_form import as_line
 from .files import write
 
-__all__ = ["counted", "each_told", "is_watched", "progress", "report"]
+__all__ = ["counted", "is_watched", "progress", "report", "with_progress"]
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ def counted(number: int, noun: str) -> str:
 
 @contextmanager
 def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[Callable[..., None]]:
-    """A function that is told how many are done, and of how many; draws a bar where somebody is watching."""
+    """A function to call with how many are done, and of how many; draws a bar on a terminal."""
     if not wanted or not is_watched():
         yield lambda done, of=total: None
         return
@@ -48,8 +48,8 @@ def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[
         yield lambda done, of=total: bar.update(task, completed=done, total=of)
 
 
-async def each_told(items: AsyncGenerator[_T, None], advance: Callable[[int], object]) -> AsyncGenerator[_T, None]:
-    """The items; a function is told how many of them have come."""
+async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int], object]) -> AsyncGenerator[_T, None]:
+    """The items; calls a function with the number of them so far."""
     count = 0
     async with aclosing(items):
         async for item in items:
@@ -59,7 +59,7 @@ async def each_told(items: AsyncGenerator[_T, None], advance: Callable[[int], ob
 
 
 def report(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
-    """What came of it: counts as JSON on standard output, or a text on standard error."""
+    """Print a summary: counts as JSON on standard output, or a text on standard error."""
     if as_json and not to_stderr:
         write(as_line(counts))
     else:

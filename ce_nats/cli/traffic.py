@@ -33,7 +33,7 @@ from .explain import error_fields
 from .files import is_typed, stdin_documents, write
 from .listening import listening
 from .program import complain, guarded, run, until_stopped
-from .progress import each_told, progress
+from .progress import progress, with_progress
 
 __all__ = ["JetStreamOption", "register"]
 
@@ -66,14 +66,14 @@ def pub(
     reply: Annotated[str, typer.Option("--reply", help="Reply subject; not to streams.")] = "",
     jetstream: JetStreamOption = False,
     dedup: Annotated[
-        _Dedup, typer.Option("--dedup", help="What makes the Nats-Msg-Id for streams.")
+        _Dedup, typer.Option("--dedup", help="How the Nats-Msg-Id for streams is made.")
     ] = _Dedup.SOURCE_AND_ID,
     as_json: JsonOption = False,
 ) -> None:
     """
     Publish events in JSON.
 
-    An event that is refused does not hold up those behind it. The exit status is 0 where the server has all of them.
+    An event that is refused does not stop later ones. The exit status is 0 where the server has all of them.
     """
     target = SubjectTemplate(subject) if "{" in subject else subject
     headers = read_headers(header)
@@ -102,7 +102,7 @@ def pub(
             counts["published"], counts["duplicates"] = publisher.acknowledged, publisher.duplicates
 
     with progress("pub", None, wanted=event is None and not is_typed()) as advance:
-        documents = each_told(stdin_documents(event), advance)
+        documents = with_progress(stdin_documents(event), advance)
         run(to_streams() if jetstream else to_core())
     if as_json:
         write(as_line(counts))
@@ -123,9 +123,9 @@ def sub(
     """
     Print what is published.
 
-    A line for each message, its subject and its event in JSON. What is no event is printed with the error's code; with
-    --json also with its headers and data. It ends after --count messages, or with Ctrl-C, which is exit status 0; where
-    the connection is lost for good, with exit status 3.
+    A line for each message, with its subject and its event in JSON. A message that is not an event is printed with the
+    error's code; with --json also with its headers and data. It ends after --count messages or with Ctrl-C, with exit
+    status 0; where the connection is lost for good, with exit status 3.
     """
 
     async def receive() -> None:
@@ -141,7 +141,7 @@ def sub(
 
 
 def _line(item: Received) -> bytes:
-    subject = item.message.subject.encode()
+    subject = item.subject.encode()
     if item.error is not None:
         return b"%s %s\n" % (subject, " ".join(str(item.error).split()).encode("utf-8", "replace"))
     return b"%s %s" % (subject, event_line(item.event))

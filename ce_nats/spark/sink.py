@@ -123,7 +123,7 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
 
 def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
     from ..aio.blocking import Blocking
-    from ..aio.bulk import BulkPublisher, Sent
+    from ..aio.bulk import BulkPublisher, PublishResult
 
     connection = target.connection
     publisher = BulkPublisher(
@@ -134,7 +134,7 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
         retry_timeout=connection.retry_timeout,
         api_prefix=connection.api_prefix,
     )
-    sent = Sent()
+    sent = PublishResult()
     with Blocking() as blocking:
         try:
             for batch in batches:

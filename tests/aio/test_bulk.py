@@ -9,7 +9,7 @@ import pytest
 
 from ce_nats import EncodeError, Headers, NatsMessage
 from ce_nats.aio import flush
-from ce_nats.aio.bulk import BulkPublisher, Sent
+from ce_nats.aio.bulk import BulkPublisher, PublishResult
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
@@ -62,7 +62,7 @@ async def test_messages_are_stored_as_they_are_and_in_order(connect, js, subject
         )
         for number in range(1_203)
     ]
-    assert await publish(connect, messages, window=100) == Sent(1_203, 0)
+    assert await publish(connect, messages, window=100) == PublishResult(1_203, 0)
     assert [
         NatsMessage(item.subject, item.data, Headers(item.headers)) for item in await stored(js, stream)
     ] == messages
@@ -70,19 +70,19 @@ async def test_messages_are_stored_as_they_are_and_in_order(connect, js, subject
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9])
 async def test_the_last_window_may_be_any_part_of_one(connect, js, subject, stream, count):
-    assert await publish(connect, numbered(subject, range(count)), window=8) == Sent(count, 0)
+    assert await publish(connect, numbered(subject, range(count)), window=8) == PublishResult(count, 0)
     assert (await js.stream_info(stream)).state.messages == count
 
 
 async def test_duplicates_are_counted(connect, js, subject, stream):
-    assert await publish(connect, numbered(subject, range(10))) == Sent(10, 0)
-    assert await publish(connect, numbered(subject, range(5, 20)), window=4) == Sent(15, 5)
+    assert await publish(connect, numbered(subject, range(10))) == PublishResult(10, 0)
+    assert await publish(connect, numbered(subject, range(5, 20)), window=4) == PublishResult(15, 5)
     assert (await js.stream_info(stream)).state.messages == 20
 
 
 async def test_a_window_of_messages_as_large_as_they_may_be(connect, js, subject, stream):
     messages = [NatsMessage(subject, bytes(2**20 - 12)) for _ in range(150)]
-    assert await publish(connect, messages, window=150) == Sent(150, 0)
+    assert await publish(connect, messages, window=150) == PublishResult(150, 0)
     assert (await js.stream_info(stream)).state.bytes > 150 * 2**20
 
 
@@ -120,7 +120,7 @@ async def test_no_more_than_a_window_is_outstanding(connect, nc, subject):
 
     task = asyncio.create_task(acknowledge())
     try:
-        assert await publish(connect, numbered(subject, range(200)), window=25) == Sent(200, 0)
+        assert await publish(connect, numbered(subject, range(200)), window=25) == PublishResult(200, 0)
     finally:
         task.cancel()
     assert [message.data for message in seen] == [b"%d" % number for number in range(200)]
@@ -226,7 +226,7 @@ async def test_an_answer_of_something_else_is_no_acknowledgement(connect, nc, su
 
     await nc.subscribe(subject, cb=answer)
     await nc.flush()
-    with pytest.raises(DeliveryError, match=f"{subject}: what answered is no stream"):
+    with pytest.raises(DeliveryError, match=f"{subject}: the reply is not a PubAck"):
         await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
 
 
@@ -281,8 +281,8 @@ async def test_the_limit_is_the_servers_own():
     with NatsServer(jetstream=True, config="max_payload: 1000") as server:
         await make_stream(server, storage="memory")
         fits, larger = (NatsMessage("s", bytes(size)) for size in (1000, 1001))
-        assert await publish(connecting_to(server.url), [fits]) == Sent(1, 0)
-        with pytest.raises(EncodeError, match="the server takes 1000"):
+        assert await publish(connecting_to(server.url), [fits]) == PublishResult(1, 0)
+        with pytest.raises(EncodeError, match="at most 1000 bytes"):
             await publish(connecting_to(server.url), [larger])
 
 
@@ -296,7 +296,7 @@ async def test_core_nats_needs_nobody_to_answer(connect, nc, subject):
     sent = await publish(
         connect, [*numbered(subject, range(999)), NatsMessage(subject, b"x", headers)], acknowledged=False
     )
-    assert sent == Sent(1_000, 0)
+    assert sent == PublishResult(1_000, 0)
     messages = [await subscription.next_msg(timeout=SECONDS) for _ in range(1_000)]
     assert [message.data for message in messages] == [*(b"%d" % number for number in range(999)), b"x"]
     assert messages[-1].headers == dict(headers.items())
@@ -317,7 +317,7 @@ async def test_core_nats_needs_a_server(own_server):
         await connecting_to(own_server.url)(client)
 
     async with BulkPublisher(connect, acknowledged=False, retry_timeout=0.3) as publisher:
-        assert await publisher.publish([NatsMessage("s", b"")]) == Sent(1, 0)
+        assert await publisher.publish([NatsMessage("s", b"")]) == PublishResult(1, 0)
         own_server.kill()
         for _ in range(1_000):
             if clients[0].is_closed:

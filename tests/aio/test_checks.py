@@ -98,9 +98,7 @@ async def test_a_server_without_jetstream(make_event):
                 assert info.value.code is ErrorCode.NO_RESPONDERS
             with pytest.raises(DeliveryError, match="a: no stream listens: the server has no JetStream"):
                 await aio.jetstream.publish(js, make_event(), "a")
-            with pytest.raises(
-                DeliveryError, match=r"nobody answers on '\$JS\.hub\.API': JetStream has another prefix"
-            ):
+            with pytest.raises(DeliveryError, match=r"no answer on '\$JS\.hub\.API': JetStream has another prefix"):
                 await read(nc.jetstream(domain="hub"))
 
 
@@ -118,7 +116,7 @@ async def test_an_account_without_jetstream(make_event):
 
 
 async def test_a_subject_without_a_stream(js, make_event, subject):
-    with pytest.raises(DeliveryError, match=r"make one with js\.add_stream\(name=\.\.\., subjects=\['test\.") as info:
+    with pytest.raises(DeliveryError, match=r"create one with js\.add_stream\(name=\.\.\., subjects=\['test\.") as info:
         await aio.jetstream.publish(js, make_event(), subject)
     assert info.value.code is ErrorCode.NO_RESPONDERS
 

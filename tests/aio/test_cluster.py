@@ -12,7 +12,7 @@ from nats.js.api import ConsumerConfig
 from ce_nats import Headers, NatsMessage, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio.bulk import BulkPublisher, Sent
+from ce_nats.aio.bulk import BulkPublisher, PublishResult
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.streams import StreamApi
 from tests.aio import waiting
@@ -149,7 +149,7 @@ async def test_a_window_that_is_sent_again_too_early_is_no_failure(cluster, role
         publishing = asyncio.create_task(publisher.publish(messages))
         await until(lambda: publishing.done() or len(seen) >= 3 * len(events))
         go_on()
-        assert await publishing == Sent(len(events), 0)
+        assert await publishing == PublishResult(len(events), 0)
     assert await ids(cluster, stream) == expected
 
 
@@ -207,7 +207,7 @@ async def test_who_begins_to_publish_during_an_election_waits_for_it(cluster, ro
                 bulk.publish([with_id(events[4], subject)]),
                 ce_js.publish(js, events[5], subject, timeout=SECONDS),
             )
-    assert (publisher.acknowledged, plain.acknowledged, sent) == (2, 2, Sent(1, 0))
+    assert (publisher.acknowledged, plain.acknowledged, sent) == (2, 2, PublishResult(1, 0))
     assert sorted(await ids(cluster, stream)) == expected
 
 
@@ -217,7 +217,7 @@ async def test_where_nothing_listens_the_servers_say_so(cluster, subject, make_e
         async with connected(server) as nc:
             async with Publisher(nc.jetstream(), retry_timeout=600) as publisher:
                 await publisher.publish(make_event(), subject)
-                with pytest.raises(PublishError, match=f"{subject}: no stream listens: make one with") as info:
+                with pytest.raises(PublishError, match=f"{subject}: no stream listens: create one with") as info:
                     await asyncio.wait_for(publisher.flush(), SECONDS)
             assert info.value.code == "no-responders"
 

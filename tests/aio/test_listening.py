@@ -39,8 +39,8 @@ async def failure_of(nc, make_event, *, retry_timeout):
     ("options", "user", "reason"),
     [
         ({}, None, "the server has no JetStream"),
-        ({"jetstream": True}, None, "make one with js.add_stream"),
-        ({"jetstream": True, "config": ACCOUNTS}, "with", "make one with js.add_stream"),
+        ({"jetstream": True}, None, "create one with js.add_stream"),
+        ({"jetstream": True, "config": ACCOUNTS}, "with", "create one with js.add_stream"),
         ({"jetstream": True, "config": ACCOUNTS}, "without", "JetStream is not enabled for this account"),
     ],
     ids=["no JetStream", "JetStream", "account with it", "account without it"],

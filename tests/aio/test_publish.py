@@ -112,7 +112,7 @@ async def test_headers_count_towards_the_largest_payload(make_event, mode):
         with pytest.raises(EncodeError) as info:
             await publish_up_to(2000)
         assert info.value.code == "payload-too-large"
-        assert info.value.message == "headers and payload are 2001 bytes, and the server takes 2000"
+        assert info.value.message == "headers and payload must have at most 2000 bytes for this server, got 2001"
         await flush(nc)
         sent = subscription.pending_msgs
         assert sent > 0

@@ -468,7 +468,7 @@ async def test_a_server_that_says_nothing_is_an_error(own_server, filled):
 
 async def test_a_consumer_that_the_server_forgot_is_made_again(connect, nc, js, subject, stream, monkeypatch):
     """As when Spark takes longer over a batch than the server keeps an idle consumer."""
-    monkeypatch.setattr(ranges, "_FORGET_AFTER", 0.1)
+    monkeypatch.setattr(ranges, "_INACTIVE_SECONDS", 0.1)
     await fill(nc, js, stream, subject, 3_000)
     found = []
     async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:

@@ -103,7 +103,7 @@ def test_another_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp
         with_js(make_again, count)
         result = at_server("capture", path, "--stream", stream)
         assert (result.exit_code, path.read_bytes()) == (3, before)
-        assert "was made again" in result.stderr
+        assert "was deleted and created again" in result.stderr
     path.write_bytes(before.replace(stream.encode(), b"OTHER"))
     assert "has messages of stream OTHER" in at_server("capture", path, "--stream", stream).stderr
 

@@ -59,7 +59,7 @@ def test_nothing_is_overwritten(cli, capture, tmp_path):
     before = capture.read_bytes()
     result = cli("decode", capture, "-o", capture)
     assert result.exit_code == 2
-    assert result.stderr == f"ce-nats: {capture} is there already, and is not overwritten\n"
+    assert result.stderr == f"ce-nats: {capture} exists, and is not overwritten\n"
     assert capture.read_bytes() == before
 
 
@@ -69,9 +69,9 @@ def test_nothing_is_overwritten(cli, capture, tmp_path):
         (["-o", "events.csv"], 2, "--output must end in .parquet, got 'events.csv'"),
         (["-o", "events.parquet", "--extension", "n"], 2, "--extension must be NAME:TYPE, got 'n'"),
         (["-o", "events.parquet", "--extension", "n:float"], 1, "invalid-message: the type of an extension must be"),
-        (["-o", "events.parquet", "-H", "a:b"], 2, "--output takes a capture"),
-        (["-o", "events.parquet", "--dialect", "sdk-go"], 2, "--output takes a capture"),
-        (["--extension", "n:int"], 2, "--extension is for --output"),
+        (["-o", "events.parquet", "-H", "a:b"], 2, "--output must be used with a capture"),
+        (["-o", "events.parquet", "--dialect", "sdk-go"], 2, "--output must be used with a capture"),
+        (["--extension", "n:int"], 2, "--extension must be used with --output"),
         (["-o", "nowhere/events.parquet"], 2, "nowhere"),
     ],
 )

@@ -74,7 +74,7 @@ def test_counts(at_server, fill, source, stream, stored, subject, event):
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == (
         f"3 of 3 messages of channel {subject} are in stream {stream}, 3 of them copied now: 2 events, 1 other\n"
-        "with source and id of an earlier one, and there all the same: 1 event\n"
+        "duplicates by source and id, kept: 1 event\n"
     )
     done = at_server("migrate", subject, stream, *source, "--json")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -199,7 +199,7 @@ def test_context_of_the_streaming_server(at_server, fill, monkeypatch, streaming
 def test_options_that_make_no_sense(cli, option):
     done = cli("migrate", "orders", "ORDERS", *option)
     assert done.exit_code == 2
-    assert re.search("(CLIENT|GROUP):NAME=CONSUMER$|two durables for consumer 'c'$", done.stderr)
+    assert re.search("must be (CLIENT|GROUP):NAME=CONSUMER, got '.*'$|two durables for consumer 'c'$", done.stderr)
 
 
 def test_refusals(at_server, fill, source, stream, subject, streaming):
@@ -212,7 +212,7 @@ def test_refusals(at_server, fill, source, stream, subject, streaming):
     assert (done.exit_code, done.stderr) == (3, "ce-nats: stream-not-found: there is no stream NONE\n")
     done = at_server("migrate", subject, stream, "--monitor", "localhost")
     assert done.exit_code == 1
-    assert "monitoring is at a URL like" in done.stderr
+    assert "monitoring must be a URL like" in done.stderr
     # The streaming server is not on the NATS of the stream.
     done = at_server("migrate", subject, stream, "--monitor", streaming.monitor, "--timeout", "0.5")
     assert done.exit_code == 3

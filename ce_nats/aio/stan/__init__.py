@@ -1,5 +1,5 @@
 """
-CloudEvents over NATS Streaming (STAN), for those who still have it.
+CloudEvents over NATS Streaming (STAN), for systems that still use it.
 
     async with await stan.connect(nc, "test-cluster", "billing") as connection:
         await connection.publish(event, "orders")
@@ -8,8 +8,8 @@ CloudEvents over NATS Streaming (STAN), for those who still have it.
                 async with item as event:
                     ...
 
-NATS Streaming drops headers, so events travel in structured mode, as JSON without a content type. The server is a
-client of NATS too: connections are nats-py's own. It delivers at least once; nothing there knows duplicates.
+NATS Streaming drops headers, so events are sent in structured mode, as JSON without a content type. The server is a
+client of NATS, so connections are nats-py's own. It delivers at least once, and does not detect duplicates.
 
 Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """

@@ -33,7 +33,7 @@ _log: Final = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.5
 _TICK_SECONDS: Final = 0.1
-# An earlier attempt that came late is refused within half a second: only then is a refusal meant for this one.
+# A refusal may be the late answer to an earlier attempt, within half a second; only the third one in a row counts.
 _REFUSALS: Final = 3
 _NEW: Final = Start.new()
 
@@ -59,25 +59,26 @@ async def connect(
             await connection.publish(event, "orders")
 
     Args:
-        nc: An open connection; the caller closes it. To live through restarts of a server it should reconnect without
-            end: ``nats.connect(..., max_reconnect_attempts=-1)``.
+        nc: An open connection; the caller closes it. To survive restarts of a server it should reconnect without limit:
+            ``nats.connect(..., max_reconnect_attempts=-1)``.
         cluster_id: Name of the streaming server's cluster.
-        client_id: Name of this client, which no other connected client has: letters, digits, ``-`` and ``_``.
+        client_id: Name of this client, unique among connected clients: letters, digits, ``-`` and ``_``.
         discover_prefix: As the server is configured.
-        timeout: Seconds to wait for answers, save acknowledgements.
+        timeout: Seconds to wait for answers other than acknowledgements.
         ack_timeout: Seconds to wait for the acknowledgement of a message that was published.
         window: Most messages without an acknowledgement.
-        ping_interval: Seconds between pings that notice the loss of the server.
-        ping_max_out: Pings without an answer after which the server is lost.
-        reconnect: Connect again when the server is lost, and subscribe again: see :class:`Connection`.
-        on_lost: Called when the server is lost; with ``reconnect`` each time.
+        ping_interval: Seconds between pings, by which the loss of the server is noticed.
+        ping_max_out: Number of pings without an answer after which the server counts as lost.
+        reconnect: Connect and subscribe again when the server is lost: see :class:`Connection`.
+        on_lost: Called with the error when the server is lost; with ``reconnect`` each time.
 
     Raises:
-        EncodeError: ``invalid-subject``: one of the names cannot be one; ``invalid-message``: an option is of another
+        EncodeError: ``invalid-subject``: one of the names is not valid; ``invalid-message``: an option has another
             type, or a number is out of its range.
-        StanError: The server refused (``stan: clientID already registered``, say), or there is none for this cluster.
+        StanError: ``request-refused`` (``stan: clientID already registered``, for instance); ``no-responders`` or
+            ``timeout``: there is no server for this cluster.
         DeliveryError: ``connection-closed``: that of NATS.
-        DecodeError: What answered is no streaming server.
+        DecodeError: The answer is not that of a streaming server.
     """
     check_client(nc)
     check_count("window", window)
@@ -95,26 +96,26 @@ class Connection:
     As a context manager it waits for the acknowledgements of what was published, and closes the connection, at the end
     of the block.
 
-    The server is lost when it does not answer pings any more, when it answers that it does not know the client (after
-    a restart with a memory store), or when the NATS connection is closed. Messages without an acknowledgement then
-    fail: each may have been stored. Without ``reconnect`` everything else fails too, iterations included.
+    The server counts as lost when it does not answer pings any more, when it answers that it does not know the client
+    (after a restart with a memory store), or when the NATS connection is closed. Messages without an acknowledgement
+    then fail: each may have been stored. Without ``reconnect`` everything else fails too, iterations included.
 
-    With ``reconnect`` the client registers again under its id until that succeeds, or the server refuses (another
-    client has the id by now), or the NATS connection is closed; then everything fails. Then it subscribes again.
-    Publishing waits until it has, for ``ack_timeout`` at most, so that its own subscriptions receive what it publishes.
-    A subscription that cannot be made again fails alone. As long as the server's store survives, no message is missed:
+    With ``reconnect`` the client registers again under its id, until that succeeds, or the server refuses (another
+    client has the id by now), or the NATS connection is closed; in the last two cases everything fails. Then it
+    subscribes again. Publishing waits for that, for ``ack_timeout`` seconds at most, so that its own subscriptions
+    receive what it publishes. A subscription that cannot be restored fails alone. As long as the server's store
+    survives, no message is missed:
 
-    - a durable goes on where the server has it;
-    - other subscriptions go on at the first message that was delivered and not acknowledged, else behind the last one,
-      so messages that were acknowledged may come again; where none was delivered, they begin where they would have
-      begun at first;
-    - members of a queue group without a durable join it where others are left, else they do the same.
+    - a durable continues where the server has it;
+    - other subscriptions continue at the first message that was delivered and not acknowledged, else behind the last
+      one, so messages that were acknowledged may be redelivered; where none was delivered, they begin as at first;
+    - members of a queue group without a durable join it where other members are left, else they do the same.
 
-    What the server deletes meanwhile, by its limits, is gone. One that lost its store numbers from 1 again: what others
-    publish before the client is back may then be missed.
+    Messages that the server deletes meanwhile, by its limits, are lost. A server that lost its store numbers from 1
+    again: what others publish before the client has reconnected may then be missed.
 
     Attributes:
-        failures: Events of :meth:`publish_async` without an acknowledgement that no exception has told of.
+        failures: Events of :meth:`publish_async` without an acknowledgement that were not raised yet.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Connection:
         self.failures: list[Failure] = []
         self._subscriptions: list[Subscription] = []
         self._session: Session | None = None
-        # There is a session, and every subscription is bound to it; or there will never be one again.
+        # Set while there is a session with all subscriptions, and when there will never be one again.
         self._settled = asyncio.Event()
         self._error: CeNatsError | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -181,12 +182,12 @@ class Connection:
 
     async def close(self) -> None:
         """
-        Have the server forget this client; durables stay. Iterations end, and messages without an acknowledgement fail.
-        Nothing to do where that has happened already.
+        Deregister the client; durables are kept. Iterations end, and messages without an acknowledgement fail. Does
+        nothing when called again.
 
         Raises:
-            StanError: The server did not answer, or refused. The connection is closed all the same.
-            DeliveryError: ``connection-closed``: that of NATS, so that the server cannot be told.
+            StanError: The server did not answer, or refused. The connection is closed nevertheless.
+            DeliveryError: ``connection-closed``: that of NATS, so that the server cannot be notified.
         """
         if self._is_closed:
             return
@@ -202,7 +203,7 @@ class Connection:
         await self._window.close()
         if self._nc.is_closed:
             if session is not None:
-                await session.leave()
+                await session.abandon()
             raise DeliveryError(ErrorCode.CONNECTION_CLOSED, "the NATS connection was closed before the client was")
         if session is not None:
             await session.close()
@@ -218,10 +219,10 @@ class Connection:
             channel: Name of the channel, or a template of it.
 
         Returns:
-            The id (guid) under which it was sent. Servers do not know duplicates by it.
+            The id (guid) under which it was sent. Servers do not detect duplicates by it.
 
         Raises:
-            EncodeError: What :func:`ce_nats.to_nats_message` raises; ``invalid-subject`` for what is no channel;
+            EncodeError: What :func:`ce_nats.to_nats_message` raises; ``invalid-subject`` for an invalid channel;
                 ``payload-too-large``. Nothing was sent.
             StanError: ``publish-refused``; ``connection-closed``: the server was lost before, and nothing was sent;
                 ``no-responders``: it is not there; ``timeout``: no acknowledgement came, and the event may have been
@@ -233,15 +234,15 @@ class Connection:
 
     async def publish_async(self, event: Any, channel: str | SubjectTemplate) -> asyncio.Future[str]:
         """
-        Publish an event; returns as soon as there is room for it in the window.
+        Publish an event; returns as soon as it has a place in the window.
 
         Args:
             event: As for :meth:`publish`.
-            channel: Likewise.
+            channel: As for :meth:`publish`.
 
         Returns:
-            A future of what :meth:`publish` returns. It can be left alone: failures are raised by :meth:`flush`, and at
-            the end of the connection's block, just as well.
+            A future of what :meth:`publish` returns. It need not be awaited: failures are also raised by :meth:`flush`
+            and at the end of the connection's block.
 
         Raises:
             EncodeError, StanError, DeliveryError: As :meth:`publish` does. This event was not sent.
@@ -254,17 +255,17 @@ class Connection:
         Publish bytes as they are, and wait until they are stored.
 
         Raises:
-            EncodeError: ``invalid-message`` for what is no bytes; ``invalid-subject``; ``payload-too-large``.
+            EncodeError: ``invalid-message``: ``data`` is not bytes; ``invalid-subject``; ``payload-too-large``.
             StanError, DeliveryError: As :meth:`publish` does.
         """
         return await (await self._send(data, channel))
 
     async def flush(self) -> None:
         """
-        Wait until every event so far is stored.
+        Wait until every event so far is stored or has failed.
 
         Raises:
-            PublishError: Some are not. Each failure of :meth:`publish_async` is raised once.
+            PublishError: Some have failed. Each failure of :meth:`publish_async` is raised once.
         """
         await self._window.drain()
         raise_failures(self.failures)
@@ -310,21 +311,21 @@ class Connection:
                     async with item as event: ...
 
         Args:
-            channel: Name of the channel; there are no wildcards.
+            channel: Name of the channel, without wildcards.
             start: Where to begin.
             queue: Queue group: each message goes to one member of it.
-            durable: Name under which the server keeps what was acknowledged, while nobody is subscribed too.
+            durable: Name under which the server keeps the position, also while there is no subscription.
             max_in_flight: Most messages that the server delivers ahead of acknowledgements.
-            ack_wait: Seconds after which a message without an acknowledgement is delivered again.
+            ack_wait: Seconds after which a message without an acknowledgement is redelivered.
             parse_data: As for :func:`ce_nats.from_nats_message`.
-            extension_types: Likewise.
+            extension_types: As for :func:`ce_nats.from_nats_message`.
 
         Raises:
-            EncodeError: ``invalid-subject``: the channel, or the durable's name, cannot be one; ``invalid-message``: an
-                option is of another type, or a number too small; ``integer-out-of-range``: one is too large.
+            EncodeError: ``invalid-subject``: the channel, or the durable's name, is not valid; ``invalid-message``: an
+                option has another type, or a number is too small; ``integer-out-of-range``: one is too large.
             StanError: The server refused, did not answer, or is lost.
             DeliveryError: ``connection-closed``: that of NATS.
-            DecodeError: What answered is no streaming server.
+            DecodeError: The answer is not that of a streaming server.
         """
 
         def decode(message: MsgProto) -> DecodedEvent:
@@ -357,7 +358,7 @@ class Connection:
 
     async def _current(self) -> Session:
         """
-        The session, where need be the next one, with all subscriptions.
+        The session with all subscriptions; waits for the next one after a loss.
 
         Raises:
             StanError: ``connection-closed``, however the server was lost: nothing was sent.
@@ -373,8 +374,8 @@ class Connection:
         raise StanError(ErrorCode.CONNECTION_CLOSED, text) from self._error
 
     async def _keep(self, session: Session | None) -> None:
-        """Deal with each loss of a session."""
-        # A request may forget that it was cancelled (before Python 3.12), so that is asked for, too.
+        """Handle each loss of a session."""
+        # A request may lose its cancellation (before Python 3.12), so _is_closed is checked, too.
         while session is not None and not self._is_closed:
             await session.lost.wait()
             assert session.error is not None
@@ -383,23 +384,23 @@ class Connection:
             self._window.fail_all(CONNECTION_CLOSED)
             for subscription in list(self._subscriptions):
                 await subscription._unbind()
-            await session.leave()
+            await session.abandon()
             self._report(session.error)
             session = await self._connect_again(session.error)
 
     async def _connect_again(self, error: StanError) -> Session | None:
-        """Another session, with all subscriptions; None where that is not to be, and everything has failed."""
-        fault: CeNatsError = error
+        """Open another session with all subscriptions; None where that is not possible, and everything has failed."""
+        last_error: CeNatsError = error
         refusals = 0
         while self._may_reconnect and not self._is_closed and not self._nc.is_closed and refusals < _REFUSALS:
             if not self._nc.is_connected:
-                # nats-py would keep requests, and send them all at once.
+                # nats-py would buffer requests, and send them all at once.
                 await asyncio.sleep(_TICK_SECONDS)
                 continue
             try:
                 session = await Session.open(self._nc, self._identity)
             except CeNatsError as failure:
-                fault = failure
+                last_error = failure
                 refusals = refusals + 1 if _is_final(failure) else 0
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -411,10 +412,10 @@ class Connection:
             return session
         if self._is_closed:
             return None
-        self._error = fault
+        self._error = last_error
         self._settled.set()
         for subscription in list(self._subscriptions):
-            await subscription._finish(fault)
+            await subscription._finish(last_error)
         return None
 
     async def _subscribe_again(self, subscription: Subscription, session: Session) -> None:
@@ -429,7 +430,7 @@ class Connection:
                 await subscription._finish(failure)
                 self._subscriptions.remove(subscription)
             else:
-                # A subscription that nobody knows of may be there now. It goes with the session.
+                # The server may have a subscription now that this client does not know. It ends with the session.
                 session.lose(failure.code, failure.message)
 
     def _report(self, error: StanError) -> None:
@@ -440,6 +441,6 @@ class Connection:
                 _log.exception("on_lost failed")
 
 
-def _is_final(fault: CeNatsError) -> bool:
-    """Whether asking again would only get the same answer."""
-    return isinstance(fault, (EncodeError, DecodeError)) or (isinstance(fault, StanError) and fault.is_refusal)
+def _is_final(error: CeNatsError) -> bool:
+    """Whether a retry would get the same answer."""
+    return isinstance(error, (EncodeError, DecodeError)) or (isinstance(error, StanError) and error.is_refusal)

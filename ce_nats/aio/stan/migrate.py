@@ -5,12 +5,12 @@ Copy a channel of NATS Streaming into a JetStream stream, and the positions of i
     assert migrated.is_complete
 
 Payloads go as they are, events or not. Each message gets the headers that the ``stan2js`` tool gives it as well,
-``Nats-Streaming-Channel``, ``-Sequence`` and ``-Timestamp``. By these the stream itself says what of the channel is in
-it: whoever runs the same again after an interruption, of whatever kind, copies what is missing, and nothing twice. At
-the end the stream is read, and compared with the channel.
+``Nats-Streaming-Channel``, ``-Sequence`` and ``-Timestamp``. By these the stream itself tells what it has of the
+channel: another run, after any interruption, copies what is missing, and nothing twice. At the end the stream is read,
+and compared with the channel.
 
-That takes downtime: what is published to the channel meanwhile is left for the next run, and a durable has to be left
-by its clients before.
+This needs downtime: what is published to the channel meanwhile is copied by the next run only, and the clients of a
+durable must be stopped before.
 
 Needs the extra ``stan``.
 """
@@ -60,25 +60,25 @@ async def migrate(
     """
     Copy a channel, up to the last message that it has when this begins.
 
-    Order is kept, but for messages that are sent again after a broken connection. A message gets the ``Nats-Msg-Id`` of
-    its event, or else one of cluster, channel and sequence; an event gets a ``Content-Type``, with which every reader
-    knows it for one, and no ``ce-`` headers.
+    Order is kept, except for messages that are sent again after a broken connection. A message gets the ``Nats-Msg-Id``
+    of its event, or else one of cluster, channel and sequence; an event gets a ``Content-Type``, by which every reader
+    recognizes it, and no ``ce-`` headers.
 
-    A consumer begins at the first message that its durable has not acknowledged; what was acknowledged behind that one
-    comes again. Where it has acknowledged all, the consumer begins behind the last one that was copied. Where some
-    delivered messages are not acknowledged, finding the first one takes up the durable for a moment, without any
-    acknowledgement: those messages are then marked as redelivered.
+    A consumer begins at the first message that its durable has not acknowledged; later messages that were acknowledged
+    are redelivered. Where all are acknowledged, the consumer begins behind the last one that was copied. Where some
+    delivered messages are not acknowledged, the durable is subscribed to for a moment to find the first one, without
+    acknowledging any: those messages are then marked as redelivered.
 
     Args:
-        nc: A connection on which the streaming server is found.
-        js: Where the stream is, from ``nc.jetstream()`` of this connection or another.
+        nc: A connection to the NATS of the streaming server.
+        js: JetStream with the stream, from ``nc.jetstream()`` of this connection or another.
         channel: Name of the channel.
         stream: Name of the stream, which exists and listens on the subject.
         monitor: The streaming server's monitoring.
         subject: Subject for the messages; by default the channel's name.
         durables: Pull consumers to create, by name, with ``ack_wait`` and ``max_ack_pending`` as the durable has them.
-        timeout: Seconds to wait for answers, and for the next message before the server is asked what is the matter.
-        on_progress: Called with the number of messages that were sent, and of those that are to be sent.
+        timeout: Seconds to wait for answers, and for the next message before the channel's state is checked.
+        on_progress: Called with the number of messages that were sent, and of those to be sent in all.
 
     Raises:
         DeliveryError: ``stream-not-found`` (channel or stream); ``consumer-not-found`` (durable); ``consumer-in-use``;
@@ -87,7 +87,7 @@ async def migrate(
             ``connection-closed``: another run copies the rest.
         EncodeError: ``payload-too-large``: a message is too large for JetStream's server with its headers;
             ``invalid-subject``.
-        DecodeError: What answered is no streaming server.
+        DecodeError: The answer is not that of a streaming server.
     """
     check_client(nc)
     check_jetstream(js)
@@ -161,17 +161,17 @@ class _Migration:
 
     async def _check_stream(self) -> None:
         """
-        Refuse a stream that would not keep what it gets, or does not get it.
+        Check that the stream keeps every message, and listens on the subject.
 
         Raises:
             DeliveryError: ``incompatible-config``.
         """
         state = await self._api.state(self._stream)
         if state.retention != "limits":
-            # What has no consumer yet, or several, is lost there or refused.
+            # Other streams drop messages without a consumer, or refuse further consumers.
             raise DeliveryError(
                 ErrorCode.INCOMPATIBLE_CONFIG,
-                f"stream {self._stream} has retention {state.retention}: migrate into one with retention limits",
+                f"stream {self._stream} must have retention limits, got {state.retention}",
             )
         subjects = await self._api.subjects(self._stream)
         if not any(covers(pattern, self._subject) for pattern in subjects):
@@ -182,7 +182,7 @@ class _Migration:
 
     async def _check_same(self, connection: Connection, state: ChannelState, inventory: Inventory) -> None:
         """
-        Refuse to go on where the stream has messages of another channel of this name.
+        Check that the stream has no messages of an earlier channel of this name.
 
         Raises:
             DeliveryError: ``stream-mismatch``.
@@ -196,8 +196,8 @@ class _Migration:
         if not same:
             raise DeliveryError(
                 ErrorCode.STREAM_MISMATCH,
-                f"message {number} of channel {self._channel} is another one in stream {self._stream}: "
-                "the channel was made again",
+                f"message {number} of channel {self._channel} differs from its copy in stream {self._stream}: "
+                "the channel was deleted and created again",
             )
 
     async def _copy(
@@ -232,10 +232,10 @@ class _Migration:
 
     async def _messages(self, connection: Connection, first: int, last: int) -> AsyncGenerator[MsgProto, None]:
         """
-        Messages of a range of the channel, by ascending sequence; those that it does not have are stepped over.
+        Messages of a range of the channel, by ascending sequence; those that it does not have are skipped.
 
         Raises:
-            DeliveryError: ``timeout``: the channel has more, which does not come.
+            DeliveryError: ``timeout``: the channel has more messages, which are not delivered.
         """
         seen = first - 1
         async with await connection.subscribe(self._channel, start=Start.at_sequence(first)) as subscription:
@@ -251,7 +251,7 @@ class _Migration:
                 seen = max(seen, message.sequence)
 
     async def _has_ended(self, subscription: Subscription, seen: int, last: int) -> bool:
-        """Wait for the next message; whether the channel has none any more."""
+        """Wait for the next message; whether the channel has no more of the range."""
         for _ in range(_MAX_WAITS):
             if await subscription._has_next(self._timeout):
                 return False

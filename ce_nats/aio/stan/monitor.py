@@ -1,9 +1,8 @@
 """
-What a streaming server says of its channels over HTTP, which the protocol has no request for.
+State of channels and durables from a streaming server's HTTP monitoring; the protocol has no request for it.
 
-The endpoints ``/streaming/serverz`` and ``/streaming/channelsz`` ("Monitoring" of the NATS Streaming documentation).
-They are there where the server was started with ``-m PORT``. Asking changes nothing: no channel comes into being, and
-no durable moves.
+The endpoints ``/streaming/serverz`` and ``/streaming/channelsz`` ("Monitoring" of the NATS Streaming documentation), of
+servers started with ``-m PORT``. Requests change nothing: no channel is created, and no durable moves.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Durable:
 
     Attributes:
         name: Name of the durable.
-        client_id: Client that it belongs to; ``""`` for a queue group, which belongs to none.
+        client_id: Client that owns it; ``""`` for a queue group, which no client owns.
         queue: Queue group, or ``""``.
     """
 
@@ -52,14 +51,14 @@ class Durable:
 @dataclass(frozen=True)
 class DurableState:
     """
-    Where a durable is.
+    The position of a durable.
 
     Attributes:
-        is_offline: Whether no client has it at the moment.
-        max_in_flight: As its last client wanted it.
-        ack_wait: Likewise, in seconds.
+        is_offline: Whether no client is subscribed to it.
+        max_in_flight: Most messages without an acknowledgement, as of its last subscription.
+        ack_wait: Seconds, as of its last subscription.
         last_sent: Sequence of the last message that was delivered.
-        pending: How many of those that were delivered are not acknowledged.
+        pending: Number of delivered messages without an acknowledgement.
     """
 
     is_offline: bool
@@ -101,8 +100,8 @@ class ChannelState:
 
     Attributes:
         name: Name of the channel.
-        messages: How many messages it has.
-        first: Sequence of the first one; ``last + 1`` where there is none.
+        messages: Number of messages.
+        first: Sequence of the first one; ``last + 1`` in an empty channel.
         last: Sequence of the last message that was ever stored; 0 at the beginning.
     """
 
@@ -113,7 +112,7 @@ class ChannelState:
     _subscriptions: list[_Subscription] = field(default_factory=list, repr=False)
 
     def durable(self, durable: Durable) -> DurableState | None:
-        """State of a durable, or None where the channel has none of that name."""
+        """State of a durable, or None where the channel does not have it."""
         # A durable queue group is listed under both its names; each of its members by itself.
         group = f"{durable.name}:{durable.queue}"
         found = [
@@ -147,7 +146,7 @@ class Monitor:
         timeout: Seconds to wait for an answer.
 
     Raises:
-        EncodeError: ``invalid-message``: that is no such URL, or no time to wait.
+        EncodeError: ``invalid-message``: the URL or the timeout is not valid.
     """
 
     def __init__(self, url: str, timeout: float = 5.0) -> None:
@@ -158,7 +157,7 @@ class Monitor:
             is_http = False
         if not is_http:
             raise EncodeError(
-                ErrorCode.INVALID_MESSAGE, f"monitoring is at a URL like http://127.0.0.1:8222, not {preview(url)}"
+                ErrorCode.INVALID_MESSAGE, f"monitoring must be a URL like http://127.0.0.1:8222, got {preview(url)}"
             )
         check_seconds("timeout", timeout)
         self._url = url.rstrip("/")
@@ -178,7 +177,7 @@ class Monitor:
         if server.state == _STANDBY or server.role not in _LEADERS:
             raise DeliveryError(
                 ErrorCode.TEMPORARILY_UNAVAILABLE,
-                f"{self._url} is not the cluster's leader, but {server.role or server.state}",
+                f"the server at {self._url} must be the cluster's leader, got {server.role or server.state}",
             )
         return server.cluster_id
 
@@ -197,13 +196,13 @@ class Monitor:
         return ChannelState(name, channel.msgs, first, channel.last_seq, channel.subscriptions)
 
     async def _ask(self, path: str, query: dict[str, str], kind: type[T]) -> T | None:
-        """An answer; None where there is no such thing."""
+        """An answer; None for a channel that does not exist."""
         url = f"{self._url}/streaming/{path}?{urlencode(query)}"
         try:
             status, body = await asyncio.to_thread(self._get, url)
         except (OSError, http.client.HTTPException) as error:
             raise DeliveryError(ErrorCode.CONNECTION_FAILED, f"monitoring at {self._url}: {error}") from error
-        # A server of NATS without streaming has no such endpoint, and says so in the same way.
+        # A NATS server without streaming answers with 404 as well.
         if status == _NOT_FOUND and b"Channel " in body:
             return None
         try:
@@ -221,5 +220,5 @@ class Monitor:
 
     def _unexpected(self) -> DeliveryError:
         return DeliveryError(
-            ErrorCode.UNEXPECTED_ANSWER, f"what answers at {self._url} is no monitoring of a streaming server"
+            ErrorCode.UNEXPECTED_ANSWER, f"the answer from {self._url} is not that of a streaming server's monitoring"
         )

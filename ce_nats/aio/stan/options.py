@@ -1,4 +1,4 @@
-"""What callers may ask for."""
+"""Checks of options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_count", "check_kind", "check_seconds"]
 def check_count(name: str, value: object, least: int = 1) -> None:
     """
     Raises:
-        EncodeError: ``invalid-message``: no integer, or one below ``least``.
+        EncodeError: ``invalid-message``: not an integer, or below ``least``.
     """
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
     _check(is_count, name, f"an integer, {least} or more", value)
@@ -21,7 +21,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 def check_seconds(name: str, value: object) -> None:
     """
     Raises:
-        EncodeError: ``invalid-message``: no number, not above 0, or infinite.
+        EncodeError: ``invalid-message``: not a number, not above 0, or infinite.
     """
     is_time = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
     _check(is_time, name, "a number of seconds above 0", value)

@@ -1,4 +1,4 @@
-"""Where durables of a channel are, and consumers that begin there."""
+"""Positions of a channel's durables, and consumers that begin there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Position", "create_consumer", "find_position"]
 @dataclass(frozen=True)
 class Position:
     """
-    Where a durable is.
+    The position of a durable.
 
     Attributes:
         sequence: The first one of the channel that it has not acknowledged.
@@ -35,10 +35,10 @@ async def find_position(
     nc: Client, cluster: str, monitor: Monitor, state: ChannelState, durable: Durable, *, client_id: str, timeout: float
 ) -> Position:
     """
-    Find where a durable is.
+    Find the position of a durable.
 
     Args:
-        nc: A connection on which the streaming server is found.
+        nc: A connection to the NATS of the streaming server.
         cluster: Name of the streaming server's cluster.
         monitor: The streaming server's monitoring.
         state: The channel.
@@ -55,13 +55,13 @@ async def find_position(
     if not found.is_offline:
         raise DeliveryError(
             ErrorCode.CONSUMER_IN_USE,
-            f"a client has durable {durable} of channel {state.name}, and may move it: stop it first",
+            f"durable {durable} of channel {state.name} must have no client subscribed: stop it first",
         )
     position = Position(found.last_sent + 1, found.ack_wait, found.max_in_flight)
     if not found.pending:
         return position
-    # Monitoring only has the number of messages without an acknowledgement. Whoever takes up a durable gets these
-    # first, in ascending order, and with one message in flight nothing else.
+    # Monitoring only has the number of messages without an acknowledgement. A new subscription to a durable gets
+    # these first, in ascending order, and with one message in flight nothing else.
     client_id = durable.client_id or client_id
     async with await connect(nc, cluster, client_id, timeout=timeout) as connection:
         subscription = await connection.subscribe(

@@ -1,7 +1,7 @@
 """
-A client id's registration with a streaming server: the handshake, heartbeats, pings, and the end.
+The registration of a client with a streaming server: handshake, heartbeats, pings, and the end.
 
-One session is one ``ConnectRequest``; nothing is registered again here.
+One session is one ``ConnectRequest``; a lost one is not restored here.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from ..nats_errors import delivery_errors
 from ..watch import answered
 from .options import check_count, check_kind, check_seconds
 
-__all__ = ["Identity", "Session", "check_channel", "listen", "new_id", "silence"]
+__all__ = ["Identity", "Session", "check_channel", "listen", "new_id", "unlisten"]
 
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
 _CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
-# What the server refuses in a channel besides what no NATS subject may have: wildcards anywhere, and slashes.
+# What the server refuses in channel names that are valid NATS subjects: wildcard characters anywhere, and slashes.
 _NOT_IN_CHANNELS: Final = re.compile("[*>/]")
 _PROTOCOL: Final = 1
 # How soon a closed NATS connection is noticed.
@@ -63,10 +63,10 @@ class Identity:
     Attributes:
         cluster_id: Name of the streaming server's cluster.
         client_id: Name of the client.
-        discover_prefix: Beginning of the subject of connect requests.
+        discover_prefix: First tokens of the subject of connect requests.
         timeout: Seconds to wait for an answer.
         ping_interval: Seconds between pings.
-        ping_max_out: Pings without an answer after which the server is lost.
+        ping_max_out: Number of pings without an answer after which the server counts as lost.
     """
 
     cluster_id: str
@@ -83,7 +83,7 @@ class Identity:
         if not _is_client_id(self.client_id):
             raise EncodeError(
                 ErrorCode.INVALID_SUBJECT,
-                f"a client id is letters, digits, '-' and '_', not {preview(self.client_id)}",
+                f"client id must consist of letters, digits, '-' and '_', got {preview(self.client_id)}",
                 requirement="ST-CON-02",
             )
         check_seconds("timeout", self.timeout)
@@ -98,10 +98,10 @@ class Session:
     Attributes:
         nc: The NATS connection.
         client_id: Name of the client.
-        conn_id: What tells this registration from every other.
-        subjects: Where the server takes what.
+        conn_id: Id of this registration.
+        subjects: Subjects of the server's requests.
         error: Why the session is lost, or None.
-        lost: Set when it is, and not when it is closed.
+        lost: Set when the session is lost, not when it is closed.
     """
 
     def __init__(self, nc: Client, identity: Identity) -> None:
@@ -127,15 +127,15 @@ class Session:
             identity: Who connects to what.
 
         Raises:
-            StanError: The server refused, or there is none for this cluster.
+            StanError: The server refused, or there is no server for this cluster.
             DeliveryError: ``connection-closed``: that of NATS.
-            DecodeError: What answered is no streaming server.
+            DecodeError: The answer is not that of a streaming server.
         """
         session = cls(nc, identity)
         try:
             await session._register()
         except BaseException:
-            await session.leave()
+            await session.abandon()
             raise
         return session
 
@@ -164,18 +164,18 @@ class Session:
 
     async def ask(self, subject: str, request: Message, answer: type[_Answer], late: str) -> _Answer:
         """
-        A request of the protocol.
+        Make a request of the protocol.
 
         Args:
             subject: One of ``subjects``.
-            request: What is asked.
-            answer: What comes back.
-            late: What to say where nothing does.
+            request: The request.
+            answer: Class of the answer.
+            late: Text of the error where no answer comes in time.
 
         Raises:
-            StanError: Nothing came back, or a refusal did.
+            StanError: ``timeout``, ``no-responders``, ``request-refused``.
             DeliveryError: ``connection-closed``: that of NATS; ``permission-denied``.
-            DecodeError: What came back is no such answer.
+            DecodeError: The answer is malformed.
         """
         try:
             with delivery_errors(subject):
@@ -205,10 +205,10 @@ class Session:
 
     async def close(self) -> None:
         """
-        Have the server forget this client; its durables stay.
+        Deregister the client; its durables are kept.
 
         Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`ask`. The session is over all the same.
+            StanError, DeliveryError, DecodeError: As :meth:`ask`. The session is over nevertheless.
         """
         await self._stop_watching()
         try:
@@ -216,13 +216,13 @@ class Session:
                 request = CloseRequest(client_id=self.client_id)
                 await self.ask(self.subjects.close_requests, request, CloseResponse, "stan: close request timeout")
         finally:
-            await self.leave()
+            await self.abandon()
 
-    async def leave(self) -> None:
-        """Go without a word: nobody answers heartbeats for this session any more."""
+    async def abandon(self) -> None:
+        """Disconnect without notifying the server; heartbeats are not answered any more."""
         await self._stop_watching()
         for listener in self._listeners:
-            await silence(listener)
+            await unlisten(listener)
         self._listeners.clear()
 
     async def _stop_watching(self) -> None:
@@ -232,7 +232,7 @@ class Session:
             await asyncio.gather(watcher, return_exceptions=True)
 
     def lose(self, code: ErrorCode, text: str) -> None:
-        """It is over, and not by anybody's will."""
+        """Mark the session as lost."""
         if self.error is None and self._watcher is not None:
             self.error = StanError(code, text)
             self.lost.set()
@@ -243,13 +243,13 @@ class Session:
                 await self.nc.publish(message.reply)
 
     async def _hear(self, message: Msg) -> None:
-        """An answer to a ping."""
+        """Called with answers to pings."""
         if is_no_responders(message):
             return
         try:
             text = PingResponse.decode(message.data).error
         except DecodeError:
-            return  # not from a streaming server, so no sign of life
+            return  # not from a streaming server, so not an answer to the ping
         if text:
             self.lose(ErrorCode.CONNECTION_CLOSED, text)
         else:
@@ -280,13 +280,13 @@ def _is_client_id(name: object) -> bool:
 
 
 def new_id() -> str:
-    """What nobody else has, of the length that ids have here."""
+    """A random id, of the length that ids have in NATS Streaming."""
     return secrets.token_hex(11)
 
 
 async def listen(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> NatsSubscription:
     """
-    Subscribe without a limit to what may wait.
+    Subscribe, without limits on pending messages.
 
     Raises:
         DeliveryError: ``connection-closed``: that of NATS.
@@ -295,15 +295,15 @@ async def listen(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[No
         return await nc.subscribe(subject, cb=receive, pending_msgs_limit=0, pending_bytes_limit=0)
 
 
-async def silence(listener: NatsSubscription) -> None:
-    """Unsubscribe; nothing to do where that has happened already."""
+async def unlisten(listener: NatsSubscription) -> None:
+    """Unsubscribe; does nothing when called again."""
     with suppress(nats.errors.Error, CeNatsError):
         await listener.unsubscribe()
 
 
 def check_channel(channel: str) -> None:
     """
-    Refuse names for which a server keeps silent, or is asked for nothing.
+    Check the name of a channel: for an invalid one a server does not answer.
 
     Raises:
         EncodeError: ``invalid-subject``.
@@ -312,6 +312,6 @@ def check_channel(channel: str) -> None:
     if _NOT_IN_CHANNELS.search(channel):
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT,
-            f"a channel has no wildcard characters and no slashes: {preview(channel)}",
+            f"channel must be a subject without wildcard characters and slashes, got {preview(channel)}",
             requirement="ST-PUB-02",
         )

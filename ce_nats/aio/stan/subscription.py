@@ -30,7 +30,7 @@ from ...wire.stan import (
 )
 from ..nats_errors import delivery_errors
 from .options import check_count, check_kind
-from .session import Session, check_channel, listen, silence
+from .session import Session, check_channel, listen, unlisten
 
 __all__ = ["Delivery", "Start", "Subscription"]
 
@@ -44,16 +44,16 @@ _INVALID: Final = "stan: invalid subscription"
 @dataclass(frozen=True)
 class Start:
     """
-    Where a subscription begins; made by its class methods. A durable or a queue group that the server knows goes on
-    where it was, whatever is said here.
+    Where a subscription begins; made by its class methods. A durable or a queue group that the server knows continues
+    where it was, and the start is ignored.
 
     Attributes:
-        position: What the protocol calls it.
-        sequence: With ``SEQUENCE_START``.
-        time: With ``TIME_DELTA_START``: a time, or an age.
+        position: Name of the kind of start in the protocol.
+        sequence: For ``SEQUENCE_START``.
+        time: For ``TIME_DELTA_START``: a time, or an age.
 
     Raises:
-        EncodeError: ``invalid-message``: one of these is of another type, or a time has no time zone.
+        EncodeError: ``invalid-message``: one of these has another type, or a time is not timezone-aware.
     """
 
     position: StartPosition = StartPosition.NEW_ONLY
@@ -65,7 +65,7 @@ class Start:
         if self.position is StartPosition.TIME_DELTA_START and not isinstance(self.time, timedelta):
             check_kind("time", self.time, datetime, "a datetime or a timedelta")
             if cast("datetime", self.time).utcoffset() is None:
-                raise EncodeError(ErrorCode.INVALID_MESSAGE, f"time must have a time zone, got {self.time}")
+                raise EncodeError(ErrorCode.INVALID_MESSAGE, f"time must be timezone-aware, got {self.time}")
 
     @classmethod
     def new(cls) -> Start:
@@ -74,27 +74,27 @@ class Start:
 
     @classmethod
     def last(cls) -> Start:
-        """The last message of the channel, and those behind it."""
+        """The last message of the channel, and later ones."""
         return cls(StartPosition.LAST_RECEIVED)
 
     @classmethod
     def first(cls) -> Start:
-        """All that the channel still has."""
+        """All messages that the channel has."""
         return cls(StartPosition.FIRST)
 
     @classmethod
     def at_sequence(cls, sequence: int) -> Start:
-        """The message of this number; the first one where that is gone, new ones where it is yet to come."""
+        """The message with this sequence, and later ones; the first one of the channel where it was deleted."""
         return cls(StartPosition.SEQUENCE_START, sequence=sequence)
 
     @classmethod
-    def at_time(cls, moment: datetime) -> Start:
-        """Messages stored at this moment or later, by the clocks of client and server. It has a time zone."""
-        return cls(StartPosition.TIME_DELTA_START, time=moment)
+    def at_time(cls, time: datetime) -> Start:
+        """Messages stored at this timezone-aware time or later, by the clocks of client and server."""
+        return cls(StartPosition.TIME_DELTA_START, time=time)
 
     @classmethod
     def ago(cls, age: timedelta) -> Start:
-        """Messages that are no older than this when it comes to the server."""
+        """Messages that are at most this old when the server gets the request."""
         return cls(StartPosition.TIME_DELTA_START, time=age)
 
 
@@ -223,15 +223,15 @@ class Subscription:
     """
     Asynchronous iterator over the deliveries of a channel; made by :meth:`Connection.subscribe`.
 
-    It ends when the subscription does. Every message gives one :class:`Delivery`, also one that is no CloudEvent. A
-    message that is delivered again while it waits here, or is inside of its block, is given once. As a context manager
-    it closes the subscription at the end of the block.
+    It ends when the subscription does. Every message gives one :class:`Delivery`, even when it is not a CloudEvent. A
+    message that is redelivered while it waits here, or is inside of its block, is given once. As a context manager it
+    closes the subscription at the end of the block.
 
     Attributes:
         channel: Name of the channel.
         queue: Queue group, or ``""``.
         durable: Name of the durable, or ``""``.
-        is_over: Whether it was ended, or has failed.
+        is_over: Whether it was closed, or has failed.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Subscription:
         if queue and ":" in durable:
             raise EncodeError(
                 ErrorCode.INVALID_SUBJECT,
-                f"the durable of a queue group has no colon in its name: {preview(durable)}",
+                f"durable of a queue group must be a name without a colon, got {preview(durable)}",
                 requirement="ST-SUB-08",
             )
         self.channel = channel
@@ -290,7 +290,7 @@ class Subscription:
         The next message.
 
         Raises:
-            StanError: The connection is lost, or the subscription with it: a server that came back refused it.
+            StanError: The connection is lost, or the server refused the subscription after a reconnect.
         """
         while True:
             if self._error is not None:
@@ -316,22 +316,22 @@ class Subscription:
 
     async def close(self) -> None:
         """
-        Stop receiving. What the server keeps of a durable stays, and the next subscription goes on with it. Nothing to
-        do where the subscription is over.
+        Stop receiving. The server keeps the position of a durable, and the next subscription continues there. Does
+        nothing where the subscription is over.
 
         Raises:
-            StanError: The server did not answer, or refused. The subscription is over all the same.
+            StanError: The server did not answer, or refused. The subscription is over nevertheless.
             DeliveryError: ``connection-closed``: that of NATS.
         """
         await self._end(remove=False)
 
     async def unsubscribe(self) -> None:
         """
-        Stop receiving, and have the server forget what it keeps of a durable.
+        Stop receiving, and remove the durable from the server.
 
         Raises:
-            StanError: The server did not answer, or refused; ``stan: invalid subscription`` where the subscription is
-                over, so that its durable cannot be removed any more.
+            StanError: The server did not answer, or refused; ``not-open`` where the subscription is over, so that its
+                durable cannot be removed any more.
             DeliveryError: ``connection-closed``: that of NATS.
         """
         if self.is_over:
@@ -354,7 +354,7 @@ class Subscription:
 
     async def _bind(self, session: Session) -> None:
         """
-        Subscribe, or go on with another session where the last one was lost.
+        Subscribe, or continue with another session where the last one was lost.
 
         Raises:
             StanError, DeliveryError, DecodeError: As :meth:`Session.ask`.
@@ -369,13 +369,13 @@ class Subscription:
             response = await session.ask(session.subjects.sub_requests, request, SubscriptionResponse, late)
             check_subject(response.ack_inbox, DecodeError)
         except BaseException as error:
-            await silence(listener)
+            await unlisten(listener)
             self._ready.clear()
             if not (isinstance(error, StanError) and error.is_refusal):
                 await self._withdraw(session, inbox)
             raise
         if self.is_over:  # ended meanwhile
-            await silence(listener)
+            await unlisten(listener)
             await self._withdraw(session, inbox)
             return
         if self._start.position is StartPosition.NEW_ONLY and not self._since:
@@ -383,7 +383,7 @@ class Subscription:
         self._session, self._listener, self._ack_inbox = session, listener, response.ack_inbox
 
     async def _has_next(self, timeout: float) -> bool:
-        """Wait for what the iterator gives or raises next; False where nothing came in so many seconds."""
+        """Wait until the iterator has something to give or to raise; False after so many seconds without."""
         if not self._ready and not self.is_over:
             self._arrived.clear()
             arrival = asyncio.ensure_future(self._arrived.wait())
@@ -395,15 +395,15 @@ class Subscription:
         return bool(self._ready) or self.is_over
 
     async def _unbind(self) -> None:
-        """The session is lost. What it delivered will be delivered again."""
+        """Called when the session is lost. What it delivered will be redelivered."""
         self._session = None
         self._ready.clear()
         listener, self._listener = self._listener, None
         if listener is not None:
-            await silence(listener)
+            await unlisten(listener)
 
     async def _finish(self, error: CeNatsError | None = None) -> None:
-        """It is over, and with an error not by anybody's will."""
+        """End the subscription, with an error where it has failed."""
         self.is_over = True
         self._error = error
         await self._unbind()
@@ -414,7 +414,7 @@ class Subscription:
             raise self._error or StanError(ErrorCode.NOT_OPEN, _INVALID)
         session = self._session
         if session is None or binding != self._binding:
-            # Its session is lost. In the next one the number may be that of another message, in a store that is new.
+            # Its session is lost. In the next one the sequence may be that of another message, in a new store.
             return
         ack = Ack(subject=message.subject, sequence=message.sequence)
         with delivery_errors(self.channel):
@@ -425,13 +425,13 @@ class Subscription:
     def _request(self, session: Session, inbox: str, now: int) -> SubscriptionRequest:
         position, sequence, since = self._start.position, self._start.sequence, self._since
         if self._last:
-            # Goes on in front of the first message that nobody acknowledged.
+            # Continue at the first message without an acknowledgement.
             position, sequence = StartPosition.SEQUENCE_START, min(self._unsettled, default=self._last + 1)
         elif since:
             position = StartPosition.TIME_DELTA_START
         elif isinstance(self._start.time, timedelta):
             self._since = since = now - self._start.time // _MICROSECOND * 1000
-        # A moment that is yet to come, by this clock, is now; the largest age is some 292 years.
+        # A time in the future, by this clock, counts as now; the largest age is about 292 years.
         delta = min(max(0, now - since), 2**63 - 1)
         return SubscriptionRequest(
             client_id=session.client_id,
@@ -452,7 +452,7 @@ class Subscription:
         )
 
     async def _withdraw(self, session: Session, inbox: str) -> None:
-        """The server may have heard of a subscription that nobody listens to. It knows it by its inbox, too."""
+        """End a subscription that the server may have made without its answer arriving, by its inbox."""
         if session.subjects.sub_close_requests:
             with suppress(nats.errors.Error):
                 await session.nc.publish(session.subjects.sub_close_requests, self._ending(session, inbox).encode())
@@ -460,13 +460,13 @@ class Subscription:
     async def _receive(self, message: Msg) -> None:
         try:
             received = MsgProto.decode(message.data)
-        except DecodeError as fault:
-            # Without a sequence there is nothing to acknowledge; the server, where it was one, delivers it again.
-            _log.warning("A malformed message for channel %s was dropped: %s", self.channel, fault)
+        except DecodeError as error:
+            # Without a sequence it cannot be acknowledged; a streaming server redelivers it.
+            _log.warning("A malformed message for channel %s was dropped: %s", self.channel, error)
             return
         sequence = received.sequence
         if sequence <= self._last and received.timestamp > self._latest:
-            # A later message with a lower number: the server has lost its store, and numbers from 1 again.
+            # A later message with a lower sequence: the server has lost its store, and numbers from 1 again.
             self._unsettled.clear()
             self._last = 0
         self._last = max(self._last, sequence)
@@ -476,10 +476,10 @@ class Subscription:
         if held is not None and held._message.timestamp == received.timestamp:
             held._message, held._binding = received, self._binding
         else:
-            self._ready[sequence] = received  # in the place of an earlier one, if there is one
+            self._ready[sequence] = received  # replaces an earlier delivery
             self._arrived.set()
 
 
-def _nanoseconds(moment: datetime | timedelta | None) -> int:
-    """Since 1970; 0 for what is not known yet."""
-    return (moment - _EPOCH) // _MICROSECOND * 1000 if isinstance(moment, datetime) else 0
+def _nanoseconds(time: datetime | timedelta | None) -> int:
+    """Nanoseconds since 1970, UTC; 0 for an age or None."""
+    return (time - _EPOCH) // _MICROSECOND * 1000 if isinstance(time, datetime) else 0

@@ -176,7 +176,7 @@ async def test_nothing_published_meanwhile_is_missed(executable, client_id, chan
             starts = {"new": Start.new(), "behind": Start.at_sequence(2)}
             subscriptions = {name: await connection.subscribe(channel, start=start) for name, start in starts.items()}
             # The network is gone for one of them.
-            await connection._session.leave()
+            await connection._session.abandon()
             connection._session._pings_out = 0
             for subscription in subscriptions.values():
                 await subscription._listener.unsubscribe()
