@@ -29,8 +29,7 @@ from rich.progress import track
 from benchmarks.codec import events
 from benchmarks.table import show
 from ce_nats import from_nats_message
-from ce_nats.aio import Publisher, PullConsumer
-from ce_nats.event import DecodedEvent
+from ce_nats.aio import Delivery, Publisher, PullConsumer
 from ce_nats.testing import NatsCluster, NatsServer
 
 STREAM, SUBJECT = "BENCH", "bench.events"
@@ -71,7 +70,7 @@ async def consume_with_nats_py(js: JetStreamContext, name: str, prefetch: int, a
 async def consume_with_ce_nats(js: JetStreamContext, name: str, prefetch: int, arguments: argparse.Namespace) -> None:
     handled = 0
 
-    async def handle(_: DecodedEvent) -> None:
+    async def handle(_: Delivery) -> None:
         nonlocal handled
         await asyncio.sleep(arguments.milliseconds / 1000)
         handled += 1

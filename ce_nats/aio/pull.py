@@ -7,7 +7,7 @@ Consume events from JetStream: pulled, settled one by one, dead-lettered as a la
                 await charge(event)
 
 Leaving the inner block acknowledges the message; after an exception it is redelivered with back-off, and the exception
-propagates. What is no CloudEvent, and what failed too often, is dead-lettered: the dead letter is stored and
+propagates. A message that is not a CloudEvent, or failed too often, is dead-lettered: the dead letter is stored and
 acknowledged before the original is terminated. ``ce_nats.deadletter.decide`` is the whole policy.
 
 The ack deadline of every message that is held, in a block or waiting for one, is extended at a third of the consumer's
@@ -100,9 +100,8 @@ class PullConsumer:
 
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
-        DecodeError: ``invalid-message``: an option of the decoder is not valid.
-        ValueError: A number is out of its range.
-        TypeError: ``js`` or ``config`` is something else.
+        ValueError: A number is out of its range, or an option of the decoder is not valid.
+        TypeError: ``js``, ``config`` or an option of the decoder has another type.
     """
 
     def __init__(
