@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
-from . import columns
+from . import columns, source
 from .arrow_functions import HAS_ARROW_FUNCTIONS
 from .encode import messages
 
@@ -22,7 +24,8 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     the temporary functions ``to_nats(event)`` and ``to_nats_structured(event)``.
 
     They are what :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats` make. Where a session takes no jar,
-    the name of the first one is ``from_nats``. The others need pyspark 4.1 or later, and are left out otherwise.
+    the name of the first one is ``from_nats``. The others need pyspark 4.1 or later; on 4.0 a warning says so, and they
+    are left out.
 
     Args:
         spark: The session.
@@ -31,11 +34,14 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     Raises:
         ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
-    from . import source  # the columns run on pyspark 4.0, too, which has no such data sources
-
     source.register(spark)
     if not functions:
         return
     columns.register(spark)
-    for name, mode in _ENCODERS if HAS_ARROW_FUNCTIONS else ():
+    if not HAS_ARROW_FUNCTIONS:
+        names = " and ".join(name for name, _ in _ENCODERS)
+        needed = f"{names} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"
+        warnings.warn(needed, stacklevel=2)
+        return
+    for name, mode in _ENCODERS:
         spark.udf.register(name, messages(mode))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from ..binding import dedup_id, from_nats_message, to_nats_message
@@ -29,6 +29,14 @@ from .workers import Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # pyspark 4.0, whose worker only asks whether a writer is an Arrow writer
+
+        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter): ...
+
 
 __all__ = ["SINK_OPTIONS", "NatsStreamWriter", "NatsWriter", "Target"]
 

@@ -86,7 +86,8 @@ class NatsDataSource(DataSource, metaclass=Shipped):
       exclusive. For tables only.
     - ``minPartitions``: partitions to cut the sequences into; by default one for each 500,000 of a stream.
     - ``maxMessagesPerTrigger``: most messages in a micro-batch, over all streams. Deleted messages and other subjects
-      count, but for those in front of the first one.
+      count, but for those in front of the first one. Before Spark 4.2, a query with the trigger ``availableNow`` reads
+      all in one micro-batch.
     - ``failOnDataLoss``: ``true`` (the default) makes it an error when a stream no longer has what was to be read,
       ``false`` a warning in the log. Messages that somebody deleted one by one are not missed.
 
@@ -234,11 +235,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return state.last if following is None else following - 1
 
 
-def _read(connection: Connection, selection: Selection, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    wanted = partition.value
-    if wanted is None:  # Spark makes a partition where there is none
+def _read(connection: Connection, selection: Selection, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    # Spark makes a partition where there is none: before 4.1 it is None, and else it has no value.
+    if partition is None or partition.value is None:
         return iter(())
-    return _record_batches(connection, wanted, loss_policy(selection))
+    return _record_batches(connection, partition.value, loss_policy(selection))
 
 
 def _record_batches(

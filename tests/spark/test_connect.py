@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark import explode_cloudevents, from_nats, to_nats
+from ce_nats.spark.arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.workers import check_workers
 from tests.spark.test_columns import ROWS
 
@@ -21,8 +22,10 @@ def results(spark: SparkSession) -> list[str]:
     event = from_nats(F.col("headers"), F.col("data"))
     frames = [
         explode_cloudevents(frame, extensions={"n": "int"}).orderBy("sequence"),
-        *(frame.orderBy("sequence").select(to_nats(event, mode=mode).alias("m")) for mode in ("binary", "structured")),
     ]
+    if HAS_ARROW_FUNCTIONS:
+        modes = ("binary", "structured")
+        frames += [frame.orderBy("sequence").select(to_nats(event, mode=mode).alias("m")) for mode in modes]
     frame.createOrReplaceTempView("messages")
     frames.append(spark.sql("SELECT sequence, ce_nats.from_nats(headers, data) AS e FROM messages ORDER BY sequence"))
     return [json.dumps([row.asDict(True) for row in frame.collect()], default=str) for frame in frames]
@@ -40,5 +43,7 @@ if __name__ == "__main__":
     session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
     check_workers(session)  # here nobody knows what they are, and nothing is said
     print(*results(session), sep="\n")
-    print(*results(session.newSession()), sep="\n")  # which has been given no jar
+    other = SparkSession.builder.remote(sys.argv[1]).create()  # which has been given no jar
+    print(*results(other), sep="\n")
+    other.stop()
     session.stop()

@@ -33,6 +33,7 @@ from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets, text
 from ce_nats.spark import from_nats, to_nats
 from ce_nats.spark.schema import ATTRIBUTES, EVENT
+from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, chosen, message
 from tests.strategies import attempt
 
@@ -230,6 +231,7 @@ def messages_of(spark: SparkSession, group: Group) -> DataFrame:
     return frame.select("id", to_nats(event, mode=group.mode, event_type=shape).alias("message"))
 
 
+@needs_arrow_functions
 def test_encode_fixtures(spark: SparkSession) -> None:
     groups = groups_of(cases_in_rows())
     assert sum(len(group.cases) for group in groups) > 170
@@ -394,6 +396,7 @@ def drawn_frame(spark: SparkSession, drawn: list[Drawn]) -> tuple[DataFrame, dic
     return frame, {kind: frame.schema[kind].dataType for kind in events}
 
 
+@needs_arrow_functions
 def test_random_events(spark: SparkSession) -> None:
     """Thousands of events, each in both modes and with its data as bytes, text and JSON."""
     random = Random(20_240_607)
@@ -419,6 +422,7 @@ def test_random_events(spark: SparkSession) -> None:
 # --- There and back -------------------------------------------------------------------------------------------------
 
 
+@needs_arrow_functions
 def test_what_was_decoded_is_encoded_as_python_does(spark: SparkSession) -> None:
     """The decode fixtures through from_nats and to_nats, and what came out through from_nats again."""
     given = [(case.id, *message(case)) for case in chosen()]
@@ -477,6 +481,7 @@ def struct(attributes: str, rest: str = "") -> str:
     return f"named_struct('attributes', (select struct({attributes})){rest})"
 
 
+@needs_arrow_functions
 @pytest.mark.parametrize(
     ("event", "wanted"),
     [
@@ -502,6 +507,7 @@ def test_errors(spark: SparkSession, mode: str, event: str, wanted: str | None) 
     assert (found if isinstance(found, str) else None) == wanted
 
 
+@needs_arrow_functions
 def test_typed_extensions_and_times(spark: SparkSession) -> None:
     time, at = "timestamp'1960-02-29 12:00:00.00125Z'", "timestamp'2020-01-01 00:00:00Z'"
     fields = f"{CORE}, {time} time, true b, -5S n, X'fbff' x, {at} at"
@@ -514,6 +520,7 @@ def test_typed_extensions_and_times(spark: SparkSession) -> None:
     assert payload == b""
 
 
+@needs_arrow_functions
 def test_base64_is_in_one_line(spark: SparkSession) -> None:
     fold = "spark.sql.legacy.chunkBase64String.enabled"
     spark.conf.set(fold, "true")

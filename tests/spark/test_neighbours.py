@@ -21,6 +21,7 @@ from ce_nats.spark.schema import ATTRIBUTES, EVENT
 from ce_nats.testing import NatsServer
 from ce_nats.wire.iggy import IggyMessage, Layout, encode_headers, from_iggy_message, to_iggy_message
 from ce_nats.wire.stan import MsgProto
+from tests.spark.needs import needs_arrow_functions
 from tests.strategies import plain_event
 
 from .test_vectors import compare
@@ -46,6 +47,7 @@ def in_python(message: IggyMessage) -> Any:
         return str(error.code)
 
 
+@needs_arrow_functions
 @pytest.mark.parametrize("layout", Layout)
 def test_event_fixtures(spark: SparkSession, layout: Layout) -> None:
     """Every event, and every error code."""
@@ -64,6 +66,7 @@ def test_event_fixtures(spark: SparkSession, layout: Layout) -> None:
     assert differences == dict.fromkeys(wanted, "")
 
 
+@needs_arrow_functions
 def test_headers_that_are_none(spark: SparkSession) -> None:
     """Bytes that are no header map have the code that the fixtures want, and nothing else."""
     cases = [case for case in load_cases(["iggy-headers"]) if case.op == "wire.iggy.decode_headers"]
@@ -76,6 +79,7 @@ def test_headers_that_are_none(spark: SparkSession) -> None:
     assert found == {case.id: {**nothing, "error": case.source["error"]} for case in cases}
 
 
+@needs_arrow_functions
 def test_the_same_struct_as_of_nats(spark: SparkSession) -> None:
     """One event, sent over both, has one form as a column."""
     event = plain_event(
@@ -98,6 +102,7 @@ def test_the_same_struct_as_of_nats(spark: SparkSession) -> None:
     assert found["iggy"] == found["nats"]
 
 
+@needs_arrow_functions
 def test_null_is_nothing(spark: SparkSession) -> None:
     """A message without headers, and one without a payload."""
     minimal = bytearray(encode_headers(to_iggy_message(plain_event(b"x")).headers))
@@ -158,6 +163,7 @@ def structured_cases() -> list[Case]:
     return [case for case in cases if "data" in case.input and "extension_types" not in case.input]
 
 
+@needs_arrow_functions
 def test_events_of_stan(spark: SparkSession) -> None:
     """Every payload that the fixtures of structured mode have, delivered by a streaming server."""
     messages = {
@@ -168,6 +174,7 @@ def test_events_of_stan(spark: SparkSession) -> None:
     assert differences(spark, messages) == {}
 
 
+@needs_arrow_functions
 def test_messages_of_stan(spark: SparkSession) -> None:
     """What is no MsgProto has the code that the fixtures want; what is one holds no event."""
     cases = [case for case in load_cases(["stan-messages"]) if case.op == "wire.stan.decode"]
@@ -183,6 +190,7 @@ def test_messages_of_stan(spark: SparkSession) -> None:
     }
 
 
+@needs_arrow_functions
 def test_the_same_struct_of_stan(spark: SparkSession) -> None:
     row = (bytearray(MsgProto(1, "orders", data=EVENT_BYTES).encode()), bytearray(EVENT_BYTES))
     frame = spark.createDataFrame([row], "stan binary, nats binary")
@@ -194,6 +202,7 @@ def test_the_same_struct_of_stan(spark: SparkSession) -> None:
     assert found["stan"] == found["nats"]
 
 
+@needs_arrow_functions
 def test_null_is_an_empty_message(spark: SparkSession) -> None:
     events = spark.createDataFrame([(None,), (bytearray(),)], "m binary").select(from_stan(col("m"))["error"])
     assert [row[0] for row in events.collect()] == ["invalid-json"] * 2

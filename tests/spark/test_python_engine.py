@@ -19,6 +19,7 @@ from ce_nats.spark import arrow_functions, explode_cloudevents, from_iggy, from_
 from ce_nats.spark.schema import EVENT, EXTENSION_TYPES
 from tests.damage import damaged, in_bytes
 from tests.damage import in_python as expected
+from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_columns import ROWS
 from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, in_python, message
 
@@ -28,7 +29,6 @@ MESSAGES = "sequence long, headers array<struct<key string, value string>>, data
 SAME_IN_SPARK = {"typed-integer-negative-zero", "typed-binary-trailing-bits"}
 # Said where frames go through workers, of a library that has no part in it.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
-needs_arrow_functions = pytest.mark.skipif(not arrow_functions.HAS_ARROW_FUNCTIONS, reason="pyspark is older than 4.1")
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from ce_nats.spark import from_iggy, register
 from ce_nats.spark import source as spark_source
 from ce_nats.spark.source import NatsDataSource
 from ce_nats.spark.workers import check_workers
+from tests.spark.needs import needs_arrow_functions
 
 LOAD = """
 import pickle, sys
@@ -77,6 +78,7 @@ def test_a_python_without_the_package_is_noticed_at_once(
     assert "Set the environment variable PYSPARK_PYTHON" in str(info.value)
 
 
+@needs_arrow_functions
 def test_columns_that_need_a_worker_notice_it_too(with_python: Callable[[str], SparkSession], bare: str) -> None:
     with_python(bare)
     with pytest.raises(ImportError, match="PYSPARK_PYTHON"):
