@@ -21,7 +21,7 @@ from tests.damage import damaged, in_bytes
 from tests.damage import in_python as expected
 from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_columns import ROWS
-from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, in_python, message
+from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
 
 ROOT = Path(__file__).parents[2]
 MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
@@ -48,14 +48,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("way")
 def test_decode_fixtures(spark: SparkSession) -> None:
-    groups = defaultdict(list)
-    for case in chosen():
-        groups[tuple(sorted(case.input.get("extension_types", {}).items()))].append(case)
     wrong = []
-    for types, cases in groups.items():
+    for types, cases in groups_of(chosen()):
         rows = [(case.id, *message(case)) for case in cases]
         given = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA)
-        declared = {name: SPARK_TYPES[wanted] for name, wanted in types}
+        declared = {name: SPARK_TYPES[wanted] for name, wanted in types.items()}
         exploded = explode_cloudevents(given.coalesce(1), extensions=declared, engine="python")
         assert exploded.schema == explode_cloudevents(given, extensions=declared).schema
         found = {row["id"]: row for row in exploded.collect()}
