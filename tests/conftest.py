@@ -10,13 +10,22 @@ settings.register_profile("ce_nats", deadline=None)
 settings.load_profile("ce_nats")
 
 SPARK = "tests/spark/"
+OLD_SPARK = f"{SPARK}test_versions.py"
 # What takes longest begins first: all that share the one Spark session, then programs that start a Spark of their own.
-LONGEST = (SPARK, "tests/test_demo.py", "tests/test_readme.py", "tests/aio/stan/test_loss.py", "tests/test_wheel.py")
+LONGEST = (
+    SPARK,
+    OLD_SPARK,
+    "tests/test_demo.py",
+    "tests/test_readme.py",
+    "tests/aio/stan/test_loss.py",
+    "tests/test_wheel.py",
+)
 
 
 def scope_of(nodeid: str) -> str:
     """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
-    return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+    file = nodeid.partition("::")[0]
+    return SPARK if file.startswith(SPARK) and file != OLD_SPARK else file
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,208 @@
+"""
+On clusters of two executors, in processes of their own, everything is as in one process.
+
+The Python of the executors is not that of the program: it has the same libraries, and ce_nats where nothing of this
+checkout is on its path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import nats
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import ce_nats
+from ce_nats.spark import explode_cloudevents, from_nats, register
+from ce_nats.testing import NatsServer
+from tests.spark.test_columns import ROWS
+
+ROOT = Path(__file__).parents[2]
+SPARK = Path(pyspark.__file__).parent
+SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
+EXECUTORS = 2
+SECONDS = 300
+
+
+# --- The program ----------------------------------------------------------------------------------------------------
+
+
+def results(spark: SparkSession, url: str, stream: str) -> list[str]:
+    """Columns by both engines, SQL, and a round through sink and source, as a table and as a query."""
+    register(spark)
+    messages = spark.createDataFrame(ROWS, SCHEMA).repartition(4, "sequence")
+    messages.createOrReplaceTempView("messages")
+    sql = "SELECT sequence, ce_nats.from_nats(headers, data) AS event FROM messages"
+    found = [
+        *(shown(explode_cloudevents(messages, engine=engine)) for engine in ("jvm", "python")),
+        shown(spark.sql(f"SELECT *, to_nats(event) AS message FROM ({sql})")),
+    ]
+    options = {"url": url, "stream": stream, "startingOffsets": "earliest"}
+    event = from_nats("headers", "data")
+    events = messages.select(F.format_string(f"{stream}.%d", "sequence").alias("subject"), event.alias("event"))
+    events = events.where("event.error IS NULL").repartition(4, "subject")
+    events.write.format("nats").mode("append").option("url", url).save()
+    copies = spark.readStream.format("nats").options(**options).load()
+    copies = copies.select(F.concat("subject", F.lit(".copy")).alias("subject"), event.alias("event"))
+    writer = copies.writeStream.format("nats").options(url=url, mode="structured", dedup="false")
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(SECONDS)
+        finally:
+            query.stop()
+    table = spark.read.format("nats").options(url=url, stream=stream, partitions=2).load()
+    found.append(shown(explode_cloudevents(table).drop("timestamp", "sequence")))
+    return found
+
+
+def shown(frame: DataFrame) -> str:
+    return json.dumps(sorted(json.dumps(row.asDict(True), default=str) for row in frame.collect()))
+
+
+def places(spark: SparkSession) -> list[list[str]]:
+    """The directory and the Python of every executor, and its ce_nats."""
+
+    def place(_: object) -> Iterator[list[str]]:
+        import ce_nats
+
+        yield [os.getcwd(), sys.executable, ce_nats.__file__]
+
+    # All tasks of such a stage run at the same time.
+    return spark.sparkContext.parallelize(range(EXECUTORS), EXECUTORS).barrier().mapPartitions(place).collect()
+
+
+def main(master: str, url: str, stream: str) -> None:
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.log.level", "ERROR")
+    builder = builder.config("spark.executor.memory", "700m").config("spark.sql.shuffle.partitions", "2")
+    spark = builder.config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
+    print(json.dumps(places(spark)), *results(spark, url, stream), sep="\n")
+    spark.stop()
+
+
+# --- The clusters ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Spark as it is installed, in a directory where executors may write."""
+    directory = tmp_path_factory.mktemp("spark")
+    for path in SPARK.iterdir():
+        (directory / path.name).symlink_to(path)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with a ce_nats of its own, and with the libraries of this one."""
+    directory = tmp_path_factory.mktemp("workers") / "env"
+    venv.create(directory)
+    (packages,) = directory.glob("lib/*/site-packages")
+    (packages / "libraries.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("-packages")))
+    shutil.copytree(Path(ce_nats.__file__).parent, packages / "ce_nats", ignore=shutil.ignore_patterns("*.jar"))
+    return directory / "bin" / "python"
+
+
+@contextmanager
+def daemon(home: Path, log: Path, ready: str, *command: object) -> Iterator[str]:
+    """A process of a standalone cluster; gives the line of its log that says that it is ready."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(home / "bin" / "spark-class"), *map(str, command)],
+            env=environment(home),
+            cwd=log.parent,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        end = monotonic() + SECONDS
+        while not (lines := [line for line in log.read_text("utf-8", "replace").splitlines() if ready in line]):
+            assert process.poll() is None, log.read_text("utf-8", "replace")
+            assert monotonic() < end, log.read_text("utf-8", "replace")
+            sleep(0.05)
+        yield lines[0]
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+@contextmanager
+def standalone(home: Path, directory: Path) -> Iterator[str]:
+    """URL of a master with two workers."""
+    package = "org.apache.spark.deploy"
+    options = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with ExitStack() as stack:
+        master = daemon(
+            home, directory / "master.log", "Starting Spark master at", f"{package}.master.Master", *options
+        )
+        url = stack.enter_context(master).rpartition(" ")[2]
+        for number in range(EXECUTORS):
+            size = ("--cores", "1", "--memory", "1g", "--work-dir", directory / f"work-{number}")
+            command = (f"{package}.worker.Worker", *options, *size, url)
+            worker = daemon(home, directory / f"worker-{number}.log", "Successfully registered with master", *command)
+            stack.enter_context(worker)
+        yield url
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Without what would let executors find this checkout."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and "SPARK" not in name}
+    return {**kept, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        asyncio.run(add_streams(server.url))
+        yield server
+
+
+STREAMS = ("one", "local", "standalone")
+
+
+async def add_streams(url: str) -> None:
+    async with await nats.connect(url) as nc:
+        for name in STREAMS:
+            await nc.jetstream().add_stream(name=name, subjects=[f"{name}.>"], storage="memory")
+
+
+@pytest.fixture(scope="module")
+def expected(spark: SparkSession, server: NatsServer) -> list[str]:
+    return results(spark, server.url, "one")
+
+
+@pytest.mark.parametrize("kind", ["local", "standalone"])
+def test_a_cluster(
+    kind: str, expected: list[str], server: NatsServer, home: Path, worker_python: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        master = stack.enter_context(standalone(home, tmp_path)) if kind == "standalone" else "local-cluster[2,1,1024]"
+        command = [sys.executable, "-m", "tests.spark.test_cluster", master, server.url, kind]
+        variables = {**environment(home), "PYSPARK_PYTHON": str(worker_python)}
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=2 * SECONDS)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found, *lines = done.stdout.splitlines()
+    directories, pythons, packages = zip(*json.loads(found))
+    assert len(set(directories)) == EXECUTORS
+    assert set(pythons) == {str(worker_python)}
+    assert all(Path(package).is_relative_to(worker_python.parents[1]) for package in packages)
+    assert [line.replace(kind, "one") for line in lines] == expected
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
