@@ -7,16 +7,14 @@ pyspark 4.1 and later have them (``arrow_udf``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pyarrow as pa
 import pyspark
 from pyspark.sql import Column, SparkSession, functions
 from pyspark.sql.types import DataType
 
-from .workers import check_workers
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from .workers import check_workers, sent
 
 __all__ = ["HAS_ARROW_FUNCTIONS", "arrow_function"]
 
@@ -39,4 +37,9 @@ def arrow_function(work: Callable[..., pa.Array], result: DataType, what: str) -
         raise ImportError(f"{what} needs pyspark 4.1 or later (functions over Arrow), got {pyspark.__version__}")
     if session := SparkSession.getActiveSession():
         check_workers(session)
-    return cast("Callable[..., Column]", functions.arrow_udf(work, result))  # type: ignore[attr-defined]  # untyped
+    shipped = sent(work)
+
+    def run(*arrays: pa.Array) -> pa.Array:  # pyspark looks at the signature
+        return shipped(*arrays)
+
+    return cast("Callable[..., Column]", functions.arrow_udf(run, result))  # type: ignore[attr-defined]  # untyped

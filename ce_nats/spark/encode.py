@@ -76,12 +76,7 @@ def messages(mode: str) -> Callable[..., Column]:
     Raises:
         ImportError: pyspark is older than 4.1.
     """
-    work = partial(_messages, ContentMode(mode))
-
-    def encoded(events: pa.Array) -> pa.Array:
-        return work(events)
-
-    return arrow_function(encoded, MESSAGE, "to_nats")
+    return arrow_function(partial(_messages, ContentMode(mode)), MESSAGE, "to_nats")
 
 
 def _messages(mode: ContentMode, events: pa.Array) -> pa.Array:

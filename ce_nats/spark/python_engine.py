@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from ..arrow.decode import ATTRIBUTES, TYPES, Decoded, decode
 from .arrow_functions import HAS_ARROW_FUNCTIONS, arrow_function
 from .schema import EVENT, FLAT
+from .workers import check_workers, sent
 
 __all__ = ["ARROW_EVENT", "event_array", "explode", "from_nats", "register"]
 
@@ -80,7 +81,7 @@ def register(spark: SparkSession) -> None:
 
 def _function(types: Mapping[str, DataType]) -> Callable[..., Column]:
     work = partial(_events, _python_types(types))
-    return arrow_function(_plain(work), EVENT, "from_nats by the Python engine")
+    return arrow_function(work, EVENT, "from_nats by the Python engine")
 
 
 def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
@@ -99,10 +100,11 @@ def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Ma
     if not HAS_ARROW_FUNCTIONS:
         new = [StructField(prefix + field.name, field.dataType) for field in fields]
         given = df.select("*", *(column.alias(name) for column, name in zip((headers, data), _GIVEN)))
-        return given.mapInArrow(partial(_rows, declared), StructType([*df.schema.fields, *new]))
+        check_workers(df.sparkSession)
+        return given.mapInArrow(sent(partial(_rows, declared)), StructType([*df.schema.fields, *new]))
     # Fields whose names are those of attributes may be there twice.
     struct = StructType([StructField(f"c{place}", field.dataType) for place, field in enumerate(fields)])
-    event = arrow_function(_plain(partial(_columns, declared)), struct, "explode_cloudevents")(headers, data)
+    event = arrow_function(partial(_columns, declared), struct, "explode_cloudevents")(headers, data)
     # A generator, because a condition on a field would have the function called once more.
     return df.select("*", F.inline(F.array(event)).alias(*(prefix + field.name for field in fields)))
 
@@ -145,15 +147,6 @@ def _codes(decoded: Decoded) -> pa.Array:
     for row, error in decoded.errors.items():
         codes[row] = str(error.code)
     return pa.array(codes, pa.string())
-
-
-def _plain(work: Callable[..., pa.Array]) -> Callable[[Any, Any], Any]:
-    """A function as pyspark wants it, which looks at its signature."""
-
-    def decoded(headers: pa.Array, data: pa.Array) -> pa.Array:
-        return work(headers, data)
-
-    return decoded
 
 
 def _python_types(types: Mapping[str, DataType]) -> dict[str, type]:

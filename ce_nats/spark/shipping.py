@@ -6,9 +6,12 @@ So nothing here may use anything but the standard library, imported inside.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["advice", "can_import", "found"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["advice", "can_import", "found", "loaded"]
 
 
 def advice(fault: str) -> str:
@@ -27,12 +30,29 @@ def found(module: str, name: str) -> Any:
     Raises:
         ImportError: The package cannot be imported.
     """
-    import os
-    import sys
     from importlib import import_module
 
+    return _imported(lambda: getattr(import_module(module), name))
+
+
+def loaded(pickled: bytes) -> Any:
+    """
+    What was pickled with references to this package.
+
+    Raises:
+        ImportError: The package cannot be imported.
+    """
+    from pickle import loads
+
+    return _imported(lambda: loads(pickled))  # noqa: S301 - Spark has unpickled this one
+
+
+def _imported(load: Callable[[], Any]) -> Any:
+    import os
+    import sys
+
     try:
-        return getattr(import_module(module), name)
+        return load()
     except ImportError as error:
         fault = f"Spark's worker runs {sys.executable}, which cannot import ce_nats ({error})"
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # so that what the driver shows begins with this; the worker ends here

@@ -21,10 +21,12 @@ from pyspark import cloudpickle
 from . import shipping
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["Shipped", "check_workers"]
+__all__ = ["Shipped", "check_workers", "sent"]
 
 _PROBE: Final = 'import sys; sys.stdout.write("%d.%d\\n" % sys.version_info[:2]); sys.stdout.flush(); import ce_nats'
 _PROBE_SECONDS: Final = 60.0
@@ -40,6 +42,24 @@ class Shipped(ABCMeta):
 
 def _reduce(shipped: Shipped) -> tuple[Any, ...]:
     return shipping.found, (shipped.__module__, shipped.__qualname__)
+
+
+class _Sent:
+    """A function that goes to workers; there it is the function itself."""
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self._work = work
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._work(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shipping.loaded, (cloudpickle.dumps(self._work),)  # type: ignore[no-untyped-call]
+
+
+def sent(work: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that goes to workers: a worker without ce_nats says so, and what to set."""
+    return _Sent(work)
 
 
 pickle_by(Shipped, _reduce)
