@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
 
@@ -29,7 +31,6 @@ from .workers import Shipped, check_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 else:
     try:
@@ -62,9 +63,30 @@ def register(spark: SparkSession) -> None:
 
     Raises:
         ImportError: Workers on this machine run a Python that cannot import ce_nats.
+        AnalysisException: The session has another data source of that name.
     """
     check_workers(spark)
-    spark.dataSource.register(NatsDataSource)
+    try:
+        spark.dataSource.register(NatsDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        _register_as_active(spark)
+
+
+def _register_as_active(spark: SparkSession) -> None:
+    """
+    Register in a session that is not the active one.
+
+    Spark (4.0 to 4.3) looks for the name in the active session, which may have it, whichever session it is for.
+    """
+    active = SparkSession.getActiveSession()
+    spark.createDataFrame([], "nothing int")  # makes the session the active one
+    try:
+        spark.dataSource.register(NatsDataSource)
+    finally:
+        if active is not None:
+            active.createDataFrame([], "nothing int")
 
 
 class NatsDataSource(DataSource, metaclass=Shipped):

@@ -1,11 +1,13 @@
 """SQL functions do what the columns do, and the data source is known."""
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import from_nats, register, session, to_nats
+from ce_nats.spark import from_nats, register, session, source, to_nats
 from ce_nats.spark.arrow_functions import HAS_ARROW_FUNCTIONS
+from ce_nats.spark.source import NatsDataSource
 from tests.spark.test_vectors import SCHEMA, chosen, message
 
 
@@ -37,3 +39,26 @@ def test_what_needs_a_newer_pyspark_is_left_out_with_a_warning(
         UserWarning, match=r"^to_nats and to_nats_structured in Spark SQL need pyspark 4\.1 or later, got"
     ):
         register(spark)
+
+
+def test_sessions_made_of_a_registered_one_are_registered_too(spark: SparkSession) -> None:
+    """Spark looks for the name of a data source in the active session, and would refuse it."""
+    register(spark)
+    spark.createDataFrame([], "nothing int")  # this is the active one, and stays it
+    options = {"url": "nats://127.0.0.1:1", "stream": "S"}
+    for other in (spark.newSession(), spark.newSession()):
+        with pytest.raises(AnalysisException, match="DATA_SOURCE_ALREADY_EXISTS"):
+            other.dataSource.register(NatsDataSource)
+        register(other)
+        register(other)
+        assert SparkSession.getActiveSession() == spark
+        for known in (other, spark):
+            assert known.read.format("nats").options(**options).load().columns[0] == "subject"
+        query = "SELECT ce_nats.from_nats(NULL, NULL).error AS code"
+        assert other.sql(query).collect()[0].code == "not-a-cloudevent"
+
+
+def test_another_data_source_of_that_name_is_left_alone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NatsDataSource, "name", classmethod(lambda cls: "parquet"))
+    with pytest.raises(AnalysisException, match="Data source 'parquet' already exists"):
+        source.register(spark)
