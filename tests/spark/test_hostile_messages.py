@@ -19,7 +19,7 @@ from ce_nats.media_type import parse
 from ce_nats.nesting import MOST_LEVELS
 from ce_nats.spark import explode_cloudevents
 from ce_nats.wire.nats import decode_header_block
-from tests.spark.test_random_messages import Message, agree, in_python
+from tests.spark.test_random_messages import ENGINES, Message, agree, in_python
 from tests.spark.test_vectors import compare
 
 SEED = 20261122
@@ -261,10 +261,11 @@ def test_raw_header_blocks(spark: SparkSession) -> None:
     rows = [(place, block and bytearray(block), bytearray(b"x" * (place % 2))) for place, block in enumerate(blocks)]
     frame = spark.createDataFrame(rows, "id int, headers binary, data binary")
     expected = {place: of_block(bytes(block or b""), bytes(data)) for place, block, data in rows}
-    found = explode_cloudevents(frame).collect()
-    wrong = [(blocks[row.id], compare(expected[row.id], row)) for row in found if compare(expected[row.id], row)]
-    assert len(found) == len(blocks)
-    assert not wrong, wrong[:10]
+    for engine in ENGINES:
+        found = explode_cloudevents(frame, engine=engine).collect()
+        differences = [(engine, blocks[row.id], compare(expected[row.id], row)) for row in found]
+        assert len(found) == len(blocks)
+        assert [one for one in differences if one[2]][:10] == []
     codes = {one for one in expected.values() if isinstance(one, str)}
     assert {"invalid-header-block", "invalid-header-version", "invalid-header-name", "invalid-header-value"} <= codes
     assert sum(not isinstance(one, str) for one in expected.values()) > COUNT_OF_BLOCKS / 20
@@ -302,10 +303,10 @@ def of_block(block: bytes, data: bytes) -> Any:
 def test_null_and_bytes_that_are_no_text(spark: SparkSession, shape: str, headers: Any, code: str) -> None:
     for data in (None, bytearray()):
         frame = spark.createDataFrame([(headers, data)], f"headers {shape}, data binary")
-        (row,) = explode_cloudevents(frame).collect()
-        assert {
-            name: value for name, value in row.asDict().items() if name.startswith("ce_") and value is not None
-        } == {"ce_error": code}
+        for engine in ENGINES:
+            (row,) = explode_cloudevents(frame, engine=engine).collect()
+            found = {name: value for name, value in row.asDict().items() if name.startswith("ce_")}
+            assert {name: value for name, value in found.items() if value is not None} == {"ce_error": code}, engine
 
 
 @pytest.mark.parametrize(
