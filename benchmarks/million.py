@@ -5,9 +5,11 @@ The mix of messages.py (a block of 100,000 again and again, so that making them 
 stored in a stream in files, and read with two partitions: by the source alone (``noop`` throws the rows away), by
 source and ``explode_cloudevents``, and by both into Parquet, as a table and as a streaming query that ends where the
 stream ends (``availableNow``). What came out is counted. Memory is the resident memory of the JVM and of all Python
-processes of Spark together, sampled ten times a second, where there is a /proc.
+processes of Spark together, sampled ten times a second, where there is a /proc. With ``--heap``, the JVM has
+to collect its garbage every two seconds, and what is left in its heap is shown, at most, in the first fifth of the time
+and in the last: as much, where nothing is kept. That takes some of the time.
 
-``python -m benchmarks.million [--messages N] [--only WAY ...] [--markdown]``
+``python -m benchmarks.million [--messages N] [--only WAY ...] [--heap] [--markdown]``
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
@@ -44,6 +49,7 @@ STREAM = "MILLION"
 _BLOCK = 100_000
 _GROUP = 2_000
 _SAMPLE_SECONDS = 0.1
+_COLLECT_SECONDS = 2.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -81,18 +87,29 @@ def _numbered(count: int) -> Iterator[NatsMessage]:
 
 @dataclass
 class Memory:
-    """Most bytes that were resident: of the JVM, of all of Spark's Python processes together, of the largest one."""
+    """
+    Most bytes that were resident: of the JVM, of all of Spark's Python processes together, of the largest one.
+
+    And most megabytes that collections left in the heap, in the first and the last fifth of the time.
+    """
 
     jvm: int = 0
     workers: int = 0
     largest: int = 0
+    heap: tuple[int, int] = (0, 0)
 
 
 class Watch:
-    """Samples the memory of the processes below this one, as a context manager."""
+    """
+    Samples the memory of the processes below this one, as a context manager.
 
-    def __init__(self) -> None:
+    Args:
+        collecting: Whether the JVM has to collect its garbage meanwhile.
+    """
+
+    def __init__(self, *, collecting: bool) -> None:
         self.most = Memory()
+        self._collecting = collecting
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -105,15 +122,19 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
+        collected = time.monotonic()
         while not self._stopping.wait(_SAMPLE_SECONDS):
-            jvm, workers = _resident()
+            pid, jvm, workers = _resident()
+            if self._collecting and time.monotonic() > collected + _COLLECT_SECONDS:
+                subprocess.run(["jcmd", str(pid), "GC.run"], stdout=subprocess.DEVNULL, check=True)
+                collected = time.monotonic()
             self.most.jvm = max(self.most.jvm, jvm)
             self.most.workers = max(self.most.workers, sum(workers))
             self.most.largest = max(self.most.largest, *workers, 0)
 
 
-def _resident() -> tuple[int, list[int]]:
-    """Bytes of the JVM, and of each Python process under it."""
+def _resident() -> tuple[int, int, list[int]]:
+    """Number and bytes of the JVM, and bytes of each Python process under it."""
     processes = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -128,8 +149,26 @@ def _resident() -> tuple[int, list[int]]:
     while len(found := below | {pid for pid, (parent, _, _) in processes.items() if parent in below}) > len(below):
         below = found
     below -= {os.getpid()}
-    jvm = max((size for pid in below for _, size, name in [processes[pid]] if name == "java"), default=0)
-    return jvm, [size for pid in below for _, size, name in [processes[pid]] if name.startswith("python")]
+    size, jvm = max(
+        ((size, pid) for pid in below for _, size, name in [processes[pid]] if name == "java"), default=(0, 0)
+    )
+    return jvm, size, [size for pid in below for _, size, name in [processes[pid]] if name.startswith("python")]
+
+
+class Heap:
+    """What the JVM logs of its collections: when, and how much was left."""
+
+    _LINE = re.compile(r"^\[([^]]+)\].* Pause Full .* [0-9]+M->([0-9]+)M\(", re.MULTILINE)
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self.option = f"-Xlog:gc:file={log}:time"
+
+    def most_left(self, start: float, end: float) -> int:
+        """Megabytes, at most, between two times; 0 where there was no collection."""
+        found = self._LINE.findall(self._log.read_text("utf-8"))
+        times = [(datetime.strptime(time, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp(), int(left)) for time, left in found]
+        return max((left for time, left in times if start <= time <= end), default=0)
 
 
 # --- The ways --------------------------------------------------------------------------------------------------------
@@ -184,34 +223,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--only", nargs="+", choices=DESCRIPTIONS, default=list(DESCRIPTIONS))
+    parser.add_argument("--heap", action="store_true")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
-    register(spark)
     results: dict[str, tuple[float, Memory]] = {}
     with tempfile.TemporaryDirectory() as name, NatsServer(jetstream=True) as server:
+        heap = Heap(Path(name) / "gc.log")
+        builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g")
+        spark = builder.config("spark.driver.extraJavaOptions", heap.option).getOrCreate()
+        register(spark)
         asyncio.run(fill(Connection((server.url,)), arguments.messages))
         known = ways(spark, server.url, Path(name))
         for way in arguments.only:
-            with Watch() as watch:
-                started = time.perf_counter()
+            with Watch(collecting=arguments.heap) as watch:
+                started = time.time()
                 known[way]()
-                results[way] = time.perf_counter() - started, watch.most
+                ended = time.time()
+            fifth = (ended - started) / 5
+            watch.most.heap = heap.most_left(started, started + fifth), heap.most_left(ended - fifth, ended)
+            results[way] = ended - started, watch.most
             print(f"{DESCRIPTIONS[way]}: {results[way][0]:.1f} s", file=sys.stderr)
         check(spark, Path(name), arguments.messages)
-    spark.stop()
-    show(results, arguments.messages, markdown=arguments.markdown)
+        spark.stop()
+    show(results, arguments.messages, heap=arguments.heap, markdown=arguments.markdown)
 
 
-def show(results: dict[str, tuple[float, Memory]], count: int, *, markdown: bool) -> None:
+def show(results: dict[str, tuple[float, Memory]], count: int, *, heap: bool, markdown: bool) -> None:
     rows = []
     for way, (seconds, most) in results.items():
         sizes = [f"{size / 2**20:,.0f}" for size in (most.jvm, most.workers, most.largest)]
-        rows.append([DESCRIPTIONS[way], f"{seconds:.1f}", f"{count / seconds:,.0f}", *sizes])
+        rows.append(
+            [
+                DESCRIPTIONS[way],
+                f"{seconds:.1f}",
+                f"{count / seconds:,.0f}",
+                *sizes,
+                *(map(str, most.heap) if heap else ()),
+            ]
+        )
     titles = ["way", "seconds", "messages/s", "JVM, MB", "Python, MB", "largest worker, MB"]
+    if heap:
+        titles += ["heap, first fifth, MB", "heap, last fifth, MB"]
     table.show(titles, rows, f"{count:,} messages, 2 partitions", markdown=markdown)
 
 
