@@ -7,8 +7,19 @@ brokers.
 """
 
 from ._version import __version__
-from .binary import Dialect
-from .binding import dedup_id, from_nats_message, to_nats_message
+from .codec.binary import Dialect
+from .codec.binding import (
+    dedup_id,
+    from_nats_message,
+    to_nats_message,
+)
+from .codec.event import DecodedEvent
+from .codec.mode import (
+    ContentMode,
+    detect_mode,
+)
+from .codec.subject_template import SubjectTemplate
+from .codec.timestamp import Timestamp
 from .errors import (
     ApiError,
     CeNatsError,
@@ -22,11 +33,10 @@ from .errors import (
     Reject,
     StanError,
 )
-from .event import DecodedEvent
-from .message import Headers, NatsMessage
-from .mode import ContentMode, detect_mode
-from .subject_template import SubjectTemplate
-from .timestamp import Timestamp
+from .message import (
+    Headers,
+    NatsMessage,
+)
 
 __all__ = [
     "ApiError",

@@ -15,9 +15,9 @@ OLD_SPARK = f"{SPARK}test_versions.py"
 LONGEST = (
     SPARK,
     OLD_SPARK,
-    "tests/test_demo.py",
+    "tests/cli/test_demo.py",
     "tests/test_readme.py",
-    "tests/aio/stan/test_loss.py",
+    "tests/stan/test_loss.py",
     "tests/test_wheel.py",
 )
 

@@ -22,7 +22,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, fast_path, to_nats_message
+from ce_nats import (
+    CeNatsError,
+    ErrorCode,
+    NatsMessage,
+    Timestamp,
+    to_nats_message,
+)
+from ce_nats.codec import fast_path
 
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import ce_nats
-from ce_nats import percent
-from ce_nats.wire import iggy, nats
+from ce_nats import iggy
+from ce_nats.codec import percent
+from ce_nats.wire import nats
 
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
@@ -23,7 +24,7 @@ PUBLIC = {
     *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "__version__"),
 }
 # Modules that need an extra to be imported.
-OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.spark", "ce_nats.aio.stan", "ce_nats.wire.stan")
+OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.spark", "ce_nats.stan", "ce_nats.stan.wire")
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(ce_nats.__path__, "ce_nats.")
@@ -49,10 +50,10 @@ def test_all_is_true(name: str) -> None:
 def test_modules_were_found() -> None:
     """The walk saw the codec."""
     assert {
-        "ce_nats.percent",
-        "ce_nats.binding",
+        "ce_nats.codec.percent",
+        "ce_nats.codec.binding",
         "ce_nats.wire.nats",
-        "ce_nats.wire.iggy",
+        "ce_nats.iggy",
         "ce_nats.aio.publish",
     } <= set(MODULES)
 
@@ -142,7 +143,7 @@ def test_enums_are_strings(name: str, members: set[str]) -> None:
     [
         ("import ce_nats", {"pyspark", "typer", "rich", "nats", "jsonschema", "pyarrow", "google.protobuf", "asyncio"}),
         ("import ce_nats.wire.nats", {"pyspark", "typer", "rich", "nats", "asyncio"}),
-        ("import ce_nats.wire.iggy", {"pyspark", "typer", "rich", "nats", "asyncio"}),
+        ("import ce_nats.iggy", {"pyspark", "typer", "rich", "nats", "asyncio"}),
         ("import ce_nats.aio", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf"}),
     ],
 )
@@ -150,5 +151,5 @@ def test_imports_are_light(statement: str, forbidden: set[str]) -> None:
     """In a fresh interpreter, importing the codec loads neither a network client nor Spark nor the CLI's libraries."""
     code = f"{statement}; import json, sys; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert "ce_nats.binding" in loaded
+    assert "ce_nats.codec.binding" in loaded
     assert forbidden & set(loaded) == set()

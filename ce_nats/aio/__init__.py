@@ -3,20 +3,35 @@ CloudEvents over a NATS connection, with asyncio and nats-py.
 
 ``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
 publishes single events to streams and reads streams, a ``Publisher`` publishes many, a ``PullConsumer`` consumes them.
-``ce_nats.aio.stan`` is a client for NATS Streaming. ``connect`` makes connections, which are nats-py's own; those of
+``ce_nats.stan`` is a client for NATS Streaming. ``connect`` makes connections, which are nats-py's own; those of
 ``nats.connect()`` are taken as well.
 """
 
-from ..errors import DeliveryError, Failure, PublishError, Reject
+from ..errors import (
+    DeliveryError,
+    Failure,
+    PublishError,
+    Reject,
+)
 from . import jetstream
 from .connect import connect
-from .consume import Events, events, subscribe
+from .consume import (
+    Events,
+    events,
+    subscribe,
+)
 from .delivery import Delivery
-from .publish import flush, publish
+from .publish import (
+    flush,
+    publish,
+)
 from .publisher import Publisher
 from .pull import PullConsumer
 from .received import Received
-from .request import request, respond
+from .request import (
+    request,
+    respond,
+)
 
 __all__ = [
     "Delivery",

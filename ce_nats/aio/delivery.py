@@ -8,9 +8,19 @@ from typing import Protocol
 
 from nats.aio.msg import Msg
 
-from ..deadletter import Action, Decision, Outcome, Reason, RetryPolicy, decide
-from ..errors import DeliveryError, Reject
-from ..event import DecodedEvent
+from ..codec.event import DecodedEvent
+from ..errors import (
+    DeliveryError,
+    Reject,
+)
+from ..redelivery import (
+    Action,
+    Decision,
+    Outcome,
+    Reason,
+    RetryPolicy,
+    decide,
+)
 from ..wire.ack_subject import AckSubject
 from .received import Received
 
@@ -40,7 +50,7 @@ class Delivery(Received):
     Attributes:
         message: nats-py's message. One that is redelivered while it is held takes the place of the earlier one.
         error: Why there is no event in it, or None. Iteration gives no such delivery; ``on_error`` may get one. On a
-            consumer with ``headers_only``, the event's data is a :class:`~ce_nats.event.NotDelivered`.
+            consumer with ``headers_only``, the event's data is a :class:`~ce_nats.codec.event.NotDelivered`.
         is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
         is_entered: Whether its block was entered.
     """

@@ -15,13 +15,31 @@ from typing import Any, Final, cast
 
 from nats.aio.client import Client
 
-from ..binding import to_nats_message
-from ..errors import DecodeError, EncodeError, ErrorCode, preview
-from ..event import ExtendedEvent, parts_of
-from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, header_pairs
-from ..mode import ContentMode
-from ..subject_template import SubjectTemplate
-from ..tracing import TRACEPARENT, TraceContext
+from ..codec.binding import to_nats_message
+from ..codec.event import (
+    ExtendedEvent,
+    parts_of,
+)
+from ..codec.mode import ContentMode
+from ..codec.subject_template import SubjectTemplate
+from ..errors import (
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+from ..extensions.tracing import (
+    TRACEPARENT,
+    TraceContext,
+)
+from ..message import (
+    Headers,
+    HeadersLike,
+    NatsMessage,
+    check_subject,
+    folded,
+    header_pairs,
+)
 from ._nats import server_info
 from .checks import check_client
 from .nats_errors import delivery_errors
@@ -64,8 +82,8 @@ async def publish(
             (receivers on nats-py see the last one only).
         headerless: True sends the event as JSON without any header where the server does not support headers (before
             2.2, or by its configuration); False raises.
-        trace: Trace context of the sender, :func:`ce_nats.tracing.current_trace` for instance. It goes into the headers
-            ``traceparent`` and ``tracestate``, and into the event where that has no trace of its own.
+        trace: Trace context of the sender, :func:`ce_nats.extensions.tracing.current_trace` for instance. It goes into
+            the headers ``traceparent`` and ``tracestate``, and into the event where that has no trace of its own.
 
     Raises:
         EncodeError: What :func:`ce_nats.to_nats_message` raises; ``payload-too-large`` where headers and payload

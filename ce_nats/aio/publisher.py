@@ -9,16 +9,33 @@ from typing import Any
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
-from ..binding import dedup_id
-from ..errors import DeliveryError, ErrorCode, Failure, PublishError
+from ..codec.binding import dedup_id
+from ..codec.mode import ContentMode
+from ..codec.subject_template import SubjectTemplate
+from ..errors import (
+    DeliveryError,
+    ErrorCode,
+    Failure,
+    PublishError,
+)
+from ..extensions.tracing import TraceContext
 from ..message import HeadersLike
-from ..mode import ContentMode
-from ..subject_template import SubjectTemplate
-from ..tracing import TraceContext
-from ._nats import api_prefix, client_of
+from ._nats import (
+    api_prefix,
+    client_of,
+)
 from .checks import check_jetstream
-from .jetstream import MAX_HEADER_BYTES, DedupId, prepare_for_stream
-from .pending_acks import PendingAcks, PendingMessage, header_block, is_duplicate
+from .jetstream import (
+    MAX_HEADER_BYTES,
+    DedupId,
+    prepare_for_stream,
+)
+from .pending_acks import (
+    PendingAcks,
+    PendingMessage,
+    header_block,
+    is_duplicate,
+)
 from .publish import check_size
 
 __all__ = ["Publisher"]

@@ -8,7 +8,7 @@ Consume events from JetStream: pulled, settled one by one, dead-lettered as a la
 
 Leaving the inner block acknowledges the message; after an exception it is redelivered with back-off, and the exception
 propagates. A message that is not a CloudEvent, or failed too often, is dead-lettered: the dead letter is stored and
-acknowledged before the original is terminated. ``ce_nats.deadletter.decide`` is the whole policy.
+acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is the whole policy.
 
 The ack deadline of every message that is held, in a block or waiting for one, is extended at a third of the consumer's
 ``ack_wait``. Three modules do the work: ``fetching`` asks for messages, ``holding`` keeps them, ``settling`` tells the
@@ -28,25 +28,62 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from ..attributes import ExtensionTypes
-from ..binary import Dialect
-from ..binding import from_nats_message
-from ..deadletter import Action, Backoff, Outcome, RetryPolicy, decide
-from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
-from ..event import DecodedEvent, NotDelivered
-from ..message import Headers, NatsMessage, check_subject
-from ..mode import MARKERS, ContentMode, detect_mode
-from ..wire.ack_subject import ACK_PREFIX, AckSubject
+from ..codec.attributes import ExtensionTypes
+from ..codec.binary import Dialect
+from ..codec.binding import from_nats_message
+from ..codec.event import (
+    DecodedEvent,
+    NotDelivered,
+)
+from ..codec.mode import (
+    MARKERS,
+    ContentMode,
+    detect_mode,
+)
+from ..errors import (
+    ApiError,
+    CeNatsError,
+    DecodeError,
+    DeliveryError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+from ..message import (
+    Headers,
+    NatsMessage,
+    check_subject,
+)
+from ..redelivery import (
+    Action,
+    Backoff,
+    Outcome,
+    RetryPolicy,
+    decide,
+)
+from ..wire.ack_subject import (
+    ACK_PREFIX,
+    AckSubject,
+)
 from ._nats import client_of
-from .checks import check_config, check_jetstream
+from .checks import (
+    check_config,
+    check_jetstream,
+)
 from .deadletter import original
 from .delivery import Delivery
 from .fetching import Fetcher
 from .holding import Holder
 from .jetstream import as_message
 from .settling import Settler
-from .streams import StreamApi, check_stream_on
-from .watch import ConnectionWatch, Denial
+from .streams import (
+    StreamApi,
+    check_stream_on,
+)
+from .watch import (
+    ConnectionWatch,
+    Denial,
+)
 
 __all__ = ["PullConsumer"]
 
@@ -87,7 +124,7 @@ class PullConsumer:
         max_deliveries: Deliveries after which a message is dead-lettered; as the server counts them, so that a delivery
             that was released counts, too. A consumer whose own ``max_deliver`` is lower sets the limit; leave that
             unlimited, as it is by default: the server gives up silently, even where no dead letter could be stored.
-        backoff: Delay before each redelivery: a :class:`~ce_nats.deadletter.Backoff`, or seconds one by one.
+        backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, or seconds one by one.
         prefetch: Most messages fetched and not handled yet.
         double_ack: Wait until the server confirms each acknowledgement.
         mode: As for :func:`ce_nats.from_nats_message`, and the next three too.

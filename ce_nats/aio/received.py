@@ -3,16 +3,22 @@ A message as it was received, and the event in it.
 
 Received things have the same members everywhere: ``event``, ``error``, ``message``, ``subject``, ``sequence`` and
 ``deliveries``. What JetStream or NATS Streaming has delivered has the verbs ``ack``, ``nak`` and ``reject`` as well:
-:class:`~ce_nats.aio.Delivery` and :class:`~ce_nats.aio.stan.Delivery`.
+:class:`~ce_nats.aio.Delivery` and :class:`~ce_nats.stan.Delivery`.
 """
 
 from __future__ import annotations
 
 from nats.aio.msg import Msg
 
-from ..errors import CeNatsError, DecodeError
-from ..event import DecodedEvent
-from ..wire.ack_subject import AckSubject, parse_ack_subject
+from ..codec.event import DecodedEvent
+from ..errors import (
+    CeNatsError,
+    DecodeError,
+)
+from ..wire.ack_subject import (
+    AckSubject,
+    parse_ack_subject,
+)
 
 __all__ = ["Received"]
 

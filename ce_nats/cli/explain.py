@@ -10,16 +10,48 @@ from typing import Any, Final
 import typer
 from rich.text import Text
 
-from ..attributes import canonical, check_characters
-from ..binary import Dialect, decode_header
-from ..binding import from_nats_message
-from ..errors import CeNatsError, DecodeError, ErrorCode
-from ..json_form import as_line
-from ..message import NatsMessage, folded
-from ..mode import PREFIX, ContentMode, inspect
-from .codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
-from .files import console, table, write
-from .program import BAD_INPUT, complain, guarded
+from ..capture.message_json import as_line
+from ..codec.attributes import (
+    canonical,
+    check_characters,
+)
+from ..codec.binary import (
+    Dialect,
+    decode_header,
+)
+from ..codec.binding import from_nats_message
+from ..codec.mode import (
+    PREFIX,
+    ContentMode,
+    inspect,
+)
+from ..errors import (
+    CeNatsError,
+    DecodeError,
+    ErrorCode,
+)
+from ..message import (
+    NatsMessage,
+    folded,
+)
+from .codec import (
+    DialectOption,
+    HeaderOption,
+    JsonOption,
+    MessageArgument,
+    event_line,
+    messages,
+)
+from .files import (
+    console,
+    table,
+    write,
+)
+from .program import (
+    BAD_INPUT,
+    complain,
+    guarded,
+)
 from .progress import counted
 
 __all__ = ["error_fields", "explanation", "register", "show", "visible"]

@@ -8,9 +8,15 @@ from contextlib import asynccontextmanager
 import typer
 from nats.aio.client import Client
 
-from ..aio import Events, subscribe
-from ..binary import Dialect
-from .connection import Settings, open_connection
+from ..aio import (
+    Events,
+    subscribe,
+)
+from ..codec.binary import Dialect
+from .connection import (
+    Settings,
+    open_connection,
+)
 
 __all__ = ["listening"]
 

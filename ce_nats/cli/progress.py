@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..json_form import as_line
+from ..capture.message_json import as_line
 from .files import write
 
 __all__ = ["counted", "is_watched", "progress", "report", "with_progress"]

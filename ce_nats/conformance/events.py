@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from .. import media_type
-from ..attributes import canonical
-from ..event import DecodedEvent
-from ..media_type import DataKind
-from ..timestamp import Timestamp
-from .cases import octets, text
+from ..codec import media_type
+from ..codec.attributes import canonical
+from ..codec.event import DecodedEvent
+from ..codec.media_type import DataKind
+from ..codec.timestamp import Timestamp
+from .cases import (
+    octets,
+    text,
+)
 
 __all__ = ["Fields", "Input", "SpelledEvent", "distinct", "event_fields", "extension_types"]
 

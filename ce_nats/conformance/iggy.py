@@ -7,11 +7,29 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..mode import ContentMode
-from ..wire import iggy
-from ..wire.iggy import HeaderKey, HeaderKind, HeaderMap, HeaderValue, IggyMessage, Layout
-from .cases import octets, spell, text
-from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
+from .. import iggy
+from ..codec.mode import ContentMode
+from ..iggy import (
+    HeaderKey,
+    HeaderKind,
+    HeaderMap,
+    HeaderValue,
+    IggyMessage,
+    Layout,
+)
+from .cases import (
+    octets,
+    spell,
+    text,
+)
+from .events import (
+    Fields,
+    Input,
+    SpelledEvent,
+    distinct,
+    event_fields,
+    extension_types,
+)
 
 __all__ = ["IGGY_OPERATIONS", "header_map"]
 

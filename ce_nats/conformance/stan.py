@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from typing import Any, Final
 
-from .cases import octets, spell, text
+from .cases import (
+    octets,
+    spell,
+    text,
+)
 
 __all__ = ["STAN_OPERATIONS"]
 
@@ -30,7 +34,7 @@ def _decode(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(name: str) -> Any:
-    from ..wire import stan
+    from ..stan import wire as stan
 
     return stan.MESSAGES[name]
 

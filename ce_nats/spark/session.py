@@ -8,9 +8,10 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from . import columns, source
-from .arrow_functions import HAS_ARROW_FUNCTIONS
-from .encode import messages
+from .columns import decoding as columns
+from .columns.arrow_functions import HAS_ARROW_FUNCTIONS
+from .columns.encoding import messages
+from .connector import source
 
 __all__ = ["register"]
 

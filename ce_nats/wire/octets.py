@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ..errors import CeNatsError, ErrorCode, preview
+from ..errors import (
+    CeNatsError,
+    ErrorCode,
+    preview,
+)
 
 __all__ = ["as_octets"]
 

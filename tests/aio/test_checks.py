@@ -5,16 +5,21 @@ import asyncio
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats import aio
-from ce_nats.aio import stan
+from ce_nats import aio, stan
 from ce_nats.aio.deadletter import requeue
 from ce_nats.aio.replay import replay
-from ce_nats.aio.stan.migrate import Monitor, migrate
 from ce_nats.aio.streams import StreamApi
 from ce_nats.capture import StoredMessage
-from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.codec.timestamp import Timestamp
+from ce_nats.errors import (
+    DeliveryError,
+    ErrorCode,
+)
+from ce_nats.stan.migrate import (
+    Monitor,
+    migrate,
+)
 from ce_nats.testing import NatsServer
-from ce_nats.timestamp import Timestamp
 
 STORED = StoredMessage("a", "", [], b"", "S", 1, Timestamp.parse("2024-01-01T00:00:00Z"))
 MONITOR = Monitor("http://127.0.0.1:1")

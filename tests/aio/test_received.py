@@ -5,7 +5,16 @@ import inspect
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats.aio import Delivery, PullConsumer, Received, events, flush, publish, stan, subscribe
+from ce_nats import stan
+from ce_nats.aio import (
+    Delivery,
+    PullConsumer,
+    Received,
+    events,
+    flush,
+    publish,
+    subscribe,
+)
 from ce_nats.aio import jetstream as ce_js
 
 MEMBERS = ("event", "error", "message", "subject", "sequence", "deliveries")

@@ -5,10 +5,20 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
-from ce_nats.aio import DeliveryError, request, respond, subscribe
+from ce_nats import (
+    ContentMode,
+    EncodeError,
+    SubjectTemplate,
+    from_nats_message,
+)
+from ce_nats.aio import (
+    DeliveryError,
+    request,
+    respond,
+    subscribe,
+)
+from ce_nats.extensions.tracing import TraceContext
 from ce_nats.testing import NatsServer
-from ce_nats.tracing import TraceContext
 
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01", "rojo=1")
 HOP = TraceContext("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01", "congo=2")

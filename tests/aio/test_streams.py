@@ -7,10 +7,16 @@ import nats
 import pytest
 
 from ce_nats.aio.connect import disconnect
-from ce_nats.aio.streams import StreamApi, nanoseconds
-from ce_nats.errors import ApiError, DeliveryError
+from ce_nats.aio.streams import (
+    StreamApi,
+    nanoseconds,
+)
+from ce_nats.codec.timestamp import Timestamp
+from ce_nats.errors import (
+    ApiError,
+    DeliveryError,
+)
 from ce_nats.testing import NatsServer
-from ce_nats.timestamp import Timestamp
 
 
 @pytest.fixture

@@ -10,13 +10,19 @@ from uuid import uuid4
 import nats
 import pytest
 
-from ce_nats.aio import stan
-from ce_nats.aio.stan import Start
-from ce_nats.aio.stan.migrate import SEQUENCE
+from ce_nats import stan
+from ce_nats.stan import Start
+from ce_nats.stan.migrate import SEQUENCE
 from ce_nats.testing import NatsServer
-from tests.interop.peers import Missing, streaming_server
+from tests.interop.peers import (
+    Missing,
+    streaming_server,
+)
 from tests.pausing import pause
-from tests.streaming import CLUSTER, StreamingServer
+from tests.streaming import (
+    CLUSTER,
+    StreamingServer,
+)
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 

@@ -13,11 +13,17 @@ import nats
 from nats.aio.client import Client
 
 from ce_nats import aio
-from ce_nats.aio import stan as aio_stan
+from ce_nats import stan as aio_stan
 from tests.streaming import CLUSTER
 
 from .routes import Route
-from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
+from .samples import (
+    SAMPLES,
+    Differences,
+    own_differences,
+    peer_differences,
+    request_line,
+)
 
 # A machine that is busy elsewhere may take long; the peers give up after the same time.
 PATIENCE = 60.0

@@ -13,7 +13,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from ce_nats.wire.iggy import (
+from ce_nats.iggy import (
     IggyMessage,
     Layout,
     as_fields,

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from ce_nats import ContentMode, from_nats_message, to_nats_message
-from ce_nats.wire.iggy import (
+from ce_nats import (
+    ContentMode,
+    from_nats_message,
+    to_nats_message,
+)
+from ce_nats.iggy import (
     HeaderKind,
     HeaderValue,
     IggyMessage,
@@ -23,7 +27,12 @@ from ce_nats.wire.iggy import (
 )
 from tests.strategies import Event
 
-from .iggy_servers import HttpServer, OldServer, TcpServer, listening
+from .iggy_servers import (
+    HttpServer,
+    OldServer,
+    TcpServer,
+    listening,
+)
 from .samples import SAMPLES
 
 # A machine that is busy elsewhere may take long.

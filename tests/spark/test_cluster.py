@@ -27,9 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import ce_nats
-from ce_nats.spark import explode_cloudevents, from_nats, register
+from ce_nats.spark import (
+    explode_cloudevents,
+    from_nats,
+    register,
+)
 from ce_nats.testing import NatsServer
-from tests.spark.test_columns import ROWS
+from tests.spark.columns.test_decoding import ROWS
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent

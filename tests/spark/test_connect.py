@@ -5,13 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ce_nats.spark.columns.decoding.arrow_functions import HAS_ARROW_FUNCTIONS
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import explode_cloudevents, from_nats, to_nats
-from ce_nats.spark.arrow_functions import HAS_ARROW_FUNCTIONS
+from ce_nats.spark import (
+    explode_cloudevents,
+    from_nats,
+    to_nats,
+)
 from ce_nats.spark.workers import check_workers
-from tests.spark.test_columns import ROWS
+from tests.spark.columns.test_decoding import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,23 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ce_nats import DecodeError, Timestamp, from_nats_message, nesting
-from ce_nats.attributes import canonical
-from ce_nats.conformance import Case, load_cases
-from ce_nats.conformance.cases import octets, text
-from ce_nats.spark import explode_cloudevents, jvm_engine
+from ce_nats import (
+    DecodeError,
+    Timestamp,
+    from_nats_message,
+)
+from ce_nats.codec import nesting
+from ce_nats.codec.attributes import canonical
+from ce_nats.conformance import (
+    Case,
+    load_cases,
+)
+from ce_nats.conformance.cases import (
+    octets,
+    text,
+)
+from ce_nats.spark import explode_cloudevents
+from ce_nats.spark.columns.decoding import jvm_engine
 
 SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"
 PYTHON_TYPES = {"Boolean": bool, "Integer": int, "String": str, "Binary": bytes, "Timestamp": datetime}
@@ -61,7 +73,7 @@ def test_there_are_cases() -> None:
 
 def test_the_same_depth() -> None:
     """Of JSON, in Java and in Python."""
-    source = (Path(jvm_engine.__file__).parent / "jvm" / "Json.java").read_text("utf-8")
+    source = (Path(jvm_engine.__file__).parents[1] / "jvm" / "Json.java").read_text("utf-8")
     assert re.findall(r"MOST_LEVELS = ([0-9]+);", source) == [str(nesting.MOST_LEVELS)]
 
 

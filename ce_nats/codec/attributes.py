@@ -1,0 +1,438 @@
+"""
+CloudEvents attributes: names, the seven types, and their canonical strings.
+
+CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes". The same checks run in both directions; only
+the class of the error differs. How a value travels (percent-encoded, as JSON) is somebody else's job.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from ..errors import (
+    CeNatsError,
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+from . import media_type
+from .percent import join_surrogates
+from .timestamp import (
+    Timestamp,
+    format_datetime,
+)
+
+__all__ = ["CORE", "REQUIRED", "Timestamp", "canonical"]
+
+Fault: TypeAlias = type[CeNatsError]
+ExtensionTypes: TypeAlias = Mapping[str, type]
+JsonScalar: TypeAlias = str | int  # bool is an int
+
+# The order in which a missing attribute is reported.
+REQUIRED: Final = ("specversion", "id", "source", "type")
+
+# "MUST consist of lower-case letters ('a' to 'z') or digits ('0' to '9') from the ASCII character set."
+_NAME: Final = re.compile("[a-z0-9]+")
+_RANGE: Final = range(-(2**31), 2**31)
+# "the integer component of the JSON Number, optionally prefixed with a minus sign"
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_MOST_DIGITS: Final = len("-2147483648")
+# RFC 3986 4.3: absolute-URI starts with a scheme. A fragment, spaces and characters beyond ASCII are let pass, as other
+# SDKs do.
+ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# Strings must not hold control characters, noncharacters or unpaired surrogates.
+_FORBIDDEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
+# RFC 4648 4: the standard alphabet, padded. Trailing bits are not looked at.
+_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+
+
+def check_name(name: object, fault: Fault) -> None:
+    """
+    Refuse what is no attribute name.
+
+    Raises:
+        fault: ``invalid-attribute-name``, also for ``data``, which is a member of JSON events and no attribute.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        text = name if isinstance(name, str) else preview(name)
+        raise fault(
+            ErrorCode.INVALID_ATTRIBUTE_NAME,
+            f"an attribute name is made of a-z and 0-9, not {preview(name)}",
+            attribute=text,
+            requirement=None if name else "CE-NM-03",
+        )
+    if name == "data":
+        raise fault(
+            ErrorCode.INVALID_ATTRIBUTE_NAME,
+            "no attribute can be named 'data'",
+            attribute=name,
+            requirement="CE-NM-06",
+        )
+
+
+def check_characters(name: str, value: str, fault: Fault) -> None:
+    """
+    Refuse what a CloudEvents String must not hold.
+
+    Raises:
+        fault: ``invalid-character``.
+    """
+    if value.isascii() and value.isprintable():
+        return
+    if found := _FORBIDDEN.search(value):
+        raise fault(
+            ErrorCode.INVALID_CHARACTER,
+            f"attribute {preview(name)} holds U+{ord(found.group()):04X}, which no attribute may hold",
+            attribute=name,
+        )
+
+
+def check_required(attributes: Mapping[str, object], fault: Fault) -> None:
+    """
+    Refuse an event without one of its four required attributes.
+
+    Raises:
+        fault: ``missing-attribute``.
+    """
+    for name in REQUIRED:
+        if name not in attributes:
+            raise fault(ErrorCode.MISSING_ATTRIBUTE, f"the event has no attribute {preview(name)}", attribute=name)
+
+
+# --- The eight attributes that the specification defines -----------------------------------------------------------
+# Each check takes a string of legal characters and gives the Python value.
+
+
+def _non_empty(name: str) -> Callable[[str, Fault], str]:
+    def check(value: str, fault: Fault) -> str:
+        if not value:
+            raise _empty(name, fault)
+        return value
+
+    return check
+
+
+def _specversion(value: str, fault: Fault) -> str:
+    if value != "1.0":
+        if not value:
+            raise _empty("specversion", fault)
+        raise fault(
+            ErrorCode.UNSUPPORTED_SPECVERSION,
+            f"specversion {preview(value)} is not supported, only 1.0 is",
+            attribute="specversion",
+        )
+    return value
+
+
+def _datacontenttype(value: str, fault: Fault) -> str:
+    if media_type.parse(value) is None:
+        if not value:
+            raise _empty("datacontenttype", fault)
+        raise fault(
+            ErrorCode.INVALID_MEDIA_TYPE,
+            f"datacontenttype {preview(value)} is not a media type such as text/plain",
+            attribute="datacontenttype",
+        )
+    return value
+
+
+def _dataschema(value: str, fault: Fault) -> str:
+    if not ABSOLUTE_URI.match(value):
+        if not value:
+            raise _empty("dataschema", fault)
+        raise fault(
+            ErrorCode.INVALID_URI, f"dataschema {preview(value)} is not an absolute URI", attribute="dataschema"
+        )
+    return value
+
+
+def _time(value: str, fault: Fault) -> Timestamp:
+    if not value:
+        raise _empty("time", fault)
+    try:
+        return Timestamp.parse(value, fault)
+    except CeNatsError as error:
+        error.attribute = "time"
+        raise
+
+
+def _empty(name: str, fault: Fault) -> CeNatsError:
+    return fault(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {preview(name)} is empty", attribute=name)
+
+
+CORE: Final[Mapping[str, Callable[[str, Fault], Any]]] = {
+    "specversion": _specversion,
+    "id": _non_empty("id"),
+    "source": _non_empty("source"),
+    "type": _non_empty("type"),
+    "subject": _non_empty("subject"),
+    "datacontenttype": _datacontenttype,
+    "dataschema": _dataschema,
+    "time": _time,
+}
+
+
+# --- Python -> canonical -------------------------------------------------------------------------------------------
+
+
+def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
+    """
+    Check every attribute of an event and bring it into the form that JSON has for it.
+
+    Args:
+        attributes: What the event's ``get_attributes()`` gives; it is not changed.
+
+    Returns:
+        Attributes in the event's order: booleans and integers as they are, all others as canonical strings.
+        An OPTIONAL attribute that is None is unset, as typed event classes have it, and left out.
+
+    Raises:
+        EncodeError: See :data:`CORE` and :func:`canonical`; ``missing-attribute``.
+    """
+    checked: dict[str, JsonScalar] = {}
+    for key, value in attributes.items():
+        check = CORE.get(key)
+        if check is None:
+            check_name(key, EncodeError)
+        name = str.__str__(key)  # of an enum's member the value, not its name
+        if check is None:
+            checked[name] = _json_form(name, value)
+        elif value is None:
+            continue
+        elif name == "time":
+            checked[name] = _time_text(value)
+        else:
+            checked[name] = check(_core_text(name, value), EncodeError)
+    check_required(checked, EncodeError)
+    return checked
+
+
+def canonical(value: object, name: str = "") -> str:
+    """
+    The canonical string of a value of one of the seven types.
+
+    Args:
+        value: ``bool``, ``int`` of 32 bits, ``str``, ``bytes``, aware ``datetime`` or :class:`Timestamp`. URIs are
+            strings.
+        name: Attribute to name in errors.
+
+    Raises:
+        EncodeError: ``invalid-attribute-type``, ``integer-out-of-range`` or ``invalid-character``.
+    """
+    return scalar_text(_json_form(name, value))
+
+
+def scalar_text(value: JsonScalar) -> str:
+    """``true``, ``42`` or the string itself: canonical string of what :func:`checked_attributes` gives."""
+    if isinstance(value, str):
+        return value
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _json_form(name: str, value: object) -> JsonScalar:
+    if isinstance(value, str):
+        return _legal_text(name, value)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return check_integer(name, int(value), EncodeError)
+    if isinstance(value, bytes):
+        return b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return _time_text(value, name)
+    raise _wrong_type(name, value, "a bool, an int, a str, bytes or an aware datetime", EncodeError)
+
+
+def _legal_text(name: str, value: str) -> str:
+    text = str.__str__(value)  # of an enum's member the value, not its name
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        text = _named(name, join_surrogates, text)
+    check_characters(name, text, EncodeError)
+    return text
+
+
+def _core_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(name, value, "a str", EncodeError)
+    return _legal_text(name, value)
+
+
+def _time_text(value: object, name: str = "time") -> str:
+    if isinstance(value, Timestamp):
+        return _named(name, lambda timestamp: timestamp.text, value)
+    if isinstance(value, datetime):
+        return _named(name, format_datetime, value)
+    if name == "time" and isinstance(value, str):
+        return _time(_legal_text(name, value), EncodeError).text
+    raise _wrong_type(name, value, "an aware datetime or an RFC 3339 string", EncodeError)
+
+
+def _named(name: str, function: Callable[[Any], str], value: object) -> str:
+    """Call a function that knows no attribute names, and put the name into its error."""
+    try:
+        return function(value)
+    except CeNatsError as error:
+        error.attribute = name
+        raise
+
+
+def check_integer(name: str, value: int, fault: Fault) -> int:
+    """
+    Refuse an integer that needs more than 32 bits.
+
+    Raises:
+        fault: ``integer-out-of-range``.
+    """
+    if value not in _RANGE:
+        raise fault(
+            ErrorCode.INTEGER_OUT_OF_RANGE,
+            f"attribute {preview(name)} is outside -2147483648 to 2147483647",
+            attribute=name,
+        )
+    return value
+
+
+def _wrong_type(name: str, value: object, wanted: str, fault: Fault) -> CeNatsError:
+    return fault(
+        ErrorCode.INVALID_ATTRIBUTE_TYPE,
+        f"attribute {preview(name)} is {wanted}, not {type(value).__name__} {preview(value)}",
+        attribute=name,
+    )
+
+
+# --- wire -> Python ------------------------------------------------------------------------------------------------
+
+
+def check_extension_types(types: object) -> None:
+    """
+    Refuse declared types that are no mapping; the types themselves are looked at when a value has one.
+
+    Raises:
+        TypeError: They are not.
+    """
+    if types is not None and not isinstance(types, Mapping):
+        raise TypeError(f"extension_types must be a mapping of names to types, got {preview(types)}")
+
+
+def decode_extension(name: str, value: str, wanted: Any) -> Any:
+    """
+    Give an extension that arrived as a string the Python type that the caller declared.
+
+    Args:
+        name: Attribute name.
+        value: Canonical string.
+        wanted: ``str`` (or None), ``bool``, ``int``, ``bytes`` or ``datetime``.
+
+    Raises:
+        DecodeError: ``invalid-boolean``, ``invalid-integer``, ``integer-out-of-range``, ``invalid-base64``,
+            ``invalid-timestamp``.
+        TypeError: The declared type is none of these.
+    """
+    if wanted is None or wanted is str:
+        return value
+    parse = _PARSERS.get(wanted) if isinstance(wanted, type) else None
+    if parse is None:
+        raise TypeError(f"extension_types[{name!r}] must be bool, int, str, bytes or datetime, got {preview(wanted)}")
+    return parse(name, value)
+
+
+def decode_typed_attribute(name: str, value: object, wanted: type | None) -> Any:
+    """
+    Python value of an attribute that arrived with a type: of a JSON event's member that is not null, of a typed header.
+
+    Args:
+        name: Attribute name.
+        value: What arrived.
+        wanted: Type that the caller declared; None keeps that of the value.
+
+    Raises:
+        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for what is no string,
+            boolean, integer or bytes (a number with a fraction or exponent, an array, an object), and for anything but
+            a string in an attribute that the specification defines.
+    """
+    check = CORE.get(name)
+    if check is not None:
+        if value.__class__ is not str:
+            raise _wrong_type(name, value, "a string", DecodeError)
+        check_characters(name, value, DecodeError)
+        return check(value, DecodeError)
+    check_name(name, DecodeError)
+    if isinstance(value, str):
+        check_characters(name, value, DecodeError)
+    elif isinstance(value, bytes):
+        if wanted is None or wanted is bytes:
+            return value
+        value = b64encode(value).decode("ascii")
+    elif not isinstance(value, int):
+        raise _wrong_type(name, value, "a string, boolean or integer", DecodeError)
+    elif not isinstance(value, bool):
+        check_integer(name, value, DecodeError)
+    if wanted is None or (wanted is value.__class__):
+        return value
+    return decode_extension(name, scalar_text(value), wanted)
+
+
+def decode_base64(name: str, value: str) -> bytes:
+    """
+    Strict RFC 4648 base64: standard alphabet, padded, nothing between.
+
+    Raises:
+        DecodeError: ``invalid-base64``.
+    """
+    if not _BASE64.fullmatch(value):
+        raise DecodeError(ErrorCode.INVALID_BASE64, f"{preview(name)} is not base64: {preview(value)}", attribute=name)
+    try:
+        return a2b_base64(value)
+    except Base64Error as error:
+        raise DecodeError(ErrorCode.INVALID_BASE64, f"{preview(name)} is not base64", attribute=name) from error
+
+
+def _decode_boolean(name: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise DecodeError(
+            ErrorCode.INVALID_BOOLEAN,
+            f"attribute {preview(name)} is true or false, not {preview(value)}",
+            attribute=name,
+        )
+    return value == "true"
+
+
+def _decode_integer(name: str, value: str) -> int:
+    if not _INTEGER.fullmatch(value):
+        raise DecodeError(
+            ErrorCode.INVALID_INTEGER,
+            f"attribute {preview(name)} is a decimal integer, not {preview(value)}",
+            attribute=name,
+        )
+    # A longer one is out of range whatever it is, and need not be converted.
+    return check_integer(name, int(value[: _MOST_DIGITS + 1]), DecodeError)
+
+
+def _decode_timestamp(name: str, value: str) -> Timestamp:
+    try:
+        return Timestamp.parse(value)
+    except DecodeError as error:
+        error.attribute = name
+        raise
+
+
+_PARSERS: Final[Mapping[type, Callable[[str, str], Any]]] = {
+    bool: _decode_boolean,
+    int: _decode_integer,
+    bytes: decode_base64,
+    datetime: _decode_timestamp,
+    Timestamp: _decode_timestamp,
+}

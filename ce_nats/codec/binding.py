@@ -1,0 +1,226 @@
+"""
+The front door: a CloudEvent to a NATS message, and back.
+
+NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). Nothing here touches a network; the message is a value.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final, Literal, TypeAlias
+
+from ..errors import (
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    choice,
+    preview,
+)
+from ..message import (
+    HeadersLike,
+    Message,
+    NatsMessage,
+    check_header,
+    header_pairs,
+)
+from . import (
+    binary,
+    data,
+    fast_path,
+    structured,
+)
+from .attributes import (
+    ExtensionTypes,
+    check_extension_types,
+    checked_attributes,
+)
+from .binary import Dialect
+from .event import (
+    DecodedEvent,
+    Event,
+    content_of,
+    parts_of,
+)
+from .mode import (
+    CONTENT_TYPE,
+    PREFIX,
+    STRUCTURED_TYPE,
+    ContentMode,
+    decide,
+    is_cloudevents_type,
+    parts,
+    scan,
+)
+from .percent import encode as percent_encode
+from .subject_template import SubjectTemplate
+
+__all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
+
+# Longer ids are hashed, so that a header stays a header.
+_LONGEST_DEDUP_ID: Final = 256
+Mode: TypeAlias = ContentMode | Literal["binary", "structured"]
+
+# By names of their own, because an enum looks its members up slowly in Python 3.11.
+_BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
+
+
+def to_nats_message(
+    event: Event,
+    subject: str | SubjectTemplate = "",
+    *,
+    mode: Mode = ContentMode.BINARY,
+    reply: str = "",
+    headers: HeadersLike = None,
+) -> NatsMessage:
+    """
+    Encode an event.
+
+    The whole event is checked, because event classes let more pass than the specification does; nothing of the event
+    or of ``headers`` is changed.
+
+    Args:
+        event: A CloudEvent of the ``cloudevents`` package, or anything else with its ``get_attributes()`` and
+            ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
+            ``str``, ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
+            datacontenttype is JSON and gets ``application/json``.
+        subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``.
+        mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the event as JSON).
+        reply: Reply subject, or ``""``.
+        headers: Further headers, ``Nats-Msg-Id`` say, put behind the event's own.
+
+    Raises:
+        EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then
+            headers and subjects. See :class:`~ce_nats.ErrorCode`.
+        ValueError: ``mode`` is neither.
+    """
+    attributes, value, has_data = content_of(event)
+    if mode is not _BINARY and mode is not _STRUCTURED:
+        mode = choice(ContentMode, mode, "mode")
+    if mode is _BINARY:
+        pairs = fast_path.encode_headers(attributes) or binary.encode(attributes)
+        payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
+    else:
+        payload = fast_path.encode_event(attributes, value, has_data) or structured.encode(attributes, value, has_data)
+        # No ce- header: sdk-go would take the message for a binary one with the event as its data.
+        pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
+    if headers:
+        _add_headers(pairs, headers)
+    if isinstance(subject, SubjectTemplate):
+        subject = subject.format(event)
+    return fast_path.make_message(subject, payload, pairs, reply)
+
+
+def from_nats_message(
+    message: Message,
+    *,
+    mode: Mode | None = None,
+    dialect: Dialect | Literal["spec", "sdk-go"] = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> DecodedEvent:
+    """
+    Decode an event.
+
+    The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
+    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode is no data.
+
+    Args:
+        message: Anything with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``,
+            :class:`~ce_nats.NatsMessage`.
+        mode: The content mode, where the caller knows better than :func:`~ce_nats.detect_mode`.
+        dialect: ``SDK_GO`` reads header values as sdk-go writes them: as they stand.
+        parse_data: False gives data as bytes, JSON text verbatim.
+        extension_types: Python types of extension attributes (``bool``, ``int``, ``str``, ``bytes``, ``datetime``),
+            so that both modes give the same value; headers carry strings only.
+
+    Raises:
+        DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
+        ValueError: ``mode`` or ``dialect`` is none of its values.
+        TypeError: ``extension_types`` is not a mapping, or has another type for an attribute that the message has.
+    """
+    headers, payload = parts(message)
+    check_extension_types(extension_types)
+    if dialect is _SPEC:
+        event = fast_path.decode(headers, payload, mode, parse_data, extension_types)
+        if event is not None:
+            return event
+    if mode is None:
+        mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
+    else:
+        mode, is_marked = choice(ContentMode, mode, "mode"), True
+        found = scan(headers)[1]
+    if payload.__class__ is not bytes:
+        payload = _payload(payload)
+    if dialect.__class__ is not Dialect:
+        dialect = choice(Dialect, dialect, "dialect")
+    if mode is _STRUCTURED:
+        return structured.decode(
+            payload,
+            is_marked=is_marked,
+            parse_data=parse_data,
+            extension_types=extension_types,
+        )
+    return binary.decode(
+        found,
+        payload,
+        content_type=None if dialect is _SPEC else _lower_case_content_type(headers),
+        dialect=dialect,
+        parse_data=parse_data,
+        extension_types=extension_types,
+    )
+
+
+def dedup_id(event: Event) -> str:
+    """
+    A ``Nats-Msg-Id`` that is the same for the same event and differs for different ones.
+
+    CloudEvents are told apart by source and id together; with the id alone, JetStream would drop another source's event
+    inside the dedup window. ``source|id``, both percent-encoded so that the result is one printable word; beyond 256
+    characters the SHA-256 of that.
+
+    Raises:
+        EncodeError: As :func:`to_nats_message` does for the attributes.
+    """
+    attributes = parts_of(event)[0]
+    if fast_path.encode_headers(attributes) is None:
+        attributes = checked_attributes(attributes)
+    return dedup_text(attributes["source"], attributes["id"])
+
+
+def dedup_text(source: str, identifier: str) -> str:
+    """:func:`dedup_id` of attributes that were checked."""
+    text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
+    return text if len(text) <= _LONGEST_DEDUP_ID else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
+
+
+def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
+    has_content_type = pairs[0][0] == CONTENT_TYPE
+    try:
+        further = list(header_pairs(headers))
+    except DecodeError as error:
+        raise EncodeError(error.code, error.message, header=error.header) from error
+    for name, value in further:
+        check_header(name, value)
+        lower = name.lower()
+        is_content_type = lower == CONTENT_TYPE.lower()
+        is_taken = is_content_type and (has_content_type or is_cloudevents_type(value))
+        has_content_type = has_content_type or is_content_type
+        if lower.startswith(PREFIX) or is_taken:
+            raise EncodeError(
+                ErrorCode.RESERVED_HEADER, f"header {preview(name)} belongs to the event itself", header=name
+            )
+    pairs += further
+
+
+def _lower_case_content_type(headers: HeadersLike) -> str | None:
+    """sdk-go looks for this spelling only."""
+    return next((value for name, value in header_pairs(headers) if name == "content-type"), None)
+
+
+def _payload(payload: object) -> bytes:
+    """Bytes of a payload; nats-py's get_msg() has None for an empty one."""
+    if payload is None:
+        return b""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a payload is bytes, not {preview(payload)}")

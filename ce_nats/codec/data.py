@@ -1,0 +1,254 @@
+"""
+Event data: Python values to bytes and back, by datacontenttype.
+
+NATS binding 2.2 and 3.1.1; JSON event format 3.1 for what is JSON. Data has one Python type whatever mode the sender
+chose: JSON media types are Python values, text is ``str``, everything else is ``bytes`` and is never guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import (
+    CeNatsError,
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+from . import media_type
+from .media_type import (
+    DataKind,
+    MediaType,
+)
+from .nesting import (
+    MOST_LEVELS,
+    is_deeper,
+)
+
+__all__ = ["IMPLIED_TYPE", "decode", "encode", "encode_json"]
+
+# JSON format 3.1.1: "If the datacontenttype is unspecified, processing SHOULD proceed as if it had been specified
+# explicitly as application/json."
+IMPLIED_TYPE: Final = "application/json"
+
+_to_json: Final = msgspec.json.Encoder().encode
+_from_json: Final = msgspec.json.Decoder().decode
+_ONLY_STRINGS: Final = {str}
+# By names of their own, because an enum looks its members up slowly in Python 3.11.
+_BINARY, _JSON = DataKind.BINARY, DataKind.JSON
+_BRACKET: Final = ord("[")  # a number is found in bytes several times faster than bytes are
+_PLAIN_TYPES: Final = {str, int, float, bool}
+# Where levels of JSON and calls in progress count together, as in Python 3.10 and 3.11.
+_NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
+# Data "of type Binary" (JSON format 3.1.1).
+BYTES: Final = (bytes, bytearray, memoryview)
+
+
+def encode(value: object, content_type: str | None) -> bytes:
+    """
+    Payload bytes of event data.
+
+    Args:
+        value: Event data that is present.
+        content_type: The event's datacontenttype, checked; None counts as JSON unless the value is bytes.
+
+    Raises:
+        EncodeError: ``invalid-data`` where the value has no form in that type; ``unsupported-charset``.
+    """
+    if isinstance(value, BYTES):
+        return bytes(value)
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if kind is None or kind.kind is _JSON:
+        if kind is not None:
+            check_json_charset(kind, EncodeError)
+        return encode_json(value)
+    text = check_text(value, kind)
+    codec = kind.codec()
+    if codec is None:
+        raise _no_such_charset(EncodeError, kind)
+    try:
+        return text.encode(codec)
+    except UnicodeError as error:
+        raise EncodeError(
+            ErrorCode.INVALID_DATA, f"the data cannot be written in {kind.charset or 'utf-8'}", attribute="data"
+        ) from error
+
+
+def check_text(value: object, kind: MediaType) -> str:
+    """
+    Data of a type that is not JSON, when it is not bytes, has to be text (JSON format 3.1.1).
+
+    Raises:
+        EncodeError: ``invalid-data``.
+    """
+    if not isinstance(value, str):
+        raise EncodeError(
+            ErrorCode.INVALID_DATA,
+            f"data of type {kind.essence} is bytes or a str, not {type(value).__name__}",
+            attribute="data",
+            requirement="JF-3.1.1-11",
+        )
+    return value
+
+
+def encode_json(value: object) -> bytes:
+    """
+    Compact UTF-8 JSON that reads back as the same value.
+
+    Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None, nested up to
+    ``MOST_LEVELS`` levels deep.
+
+    Raises:
+        EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes, dates, keys that are no
+            strings; for what is nested deeper.
+    """
+    try:
+        text = _to_json(value)
+        # msgspec also writes dates, sets, bytes, NaN (as null) and keys of other types, each as something else. What it
+        # wrote is right if it reads back as what it was, and that is cheaper than a look at every value in Python; but
+        # for one flat object, whose types are told at a glance.
+        if (_is_flat(text) and _has_plain_values(value)) or (not is_deeper(text) and _from_json(text) == value):
+            return text
+    except Exception:  # noqa: S110  # whatever it is, the slow path names the fault, or knows better (large integers)
+        pass
+    try:
+        plain = _json_value(value, MOST_LEVELS)
+        return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (UnicodeEncodeError, ValueError) as error:
+        if isinstance(error, EncodeError):
+            raise
+        raise _no_json("holds a surrogate or an integer of thousands of digits") from error
+    except RecursionError as error:
+        raise _no_json(_NO_ROOM) from error
+
+
+def _is_flat(text: bytes) -> bool:
+    """Whether JSON text is one object, or no container, without a null."""
+    return _BRACKET not in text and text.find(b"{", 1) < 0 and text.find(b"null") < 0
+
+
+def _has_plain_values(value: object) -> bool:
+    return (
+        value.__class__ is dict
+        and set(map(type, value.values())) <= _PLAIN_TYPES
+        and set(map(type, value)) <= _ONLY_STRINGS
+    )
+
+
+def _json_value(value: object, levels: int) -> object:
+    """A copy of plain dicts, lists, strings and numbers, or an error that names what has no JSON form."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _no_json(f"holds {float(value)!r}")
+        return float(value)
+    if isinstance(value, (list, tuple, dict)) and not levels:
+        raise _no_json(f"is nested more than {MOST_LEVELS} levels deep, or holds itself", "RF-8259-05")
+    if isinstance(value, (list, tuple)):
+        return [_json_value(item, levels - 1) for item in value]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise _no_json(f"has the key {preview(key)}, which is not a string")
+        return {key: _json_value(item, levels - 1) for key, item in value.items()}
+    raise _no_json(f"holds {type(value).__name__} {preview(value)}")
+
+
+def _no_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
+    return EncodeError(
+        ErrorCode.INVALID_DATA, f"the data has no JSON form: it {what}", attribute="data", requirement=requirement
+    )
+
+
+def decode(payload: bytes, content_type: str | None) -> Any:
+    """
+    Python value of payload bytes: a JSON value, ``str`` or ``bytes``.
+
+    Args:
+        payload: Bytes of the data, never empty for JSON.
+        content_type: The event's datacontenttype, checked; None leaves the bytes alone.
+
+    Raises:
+        DecodeError: ``invalid-json``, ``invalid-utf8``, ``invalid-data`` or ``unsupported-charset``, attribute
+            ``data``.
+    """
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if kind is None or kind.kind is _BINARY:
+        return payload
+    if kind.kind is _JSON:
+        check_json_charset(kind, DecodeError)
+        return decode_json(payload)
+    codec = kind.codec()
+    if codec is None:
+        raise _no_such_charset(DecodeError, kind)
+    try:
+        return payload.decode(codec)
+    except UnicodeError as error:
+        raise DecodeError(
+            ErrorCode.INVALID_DATA, f"the data is not text in {kind.charset or 'utf-8'}", attribute="data"
+        ) from error
+
+
+def check_json_charset(kind: MediaType, fault: type[CeNatsError]) -> None:
+    """
+    RFC 8259 8.1: JSON that is exchanged is UTF-8; a charset parameter that says otherwise is not guessed around.
+
+    Raises:
+        fault: ``unsupported-charset``.
+    """
+    if not kind.is_utf8:
+        raise fault(
+            ErrorCode.UNSUPPORTED_CHARSET,
+            f"JSON is UTF-8, not {preview(kind.charset)}",
+            attribute="data",
+            requirement="RF-8259-01",
+        )
+
+
+def decode_json(text: bytes) -> Any:
+    """
+    Strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers that a float cannot hold.
+
+    Raises:
+        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper than ``MOST_LEVELS`` whatever
+            else is wrong with it. Attribute ``data``.
+    """
+    if is_deeper(text):
+        raise too_deep(text, MOST_LEVELS, "the data", attribute="data")
+    try:
+        return _from_json(text)
+    except (ValueError, RecursionError) as error:
+        raise json_error(text, error, "the data", attribute="data") from error
+
+
+def json_error(text: bytes, error: Exception, what: str, *, attribute: str | None = None) -> DecodeError:
+    """``invalid-utf8`` or ``invalid-json``, for text that a parser would not read."""
+    reason = _NO_ROOM if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
+    return _invalid(text, f"{what} {reason}", what, attribute, None)
+
+
+def too_deep(text: bytes, levels: int, what: str, *, attribute: str | None = None) -> DecodeError:
+    """``invalid-utf8`` or ``invalid-json``, for text that is nested deeper than it may be."""
+    return _invalid(text, f"{what} is nested more than {levels} levels deep", what, attribute, "RF-8259-05")
+
+
+def _invalid(text: bytes, message: str, what: str, attribute: str | None, requirement: str | None) -> DecodeError:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return DecodeError(
+            ErrorCode.INVALID_UTF8, f"{what} is not valid UTF-8", attribute=attribute, requirement="RF-8259-01"
+        )
+    return DecodeError(ErrorCode.INVALID_JSON, message, attribute=attribute, requirement=requirement)
+
+
+def _no_such_charset(fault: type[CeNatsError], kind: MediaType) -> CeNatsError:
+    return fault(ErrorCode.UNSUPPORTED_CHARSET, f"charset {preview(kind.charset)} is not known", attribute="data")

@@ -1,0 +1,246 @@
+"""
+Structured content mode: the whole event as one JSON object in the payload.
+
+NATS binding, section 3.2; JSON event format, sections 2 and 3. One object, never a batch; strict JSON in UTF-8; every
+member is an attribute, ``data`` or ``data_base64``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import (
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+from . import (
+    data,
+    fast_path,
+    media_type,
+)
+from .attributes import (
+    REQUIRED,
+    ExtensionTypes,
+    check_name,
+    check_required,
+    checked_attributes,
+    decode_base64,
+    decode_typed_attribute,
+)
+from .event import DecodedEvent
+from .media_type import DataKind
+from .nesting import (
+    MOST_LEVELS,
+    is_deeper,
+)
+
+__all__ = ["decode", "encode"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+# Data may have so many, and stands in an object of its own.
+_MOST_LEVELS: Final = MOST_LEVELS + 1
+_to_json: Final = msgspec.json.Encoder().encode
+_from_json: Final = msgspec.json.Decoder().decode
+
+
+class _DataText(msgspec.Struct):
+    data: msgspec.Raw
+
+
+_read_data_text: Final = msgspec.json.Decoder(_DataText).decode
+
+
+def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> bytes:
+    """
+    The JSON event as compact UTF-8 text.
+
+    Args:
+        attributes: The event's attributes, not checked.
+        value: Event data.
+        has_data: False leaves the data out; a value of None is a JSON null otherwise.
+
+    Raises:
+        EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data``.
+    """
+    envelope: dict[str, Any] = dict(checked_attributes(attributes))
+    if has_data:
+        if isinstance(value, data.BYTES):
+            # JSON format 3.1.1: Binary data "MUST be rendered in data_base64", whatever the datacontenttype says.
+            envelope["data_base64"] = b64encode(value).decode("ascii")
+        else:
+            envelope["data"] = _data_member(value, envelope.get("datacontenttype"))
+    try:
+        return _to_json(envelope)
+    except UnicodeEncodeError as error:
+        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error
+
+
+def _data_member(value: object, content_type: str | None) -> object:
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if kind is None or kind.kind is DataKind.JSON:
+        # "stored directly as a JSON value", not as text that holds JSON
+        return msgspec.Raw(data.encode_json(value))
+    if not kind.is_utf8:
+        data.encode(value, content_type)  # what cannot be sent in one mode cannot be sent in the other
+    return str.__str__(data.check_text(value, kind))  # msgspec writes no subclass of str
+
+
+def decode(
+    payload: bytes,
+    *,
+    is_marked: bool = True,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> DecodedEvent:
+    """
+    The event in a payload.
+
+    Args:
+        payload: UTF-8 JSON text; one leading byte order mark is ignored.
+        is_marked: False where nothing but the payload itself says that it is an event.
+        parse_data: False gives the data as bytes: JSON text verbatim, other text in its charset.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        DecodeError: A repeated member, else the first fault in wire order, then missing attributes, then the data.
+            Where ``is_marked`` is False, ``not-a-cloudevent`` for what does not look like an event at all.
+    """
+    if payload.startswith(_BOM):
+        payload = payload[len(_BOM) :]
+    members = _members(payload, is_marked)
+    try:
+        attributes = _attributes(members, extension_types or {})
+    except DecodeError:
+        _check_unique(payload)  # a repeated member is the better explanation
+        raise
+    text = bytes(_data_text(payload)) if "data" in members else b""
+    if not fast_path.are_distinct(payload, members, text):
+        _check_unique(payload)
+    if "data" in members and members.get("data_base64") is not None:
+        raise DecodeError(ErrorCode.DATA_CONFLICT, "the event has both data and data_base64", attribute="data")
+    check_required(attributes, DecodeError)
+    return _with_data(members, attributes, text, parse_data)
+
+
+def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
+    if is_deeper(payload, _MOST_LEVELS):
+        wrong = data.too_deep(payload, _MOST_LEVELS, "the payload")
+        raise wrong if is_marked else _no_event(wrong.message)
+    try:
+        members = _from_json(payload)
+    except (ValueError, RecursionError) as error:
+        wrong = data.json_error(payload, error, "the payload")
+        raise (wrong if is_marked else _no_event(wrong.message)) from error
+    if members.__class__ is not dict:
+        wrong = DecodeError(ErrorCode.NOT_AN_OBJECT, f"the payload is not a JSON object but {preview(members)}")
+        raise wrong if is_marked else _no_event(wrong.message)
+    if not is_marked and not any(name in members for name in REQUIRED):
+        raise _no_event(f"the payload has none of the members {', '.join(REQUIRED)}")
+    return members
+
+
+def _no_event(why: str) -> DecodeError:
+    return DecodeError(
+        ErrorCode.NOT_A_CLOUDEVENT,
+        f"no header says that this is a CloudEvent, and the payload is no CloudEvent in JSON: {why}",
+    )
+
+
+def _attributes(members: dict[str, Any], types: ExtensionTypes) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for name, value in members.items():
+        if name == "data":
+            continue
+        if name == "data_base64":
+            members[name] = _decode_data_base64(value)
+        elif value is not None:
+            attributes[name] = decode_typed_attribute(name, value, types.get(name))
+        else:
+            check_name(name, DecodeError)  # unset, but the name has to be one
+    return attributes
+
+
+def _decode_data_base64(value: object) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return decode_base64("data_base64", value)
+    raise DecodeError(
+        ErrorCode.INVALID_DATA,
+        f"data_base64 is a string, not {preview(value)}",
+        attribute="data_base64",
+        requirement="JF-3.1.2-01",
+    )
+
+
+def _data_text(payload: bytes) -> msgspec.Raw:
+    """The text of the member ``data``, as it stands in the payload."""
+    try:
+        return _read_data_text(payload).data
+    except RecursionError as error:  # it takes a level more than to read the whole
+        raise data.json_error(payload, error, "the payload") from error
+
+
+def _check_unique(payload: bytes) -> None:
+    """
+    "Each attribute MUST appear at most once"; a JSON parser that lets the last one win would hide it.
+
+    Raises:
+        DecodeError: ``duplicate-attribute``.
+    """
+    outermost: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal outermost
+        outermost = pairs  # the outermost object ends last
+
+    try:
+        json.loads(payload, object_pairs_hook=keep, parse_int=len, parse_float=len)
+    except RecursionError as error:
+        raise data.json_error(payload, error, "the payload") from error
+    seen = set()
+    for name, _ in outermost:
+        if name in seen:
+            raise DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"member {preview(name)} is there twice", attribute=name)
+        seen.add(name)
+
+
+def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes, parse_data: bool) -> DecodedEvent:
+    """The event; ``text`` is that of the member ``data``."""
+    content_type = attributes.get("datacontenttype")
+    if "data" in members:
+        value = members["data"]
+        kind = media_type.parse(content_type) if content_type is not None else None
+        if kind is None or kind.kind is DataKind.JSON:
+            if not parse_data:
+                value = text
+            return DecodedEvent(attributes, value, has_data=True, is_json=kind is None)
+        if not isinstance(value, str):
+            raise DecodeError(
+                ErrorCode.INVALID_DATA,
+                f"data of type {kind.essence} is a JSON string, not {preview(value)}",
+                attribute="data",
+                requirement="JF-3.1.2-07",
+            )
+        if kind.kind is DataKind.TEXT and parse_data:
+            return DecodedEvent(attributes, value, has_data=True)
+        try:
+            return DecodedEvent(attributes, data.encode(value, content_type), has_data=True)
+        except EncodeError as error:
+            raise DecodeError(error.code, error.message, attribute="data") from error
+    value = members.get("data_base64")
+    if value is None:
+        return DecodedEvent(attributes)
+    if not parse_data:
+        return DecodedEvent(attributes, value)
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if not value and kind is not None and kind.kind is DataKind.JSON:
+        return DecodedEvent(attributes)  # as an empty payload in binary mode
+    return DecodedEvent(attributes, data.decode(value, content_type))

@@ -1,0 +1,185 @@
+"""
+A datetime that remembers its RFC 3339 text.
+
+CloudEvents "Timestamp" (RFC 3339 5.6). Python's datetime has microseconds and no leap second; an event that passes
+through must not lose either, so the text is kept beside the instant and is what goes out again.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from calendar import monthrange
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import cache
+from typing import Any, Final, SupportsIndex
+
+from ..errors import (
+    CeNatsError,
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+
+__all__ = ["Timestamp"]
+
+# RFC 3339 5.6: date-time = full-date "T" full-time, with the note that "T" and "Z" may be lower case.
+_DATE_TIME: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
+    r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
+)
+# What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form
+# is looked at first.
+COMMON: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_FROMISOFORMAT_READS_ALL: Final = sys.version_info >= (3, 11)
+_MINUTE: Final = timedelta(minutes=1)
+
+
+class Timestamp(datetime):
+    """
+    An aware ``datetime`` made from RFC 3339 text, which it keeps.
+
+    ``Timestamp("2020-01-01T00:00:00.123456789+02:00")`` is a datetime in every respect, cut (not rounded) to
+    microseconds, and ``str()`` of it gives the text again, with ``T`` and ``Z`` in upper case. A leap second
+    ``23:59:60Z`` is 23:59:59.999999 as a datetime. Arithmetic gives Timestamps whose text is that of the new instant.
+
+    Equality and order are those of datetime: by instant, to the microsecond.
+
+    Raises:
+        DecodeError: ``invalid-timestamp`` where the text is not RFC 3339.
+    """
+
+    # No slot: replace() makes a Timestamp without a call of __new__(), which then has this one.
+    _text: str | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Timestamp:
+        if len(args) == 1 and not kwargs:
+            if isinstance(args[0], str):
+                return cls.parse(args[0])
+            if isinstance(args[0], datetime):
+                return cls.parse(args[0].text if isinstance(args[0], Timestamp) else format_datetime(args[0]))
+        self = super().__new__(cls, *args, **kwargs)
+        self._text = None
+        return self
+
+    @classmethod
+    def parse(cls, text: str, fault: type[CeNatsError] = DecodeError) -> Timestamp:
+        """
+        Read RFC 3339 text.
+
+        Args:
+            text: ``date-time`` of RFC 3339 5.6: seconds and an offset are needed, any number of fraction digits goes.
+            fault: Class of the error to raise.
+
+        Raises:
+            fault: ``invalid-timestamp``.
+        """
+        if COMMON.fullmatch(text) and _FROMISOFORMAT_READS_ALL:
+            try:
+                at = datetime.fromisoformat(text)
+            except ValueError as error:
+                raise _invalid(text, fault) from error
+            self = datetime.__new__(
+                cls, at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, at.tzinfo
+            )
+            self._text = text
+            return self
+        match = _DATE_TIME.fullmatch(text)
+        if match is None:
+            raise _invalid(text, fault)
+        year, month, day, hour, minute, second, fraction, sign, offset_hours, offset_minutes = match.groups()
+        zone = timezone.utc if sign is None else _zone(sign, int(offset_hours), int(offset_minutes))
+        is_leap_second = second == "60"
+        if is_leap_second:
+            second, fraction = "59", "999999"
+        microsecond = int(fraction[:6].ljust(6, "0")) if fraction else 0
+        try:
+            self = datetime.__new__(
+                cls, int(year), int(month), int(day), int(hour), int(minute), int(second), microsecond, zone
+            )
+        except ValueError as error:
+            raise _invalid(text, fault) from error
+        if is_leap_second and not _ends_a_month(self):
+            raise _invalid(text, fault)
+        self._text = text.upper()
+        return self
+
+    @property
+    def text(self) -> str:
+        """RFC 3339 text: what was parsed, ``T`` and ``Z`` in upper case, or that of the instant."""
+        if self._text is None:
+            self._text = format_datetime(self)
+        return self._text
+
+    @property
+    def nanosecond(self) -> int:
+        """Nanoseconds within the second, 0 to 999,999,999; further digits are cut."""
+        fraction = re.search(r"\.([0-9]+)", self.text)
+        return int(fraction.group(1)[:9].ljust(9, "0")) if fraction else 0
+
+    # Without a time zone, after replace(tzinfo=None) say, there is no RFC 3339 text, and it is a datetime only.
+
+    def __str__(self) -> str:
+        return super().__str__() if self.utcoffset() is None else self.text
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.utcoffset() is None else f"Timestamp({self.text!r})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        if self.utcoffset() is None:
+            return type(self), (*self.timetuple()[:6], self.microsecond)
+        return type(self), (self.text,)
+
+
+def format_datetime(value: datetime) -> str:
+    """
+    RFC 3339 text of an aware datetime: UTC as ``Z``, other offsets kept, microseconds where there are any.
+
+    An offset with seconds, which RFC 3339 cannot express, becomes UTC: the same instant.
+
+    Raises:
+        EncodeError: ``invalid-attribute-type`` for a naive datetime.
+    """
+    try:
+        if value.tzinfo is timezone.utc:
+            return datetime.isoformat(value)[: -len("+00:00")] + "Z"
+        offset = value.utcoffset()
+        if offset is None:
+            raise EncodeError(
+                ErrorCode.INVALID_ATTRIBUTE_TYPE,
+                f"{preview(value)} has no time zone, and RFC 3339 needs an offset",
+                requirement="RF-3339-01",
+            )
+        if offset % _MINUTE:
+            value = value.astimezone(timezone.utc)
+        text = datetime.isoformat(value)
+    except (OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, CeNatsError):
+            raise
+        raise EncodeError(ErrorCode.INVALID_TIMESTAMP, f"{preview(value)} has no RFC 3339 form") from error
+    return text[:-6] + "Z" if text.endswith("+00:00") else text
+
+
+@cache  # at most 2 x 24 x 60 of them
+def _zone(sign: str, hours: int, minutes: int) -> tzinfo:
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(-offset if sign == "-" else offset) if offset else timezone.utc
+
+
+def _ends_a_month(value: datetime) -> bool:
+    """RFC 3339 5.7: second 60 stands only at a leap second, which is the last of a month in UTC."""
+    try:
+        utc = value.astimezone(timezone.utc)
+    except OverflowError:
+        return False
+    return (utc.hour, utc.minute, utc.day) == (23, 59, monthrange(utc.year, utc.month)[1])
+
+
+def _invalid(text: str, fault: type[CeNatsError]) -> CeNatsError:
+    return fault(
+        ErrorCode.INVALID_TIMESTAMP, f"{preview(text)} is not an RFC 3339 date-time such as 2020-01-31T23:59:59.5Z"
+    )

@@ -1,0 +1,1 @@
+"""CloudEvents extensions that a sender or receiver acts on."""

@@ -1,0 +1,45 @@
+"""
+Which event led to which: the Correlation extension of CloudEvents.
+
+``correlationid`` is the same for all events of one transaction; ``causationid`` is the id of the one event that
+directly caused another. Pure: attributes in, attributes out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..codec.attributes import canonical
+from ..codec.event import parts_of
+from ..errors import (
+    EncodeError,
+    ErrorCode,
+)
+
+__all__ = ["caused_by"]
+
+
+def caused_by(cause: Any) -> dict[str, str]:
+    """
+    Attributes of an event that another one causes.
+
+        answer = CloudEvent({"source": "/shop", "type": "paid", **caused_by(order)})
+
+    ``causationid`` is the cause's id, ``correlationid`` is copied from it. Where the cause has none, the
+    result has none: no identifier is generated.
+
+    Args:
+        cause: Any event, received or one's own.
+
+    Raises:
+        EncodeError: ``invalid-message`` or ``missing-attribute`` where ``cause`` is not an event with an id.
+    """
+    attributes, _ = parts_of(cause)
+    identifier = attributes.get("id")
+    if identifier is None or identifier == "":
+        raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event that is the cause has no id", attribute="id")
+    found = {"causationid": canonical(identifier, "id")}
+    # "If present, MUST be a non-empty string"
+    if attributes.get("correlationid") not in (None, ""):
+        found["correlationid"] = canonical(attributes["correlationid"], "correlationid")
+    return found

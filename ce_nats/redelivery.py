@@ -1,0 +1,291 @@
+"""
+The policy for deliveries: acknowledge, redeliver later, or dead-letter.
+
+``decide`` is a pure function of what happened, how often the message was delivered, and a policy, so that fixtures in
+any language can test it. :class:`DeadLetter` is the content of a dead letter's own headers.
+
+A dead letter has the payload and the headers of the original, and further headers that begin with ``Dead-Letter-``,
+a prefix that no CloudEvents attribute has. Headers for the server are not kept under their own names: ``Nats-Rollup``
+would empty the dead letters' stream, ``Nats-Expected-Stream`` and ``Nats-Stream-Source`` would make it refuse the
+message. Each one is kept in a ``Dead-Letter-Header``, whose value is the name, a space and the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from .codec.percent import decode as percent_decode
+from .codec.percent import encode as percent_encode
+from .errors import (
+    CeNatsError,
+    DecodeError,
+    ErrorCode,
+)
+
+__all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "RetryPolicy", "decide", "is_kept_apart"]
+
+PREFIX: Final = "Dead-Letter-"
+KEPT_HEADER: Final = f"{PREFIX}Header"
+MSG_ID: Final = "Nats-Msg-Id"
+# Characters of an exception's text, before escaping.
+_MAX_TEXT_CHARACTERS: Final = 300
+
+
+class Outcome(str, Enum):
+    """What happened to a delivery."""
+
+    RECEIVED = "received"  # it arrived, and is not processed yet
+    DONE = "done"  # the handler returned
+    MARKER = "marker"  # a tombstone of a key-value bucket, which has no event
+    FAILED = "failed"  # the handler raised; a retry may succeed
+    REJECTED = "rejected"  # the handler rejected the event: it can never be processed
+    UNDECODABLE = "undecodable"  # it is not a CloudEvent
+    RELEASED = "released"  # the handler was cancelled, or never ran
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Action(str, Enum):
+    """What to do about a delivery."""
+
+    HANDLE = "handle"
+    ACK = "ack"
+    RETRY = "retry"
+    DEAD_LETTER = "dead-letter"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Reason(str, Enum):
+    """Why a message is a dead letter."""
+
+    UNDECODABLE = "undecodable"
+    REJECTED = "rejected"
+    EXHAUSTED = "exhausted"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """
+    Delays that grow by a factor up to a limit: ``first * factor ** (deliveries - 1)`` seconds, ``most`` at most.
+
+    Raises:
+        ValueError: A delay is negative, or the factor is below 1.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    most: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.first < float("inf") and 0 <= self.most < float("inf") and 1 <= self.factor < float("inf")):
+            raise ValueError(f"first and most must be finite, 0 or more, and factor finite, 1 or more, got {self}")
+
+    def delay(self, deliveries: int) -> float:
+        """Seconds to wait after so many deliveries (1 or more)."""
+        try:
+            return float(min(self.most, self.first * self.factor ** (deliveries - 1)))
+        except OverflowError:
+            return float(self.most if self.first else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """
+    How often a message is delivered, and with which delays.
+
+    Args:
+        max_deliveries: Deliveries after which a message is a dead letter, 1 or more.
+        backoff: A :class:`Backoff`, or the delays in seconds one by one; the last one is used for all later ones.
+
+    Raises:
+        ValueError: ``max_deliveries`` is below 1, there is no delay, or one is negative.
+    """
+
+    max_deliveries: int = 5
+    backoff: Backoff | Sequence[float] = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        if self.max_deliveries < 1:
+            raise ValueError(f"max_deliveries must be 1 or more, got {self.max_deliveries}")
+        if not isinstance(self.backoff, Backoff):
+            delays = tuple(map(float, self.backoff))
+            if not delays or not all(0 <= delay < float("inf") for delay in delays):
+                raise ValueError(
+                    f"backoff must be one or more finite numbers of seconds, 0 or more, got {self.backoff!r}"
+                )
+            object.__setattr__(self, "backoff", delays)
+
+    def delay(self, deliveries: int) -> float:
+        """Seconds to wait after so many deliveries (1 or more)."""
+        if isinstance(self.backoff, Backoff):
+            return self.backoff.delay(deliveries)
+        return self.backoff[min(deliveries, len(self.backoff)) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    What to do about a delivery.
+
+    Attributes:
+        action: What to do.
+        delay: Seconds until the message is redelivered, for ``RETRY``; 0 means at once.
+        reason: Why, for ``DEAD_LETTER``.
+    """
+
+    action: Action
+    delay: float = 0.0
+    reason: Reason | None = None
+
+
+def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy) -> Decision:
+    """
+    Decide what to do about a delivery.
+
+    A message that was delivered more often than the policy allows is dead-lettered without being handled again: its
+    handler probably crashed the process. A message that was released is redelivered at once, however often it was
+    delivered.
+
+    Args:
+        outcome: What happened.
+        deliveries: How often the message was delivered, this time included; 1 or more.
+        policy: How often a message is delivered, and with which delays.
+    """
+    if outcome in (Outcome.DONE, Outcome.MARKER):
+        return Decision(Action.ACK)
+    if outcome is Outcome.RELEASED:
+        return Decision(Action.RETRY)
+    if outcome is Outcome.UNDECODABLE:
+        return Decision(Action.DEAD_LETTER, reason=Reason.UNDECODABLE)
+    if outcome is Outcome.REJECTED:
+        return Decision(Action.DEAD_LETTER, reason=Reason.REJECTED)
+    if outcome is Outcome.RECEIVED and deliveries <= policy.max_deliveries:
+        return Decision(Action.HANDLE)
+    if outcome is Outcome.FAILED and deliveries < policy.max_deliveries:
+        return Decision(Action.RETRY, delay=policy.delay(deliveries))
+    return Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """
+    What a dead letter's own headers tell of the original.
+
+    Attributes:
+        reason: Why it was dead-lettered.
+        error: The code of the error (:class:`~ce_nats.ErrorCode`), or the name of another exception's class; ``""``
+            where no exception is known, because the handler never returned.
+        text: The error's text, cut to 300 characters, or ``""``.
+        subject: The original's subject.
+        stream: The original's stream.
+        consumer: The consumer that dead-lettered it.
+        sequence: Its sequence in that stream.
+        deliveries: How often it was delivered.
+        is_complete: False where the stream did not have the original any more, so that headers are as nats-py gives
+            them (without repeats, and without bytes that are not UTF-8), and a payload that was not delivered is
+            missing.
+    """
+
+    reason: Reason
+    error: str
+    text: str
+    subject: str
+    stream: str
+    consumer: str
+    sequence: int
+    deliveries: int
+    is_complete: bool = True
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Names and values, printable ASCII; free text is percent-encoded."""
+        pairs = [
+            ("Reason", str(self.reason)),
+            ("Error", percent_encode(_unicode(self.error))),
+            ("Text", percent_encode(_unicode(self.text[:_MAX_TEXT_CHARACTERS]))),
+            ("Subject", percent_encode(_unicode(self.subject))),
+            ("Stream", self.stream),
+            ("Consumer", self.consumer),
+            ("Sequence", str(self.sequence)),
+            ("Deliveries", str(self.deliveries)),
+        ]
+        if not self.is_complete:
+            pairs.append(("Original", "gone"))
+        return [(PREFIX + name, value) for name, value in pairs if value]
+
+    @classmethod
+    def split(cls, headers: Iterable[tuple[str, str]]) -> tuple[DeadLetter, list[tuple[str, str]]]:
+        """
+        Split a dead letter's headers into its own and those of the original.
+
+        Args:
+            headers: All headers, in wire order, as ``ce_nats.aio.jetstream.read_stream`` gives them.
+
+        Returns:
+            What its own headers tell, and the original's headers; those for the server come last.
+
+        Raises:
+            DecodeError: ``missing-attribute`` or ``invalid-header-value``: it is not a dead letter.
+        """
+        own: dict[str, str] = {}
+        originals: list[tuple[str, str]] = []
+        kept: list[tuple[str, str]] = []
+        has_own_id = False
+        for name, value in headers:
+            if name == KEPT_HEADER:
+                kept.append((value.partition(" ")[0], value.partition(" ")[2]))
+            elif name.startswith(PREFIX):
+                own.setdefault(name.removeprefix(PREFIX), value)
+            elif name == MSG_ID and not has_own_id:
+                has_own_id = True
+            else:
+                originals.append((name, value))
+        return cls._read(own), originals + kept
+
+    @classmethod
+    def _read(cls, own: dict[str, str]) -> DeadLetter:
+        try:
+            return cls(
+                Reason(own["Reason"]),
+                percent_decode(own.get("Error", "")),
+                percent_decode(own.get("Text", "")),
+                percent_decode(own.get("Subject", "")),
+                own["Stream"],
+                own.get("Consumer", ""),
+                int(own["Sequence"]),
+                int(own["Deliveries"]),
+                "Original" not in own,
+            )
+        except KeyError as error:
+            header = f"{PREFIX}{error.args[0]}"
+            raise DecodeError(
+                ErrorCode.MISSING_ATTRIBUTE, f"a dead letter must have a header {header}", header=header
+            ) from error
+        except CeNatsError:
+            raise
+        except ValueError as error:
+            raise DecodeError(
+                ErrorCode.INVALID_HEADER_VALUE, f"the headers of a dead letter must be valid: {error}"
+            ) from error
+
+
+def is_kept_apart(name: str) -> bool:
+    """
+    Whether a header of the original is kept in a ``Dead-Letter-Header``: it is for the server, or a dead letter's own.
+
+    ``Nats-Msg-Id`` is kept under its name: of two the server takes the first, which is the dead letter's own.
+    """
+    return name.startswith(("Nats-", PREFIX)) and name != MSG_ID
+
+
+def _unicode(text: str) -> str:
+    """Text without lone surrogates, which an exception's text may have and UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode("utf-8")

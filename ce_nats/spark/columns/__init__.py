@@ -1,0 +1,1 @@
+"""Captured messages as columns of Spark, and columns as messages."""

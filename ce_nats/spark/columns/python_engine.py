@@ -1,0 +1,167 @@
+"""
+Messages to events by the codec itself, over Arrow in Python workers: where a session takes no jar.
+
+The columns are those of ``ce_nats.arrow``. ``from_nats`` needs pyspark 4.1 or later; ``explode`` also runs on 4.0,
+where all columns of the frame go through the workers, and not only headers and payload, and where pyspark wants pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ...arrow.decode import (
+    ATTRIBUTES,
+    TYPES,
+    Decoded,
+    decode,
+)
+from ..workers import (
+    check_workers,
+    sent,
+)
+from .arrow_functions import (
+    HAS_ARROW_FUNCTIONS,
+    arrow_function,
+)
+from .schema import (
+    EVENT,
+    FLAT,
+)
+
+__all__ = ["ARROW_EVENT", "event_array", "explode", "from_nats", "register"]
+
+_PYTHON_TYPES: Final[Mapping[type[DataType], type]] = {
+    StringType: str,
+    IntegerType: int,
+    BooleanType: bool,
+    BinaryType: bytes,
+    TimestampType: datetime,
+}
+_ERROR: Final = pa.field("error", pa.string())
+_ATTRIBUTES: Final = pa.struct([(name, TYPES[name]) for name in (*ATTRIBUTES, "time_text")])
+# ``schema.EVENT`` in Arrow's types.
+ARROW_EVENT: Final = pa.struct(
+    [
+        ("attributes", _ATTRIBUTES),
+        *((name, TYPES[name]) for name in ("extensions", "data", "is_json", "mode")),
+        _ERROR,
+    ]
+)
+# Columns of their own for what is decoded, while a whole frame goes through the workers.
+_GIVEN: Final = ("__ce_nats_headers", "__ce_nats_data")
+
+
+def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
+    """
+    The event in a message, as ``schema.EVENT``.
+
+    Args:
+        headers: The headers, of any type that the columns take.
+        data: The payload, BINARY or STRING.
+        types: What extension attributes are declared as.
+
+    Raises:
+        ImportError: pyspark is older than 4.1.
+    """
+    return _function(types)(headers, data)
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Make ``from_nats(headers, data)`` known to Spark SQL, as a temporary function.
+
+    Raises:
+        ImportError: pyspark is older than 4.1.
+    """
+    spark.udf.register("from_nats", _function({}))
+
+
+def _function(types: Mapping[str, DataType]) -> Callable[..., Column]:
+    work = partial(_events, _python_types(types))
+    return arrow_function(work, EVENT, "from_nats by the Python engine")
+
+
+def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
+    """
+    Columns of messages, and behind them those of ``schema.FLAT`` and of declared extensions.
+
+    Args:
+        df: The messages.
+        headers: Their headers.
+        data: Their payloads, BINARY or STRING.
+        prefix: What the names of the new columns begin with.
+        types: What extension attributes are declared as.
+    """
+    fields = [*FLAT.fields, *(StructField(name, kind) for name, kind in types.items())]
+    declared = _python_types(types)
+    if not HAS_ARROW_FUNCTIONS:
+        new = [StructField(prefix + field.name, field.dataType) for field in fields]
+        given = df.select("*", *(column.alias(name) for column, name in zip((headers, data), _GIVEN)))
+        check_workers(df.sparkSession)
+        return given.mapInArrow(sent(partial(_rows, declared)), StructType([*df.schema.fields, *new]))
+    # Fields whose names are those of attributes may be there twice.
+    struct = StructType([StructField(f"c{place}", field.dataType) for place, field in enumerate(fields)])
+    event = arrow_function(partial(_columns, declared), struct, "explode_cloudevents")(headers, data)
+    # A generator, because a condition on a field would have the function called once more.
+    return df.select("*", F.inline(F.array(event)).alias(*(prefix + field.name for field in fields)))
+
+
+def event_array(decoded: Decoded) -> pa.Array:
+    """Events as structs of :data:`ARROW_EVENT`."""
+    columns = decoded.columns
+    codes = _codes(decoded)
+    attributes = pa.StructArray.from_arrays(
+        [columns[field.name] for field in _ATTRIBUTES], fields=list(_ATTRIBUTES), mask=codes.is_valid()
+    )
+    arrays = [attributes, *(columns[name] for name in ("extensions", "data", "is_json", "mode")), codes]
+    return pa.StructArray.from_arrays(arrays, fields=list(ARROW_EVENT))
+
+
+def _events(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa.Array:
+    return event_array(decode(headers, data, types))
+
+
+def _columns(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa.Array:
+    arrays = _flat(decode(headers, data, types))
+    return pa.StructArray.from_arrays(arrays, names=[f"c{place}" for place in range(len(arrays))])
+
+
+def _rows(types: Mapping[str, type], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        *own, headers, data = batch.columns
+        arrays = [*own, *_flat(decode(headers, data, types))]
+        names = [*batch.schema.names[: len(own)], *(f"c{place}" for place in range(len(arrays) - len(own)))]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _flat(decoded: Decoded) -> list[pa.Array]:
+    """The columns of ``schema.FLAT``, and those of declared extensions."""
+    return [*(decoded.columns[name] for name in FLAT.names[:-1]), _codes(decoded), *decoded.typed.values()]
+
+
+def _codes(decoded: Decoded) -> pa.Array:
+    codes: list[str | None] = [None] * len(decoded.columns["mode"])
+    for row, error in decoded.errors.items():
+        codes[row] = str(error.code)
+    return pa.array(codes, pa.string())
+
+
+def _python_types(types: Mapping[str, DataType]) -> dict[str, type]:
+    return {name: _PYTHON_TYPES[type(kind)] for name, kind in types.items()}

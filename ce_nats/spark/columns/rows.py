@@ -1,0 +1,145 @@
+"""
+Event structs as workers get them out of Arrow, as events for the codec.
+
+A field that is NULL is an attribute that the event does not have. What Python has no value for, text that is no UTF-8
+and instants beyond the years 1 to 9999, becomes one that the codec refuses by the right code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import VariantVal
+
+from ...codec.event import DecodedEvent
+from ...codec.nesting import MOST_LEVELS
+from ...errors import (
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+
+__all__ = ["event_of", "event_rows"]
+
+
+class _Nowhere(tzinfo):
+    """Of an instant that no datetime can hold."""
+
+    def utcoffset(self, at: datetime | None) -> timedelta | None:
+        raise OverflowError("outside of the years 1 to 9999")
+
+    def tzname(self, at: datetime | None) -> str | None:
+        return None
+
+    def dst(self, at: datetime | None) -> timedelta | None:
+        return None
+
+
+_BEYOND: Final = datetime(1, 1, 1, tzinfo=_Nowhere())
+
+
+def event_rows(events: pa.Array) -> list[dict[str, Any] | None]:
+    """
+    Event structs in Python's values, for :func:`event_of`.
+
+    Args:
+        events: Structs, of a type that ``schema.check_event`` would let pass.
+    """
+    columns = {
+        field.name: (
+            event_rows(column) if field.name == "attributes" and pa.types.is_struct(field.type) else _values(column)
+        )
+        for field, column in zip(events.type, events.flatten())
+    }
+    rows = zip(*columns.values()) if columns else iter([()] * len(events))
+    valid = events.is_valid().to_pylist()
+    return [dict(zip(columns, row)) if is_valid else None for row, is_valid in zip(rows, valid)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        # Arrow has them in the session's time zone.
+        return [_instant(value) for value in column.cast(pa.timestamp("us", tz="UTC"))]
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        return [_text(value) for value in column.cast(_in_octets(column.type)).to_pylist()]
+
+
+def _instant(value: pa.Scalar) -> datetime | None:
+    try:
+        return value.as_py()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError):
+        return _BEYOND
+
+
+def _in_octets(kind: pa.DataType) -> pa.DataType:
+    return pa.map_(pa.binary(), pa.binary()) if pa.types.is_map(kind) else pa.binary()
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value and [(_text(name), _text(text)) for name, text in value]
+
+
+def event_of(row: Mapping[str, Any] | None) -> DecodedEvent:
+    """
+    The event in a struct whose type ``schema.check_event`` has let pass.
+
+    Raises:
+        EncodeError: ``invalid-message`` for no struct, ``duplicate-attribute`` for an extension that is an attribute
+            already; the ``error`` that the struct has.
+    """
+    if row is None:
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, "the event is NULL")
+    if row.get("error") is not None:
+        raise EncodeError(_known(row["error"]), f"the event was no event when it was decoded: {preview(row['error'])}")
+    attributes = _attributes(row.get("attributes") or {})
+    for name, text in row.get("extensions") or ():
+        if name in attributes:
+            raise EncodeError(
+                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name
+            )
+        attributes[name] = text
+    data = row.get("data")
+    return DecodedEvent(
+        attributes, _data(data), has_data=data is not None, is_json=bool(row.get("is_json")) and data is not None
+    )
+
+
+def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
+    attributes = {}
+    for field, value in fields.items():
+        name = "time" if field == "time_text" else field
+        if name == "time":
+            text = fields.get("time_text")
+            value = fields.get("time") if text is None else text
+        if value is not None:
+            attributes[name] = value
+    return attributes
+
+
+def _data(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        return json.loads(VariantVal(value["value"], value["metadata"]).toJson())
+    except RecursionError as error:  # at some 240 levels
+        raise EncodeError(
+            ErrorCode.INVALID_DATA,
+            f"the data is nested more than {MOST_LEVELS} levels deep",
+            attribute="data",
+            requirement="RF-8259-05",
+        ) from error
+
+
+def _known(code: str) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.INVALID_MESSAGE

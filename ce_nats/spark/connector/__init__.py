@@ -1,0 +1,1 @@
+"""JetStream as a source and a sink of Spark."""

@@ -1,0 +1,28 @@
+"""
+CloudEvents over NATS Streaming (STAN), for systems that still use it.
+
+    async with await stan.connect(nc, "test-cluster", "billing") as connection:
+        await connection.publish(event, "orders")
+        async with await connection.subscribe("orders", start=stan.Start.first(), durable="billing") as subscription:
+            async for item in subscription:
+                async with item as event:
+                    ...
+
+NATS Streaming drops headers, so events are sent in structured mode, as JSON without a content type. The server is a
+client of NATS, so connections are nats-py's own. It delivers at least once, and does not detect duplicates.
+
+Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
+"""
+
+from ..errors import StanError
+from .connection import (
+    Connection,
+    connect,
+)
+from .subscription import (
+    Delivery,
+    Start,
+    Subscription,
+)
+
+__all__ = ["Connection", "Delivery", "StanError", "Start", "Subscription", "connect"]

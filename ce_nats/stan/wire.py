@@ -1,0 +1,550 @@
+"""
+The bytes of NATS Streaming (STAN): the messages of its protocol, as protocol buffers (proto3).
+
+The "Streaming Protocol" page has the messages and what their fields mean; names and numbers are those of the protocol
+file that it points to. Each message is a frozen dataclass with ``encode()`` and ``decode()``. Fields have Python names
+here, and their names in the protocol beside them.
+
+    PubAck.decode(payload).error
+    Ack(subject="orders", sequence=7).encode()
+
+Reading is stricter than the protobuf package, which takes a field of the wrong wire type for one that it does not know:
+that, groups, and strings that are no UTF-8 are errors. Fields with unknown numbers are skipped, a later server may
+send them; of a field that stands twice the last value counts, and an integer that is too wide is cut to its type, as
+the encoding of protocol buffers has it. A message of more than a thousand fields, those included, is an error: reading
+takes no more time and memory than the bytes are worth, whoever sent them.
+
+Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+try:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import DecodeError as ProtobufError
+    from google.protobuf.message_factory import GetMessageClass
+except ImportError as error:
+    raise ImportError("ce_nats.stan.wire needs protobuf: pip install 'ce-nats[stan]'") from error
+
+from ..errors import (
+    CeNatsError,
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    preview,
+)
+from ..wire.octets import as_octets
+
+__all__ = [
+    "MESSAGES",
+    "Ack",
+    "CloseRequest",
+    "CloseResponse",
+    "ConnectRequest",
+    "ConnectResponse",
+    "Message",
+    "MsgProto",
+    "Ping",
+    "PingResponse",
+    "PubAck",
+    "PubMsg",
+    "StartPosition",
+    "SubscriptionRequest",
+    "SubscriptionResponse",
+    "UnsubscribeRequest",
+]
+
+_M = TypeVar("_M", bound="Message")
+
+# Wire types.
+_VARINT: Final = 0
+_LENGTH: Final = 2
+_GROUPS: Final = (3, 4)
+_WIDTHS: Final = {1: 8, 5: 4}
+_WIRE_TYPES: Final = {_VARINT, _LENGTH, *_WIDTHS}
+_LONGEST_VARINT: Final = 10
+_LAST_SINGLE: Final = 0x7F  # the largest number of one byte
+_LAST_NUMBER: Final = 2**29 - 1
+# No message of the protocol has more than eleven fields; a later server may send some more.
+_MOST_RECORDS: Final = 1000
+
+# A string has the bytes of a `bytes` field. Declared as one, it lets what is no UTF-8 be told from what is no protobuf.
+_TYPES: Final[Mapping[str, tuple[int, type]]] = {
+    "string": (FieldDescriptorProto.TYPE_BYTES, str),
+    "bytes": (FieldDescriptorProto.TYPE_BYTES, bytes),
+    "bool": (FieldDescriptorProto.TYPE_BOOL, bool),
+    "int32": (FieldDescriptorProto.TYPE_INT32, int),
+    "int64": (FieldDescriptorProto.TYPE_INT64, int),
+    "uint32": (FieldDescriptorProto.TYPE_UINT32, int),
+    "uint64": (FieldDescriptorProto.TYPE_UINT64, int),
+}
+
+
+class StartPosition(IntEnum):
+    """Where a subscription begins to read its channel."""
+
+    NEW_ONLY = 0
+    LAST_RECEIVED = 1
+    TIME_DELTA_START = 2
+    SEQUENCE_START = 3
+    FIRST = 4
+
+
+class Message:
+    """A message of the protocol. Fields that are not set have the default of their type, and take no bytes."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        """
+        Write the message, fields in the order of their numbers.
+
+        Raises:
+            EncodeError: ``invalid-message`` for a value of another type, or a class that is no message of the protocol;
+                ``integer-out-of-range``; ``invalid-utf8`` for text with a lone surrogate.
+        """
+        codec = _codec(type(self), EncodeError)
+        message = codec.factory()
+        for one in codec.fields:
+            _set(message, one, getattr(self, one.name))
+        return cast("bytes", message.SerializeToString(deterministic=True))
+
+    @classmethod
+    def decode(cls: type[_M], data: bytes) -> _M:
+        """
+        Read a message.
+
+        Raises:
+            DecodeError: ``invalid-message`` where ``data`` is no bytes, or the class no message of the protocol;
+                ``invalid-protobuf`` for what is cut off or malformed, a known field of another wire type, a group, and
+                more than a thousand fields; ``invalid-utf8`` for a string that is none.
+        """
+        codec = _codec(cls, DecodeError)
+        octets = as_octets(data, f"a {codec.name}", DecodeError)
+        _check_records(codec, octets)
+        message = codec.factory()
+        try:
+            message.ParseFromString(octets)
+        except ProtobufError as error:
+            raise DecodeError(
+                ErrorCode.INVALID_PROTOBUF, f"{preview(octets)} is no {codec.name}: {error}", requirement="ST-PB-01"
+            ) from error
+        return cls(**{one.name: _value(codec, one, getattr(message, one.label)) for one in codec.fields})
+
+
+def _field(number: int, label: str, kind: str) -> Any:
+    """A field of a message: number, name and type of the protocol."""
+    return field(default=_TYPES[kind][1](), metadata={"number": number, "label": label, "type": kind})
+
+
+# --- The messages, in the order of the page ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequest(Message):
+    """
+    A client introduces itself.
+
+    Attributes:
+        client_id: Name of the client; letters, digits, ``-`` and ``_``.
+        heartbeat_inbox: Subject on which the server asks whether the client is alive.
+        protocol: 1 for a client that sends ``conn_id`` and pings, else 0.
+        conn_id: What no other connection ever has.
+        ping_interval: Seconds between pings.
+        ping_max_out: Pings without an answer after which the connection is lost.
+    """
+
+    client_id: str = _field(1, "clientID", "string")
+    heartbeat_inbox: str = _field(2, "heartbeatInbox", "string")
+    protocol: int = _field(3, "protocol", "int32")
+    conn_id: bytes = _field(4, "connID", "bytes")
+    ping_interval: int = _field(5, "pingInterval", "int32")
+    ping_max_out: int = _field(6, "pingMaxOut", "int32")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectResponse(Message):
+    """
+    Where the server takes what a client sends.
+
+    Attributes:
+        pub_prefix: To be put before a channel, with a dot, for the subject to publish to.
+        sub_requests: Subject of a :class:`SubscriptionRequest`.
+        unsub_requests: Subject of an :class:`UnsubscribeRequest` that removes a subscription.
+        close_requests: Subject of a :class:`CloseRequest`.
+        error: Why there is no connection, or ``""``.
+        sub_close_requests: Subject of an :class:`UnsubscribeRequest` that closes a subscription.
+        ping_requests: Subject of a :class:`Ping`.
+        ping_interval: Seconds between pings.
+        ping_max_out: Pings without an answer after which the connection is lost.
+        protocol: Version of the protocol that the server speaks.
+        public_key: Reserved.
+    """
+
+    pub_prefix: str = _field(1, "pubPrefix", "string")
+    sub_requests: str = _field(2, "subRequests", "string")
+    unsub_requests: str = _field(3, "unsubRequests", "string")
+    close_requests: str = _field(4, "closeRequests", "string")
+    error: str = _field(5, "error", "string")
+    sub_close_requests: str = _field(6, "subCloseRequests", "string")
+    ping_requests: str = _field(7, "pingRequests", "string")
+    ping_interval: int = _field(8, "pingInterval", "int32")
+    ping_max_out: int = _field(9, "pingMaxOut", "int32")
+    protocol: int = _field(10, "protocol", "int32")
+    public_key: str = _field(100, "publicKey", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest(Message):
+    """
+    A client wants the messages of a channel.
+
+    Attributes:
+        client_id: Name of the client.
+        subject: The channel.
+        q_group: Queue group, or ``""``.
+        inbox: Subject to deliver to.
+        max_in_flight: Most messages without an acknowledgement.
+        ack_wait_in_secs: Seconds after which a message without an acknowledgement comes again.
+        durable_name: Name of a subscription that outlives its client, or ``""``.
+        start_position: A :class:`StartPosition`; other numbers are kept as they are.
+        start_sequence: Of the first message, with ``SEQUENCE_START``.
+        start_time_delta: Age of the oldest message in nanoseconds, with ``TIME_DELTA_START``.
+    """
+
+    client_id: str = _field(1, "clientID", "string")
+    subject: str = _field(2, "subject", "string")
+    q_group: str = _field(3, "qGroup", "string")
+    inbox: str = _field(4, "inbox", "string")
+    max_in_flight: int = _field(5, "maxInFlight", "int32")
+    ack_wait_in_secs: int = _field(6, "ackWaitInSecs", "int32")
+    durable_name: str = _field(7, "durableName", "string")
+    start_position: int = _field(10, "startPosition", "int32")  # an enumeration, and those are open
+    start_sequence: int = _field(11, "startSequence", "uint64")
+    start_time_delta: int = _field(12, "startTimeDelta", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionResponse(Message):
+    """
+    The answer to a :class:`SubscriptionRequest` and to an :class:`UnsubscribeRequest`.
+
+    Attributes:
+        ack_inbox: Subject for acknowledgements; the subscription is known by it.
+        error: Why there is no subscription, or ``""``.
+    """
+
+    ack_inbox: str = _field(2, "ackInbox", "string")
+    error: str = _field(3, "error", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeRequest(Message):
+    """
+    A subscription ends: for good, or until a client takes up the durable again. The subject it is sent to says which.
+
+    Attributes:
+        client_id: Name of the client.
+        subject: The channel.
+        inbox: ``ack_inbox`` of the subscription.
+        durable_name: Name of the durable, or ``""``.
+    """
+
+    client_id: str = _field(1, "clientID", "string")
+    subject: str = _field(2, "subject", "string")
+    inbox: str = _field(3, "inbox", "string")
+    durable_name: str = _field(4, "durableName", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class PubMsg(Message):
+    """
+    A message to be stored.
+
+    Attributes:
+        client_id: Name of the client.
+        guid: What no other message has; the acknowledgement repeats it.
+        subject: The channel.
+        reply: Comes out in :class:`MsgProto` again.
+        data: The payload.
+        conn_id: Of the connection.
+        sha256: Not used by anybody.
+    """
+
+    client_id: str = _field(1, "clientID", "string")
+    guid: str = _field(2, "guid", "string")
+    subject: str = _field(3, "subject", "string")
+    reply: str = _field(4, "reply", "string")
+    data: bytes = _field(5, "data", "bytes")
+    conn_id: bytes = _field(6, "connID", "bytes")
+    sha256: bytes = _field(10, "sha256", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck(Message):
+    """
+    A message was stored, or was not.
+
+    Attributes:
+        guid: Of the :class:`PubMsg`; ``""`` where the server could not read it.
+        error: Why it was not stored, or ``""``.
+    """
+
+    guid: str = _field(1, "guid", "string")
+    error: str = _field(2, "error", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class MsgProto(Message):
+    """
+    A message that is delivered.
+
+    Attributes:
+        sequence: Its number in the channel, from 1 on.
+        subject: The channel.
+        reply: As it was published.
+        data: The payload.
+        timestamp: When it was stored, in nanoseconds since 1970-01-01 UTC.
+        redelivered: Whether it was delivered before.
+        redelivery_count: How often.
+        crc32: Not used by anybody.
+    """
+
+    sequence: int = _field(1, "sequence", "uint64")
+    subject: str = _field(2, "subject", "string")
+    reply: str = _field(3, "reply", "string")
+    data: bytes = _field(4, "data", "bytes")
+    timestamp: int = _field(5, "timestamp", "int64")
+    redelivered: bool = _field(6, "redelivered", "bool")
+    redelivery_count: int = _field(7, "redeliveryCount", "uint32")
+    crc32: int = _field(10, "CRC32", "uint32")
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Message):
+    """
+    A message was received.
+
+    Attributes:
+        subject: The channel.
+        sequence: Of the :class:`MsgProto`.
+    """
+
+    subject: str = _field(1, "subject", "string")
+    sequence: int = _field(2, "sequence", "uint64")
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Message):
+    """A client asks whether the server knows its connection: ``conn_id``."""
+
+    conn_id: bytes = _field(1, "connID", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class PingResponse(Message):
+    """The answer: ``error`` says why the server does not, or is ``""``."""
+
+    error: str = _field(1, "error", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequest(Message):
+    """A client goes: ``client_id``."""
+
+    client_id: str = _field(1, "clientID", "string")
+
+
+@dataclass(frozen=True, slots=True)
+class CloseResponse(Message):
+    """The answer: ``error`` says what went wrong, or is ``""``."""
+
+    error: str = _field(1, "error", "string")
+
+
+MESSAGES: Final[Mapping[str, type[Message]]] = MappingProxyType(
+    {
+        kind.__name__: kind
+        for kind in (
+            *(ConnectRequest, ConnectResponse, SubscriptionRequest, SubscriptionResponse, UnsubscribeRequest),
+            *(PubMsg, PubAck, MsgProto, Ack, Ping, PingResponse, CloseRequest, CloseResponse),
+        )
+    }
+)
+
+
+# --- Between them and the protobuf package ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field: its Python name, and its name, number and type in the protocol."""
+
+    name: str
+    label: str
+    number: int
+    type: str
+    wire_type: int
+
+    @classmethod
+    def of(cls, one: Field[Any]) -> _Field:
+        kind = one.metadata["type"]
+        wire_type = _LENGTH if _TYPES[kind][0] == FieldDescriptorProto.TYPE_BYTES else _VARINT
+        return cls(one.name, one.metadata["label"], one.metadata["number"], kind, wire_type)
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """What writes and reads one message: its fields, and the protobuf package's class for it."""
+
+    name: str
+    fields: tuple[_Field, ...]
+    tags: frozenset[int]
+    factory: Any
+
+
+def _codecs() -> dict[type[Message], _Codec]:
+    file = FileDescriptorProto(name="ce_nats/stan.proto", package="pb", syntax="proto3")
+    known = {name: tuple(map(_Field.of, fields(cast("Any", kind)))) for name, kind in MESSAGES.items()}
+    for name, own in known.items():
+        descriptor = file.message_type.add(name=name)
+        for one in own:
+            descriptor.field.add(
+                name=one.label,
+                number=one.number,
+                type=_TYPES[one.type][0],
+                label=FieldDescriptorProto.LABEL_OPTIONAL,
+            )
+    # A pool of its own: the program may have the protocol's generated code loaded, under the same names.
+    pool = DescriptorPool()
+    pool.Add(file)
+    return {
+        MESSAGES[name]: _Codec(
+            name,
+            own,
+            frozenset(one.number << 3 | one.wire_type for one in own),
+            GetMessageClass(pool.FindMessageTypeByName(f"pb.{name}")),
+        )
+        for name, own in known.items()
+    }
+
+
+_CODECS: Final = _codecs()
+
+
+def _codec(kind: type[Message], fault: type[CeNatsError]) -> _Codec:
+    """What writes and reads a class; a class that is derived from a message is that message."""
+    for base in kind.__mro__:
+        if base in _CODECS:
+            return _CODECS[base]
+    raise fault(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is no message of NATS Streaming")
+
+
+def _set(message: Any, one: _Field, value: object) -> None:
+    what = f"{message.DESCRIPTOR.name}.{one.label}"
+    wanted = _TYPES[one.type][1]
+    # bool is an int, and the protobuf package takes bytes for text and numbers for booleans.
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        raise EncodeError(
+            ErrorCode.INVALID_MESSAGE, f"{what} is {one.type}, not {preview(value)}", requirement="ST-PB-02"
+        )
+    try:
+        setattr(message, one.label, value.encode() if isinstance(value, str) else value)
+    except UnicodeEncodeError as error:
+        raise EncodeError(
+            ErrorCode.INVALID_UTF8, f"{what} has a lone surrogate: {preview(value)}", requirement="ST-PB-04"
+        ) from error
+    except (ValueError, OverflowError) as error:
+        raise EncodeError(
+            ErrorCode.INTEGER_OUT_OF_RANGE, f"{what} is {one.type}, not {preview(value)}", requirement="ST-PB-02"
+        ) from error
+
+
+def _check_records(codec: _Codec, octets: bytes) -> None:
+    """
+    Look at every record before the protobuf package does: it takes a field of the wrong wire type for an unknown one,
+    and time and memory for each of those.
+
+    Raises:
+        DecodeError: ``invalid-protobuf``.
+    """
+    end = len(octets)
+    position = count = 0
+    try:
+        while position < end:
+            tag, position = octets[position], position + 1
+            if tag > _LAST_SINGLE:
+                tag, position = _varint(octets, position - 1)
+            if tag not in codec.tags:
+                _check_unknown(codec, tag >> 3, tag & 7)
+            wire_type = tag & 7
+            if wire_type == _LENGTH:
+                size, position = octets[position], position + 1
+                if size > _LAST_SINGLE:
+                    size, position = _varint(octets, position - 1)
+                position += size
+            elif wire_type == _VARINT:
+                while octets[position] > _LAST_SINGLE:
+                    position += 1
+                position += 1
+            else:
+                position += _WIDTHS[wire_type]
+            count += 1
+            if count > _MOST_RECORDS:
+                raise _malformed(codec, f"more than {_MOST_RECORDS} fields", "ST-PB-03")
+    except IndexError:
+        position = end + 1
+    if position > end:
+        raise _malformed(codec, "its end missing", "ST-PB-01")
+
+
+def _varint(octets: bytes, position: int) -> tuple[int, int]:
+    """
+    The number that begins at a position, and the position behind it.
+
+    Raises:
+        IndexError: It does not end.
+    """
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        byte = octets[position + index]
+        value |= (byte & _LAST_SINGLE) << 7 * index
+        if byte <= _LAST_SINGLE:
+            return value, position + index + 1
+    raise IndexError
+
+
+def _check_unknown(codec: _Codec, number: int, wire_type: int) -> None:
+    """Only what stands for no field of the message, and is well-formed, may be skipped."""
+    known = next((one for one in codec.fields if one.number == number), None)
+    if known is not None:
+        text = f"wire type {wire_type} in {known.label}, which is not that of {known.type}"
+        raise _malformed(codec, text, "ST-PB-02")
+    if wire_type in _GROUPS:
+        raise _malformed(codec, f"a group (field {number})", "ST-PB-05")
+    if not 0 < number <= _LAST_NUMBER or wire_type not in _WIRE_TYPES:
+        raise _malformed(codec, f"a field {number} of wire type {wire_type}", "ST-PB-01")
+
+
+def _malformed(codec: _Codec, text: str, requirement: str) -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_PROTOBUF, f"a {codec.name} with {text}", requirement=requirement)
+
+
+def _value(codec: _Codec, one: _Field, value: Any) -> Any:
+    if one.type != "string":
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(
+            ErrorCode.INVALID_UTF8,
+            f"{codec.name}.{one.label} is not valid UTF-8: {preview(value)}",
+            requirement="ST-PB-04",
+        ) from error

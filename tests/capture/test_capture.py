@@ -1,0 +1,472 @@
+import asyncio
+import io
+import json
+import os
+import sys
+import threading
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+    Timestamp,
+)
+from ce_nats import capture as capture_module
+from ce_nats.capture import (
+    Captured,
+    JsonLinesCapture,
+    ParquetParts,
+    StoredMessage,
+    as_json_line,
+    capture,
+    count_captured,
+    from_json_line,
+    header_block,
+    last_captured,
+    open_capture,
+    read_capture,
+)
+from ce_nats.errors import DeliveryError
+
+
+def stored(sequence: int = 1, headers=(), data: bytes = b"payload", **fields) -> StoredMessage:
+    values = {
+        "subject": "orders.ü",
+        "reply": "",
+        "headers": list(headers),
+        "data": data,
+        "stream": "ORDERS",
+        "sequence": sequence,
+        "timestamp": Timestamp("2026-01-02T03:04:05.123456789Z"),
+    }
+    return StoredMessage(**{**values, **fields})
+
+
+async def batches_of(*batches):
+    for batch in batches:
+        yield batch
+
+
+async def test_every_field_is_kept(tmp_path):
+    path = tmp_path / "a.parquet"
+    headers = [("ce-id", "1"), ("Tag", "b"), ("Tag", "a"), ("empty", "")]
+    captured = await capture(batches_of([stored(2**62, headers, b"\0\xff", reply="r")], [stored(3, data=b"")]), path)
+    assert captured == Captured(messages=2, data_bytes=2, escaped_values=0)
+    time = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
+    assert parquet.read_table(path).to_pylist() == [
+        {
+            "subject": "orders.ü",
+            "reply": "r",
+            "headers": [{"key": name, "value": value} for name, value in headers],
+            "data": b"\0\xff",
+            "stream": "ORDERS",
+            "sequence": 2**62,
+            "timestamp": time,
+        },
+        {
+            "subject": "orders.ü",
+            "reply": "",
+            "headers": [],
+            "data": b"",
+            "stream": "ORDERS",
+            "sequence": 3,
+            "timestamp": time,
+        },
+    ]
+
+
+def test_times_are_microseconds_in_utc(tmp_path):
+    """Spark reads neither nanoseconds nor INT96 as a plain timestamp; an offset is no other instant."""
+    zone = timezone(timedelta(hours=2))
+    with ParquetParts(tmp_path / "a.parquet") as file:
+        file.write([stored(timestamp=Timestamp(datetime(2026, 1, 2, 5, 4, 5, tzinfo=zone)))])
+    (part,) = (tmp_path / "a.parquet").iterdir()
+    schema = parquet.read_schema(part)
+    assert schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
+    physical = parquet.ParquetFile(part).schema.column(schema.names.index("timestamp") + 1)
+    assert (physical.name, physical.physical_type) == ("timestamp", "INT64")
+    (row,) = parquet.read_table(part).to_pylist()
+    assert row["timestamp"] == datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def test_a_stream_without_messages_gives_columns_without_rows(tmp_path):
+    """Spark refuses a directory without any file; and a later capture goes on all the same."""
+    path = tmp_path / "a.parquet"
+    with ParquetParts(path) as file:
+        pass
+    assert file.captured == Captured()
+    table = parquet.read_table(path)
+    assert (table.num_rows, table.column_names[0]) == (0, "subject")
+    assert last_captured(path) is None
+    with ParquetParts(path) as file:
+        file.write([stored(1)])
+    with ParquetParts(path):
+        pass
+    assert len(list(path.iterdir())) == 2
+    assert last_captured(path).sequence == 1
+
+
+def test_small_batches_are_gathered_into_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(capture_module, "_ROWS_PER_GROUP", 10)
+    with ParquetParts(tmp_path / "a.parquet") as file:
+        for sequence in range(1, 26):
+            file.write([stored(sequence)])
+    metadata = parquet.ParquetFile(tmp_path / "a.parquet" / "part-000000.parquet").metadata
+    assert [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)] == [10, 10, 5]
+    assert file.captured.messages == 25
+
+
+def test_large_messages_fill_a_row_group_sooner(tmp_path, monkeypatch):
+    monkeypatch.setattr(capture_module, "_BYTES_PER_GROUP", 1000)
+    with ParquetParts(tmp_path / "a.parquet") as file:
+        for sequence in range(1, 6):
+            file.write([stored(sequence, data=b"x" * 500)])
+    assert parquet.ParquetFile(tmp_path / "a.parquet" / "part-000000.parquet").metadata.num_row_groups == 3
+
+
+def test_a_part_appears_when_it_is_complete(tmp_path):
+    path = tmp_path / "a.parquet"
+    with ParquetParts(path) as file:
+        file.write([stored()])
+        assert list(path.glob("part-*")) == []
+    assert [part.name for part in path.iterdir()] == ["part-000000.parquet"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+async def test_a_failure_at_the_first_row_leaves_nothing(tmp_path, name):
+    """So that the same call can be made again, when the server is there."""
+
+    async def failing():
+        raise ConnectionError
+        yield
+
+    with pytest.raises(ConnectionError):
+        await capture(failing(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_failure_in_writing_leaves_nothing(tmp_path):
+    with pytest.raises(pa.ArrowException):
+        await capture(batches_of([stored(), stored(sequence="no number")]), tmp_path / "a.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_are_no_utf8_are_escaped_and_counted(tmp_path):
+    """A Parquet string is UTF-8; the other rows of the group are not touched."""
+    raw = b"a\xffb".decode("utf-8", "surrogateescape")
+    rows = [stored(1, [("x", "ä"), ("x", raw), ("y", raw)]), stored(2, [("x", "\ufffd")])]
+    with ParquetParts(tmp_path / "a.parquet") as file:
+        file.write(rows)
+    assert file.captured.escaped_values == 2
+    first, second = parquet.read_table(tmp_path / "a.parquet")["headers"].to_pylist()
+    assert [header["value"] for header in first] == ["ä", "a%FFb", "a%FFb"]
+    assert second == [{"key": "x", "value": "\ufffd"}]
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"pip install 'ce-nats\[arrow\]'"):
+        ParquetParts(tmp_path / "a.parquet")
+
+
+# --- What is there already ------------------------------------------------------------------------------------------
+
+NAMES = ["a.parquet", "a.jsonl", "a.ndjson"]
+
+
+def sequences(path):
+    return [message.sequence for message in read_capture(path)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_nothing_is_overwritten(tmp_path, name):
+    path = tmp_path / name
+    await capture(batches_of([stored(1), stored(2)]), path)
+    before = sorted((entry, entry.stat().st_mtime_ns) for entry in tmp_path.rglob("*"))
+    with pytest.raises(FileExistsError, match="if_exists='append'"):
+        await capture(batches_of([stored(3)]), path)
+    assert sorted((entry, entry.stat().st_mtime_ns) for entry in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_append_goes_on_behind_the_last_message(tmp_path, name):
+    path = tmp_path / name
+    assert await capture(batches_of([stored(1), stored(2)]), path, if_exists="append") == Captured(2, 14)
+    again = batches_of([stored(1), stored(2)], [stored(3)])
+    assert await capture(again, path, if_exists="append") == Captured(1, 7)
+    assert sequences(path) == [1, 2, 3]
+    assert count_captured(path) == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_append_to_a_capture_of_no_stream_adds_everything(tmp_path, name):
+    for _ in range(2):
+        await capture(batches_of([stored(0, stream="")]), tmp_path / name, if_exists="append")
+    assert count_captured(tmp_path / name) == 2
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+async def test_another_stream_is_not_mixed_in(tmp_path, name):
+    """Neither one of another name nor one that was made again, however far it has come."""
+    path = tmp_path / name
+    await capture(batches_of([stored(1), stored(2)]), path)
+    later = Timestamp("2026-01-02T03:04:06Z")
+    for wrong in (
+        stored(3, stream="OTHER"),
+        stored(3, stream=""),
+        stored(1, timestamp=later),
+        stored(2, timestamp=later),
+        stored(2, timestamp=Timestamp("2026-01-01T00:00:00Z")),
+    ):
+        with pytest.raises(DeliveryError) as info:
+            await capture(batches_of([wrong], [stored(3)]), path, if_exists="append")
+        assert info.value.code == "stream-mismatch"
+    assert sequences(path) == [1, 2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_replace_leaves_the_new_one_alone(tmp_path, name):
+    path = tmp_path / name
+    for first in (1, 3):
+        await capture(batches_of([stored(first), stored(first + 1)]), path, if_exists="replace")
+    assert sequences(path) == [3, 4]
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_where_a_replacement_fails_the_old_one_stays(tmp_path, name):
+    async def failing():
+        yield [stored(3)]
+        raise ConnectionError
+
+    path = tmp_path / name
+    await capture(batches_of([stored(1)]), path)
+    with pytest.raises(ConnectionError):
+        await capture(failing(), path, if_exists="replace")
+    assert sequences(path) == [1]
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("foreign", ["part-00000-6a3a0c35-c000.snappy.parquet", "_SUCCESS", "notes.txt"])
+async def test_a_directory_that_no_capture_wrote_is_not_replaced(tmp_path, foreign):
+    path = tmp_path / "a.parquet"
+    path.mkdir()
+    (path / foreign).write_text("something else")
+    with pytest.raises(FileExistsError, match=foreign):
+        await capture(batches_of([stored(1)]), path, if_exists="replace")
+    assert [entry.name for entry in path.iterdir()] == [foreign]
+
+
+async def test_files_of_others_are_not_continued(tmp_path):
+    """Spark's names begin as ours do."""
+    path = tmp_path / "a.parquet"
+    path.mkdir()
+    (path / "part-00000-6a3a0c35-c000.snappy.parquet").write_text("")
+    with pytest.raises(FileExistsError, match="part-00000-6a3a"):
+        await capture(batches_of([stored(1)]), path, if_exists="append")
+
+
+async def test_a_single_file_of_an_earlier_version(tmp_path):
+    """It is read; to be continued it has to become the first part of a directory, and the error says how."""
+    path = tmp_path / "a.parquet"
+    rows = [stored(number, [("a", "1")], reply="r") for number in range(1, 2500)]
+    with ParquetParts(tmp_path / "b.parquet") as file:
+        file.write(rows)
+    (tmp_path / "b.parquet" / "part-000000.parquet").rename(path)
+    assert list(read_capture(path)) == rows
+    assert (last_captured(path), count_captured(path)) == (rows[-1], len(rows))
+    with pytest.raises(NotADirectoryError, match="move it there as part-000000"):
+        await capture(batches_of([stored(2500)]), path, if_exists="append")
+    path.rename(tmp_path / "moved")
+    path.mkdir()
+    (tmp_path / "moved").rename(path / "part-000000.parquet")
+    await capture(batches_of([stored(2500)]), path, if_exists="append")
+    assert sequences(path) == list(range(1, 2501))
+
+
+@pytest.mark.parametrize(
+    ("name", "if_exists", "words"),
+    [
+        ("a.parquet", "overwrite", "if_exists must be 'fail', 'append' or 'replace', got 'overwrite'"),
+        ("a.txt", "fail", "path must end in .parquet, .jsonl or .ndjson, got '.*a.txt'"),
+        ("a", "append", "path must end in"),
+    ],
+)
+async def test_arguments_that_make_no_sense(tmp_path, name, if_exists, words):
+    with pytest.raises(EncodeError, match=words):
+        await capture(batches_of([stored(1)]), tmp_path / name, if_exists=if_exists)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_two_captures_at_a_time_are_refused(tmp_path, name):
+    """They would write parts of the same name, or lines into each other."""
+    with open_capture(tmp_path / name) as file:
+        file.write([stored(1)])
+        with pytest.raises(BlockingIOError, match="another capture"), open_capture(tmp_path / name):
+            pass
+        file.write([stored(2)])
+    assert sequences(tmp_path / name) == [1, 2]
+
+
+# Writes three messages, two to a part, and is killed.
+KILLED = """
+import os, sys
+from ce_nats.capture import StoredMessage, Timestamp, open_capture
+with open_capture(sys.argv[1]) as file:
+    file._rows = 2
+    for number in (1, 2, 3):
+        time = Timestamp("2026-01-02T03:04:05.123456789Z")
+        file.write([StoredMessage("a", "", [], b"payload", "ORDERS", number, time)])
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+async def test_a_capture_that_is_killed_goes_on(tmp_path, name):
+    """Nothing of the killed one is left beside what it had completed."""
+    path = tmp_path / name
+    ended = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, path)
+    assert await ended.wait() == -9
+    if name == "a.parquet":
+        assert sorted(entry.name[:6] for entry in path.iterdir()) == [".part-", "part-0"]
+    found = sequences(path)
+    assert found in ([1, 2], [1, 2, 3])
+    captured = await capture(batches_of([stored(number) for number in range(1, 6)]), path, if_exists="append")
+    assert captured.messages == 5 - len(found)
+    assert sequences(path) == [1, 2, 3, 4, 5]
+    if name == "a.parquet":
+        assert [entry.name for entry in sorted(path.iterdir())] == ["part-000000.parquet", "part-000001.parquet"]
+
+
+async def test_a_cancelled_capture_keeps_what_it_has(tmp_path, monkeypatch):
+    """The thread that writes has ended before the file is completed."""
+    writing, on = threading.Event(), threading.Event()
+    write = ParquetParts.write
+
+    def slow(self, batch):
+        writing.set()
+        assert on.wait(30)
+        write(self, batch)
+
+    monkeypatch.setattr(ParquetParts, "write", slow)
+    task = asyncio.create_task(capture(batches_of([stored(1)], [stored(2)]), tmp_path / "a.parquet"))
+    assert await asyncio.to_thread(writing.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0)
+    on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sequences(tmp_path / "a.parquet") == [1]
+
+
+# --- Captures that grow ---------------------------------------------------------------------------------------------
+
+RAW = b"a\xffb".decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        stored(2**62, [("ce-id", "1"), ("Tag", "b"), ("Tag", "a"), ("empty", "")], "€\r\n\0".encode(), reply="r"),
+        stored(1, [("raw", RAW)], b"\0\xff", timestamp=Timestamp("2026-01-02T03:04:05.123456789+02:00")),
+        stored(0, data=b"", stream=""),
+    ],
+)
+def test_a_line_of_json_loses_nothing(message):
+    line = as_json_line(message)
+    assert line.count(b"\n") == 1
+    assert from_json_line(line) == message
+    assert str(from_json_line(line).timestamp) == str(message.timestamp)
+
+
+@pytest.mark.parametrize("wrong", [{"timestamp": None}, {"timestamp": "now"}, {"sequence": True}, {"stream": 1}])
+def test_a_line_that_is_no_captured_message(wrong):
+    with pytest.raises(DecodeError):
+        from_json_line(json.dumps({**json.loads(as_json_line(stored())), **wrong}).encode())
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_a_capture_grows(tmp_path, name):
+    path = tmp_path / name
+    assert last_captured(path) is None
+    for first in (1, 4):
+        with open_capture(path) as file:
+            file.write([stored(first), stored(first + 1)])
+            file.write([])
+            file.write([stored(first + 2)])
+        assert file.captured == Captured(messages=3, data_bytes=21)
+        assert last_captured(path).sequence == first + 2
+    assert [message.sequence for message in read_capture(path)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_what_was_written_before_an_error_is_kept(tmp_path, name):
+    def messages():
+        yield stored(1)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError), open_capture(tmp_path / name) as file:
+        any(file.write([message]) for message in messages())
+    assert [message.sequence for message in read_capture(tmp_path / name)] == [1]
+
+
+@pytest.mark.parametrize("size", [10, 2**16, 200_000])
+def test_a_line_that_a_killed_process_left_is_cut_off(tmp_path, size):
+    path = tmp_path / "a.jsonl"
+    whole = as_json_line(stored(1, data=b"x" * size))
+    path.write_bytes(whole + as_json_line(stored(2, data=b"y" * size))[:-1])
+    assert last_captured(path).sequence == 1
+    assert [message.sequence for message in read_capture(path)] == [1]
+    with JsonLinesCapture(path) as file:
+        file.write([stored(3)])
+    assert path.read_bytes() == whole + as_json_line(stored(3))
+
+
+def test_a_file_that_is_one_cut_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{" * 200_000)
+    assert last_captured(path) is None
+    with JsonLinesCapture(path):
+        pass
+    assert path.read_bytes() == b""
+
+
+def test_lines_into_an_open_file():
+    target = io.BytesIO()
+    with JsonLinesCapture(target) as file:
+        file.write([stored(1)])
+    assert target.getvalue() == as_json_line(stored(1))
+
+
+def test_parts_have_so_many_rows(tmp_path):
+    """A part is there when it is complete, so that a killed process loses the current one only."""
+    with ParquetParts(tmp_path / "a.parquet", rows=2) as file:
+        for sequence in range(1, 6):
+            file.write([stored(sequence)])
+            assert len(list((tmp_path / "a.parquet").glob("part-*"))) == sequence // 2
+    assert parquet.read_table(tmp_path / "a.parquet")["sequence"].to_pylist() == [1, 2, 3, 4, 5]
+
+
+def test_parts_do_not_replace_a_file(tmp_path):
+    (tmp_path / "a.parquet").write_text("a file")
+    with pytest.raises(NotADirectoryError, match="is a file"), ParquetParts(tmp_path / "a.parquet"):
+        pass
+    assert (tmp_path / "a.parquet").read_text() == "a file"
+
+
+def test_parquet_that_is_no_capture(tmp_path):
+    parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(DecodeError, match="no captured message"):
+        list(read_capture(tmp_path / "a.parquet"))
+
+
+def test_a_header_block_has_the_bytes_of_the_wire():
+    assert header_block([("a", "ä"), ("a", RAW)]) == b"NATS/1.0\r\na: \xc3\xa4\r\na: a\xffb\r\n\r\n"
+    assert header_block([]) == b""

@@ -1,0 +1,74 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    Headers,
+    NatsMessage,
+)
+from ce_nats.capture.message_json import (
+    as_fields,
+    as_line,
+    as_message,
+    read_object,
+)
+from ce_nats.codec.nesting import MOST_LEVELS
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+raw_texts = st.binary(max_size=5).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+headers = st.lists(st.tuples(texts, texts | raw_texts))
+
+
+@given(headers, st.binary(), texts, texts)
+def test_there_and_back(pairs, data, subject, reply):
+    line = as_line(as_fields(pairs, data, subject, reply))
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert as_message(read_object(line)) == NatsMessage(subject, data, Headers(pairs), reply)
+
+
+def test_text_is_readable():
+    fields = json.loads(as_line(as_fields([("a", "€")], "€\n".encode(), "orders.paid")))
+    assert fields == {"subject": "orders.paid", "headers": [["a", "€"]], "data": "€\n"}
+
+
+def test_what_is_empty_may_be_left_out():
+    assert as_message({"headers": [], "unknown": 1}) == NatsMessage()
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
+def test_what_is_no_object(text):
+    with pytest.raises(DecodeError):
+        read_object(text)
+
+
+@pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
+def test_depth(depth):
+    """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
+    text = b'{"headers":[],"unknown":' + b"[" * depth + b"]" * depth + b"}"
+    if depth < MOST_LEVELS:
+        assert as_message(read_object(text)) == NatsMessage()
+    else:
+        with pytest.raises(DecodeError, match="nested more than 128 levels") as caught:
+            read_object(text)
+        assert caught.value.code == "invalid-json"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["subject", "reply", "headers", "data", "data_base64"]),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3),
+            max_leaves=6,
+        ),
+    )
+)
+def test_nothing_else_is_raised(fields):
+    try:
+        as_message(fields)
+    except DecodeError as error:
+        assert error.code  # noqa: PT017

@@ -1,0 +1,366 @@
+"""
+Attribute names and values: the seven types as canonical strings and back, and what is none of them.
+"""
+
+from base64 import b64decode, b64encode
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+    Timestamp,
+)
+from ce_nats.codec.attributes import (
+    CORE,
+    REQUIRED,
+    canonical,
+    check_name,
+    checked_attributes,
+    decode_base64,
+    decode_extension,
+    decode_typed_attribute,
+)
+from tests.strategies import CORE as CORE_NAMES
+from tests.strategies import (
+    any_text,
+    attempt,
+    attribute_names,
+    attribute_values,
+    illegal_characters,
+    int32,
+    legal_text,
+    objects,
+    plain_event,
+    refused,
+)
+
+TYPES = [str, bool, int, bytes, datetime, Timestamp]
+
+
+# --- Names ----------------------------------------------------------------------------------------------------------
+
+
+@given(attribute_names)
+def test_legal_names(name: str) -> None:
+    """Lower-case letters and digits, in any number."""
+    check_name(name, EncodeError)
+
+
+@given(st.one_of(any_text, objects))
+def test_names_are_ascii_letters_and_digits(name: Any) -> None:
+    """Every other name, and everything that is no text, is refused in both directions."""
+    if isinstance(name, str) and name and set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789") and name != "data":
+        check_name(name, DecodeError)
+    else:
+        refused(DecodeError, "invalid-attribute-name", check_name, name, DecodeError)
+        refused(EncodeError, "invalid-attribute-name", check_name, name, EncodeError)
+
+
+@pytest.mark.parametrize("name", ["foo\n", "data", "Data", "ü", "a-b", "a_b", "a b", "", "٤", "ﬁ", "K", "data_base64"])
+def test_traps_among_names(name: str) -> None:
+    """A line break at the end, letters and digits beyond ASCII, and what JSON events call their data."""
+    error = refused(EncodeError, "invalid-attribute-name", check_name, name, EncodeError)
+    assert error.attribute == name
+
+
+# --- Canonical strings ----------------------------------------------------------------------------------------------
+
+
+@given(attribute_values)
+def test_values_survive_their_canonical_string(value: Any) -> None:
+    """A value comes back from its string when its type is declared; times to the microsecond and the offset."""
+    wanted = datetime if isinstance(value, datetime) else type(value)
+    decoded = decode_extension("x", canonical(value), wanted)
+    assert decoded == value
+    assert canonical(decoded) == canonical(value)
+    if isinstance(value, datetime):
+        assert decoded.utcoffset() == value.utcoffset()
+
+
+@given(legal_text())
+def test_strings_are_their_own_canonical_string(text: str) -> None:
+    """Nothing is normalised, stripped or folded."""
+    assert canonical(text) == decode_extension("x", text, None) == decode_extension("x", text, str) == text
+
+
+@given(st.binary())
+def test_bytes_are_padded_base64(octets: bytes) -> None:
+    """The standard alphabet with padding, whatever the length."""
+    assert canonical(octets) == b64encode(octets).decode()
+    assert decode_base64("x", canonical(octets)) == octets
+
+
+@given(any_text)
+def test_base64_is_strict(text: str) -> None:
+    """What the standard library's strict decoder refuses is refused, and nothing else."""
+    try:
+        if text.startswith("="):
+            raise ValueError  # as Python from 3.11 on says; 3.10 takes it for nothing
+        expected = b64decode(text.encode("utf-8", "surrogatepass"), validate=True)
+    except ValueError:
+        refused(DecodeError, "invalid-base64", decode_base64, "x", text)
+    else:
+        assert decode_base64("x", text) == expected
+
+
+class Level(IntEnum):
+    LOW = 3
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (False, "false"),
+        (0, "0"),
+        (-(2**31), "-2147483648"),
+        (2**31 - 1, "2147483647"),
+        (Level.LOW, "3"),
+        (Colour.RED, "red"),
+        (b"", ""),
+        (b"\x00\x01\xff", "AAH/"),
+        ("\U0001f600", "\U0001f600"),
+        ("\ud83d\ude00", "\U0001f600"),
+        (datetime(2020, 1, 2, tzinfo=timezone.utc), "2020-01-02T00:00:00Z"),
+        (datetime(2020, 1, 2, 3, 4, 5, 600, timezone(timedelta(hours=-2))), "2020-01-02T03:04:05.000600-02:00"),
+        (datetime(1900, 1, 1, tzinfo=timezone(timedelta(seconds=1172))), "1899-12-31T23:40:28Z"),
+        (Timestamp("2020-01-01t00:00:00.123456789z"), "2020-01-01T00:00:00.123456789Z"),
+    ],
+)
+def test_canonical(value: Any, text: str) -> None:
+    """Booleans are true and false, members of enums are their values, an offset with seconds becomes UTC."""
+    assert canonical(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (1.5, "invalid-attribute-type"),
+        (1.0, "invalid-attribute-type"),
+        (None, "invalid-attribute-type"),
+        ([], "invalid-attribute-type"),
+        ({"a": 1}, "invalid-attribute-type"),
+        (("a",), "invalid-attribute-type"),
+        (Decimal(1), "invalid-attribute-type"),
+        (object(), "invalid-attribute-type"),
+        (datetime(2020, 1, 1), "invalid-attribute-type"),
+        (datetime(2020, 1, 1).date(), "invalid-attribute-type"),
+        (2**31, "integer-out-of-range"),
+        (-(2**31) - 1, "integer-out-of-range"),
+        pytest.param(10**5000, "integer-out-of-range", id="5001 digits"),
+        ("a\r\nb", "invalid-character"),
+        ("\ud800", "invalid-character"),
+        ("\ude00\ud83d", "invalid-character"),
+        ("\ufdd0", "invalid-character"),
+        ("\U0010ffff", "invalid-character"),
+        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1, seconds=1))), "invalid-timestamp"),
+    ],
+)
+def test_what_no_attribute_can_be(value: Any, code: str) -> None:
+    """Types outside of CloudEvents' seven are not turned into strings; the error names the attribute."""
+    assert refused(EncodeError, code, canonical, value, "x").attribute == "x"
+    assert refused(EncodeError, code, checked_attributes, plain_event(x=value).attributes).attribute == "x"
+
+
+@given(objects)
+def test_only_encode_errors(value: Any) -> None:
+    """Any Python object has a canonical string or is refused."""
+    text, error = attempt(EncodeError, canonical, value, "x")
+    assert isinstance(text, str) if error is None else error.attribute == "x"
+
+
+@given(legal_text(), illegal_characters, legal_text())
+def test_illegal_characters(before: str, illegal: str, after: str) -> None:
+    """A control, a noncharacter or a lone surrogate is refused wherever it stands, from Python and from JSON."""
+    text = f"{before} {illegal} {after}"
+    refused(EncodeError, "invalid-character", canonical, text)
+    refused(DecodeError, "invalid-character", decode_typed_attribute, "x", text, None)
+    refused(DecodeError, "invalid-character", decode_typed_attribute, "id", text, None)
+
+
+# --- The attributes of an event -------------------------------------------------------------------------------------
+
+
+def test_the_eight() -> None:
+    """The specification defines eight attributes, four of them required."""
+    assert set(CORE) == set(CORE_NAMES)
+    assert set(REQUIRED) == {"specversion", "id", "source", "type"}
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("value", [..., None])
+def test_required(name: str, value: Any) -> None:
+    """A required attribute that is not there, or None, is missing."""
+    error = refused(EncodeError, "missing-attribute", checked_attributes, plain_event(**{name: value}).attributes)
+    assert error.attribute == name
+
+
+def test_order_of_missing_attributes() -> None:
+    """Of several, specversion is missed first, then id, source and type."""
+    for index, name in enumerate(REQUIRED):
+        attributes = dict.fromkeys(REQUIRED[:index], "1.0")
+        assert refused(EncodeError, "missing-attribute", checked_attributes, attributes).attribute == name
+
+
+@pytest.mark.parametrize("name", CORE_NAMES)
+def test_core_attributes_are_not_empty(name: str) -> None:
+    """An empty string is no value for any attribute that the specification defines."""
+    error = refused(EncodeError, "empty-attribute", checked_attributes, plain_event(**{name: ""}).attributes)
+    assert error.attribute == name
+    error = refused(DecodeError, "empty-attribute", decode_typed_attribute, name, "", None)
+    assert error.attribute == name
+
+
+@pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "time"])
+def test_optional_core_attributes_can_be_none(name: str) -> None:
+    """Typed event classes say None for what is unset."""
+    assert name not in checked_attributes(plain_event(**{name: None}).attributes)
+
+
+@pytest.mark.parametrize("name", CORE_NAMES)
+@pytest.mark.parametrize("value", [1, True, 1.0, b"a", [], {}, object()])
+def test_core_attributes_are_strings(name: str, value: Any) -> None:
+    """No other type passes for one, from Python or from JSON."""
+    attributes = plain_event(**{name: value}).attributes
+    assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == name
+    refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, name, value, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("specversion", "1.1", "unsupported-specversion"),
+        ("specversion", "1.0 ", "unsupported-specversion"),
+        ("specversion", "0.3", "unsupported-specversion"),
+        ("dataschema", "rel/ative", "invalid-uri"),
+        ("dataschema", "#", "invalid-uri"),
+        ("dataschema", "//host/a:b", "invalid-uri"),
+        ("dataschema", "1a:b", "invalid-uri"),
+        ("dataschema", " http://a", "invalid-uri"),
+        ("datacontenttype", "json", "invalid-media-type"),
+        ("datacontenttype", "a/", "invalid-media-type"),
+        ("datacontenttype", "a/b c", "invalid-media-type"),
+        ("time", "yesterday", "invalid-timestamp"),
+        ("time", "2020-01-01T00:00:00", "invalid-timestamp"),
+        ("time", datetime(2020, 1, 1), "invalid-attribute-type"),
+        ("subject", "a\0", "invalid-character"),
+        ("source", "a\nb", "invalid-character"),
+    ],
+)
+def test_rules_of_single_attributes(name: str, value: Any, code: str) -> None:
+    """Each has a code of its own, and the error names the attribute."""
+    attributes = plain_event(**{name: value}).attributes
+    assert refused(EncodeError, code, checked_attributes, attributes).attribute == name
+    if isinstance(value, str):
+        assert refused(DecodeError, code, decode_typed_attribute, name, value, None).attribute == name
+
+
+@pytest.mark.parametrize("value", ["urn:", "http://ex/a b#é", "X-1+.:y", "mailto:a@b"])
+def test_uris_need_a_scheme_and_no_more(value: str) -> None:
+    """A fragment, spaces and letters beyond ASCII are taken as other SDKs send them."""
+    assert checked_attributes(plain_event(dataschema=value).attributes)["dataschema"] == value
+
+
+def test_first_fault_in_the_events_order() -> None:
+    """One error at a time, and it is that of the attribute which comes first."""
+    attributes = {"id": "1", "b": 1.5, "a": 2**40, "source": "", "Type": "t"}
+    assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == "b"
+    reverse = dict(reversed(attributes.items()))
+    assert refused(EncodeError, "invalid-attribute-name", checked_attributes, reverse).attribute == "Type"
+
+
+def test_a_naive_timestamp_is_named() -> None:
+    """A Timestamp made from numbers without a time zone is refused as any naive datetime is."""
+    attributes = plain_event(time=Timestamp(2020, 1, 1)).attributes
+    assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == "time"
+
+
+def test_the_mapping_is_left_alone() -> None:
+    """A read-only mapping will do, and a dict is neither changed nor given back."""
+    attributes = plain_event(flag=True, time="2020-01-01t00:00:00z").attributes
+    before = dict(attributes)
+    assert checked_attributes(MappingProxyType(attributes)) is not attributes
+    assert attributes == before
+
+
+# --- Extensions that arrive -----------------------------------------------------------------------------------------
+
+
+@given(any_text, st.sampled_from(TYPES))
+def test_only_decode_errors(text: str, wanted: type) -> None:
+    """Whatever the text, the answer is of the declared type or an error that names the attribute."""
+    value, error = attempt(DecodeError, decode_extension, "x", text, wanted)
+    assert isinstance(value, wanted) if error is None else error.attribute == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "code"),
+    [
+        ("True", bool, "invalid-boolean"),
+        ("1", bool, "invalid-boolean"),
+        ("true ", bool, "invalid-boolean"),
+        ("", bool, "invalid-boolean"),
+        ("1.0", int, "invalid-integer"),
+        ("+1", int, "invalid-integer"),
+        ("01", int, "invalid-integer"),
+        ("1_0", int, "invalid-integer"),
+        (" 1", int, "invalid-integer"),
+        ("1\n", int, "invalid-integer"),
+        ("٤", int, "invalid-integer"),
+        ("", int, "invalid-integer"),
+        ("2147483648", int, "integer-out-of-range"),
+        ("-2147483649", int, "integer-out-of-range"),
+        pytest.param("9" * 100_000, int, "integer-out-of-range", id="many digits"),
+        pytest.param("-" + "9" * 100_000, int, "integer-out-of-range", id="many digits below zero"),
+        ("eA", bytes, "invalid-base64"),
+        ("e A==", bytes, "invalid-base64"),
+        ("eA==\n", bytes, "invalid-base64"),
+        ("-_==", bytes, "invalid-base64"),
+        ("now", datetime, "invalid-timestamp"),
+    ],
+)
+def test_not_of_the_declared_type(text: str, wanted: type, code: str) -> None:
+    """The strict forms only."""
+    assert refused(DecodeError, code, decode_extension, "x", text, wanted).attribute == "x"
+
+
+@pytest.mark.parametrize("wanted", [float, list, "int", 5])
+def test_declared_types_that_no_attribute_has(wanted: Any) -> None:
+    with pytest.raises(TypeError, match=r"^extension_types\['x'\] must be bool, int, str, bytes or datetime, got "):
+        decode_extension("x", "1", wanted)
+
+
+@given(st.one_of(st.booleans(), int32, legal_text()))
+def test_json_values_are_what_they_are(value: Any) -> None:
+    """Without a declaration JSON's own types stand; with the right one nothing changes."""
+    for wanted in (None, type(value)):
+        decoded = decode_typed_attribute("x", value, wanted)
+        assert (type(decoded), decoded) == (type(value), value)
+
+
+def test_json_values_under_another_declaration() -> None:
+    """What is declared a string is its canonical string in both modes; what is no integer stays none."""
+    assert decode_typed_attribute("x", True, str) == "true"
+    assert decode_typed_attribute("x", 5, str) == "5"
+    assert decode_typed_attribute("x", "5", int) == 5
+    refused(DecodeError, "invalid-integer", decode_typed_attribute, "x", True, int)
+    refused(DecodeError, "invalid-boolean", decode_typed_attribute, "x", 1, bool)
+
+
+@pytest.mark.parametrize("value", [1.5, 1.0, 1e300, [], {}, [1], {"a": 1}])
+def test_json_values_that_no_attribute_is(value: Any) -> None:
+    """Numbers with a fraction, arrays and objects."""
+    error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, "x", value, None)
+    assert error.attribute == "x"

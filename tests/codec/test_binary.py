@@ -1,0 +1,232 @@
+"""
+Binary mode: one printable header per attribute, the data's bytes as payload.
+"""
+
+import json
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    Dialect,
+    EncodeError,
+    NatsMessage,
+    from_nats_message,
+    to_nats_message,
+)
+from ce_nats.codec import media_type
+from ce_nats.wire.nats import (
+    decode_header_block,
+    encode_header_block,
+)
+from tests.strategies import (
+    Event,
+    any_events,
+    attempt,
+    binary_message,
+    canonical_text,
+    events,
+    exact,
+    expected_attributes,
+    extension_types,
+    hostile_headers,
+    hostile_payloads,
+    legal_text,
+    plain_event,
+    refused,
+)
+
+# --- Out ------------------------------------------------------------------------------------------------------------
+
+
+@given(events())
+def test_round_trip(event: Event) -> None:
+    """Every attribute comes back, in order, with its type where that is declared, and so does the data."""
+    decoded = from_nats_message(to_nats_message(event), extension_types=extension_types(event))
+    assert exact(decoded.get_attributes()) == exact(expected_attributes(event))
+    assert exact(decoded.get_data()) == exact(event.data)
+
+
+@given(events())
+def test_headers_are_canonical_strings(event: Event) -> None:
+    """One header each, lower case, printable ASCII; urllib reads back the canonical string."""
+    headers = to_nats_message(event).headers.items()
+    expected = expected_attributes(event)
+    assert [name for name, _ in headers] == [f"ce-{name}" for name in expected]
+    for (_, text), (name, value) in zip(headers, expected.items()):
+        assert all("!" <= one <= "~" and one != '"' for one in text)
+        assert unquote(text, errors="strict") == canonical_text(name, value)
+
+
+@given(events())
+def test_payload_is_the_data(event: Event) -> None:
+    """Bytes as they are, text in its charset, JSON otherwise; nothing for no data."""
+    payload = to_nats_message(event).data
+    content_type = expected_attributes(event).get("datacontenttype")
+    if event.data is None:
+        assert payload == b""
+    elif isinstance(event.data, bytes):
+        assert payload == event.data
+    elif media_type.parse(content_type).kind is media_type.DataKind.JSON:
+        assert exact(json.loads(payload)) == exact(event.data)
+    else:
+        charset = content_type.partition("arset=")[2].strip('"') or "utf-8"
+        assert payload == event.data.encode(charset)
+
+
+@given(events())
+def test_headers_survive_the_wire(event: Event) -> None:
+    """The header block of NATS gives the same headers back."""
+    message = to_nats_message(event)
+    assert decode_header_block(encode_header_block(message.headers)).headers == message.headers
+
+
+@given(any_events())
+def test_any_event(event: Event) -> None:
+    """Whatever objects an event is made of, it is encoded so that it can be read, or refused."""
+    message, error = attempt(EncodeError, to_nats_message, event)
+    if error is None:
+        assert from_nats_message(message, parse_data=False).get_attributes()["id"] == event.attributes["id"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "header"),
+    [
+        ({"x": True}, ("ce-x", "true")),
+        ({"x": -5}, ("ce-x", "-5")),
+        ({"x": b"\0\1\xff"}, ("ce-x", "AAH/")),
+        ({"x": ""}, ("ce-x", "")),
+        ({"x": b""}, ("ce-x", "")),
+        ({"subject": " a "}, ("ce-subject", "%20a%20")),
+        ({"subject": '"q" 100%'}, ("ce-subject", "%22q%22%20100%25")),
+        ({"subject": "e\u0301 \u00ad"}, ("ce-subject", "e%CC%81%20%C2%AD")),
+        ({"source": "/a/b:c?d=e,f"}, ("ce-source", "/a/b:c?d=e,f")),
+        ({"datacontenttype": "text/plain; x=€"}, ("ce-datacontenttype", "text/plain;%20x=%E2%82%AC")),
+        ({"time": "2016-12-31t23:59:60.123456789z"}, ("ce-time", "2016-12-31T23:59:60.123456789Z")),
+    ],
+)
+def test_header_values(attributes: dict[str, Any], header: tuple[str, str]) -> None:
+    """Escaped as little as the binding wants, quoted never."""
+    assert header in to_nats_message(plain_event(**attributes)).headers.items()
+
+
+# --- In -------------------------------------------------------------------------------------------------------------
+
+
+@given(hostile_headers, hostile_payloads, st.sampled_from(Dialect), st.booleans())
+def test_only_decode_errors(headers: Any, payload: bytes, dialect: Dialect, parse_data: bool) -> None:
+    """Whatever the headers, whatever the bytes."""
+    message = NatsMessage(data=payload)
+    message.headers = headers
+    attempt(DecodeError, from_nats_message, message, mode="binary", dialect=dialect, parse_data=parse_data)
+
+
+@given(st.binary(), st.sampled_from([None, "application/json", "text/plain", "a/b"]))
+def test_the_payload_can_be_left_alone(payload: bytes, content_type: str | None) -> None:
+    """With parse_data=False the data is the payload's bytes; an empty payload is no data."""
+    headers = {} if content_type is None else {"datacontenttype": content_type}
+    event = from_nats_message(binary_message(payload, **headers), parse_data=False)
+    assert event.get_data() == (payload or None)
+    assert event.has_data == bool(payload)
+
+
+def test_an_empty_payload_is_no_data() -> None:
+    """Whatever the content type; the wire cannot tell the two apart."""
+    for content_type in ("application/json", "text/plain", "application/octet-stream"):
+        event = from_nats_message(binary_message(datacontenttype=content_type))
+        assert (event.get_data(), event.has_data) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("my_ext", "1", "invalid-attribute-name"),
+        ("my-ext", "1", "invalid-attribute-name"),
+        ("", "1", "invalid-attribute-name"),
+        ("data", "1", "invalid-attribute-name"),
+        ("\u212a", "1", "invalid-attribute-name"),
+        ("ID", "2", "duplicate-attribute"),
+        ("subject", "", "empty-attribute"),
+        ("subject", " \t", "empty-attribute"),
+        ("subject", '""', "empty-attribute"),
+        ("subject", "100%", "invalid-percent-escape"),
+        ("subject", "%C0%A0", "invalid-utf8"),
+        ("subject", "%ED%A0%80", "invalid-utf8"),
+        ("subject", '"a', "unterminated-quote"),
+        ("subject", "a%0D%0Ab", "invalid-character"),
+        ("subject", "a\x85", "invalid-character"),
+        ("x", "%EF%BF%BE", "invalid-character"),
+        ("x", "%00", "invalid-character"),
+        ("time", "2023-12-31T23:59:54+00:00Z", "invalid-timestamp"),
+        ("datacontenttype", "json", "invalid-media-type"),
+        ("dataschema", "a/b", "invalid-uri"),
+    ],
+)
+def test_faults_name_their_header(name: str, value: str, code: str) -> None:
+    """The error says which attribute, and which header as it was spelt."""
+    message = binary_message()
+    message.headers.append(f"cE-{name}", value)
+    error = refused(DecodeError, code, from_nats_message, message)
+    assert error.attribute == (name.lower() if name.isascii() else name)
+    assert error.header == f"cE-{name}"
+
+
+def test_first_fault_in_wire_order() -> None:
+    """One error, of the header that comes first; a missing attribute only when all others are right."""
+    pairs = [("ce-id", "%"), ("ce-x", "%00"), ("ce-y_", "1")]
+    assert refused(DecodeError, "invalid-percent-escape", from_nats_message, NatsMessage(headers=pairs))
+    assert refused(DecodeError, "invalid-attribute-name", from_nats_message, NatsMessage(headers=pairs[::-1]))
+    error = refused(DecodeError, "missing-attribute", from_nats_message, binary_message(source=..., type=...))
+    assert error.attribute == "source"
+    refused(DecodeError, "missing-attribute", from_nats_message, binary_message(b"{", id=..., datacontenttype="a/json"))
+
+
+@given(legal_text())
+def test_optional_white_space(text: str) -> None:
+    """Spaces and tabs around a value are the wire's; inside of quotes, or escaped, they are the sender's."""
+    escaped = to_nats_message(plain_event(x=text)).headers.get("ce-x")
+    assert from_nats_message(binary_message(x=f" \t{escaped}\t ")).get_extension("x") == text
+
+
+@given(legal_text(1))
+def test_sdk_go_values_are_read_as_they_stand(text: str) -> None:
+    """No decoding, no unquoting: sdk-go did neither encode nor quote, and trims."""
+    trimmed = text.strip(" \t")
+    event = from_nats_message(binary_message(x=text), dialect=Dialect.SDK_GO)
+    assert event.get_extension("x") == trimmed
+
+
+def test_sdk_go_content_type() -> None:
+    """Lower-case content-type is the datacontenttype where there is no other, and for that dialect only."""
+    message = binary_message(b"1")
+    message.headers.append("content-type", "application/json")
+    assert from_nats_message(message, dialect=Dialect.SDK_GO).get_data() == 1
+    assert from_nats_message(message).get_data() == b"1"
+    assert "datacontenttype" not in from_nats_message(message).get_attributes()
+    message.headers.append("ce-datacontenttype", "text/plain")
+    assert from_nats_message(message, dialect=Dialect.SDK_GO).get_data() == "1"
+    upper = binary_message(b"1")
+    upper.headers.append("Content-Type", "application/json")
+    assert from_nats_message(upper, dialect=Dialect.SDK_GO).get_data() == b"1"
+
+
+def test_dialects_can_be_given_by_name() -> None:
+    """As modes can; and what is no dialect is refused instead of being read as the specification's."""
+    message = binary_message(id="100%25")
+    assert from_nats_message(message, dialect="sdk-go").get_id() == "100%25"
+    assert from_nats_message(message, dialect="spec").get_id() == "100%"
+    with pytest.raises(ValueError, match=r"^dialect must be 'spec' or 'sdk-go', got 'sdk-rust'$"):
+        from_nats_message(message, dialect="sdk-rust")
+
+
+def test_extension_types() -> None:
+    """Only what is declared is converted; core attributes and those that are not there do not matter."""
+    message = binary_message(n="5", s="5", id="7")
+    event = from_nats_message(message, extension_types={"n": int, "id": int, "other": bytes})
+    assert (event.get_extension("n"), event.get_extension("s"), event.get_id()) == (5, "5", "7")
+    error = refused(DecodeError, "invalid-boolean", from_nats_message, message, extension_types={"s": bool})
+    assert (error.attribute, error.header) == ("s", "ce-s")

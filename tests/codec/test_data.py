@@ -1,0 +1,280 @@
+"""
+Event data: Python values to payload bytes and back, by media type.
+"""
+
+import json
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+)
+from ce_nats.codec.data import (
+    decode,
+    decode_json,
+    encode,
+    encode_json,
+)
+from tests.strategies import (
+    any_text,
+    attempt,
+    binary_types,
+    exact,
+    hostile_payloads,
+    json_types,
+    json_values,
+    media_types,
+    objects,
+    refused,
+    text_types,
+)
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int = 1
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+@given(json_values)
+def test_json_round_trip(value: Any) -> None:
+    """The value comes back to the last bit, in our decoder and in the standard library's."""
+    text = encode_json(value)
+    assert exact(decode_json(text)) == exact(value)
+    assert exact(json.loads(text)) == exact(value)
+
+
+@given(json_values)
+def test_json_is_compact_utf8(value: Any) -> None:
+    """No white space between tokens, no escapes for what UTF-8 can hold."""
+    # Of numbers there are several spellings of one length.
+    without_floats = json.loads(json.dumps(value), parse_float=lambda text: 0)
+    reference = json.dumps(without_floats, ensure_ascii=False, separators=(",", ":"))
+    assert encode_json(without_floats) == reference.encode()
+
+
+@given(json_values, json_types)
+def test_json_types(value: Any, content_type: str) -> None:
+    """Every JSON media type, and none, encodes the same; every JSON media type decodes the same."""
+    text = encode(value, content_type)
+    assert text == encode(value, None)
+    assert exact(decode(text, content_type)) == exact(value)
+
+
+@given(hostile_payloads)
+@example(b"NaN")
+@example(b"-Infinity")
+@example(b"1e400")
+@example(b'"\\ud800"')
+@example(b'{"a":"\\udc00"}')
+@example(b'"\n"')
+@example(b"[1,]")
+@example(b"01")
+@example(b"1 2")
+@example(b"'a'")
+@example(b"\xef\xbb\xbf1")
+@example(b"{}\0")
+@example(b"\xff")
+@example(b"[\xed\xa0\x80]")
+def test_json_is_strict(payload: bytes) -> None:
+    """What is read is JSON for the standard library too, of the same value; the rest has one of two codes."""
+    value, error = attempt(DecodeError, decode_json, payload)
+    if error is not None:
+        assert error.code in {"invalid-json", "invalid-utf8"}
+        assert error.attribute == "data"
+        assert (error.code == "invalid-utf8") == (payload.decode("utf-8", "ignore").encode() != payload)
+    else:
+        assert exact(json.loads(payload, parse_constant=_no_constant)) == exact(value)
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, b"null"),
+        ("123", b'"123"'),
+        ('{"a":1}', b'"{\\"a\\":1}"'),
+        ("", b'""'),
+        ([1, 2, None, True], b"[1,2,null,true]"),
+        ((1, (2,)), b"[1,[2]]"),
+        (Pair(1, 2), b"[1,2]"),
+        (OrderedDict(b=1, a=2), b'{"b":1,"a":2}'),
+        ({"null": "null", "n": None}, b'{"null":"null","n":null}'),
+        (Level.LOW, b"1"),
+        (Colour.RED, b'"red"'),
+        ({"a": Colour.RED}, b'{"a":"red"}'),
+        (2**70, b"1180591620717411303424"),
+        ({"a": -(2**70)}, b'{"a":-1180591620717411303424}'),
+        (1.0, b"1.0"),
+        ("é😀\u2028\x7f", '"é😀\u2028\x7f"'.encode()),
+        ("\0\ufffe", '"\\u0000\ufffe"'.encode()),
+        ({}, b"{}"),
+    ],
+)
+def test_json_examples(value: Any, text: bytes) -> None:
+    """A str is a JSON string, never JSON text; tuples are arrays; integers have no bounds."""
+    assert encode_json(value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(value, id=repr(value).partition(" at 0x")[0][:40].encode("ascii", "replace").decode())
+        for value in [
+            float("nan"),
+            float("inf"),
+            {"a": float("nan")},
+            {"a": [float("-inf")]},
+            [float("nan"), None],
+            {1: "a"},
+            {None: 1},
+            {True: 1},
+            {"a": {1.5: 1}},
+            {Level.LOW: 1},
+            {"a": b"x"},
+            [bytearray(b"x")],
+            {"a": datetime(2020, 1, 1, tzinfo=timezone.utc)},
+            {"a": date(2020, 1, 1)},
+            {1, 2},
+            {"a": frozenset()},
+            {"a": Decimal("1.5")},
+            [UUID(int=1)],
+            Point(),
+            {"a": Point()},
+            object(),
+            {"a": "\ud800"},
+            {"\udfff": 1},
+            "\ude00\ud83d",
+            1j,
+            range(3),
+            lambda: 1,
+        ]
+    ],
+)
+def test_what_has_no_json_form(value: Any) -> None:
+    """Nothing is turned into a string, a null or a list on the quiet, at any depth."""
+    assert refused(EncodeError, "invalid-data", encode_json, value).attribute == "data"
+    refused(EncodeError, "invalid-data", encode_json, {"deep": [{"a": value}]})
+
+
+def test_integers_of_thousands_of_digits() -> None:
+    """Beyond what Python itself prints there is no form."""
+    refused(EncodeError, "invalid-data", encode_json, 10**5000)
+    refused(EncodeError, "invalid-data", encode_json, {"a": -(10**5000)})
+
+
+def test_data_that_holds_itself() -> None:
+    """An endless value is refused, and so is one too deep to write."""
+    endless: list[Any] = []
+    endless.append(endless)
+    refused(EncodeError, "invalid-data", encode_json, endless)
+    refused(EncodeError, "invalid-data", encode_json, {"a": endless})
+
+
+def test_a_shared_value_is_no_cycle() -> None:
+    """The same list twice is written twice."""
+    shared = [1]
+    assert encode_json([shared, shared, {"a": shared}]) == b'[[1],[1],{"a":[1]}]'
+
+
+# --- Text and bytes -------------------------------------------------------------------------------------------------
+
+
+@given(any_text, text_types)
+def test_text_round_trip(text: str, content_type: str) -> None:
+    """Text is UTF-8 unless its type says otherwise; only a lone surrogate cannot be written."""
+    if any("\ud800" <= one <= "\udfff" for one in text):
+        refused(EncodeError, "invalid-data", encode, text, content_type)
+    else:
+        assert encode(text, content_type) == text.encode()
+        assert decode(encode(text, content_type), content_type) == text
+
+
+@given(st.binary(), st.one_of(st.none(), media_types))
+def test_bytes_go_as_they_are(payload: bytes, content_type: str | None) -> None:
+    """Whatever the type says, and however they are held."""
+    assert encode(payload, content_type) == encode(bytearray(payload), content_type) == payload
+    assert encode(memoryview(payload), content_type) == payload
+
+
+@given(st.binary(), st.one_of(st.none(), binary_types))
+def test_bytes_are_never_guessed_at(payload: bytes, content_type: str | None) -> None:
+    """Without a type, or with one that is neither JSON nor text, bytes stay bytes, UTF-8 or not."""
+    assert decode(payload, content_type) == payload
+    assert type(decode(payload, content_type)) is bytes
+
+
+@given(st.binary(min_size=1, max_size=30), media_types)
+def test_only_decode_errors(payload: bytes, content_type: str) -> None:
+    """Any bytes under any type have a value or one of four errors."""
+    _, error = attempt(DecodeError, decode, payload, content_type)
+    if error is not None:
+        assert error.code in {"invalid-json", "invalid-utf8", "invalid-data", "unsupported-charset"}
+        assert error.attribute == "data"
+
+
+@given(objects, st.one_of(st.none(), media_types))
+def test_only_encode_errors(value: Any, content_type: str | None) -> None:
+    """Any object under any type has bytes or one of two errors."""
+    payload, error = attempt(EncodeError, encode, value, content_type)
+    assert type(payload) is bytes if error is None else error.code in {"invalid-data", "unsupported-charset"}
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/octet-stream"])
+@pytest.mark.parametrize("value", [{"a": 1}, [1], 1, True, None, 1.5, object()])
+def test_only_text_and_bytes_under_other_types(value: Any, content_type: str) -> None:
+    """No Python repr of a dict goes out as text."""
+    assert refused(EncodeError, "invalid-data", encode, value, content_type).attribute == "data"
+
+
+@pytest.mark.parametrize(
+    ("text", "content_type", "payload"),
+    [
+        ("é", "text/plain; charset=iso-8859-1", b"\xe9"),
+        ("€", "text/plain; charset=windows-1252", b"\x80"),
+        ("a", "text/plain; charset=utf-16be", b"\0a"),
+        ("é", 'text/plain; CharSet="UTF-8"', b"\xc3\xa9"),
+        ("é", "application/octet-stream", b"\xc3\xa9"),
+    ],
+)
+def test_charsets(text: str, content_type: str, payload: bytes) -> None:
+    """The charset parameter is honoured on the way out, and on the way in for text."""
+    assert encode(text, content_type) == payload
+    assert decode(payload, content_type) == (text if content_type.startswith("text/") else payload)
+
+
+def test_charsets_that_fail() -> None:
+    """Text that a charset cannot hold, bytes that are not in it, a charset that nobody knows, JSON in another one."""
+    refused(EncodeError, "invalid-data", encode, "€", "text/plain; charset=iso-8859-1")
+    refused(DecodeError, "invalid-data", decode, b"\xff", "text/plain")
+    refused(DecodeError, "invalid-data", decode, b"\x80", "text/plain; charset=us-ascii")
+    for charset in ("klingon", "hex", "unicode_escape", "undefined", "\ud800"):
+        refused(EncodeError, "unsupported-charset", encode, "a", f"text/plain; charset={charset}")
+        refused(DecodeError, "unsupported-charset", decode, b"a", f"text/plain; charset={charset}")
+    refused(EncodeError, "unsupported-charset", encode, {}, "application/json; charset=utf-16")
+    refused(DecodeError, "unsupported-charset", decode, b"{}", "application/json; charset=utf-16")

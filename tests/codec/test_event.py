@@ -1,0 +1,120 @@
+"""
+DecodedEvent: what was received, as a CloudEvent of the SDK.
+"""
+
+import copy
+import pickle
+from datetime import datetime, timezone
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given
+
+from ce_nats import (
+    NatsMessage,
+    Timestamp,
+    from_nats_message,
+)
+from ce_nats.codec.event import DecodedEvent
+from tests.strategies import (
+    binary_message,
+    structured_message,
+    valid_messages,
+)
+
+
+def test_is_the_sdks_event() -> None:
+    """Every accessor of the SDK's class works."""
+    event = from_nats_message(
+        binary_message(b"1", time="2020-01-02T03:04:05Z", datacontenttype="application/json", dataschema="a:b", x="y")
+    )
+    assert isinstance(event, CloudEvent)
+    assert (event.get_id(), event.get_source(), event.get_type(), event.get_specversion()) == ("1", "/s", "t", "1.0")
+    assert event.get_time() == datetime(2020, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    assert isinstance(event.get_time(), Timestamp)
+    assert event.get_datacontenttype() == "application/json"
+    assert event.get_dataschema() == "a:b"
+    assert event.get_subject() is None
+    assert event.get_extension("x") == "y"
+    assert event.get_data() == 1
+
+
+def test_nothing_is_made_up() -> None:
+    """The SDK's constructor would add a time; decoding does not, and leaves the order."""
+    event = from_nats_message(binary_message())
+    assert list(event.get_attributes().items()) == [
+        ("specversion", "1.0"),
+        ("id", "1"),
+        ("source", "/s"),
+        ("type", "t"),
+    ]
+    assert event.get_time() is None
+
+
+@given(valid_messages())
+def test_the_same_message_gives_equal_events(message: NatsMessage) -> None:
+    """Decoding has no clock and no chance in it; equality is by attributes and data, not by identity."""
+    event = from_nats_message(message)
+    assert event == from_nats_message(message)
+
+
+@given(valid_messages())
+def test_copies_are_equal(message: NatsMessage) -> None:
+    """Pickled and copied events are the same events, digits of their time included."""
+    event = from_nats_message(message)
+    for other in (pickle.loads(pickle.dumps(event)), copy.deepcopy(event), copy.copy(event)):
+        assert other == event
+        assert repr(other) == repr(event)
+        assert (other.has_data, other.is_json) == (event.has_data, event.is_json)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        binary_message(b"2"),
+        binary_message(b"1", x=""),
+        binary_message(b"1", id="2"),
+        binary_message(),
+    ],
+)
+def test_different_events_differ(other: NatsMessage) -> None:
+    """One attribute, the data, or its being there."""
+    assert from_nats_message(other) != from_nats_message(binary_message(b"1"))
+
+
+def test_null_is_not_nothing() -> None:
+    """Both are None to get_data(); has_data tells them apart, and so does equality."""
+    start = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"'
+    null = from_nats_message(structured_message(start + b',"data":null}'))
+    nothing = from_nats_message(structured_message(start + b"}"))
+    assert null.get_data() is nothing.get_data() is None
+    assert (null.has_data, nothing.has_data) == (True, False)
+    assert null != nothing
+    assert from_nats_message(binary_message(b"null", datacontenttype="application/json")).has_data
+
+
+def test_constructor_takes_data_for_what_it_is() -> None:
+    """Left alone, has_data is whether there is data."""
+    assert DecodedEvent({}, 0).has_data
+    assert not DecodedEvent({}).has_data
+    assert DecodedEvent({}, None, has_data=True).has_data
+
+
+def test_other_events_are_not_equal() -> None:
+    """An event of the SDK compares by identity, and so is another one."""
+    event = from_nats_message(binary_message())
+    assert event != CloudEvent(dict(event.get_attributes()))
+    assert event != 5
+
+
+def test_is_not_hashable() -> None:
+    """Data is not, so the event is not."""
+    with pytest.raises(TypeError):
+        hash(from_nats_message(binary_message()))
+
+
+def test_repr_shows_attributes_and_data() -> None:
+    """What a failing test prints is of use."""
+    assert repr(from_nats_message(binary_message(b"\0", x="y"))) == (
+        "DecodedEvent({'specversion': '1.0', 'id': '1', 'source': '/s', 'type': 't', 'x': 'y'}, b'\\x00')"
+    )

@@ -1,0 +1,143 @@
+"""
+Media types: what counts as one, which data it makes, and which charsets there are.
+"""
+
+import encodings
+import pkgutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats.codec.media_type import (
+    DataKind,
+    MediaType,
+    parse,
+)
+from tests.strategies import (
+    any_text,
+    legal_text,
+    media_types,
+)
+
+JSON, TEXT, BINARY = DataKind.JSON, DataKind.TEXT, DataKind.BINARY
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("application/json", JSON),
+        ("Application/JSON", JSON),
+        ("application/json ; charset=utf-8", JSON),
+        ("application/json;", JSON),
+        ("text/json", JSON),
+        ("image/vnd.x+json", JSON),
+        ("a/+JSON", JSON),
+        ("application/cloudevents+json", JSON),
+        ("text/plain", TEXT),
+        ("TEXT/x-anything", TEXT),
+        ("application/xml", TEXT),
+        ("image/svg+xml", TEXT),
+        ("application/jsonx", BINARY),
+        ("application/json+x", BINARY),
+        ("application/x-json", BINARY),
+        ("application/json-seq", BINARY),
+        ("application/xml-dtd", BINARY),
+        ("application/text", BINARY),
+        ("textual/plain", BINARY),
+        ("application/octet-stream; x=application/json", BINARY),
+    ],
+)
+def test_kinds(text: str, kind: DataKind) -> None:
+    """The subtype json or a +json suffix is JSON whatever the type; text and XML are text; the rest is bytes."""
+    parsed = parse(text)
+    assert parsed is not None
+    assert parsed.kind is kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/", "a/", "/a", "json", "a b/c", "a/b c", " a/b", "a/b ", "a/b/c", "a/b\n", "a/b,c/d", "a/b c;x", "ä/b", "*"],
+)
+def test_not_a_media_type(text: str) -> None:
+    """A type and a subtype of tokens are needed, with nothing around them."""
+    if text == "a/b ":
+        assert parse(text) is not None  # white space before what would be a parameter
+    else:
+        assert parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "charset"),
+    [
+        ("", ""),
+        ("; charset=UTF-8", "utf-8"),
+        (';charset="Utf-8"', "utf-8"),
+        (";CHARSET=iso-8859-1;x=y", "iso-8859-1"),
+        ('; x="; charset=a"; charset=b', "b"),
+        ("; xcharset=a", ""),
+        ("; charset=a; charset=b", "a"),
+        (";;; charset=a", "a"),
+        ("; charset = a ", "a"),
+        ("; charset=", ""),
+        ("; charset", ""),
+    ],
+)
+def test_charset(parameters: str, charset: str) -> None:
+    """The first charset parameter counts, in any case, quoted or not; what is inside another's quotes does not."""
+    parsed = parse("text/plain" + parameters)
+    assert parsed is not None
+    assert parsed.charset == charset
+
+
+@given(media_types, legal_text())
+def test_parameters_change_no_kind(text: str, parameters: str) -> None:
+    """Whatever follows the semicolon, the type stays; the case of letters does not matter."""
+    bare, more = parse(text.partition(";")[0]), parse(f"{text};{parameters}")
+    assert bare is not None
+    assert more is not None
+    assert bare[:2] == more[:2] == parse(text.partition(";")[0].swapcase())[:2]
+
+
+@given(any_text)
+def test_any_text(text: str) -> None:
+    """Arbitrary text is a media type or none; its charset has a codec or none."""
+    for candidate in (text, f"a/b;{text}", f"text/plain; charset={text}", f'text/plain; charset="{text}'):
+        parsed = parse(candidate)
+        if parsed is not None:
+            assert parsed.essence == parsed.essence.lower()
+            assert parsed.codec() is None or "".encode(parsed.codec()) is not None
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", ""])
+def test_charsets_of_json(charset: str) -> None:
+    """UTF-8 by its names, and ASCII as a part of it."""
+    assert parse(f"application/json; charset={charset}").is_utf8
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "iso-8859-1", "utf_8", "utf-8-sig", "x"])
+def test_other_charsets(charset: str) -> None:
+    """Everything else is not what JSON is in."""
+    assert not parse(f"application/json; charset={charset}").is_utf8
+
+
+@pytest.mark.parametrize("name", sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)}))
+def test_codecs_of_python(name: str) -> None:
+    """A codec of Python's is a charset if it turns text into bytes, and never raises for being looked up."""
+    codec = parse(f"text/plain; charset={name}").codec()
+    if codec is not None:
+        assert "abc".encode(codec).decode(codec) == "abc"
+
+
+@pytest.mark.parametrize(
+    "charset", ["hex", "base64", "rot13", "zlib", "bz2", "uu", "quopri", "unicode_escape", "raw-unicode-escape"]
+)
+def test_codecs_that_are_no_charsets(charset: str) -> None:
+    """Python's codecs for other purposes, one of which decompresses what it is given."""
+    assert parse(f"text/plain; charset={charset}").codec() is None
+
+
+@given(st.text("abc-_./\\: \0", max_size=2000))
+def test_unknown_charsets(charset: str) -> None:
+    """A name that no codec has, path or not, is none."""
+    assert MediaType("text/plain", TEXT, f"no{charset}").codec() is None

@@ -1,0 +1,158 @@
+"""
+Binary, structured or no event? The reason, the traps, and what is remembered of header names.
+
+The vectors of spec-fixtures/mode-detection.json run elsewhere.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    ContentMode,
+    DecodeError,
+    NatsMessage,
+    detect_mode,
+)
+from ce_nats.codec.mode import (
+    inspect,
+    is_cloudevents_type,
+    scan,
+)
+from tests.strategies import (
+    any_text,
+    attempt,
+    hostile_messages,
+    refused,
+    valid_messages,
+)
+
+BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
+
+
+def message(headers: Any, data: Any = b"{}") -> Any:
+    return SimpleNamespace(headers=headers, data=data)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected", "reason"),
+    [
+        (None, STRUCTURED, "no header"),
+        ({}, STRUCTURED, "no header"),
+        ({"Nats-Msg-Id": "1"}, STRUCTURED, "no header"),
+        ({"ce_specversion": "1.0"}, STRUCTURED, "no header"),
+        ({"ce": "1"}, STRUCTURED, "no header"),
+        ({"Content-Type": "application/json"}, STRUCTURED, "no header"),
+        ({"Content-Type": "application/cloudeventsx"}, STRUCTURED, "no header"),
+        ({"Content-Type": "application/cloudevents+json"}, STRUCTURED, "Content-Type"),
+        ({"CONTENT-TYPE": "Application/CloudEvents ;x=y"}, STRUCTURED, "Content-Type"),
+        ({"content-type": 'application/cloudevents+json; charset="UTF8"'}, STRUCTURED, "Content-Type"),
+        ({"Content-Type": "application/cloudevents", "ce-id": "1"}, STRUCTURED, "Content-Type"),
+        ({"Content-Type": "application/json", "ce-id": "1"}, BINARY, "'ce-'"),
+        ({"ce-id": "1"}, BINARY, "'ce-'"),
+        ({"CE-ID": "1"}, BINARY, "'ce-'"),
+        ({"Ce-": ""}, BINARY, "'ce-'"),
+        ({"Status": "503", "ce-id": "1"}, BINARY, "'ce-'"),
+        ([("a", "1"), ("a", "2"), ("cE-x", "3")], BINARY, "'ce-'"),
+        ({"ce-id": ["1", "2"]}, BINARY, "'ce-'"),
+    ],
+)
+def test_modes_and_reasons(headers: Any, expected: ContentMode, reason: str) -> None:
+    """The first rule that fits decides, and says why."""
+    assert detect_mode(message(headers)) is expected
+    assert reason in inspect(message(headers)).reason
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Content-Type": "application/cloudevents-batch+json"}, "batch-not-supported"),
+        ({"Content-Type": "APPLICATION/CLOUDEVENTS-BATCH"}, "batch-not-supported"),
+        ({"Content-Type": "application/cloudevents+avro"}, "unsupported-format"),
+        ({"Content-Type": "application/cloudevents+xml; charset=utf-8", "ce-id": "1"}, "unsupported-format"),
+        ({"Content-Type": "application/cloudevents+json; charset=utf-16"}, "unsupported-charset"),
+        ([("Content-Type", "a/b"), ("content-type", "a/b")], "duplicate-header"),
+        ({"Content-Type": ["application/cloudevents", "application/cloudevents"]}, "duplicate-header"),
+        ({"Content-Type": 5}, "invalid-header-value"),
+        ({5: "a"}, "invalid-header-name"),
+        ({"ce-id": None}, "invalid-header-value"),
+        (5, "invalid-header-block"),
+        ("ce-id", "invalid-header-block"),
+        ([("a",)], "invalid-header-block"),
+    ],
+)
+def test_refused(headers: Any, code: str) -> None:
+    """Batches, other formats, other charsets, two types, and headers that are no text."""
+    refused(DecodeError, code, detect_mode, message(headers))
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        (None, "empty"),
+        ({"Status": "503"}, "status message"),
+        ({"KV-Operation": "DEL"}, "delete marker"),
+        ({"Nats-Marker-Reason": "MaxAge"}, "delete marker"),
+        ({"Nats-Msg-Size": "55"}, "headers only"),
+        ({"Nats-Msg-Id": "1"}, "empty"),
+    ],
+)
+@pytest.mark.parametrize("data", [b"", None])
+def test_no_event(headers: Any, data: Any, reason: str) -> None:
+    """An empty payload without CloudEvents headers is something else, and the error says what."""
+    assert reason in str(refused(DecodeError, "not-a-cloudevent", detect_mode, message(headers, data)))
+
+
+@pytest.mark.parametrize("what", [None, 5, b"", "", object(), SimpleNamespace(data=b""), SimpleNamespace(headers={})])
+def test_no_message(what: Any) -> None:
+    """A message has data and headers."""
+    refused(DecodeError, "invalid-message", detect_mode, what)
+
+
+def test_only_ascii_letters_fold() -> None:
+    """Unicode's own case rules would take other letters for these; header names are ASCII."""
+    assert detect_mode(message({"\u0421\u0415-id": "1"})) is STRUCTURED  # Cyrillic
+    assert scan({"ce-\u212a": "1"})[1].attributes == ("\u212a",)  # Kelvin sign
+    assert scan([("content-type\u017f", "a"), ("ce-x", "1")])[0] == []
+
+
+def test_the_payload_is_not_read() -> None:
+    """Headers decide, whatever the payload is."""
+    assert detect_mode(message({"Content-Type": "application/cloudevents"}, b"\xff")) is STRUCTURED
+    assert detect_mode(message({"ce-id": "1"}, b'{"specversion":"1.0"}')) is BINARY
+
+
+def test_ce_headers_are_in_wire_order() -> None:
+    """Names as they were sent, attributes in lower case, repeats and all."""
+    found = inspect(message([("CE-B", "1"), ("x", "2"), ("ce-a", "3"), ("ce-b", "4"), ("Content-Type", "a/b")])).headers
+    assert found.attributes == ("b", "a", "b")
+    assert found.names == ("CE-B", "ce-a", "ce-b")
+    assert list(found.values) == ["1", "3", "4"]
+
+
+@given(valid_messages(), st.dictionaries(any_text.map("X-".__add__), any_text, max_size=3), st.randoms())
+def test_other_headers_do_not_matter(valid: NatsMessage, others: dict[str, str], random: Any) -> None:
+    """Nor does the case of names, nor their order."""
+    pairs = [(random.choice([str.upper, str.title, str.lower])(name), value) for name, value in valid.headers.items()]
+    pairs += others.items()
+    random.shuffle(pairs)
+    assert detect_mode(message(pairs, valid.data)) is detect_mode(valid)
+
+
+@given(hostile_messages)
+def test_only_decode_errors(hostile: Any) -> None:
+    """Anything at all has a mode or an error."""
+    found, error = attempt(DecodeError, detect_mode, hostile)
+    assert (found in ContentMode) if error is None else error.code
+
+
+@pytest.mark.parametrize(
+    "value", ["application/cloudevents", "application/CLOUDEVENTS+json;x", "application/cloudevents-batch"]
+)
+def test_types_of_events(value: str) -> None:
+    """What must not stand on a binary message."""
+    assert is_cloudevents_type(value)
+    assert not is_cloudevents_type("application/json")

@@ -1,0 +1,105 @@
+"""How deep JSON is nested, told from its text: exact for JSON, an answer for anything else, and in linear time."""
+
+import json
+from time import process_time
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ce_nats.codec.nesting import (
+    MOST_LEVELS,
+    is_deeper,
+)
+
+MEBIBYTE = 2**20
+# What must not be taken for brackets, for the end of a string, or for an escape.
+TEXTS = st.text('[]{}"\\/ab\n€', max_size=6)
+VALUES = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=60,
+)
+
+
+def levels_of(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(levels_of, value), default=0) if isinstance(value, list) else 0
+
+
+@given(VALUES, st.sampled_from([None, 1]), st.booleans())
+@example(["\\", ["]"], "\\\\", [['"']], '\\"[['], None, True)
+@example([[["[" * 300, "]" * 300, '"' * 9]]], None, True)
+def test_every_value(value: Any, indent: int | None, ascii_only: bool) -> None:
+    """Whatever its strings hold, and however it is laid out."""
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+    depth = levels_of(value)
+    for levels in range(depth + 3):
+        assert is_deeper(text, levels) == (depth > levels)
+
+
+@given(VALUES)
+@example([1] * 5000)
+def test_depth_in_the_midst_of_much(value: Any) -> None:
+    """What is wide is not deep; one branch that is counts."""
+    depth = levels_of(value)
+    for inner in (value, [[]] * 200, {"a": [{}] * 3000}, ["[]"] * 2000):
+        most = max(depth, levels_of(inner))
+        for branches in ([value, inner], [inner, value], [inner, value, inner], {"a": inner, "b": value}):
+            text = json.dumps(branches).encode()
+            assert not is_deeper(text, most + 1)
+            assert is_deeper(text, most)
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing", "levels"),
+    [(b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[ {"[": ', b"} ] ", 2), (b'["[\\"{",', b',"]"]', 1)],
+)
+def test_the_limit(opening: bytes, closing: bytes, levels: int) -> None:
+    """So many levels, and not one more."""
+    times = MOST_LEVELS // levels
+    text = opening * times + b"1" + closing * times
+    assert levels_of(json.loads(text)) == MOST_LEVELS
+    assert not is_deeper(text)
+    assert is_deeper(b"[" + text + b"]")
+    assert is_deeper(b'{"a":[], "b": ' + text + b"}")
+
+
+@given(st.binary(max_size=30), st.integers(1, 40), st.integers(0, 9))
+def test_any_bytes(piece: bytes, times: int, levels: int) -> None:
+    """Bytes that are no JSON have an answer."""
+    assert is_deeper(piece * times, levels) in (True, False)
+
+
+PIECES = {
+    "open arrays": b"[",
+    "closed arrays": b"]",
+    "pairs": b"[]",
+    "objects": b'{"a":[',
+    "quotes": b'"',
+    "brackets in strings": b'"[",',
+    "brackets between strings": b'"",[',
+    "an odd quote": b'"[""',
+    "backslashes": b"\\",
+    "escaped quotes": b'\\"[',
+    "escapes": b"\\u005b",
+}
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
+@pytest.mark.parametrize("start", [b"", b'"', b"[" * MOST_LEVELS, b'["'], ids=["", "quote", "limit", "array"])
+def test_time_is_linear(start: bytes, piece: bytes) -> None:
+    """Ten times as much takes ten times as long, not a hundred times."""
+
+    def seconds(size: int) -> float:
+        text = start + piece * (size // len(piece))
+        took = []
+        for _ in range(3):
+            began = process_time()
+            is_deeper(text)
+            took.append(process_time() - began)
+        return min(took)
+
+    assert seconds(MEBIBYTE) < 30 * seconds(MEBIBYTE // 10) + 0.05

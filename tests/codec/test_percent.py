@@ -1,0 +1,147 @@
+"""
+Escaping of header values: the whole of Unicode there and back, and what is no escaped value.
+
+The vectors of spec-fixtures/percent-encoding.json run elsewhere.
+"""
+
+import re
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+)
+from ce_nats.codec.percent import (
+    decode,
+    encode,
+)
+from tests.strategies import (
+    any_text,
+    attempt,
+    legal_text,
+    refused,
+)
+
+MUST_ENCODE = {" ", '"', "%"}
+
+
+@given(legal_text())
+def test_round_trip(text: str) -> None:
+    """Decoding gives back what was encoded, in our decoder and in urllib's."""
+    assert decode(encode(text)) == text
+    assert unquote(encode(text), errors="strict") == text
+
+
+@given(any_text)
+def test_round_trip_of_any_text(text: str) -> None:
+    """Control characters too; only a lone surrogate has no form. A pair of surrogates is one character."""
+    try:
+        text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        refused(EncodeError, "invalid-character", encode, text)
+    else:
+        joined = text.encode("utf-16", "surrogatepass").decode("utf-16")
+        assert decode(encode(text)) == joined
+
+
+@given(legal_text())
+def test_encoding_is_minimal(text: str) -> None:
+    """What has to be escaped is, in upper-case hex, and no other character is."""
+    expected = "".join(
+        "".join(f"%{byte:02X}" for byte in one.encode()) if one in MUST_ENCODE or not "!" <= one <= "~" else one
+        for one in text
+    )
+    assert encode(text) == expected
+
+
+@given(legal_text())
+def test_needless_escapes_are_read(text: str) -> None:
+    """A sender may escape every byte, in either case of hex."""
+    everything = "".join(f"%{byte:02x}" for byte in text.encode())
+    assert decode(everything) == decode(everything.upper()) == text
+
+
+@given(legal_text())
+def test_quoted_strings_are_read(text: str) -> None:
+    """Quotes and quoted pairs are undone before percent-escapes are."""
+    escaped = encode(text)
+    assert decode('"' + escaped.replace("\\", "\\\\") + '"') == text
+    assert decode('"' + "".join("\\" + one for one in escaped) + '"') == text
+    quoted = text.replace("%", "%25").replace("\\", "\\\\").replace('"', '\\"')
+    assert decode(f'"{quoted}"') == text
+
+
+@given(any_text)
+def test_only_decode_errors(value: str) -> None:
+    """Whatever the header, the answer is text in UTF-8 or one of three errors."""
+    text, error = attempt(DecodeError, decode, value)
+    if error is None:
+        text.encode()
+    else:
+        assert error.code in {"unterminated-quote", "invalid-percent-escape", "invalid-utf8"}
+
+
+@given(st.binary(max_size=12))
+def test_utf8_is_strict(octets: bytes) -> None:
+    """Escaped bytes are text if Python's strict decoder says so, and are no text otherwise."""
+    value = "".join(f"%{octet:02X}" for octet in octets)
+    try:
+        expected = octets.decode()
+    except UnicodeDecodeError:
+        refused(DecodeError, "invalid-utf8", decode, value)
+    else:
+        assert decode(value) == expected
+
+
+@given(st.lists(any_text, min_size=2, max_size=3).map(lambda pieces: "%".join(pieces).replace('"', "")))
+def test_malformed_escapes_are_told_from_bad_utf8(value: str) -> None:
+    """A percent sign without two hex digits has a code of its own, wherever it stands."""
+    if re.search("%(?![0-9A-Fa-f]{2})", value):
+        refused(DecodeError, "invalid-percent-escape", decode, value)
+    elif any("\ud800" <= one <= "\udfff" for one in value):
+        refused(DecodeError, "invalid-utf8", decode, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("\\x41", "\\x41"),
+        ("\\u00e9\\N{BULLET}\\101\\n", "\\u00e9\\N{BULLET}\\101\\n"),
+        ("\\%41", "\\A"),
+        ("\\\\%5C", "\\\\\\"),
+        ("%5Cx41", "\\x41"),
+        ("a+b", "a+b"),
+        ("%2B%2b", "++"),
+        ("%2525", "%25"),
+        ("%C3ü%BC", None),
+        ("%%34%31", None),
+        ("%٤١", None),
+        ("%4\u0661", None),
+        ("% 41", None),
+        ("%+1", None),
+        ("%_1", None),
+    ],
+)
+def test_backslashes_and_lookalikes(value: str, text: str | None) -> None:
+    """Outside of quotes a backslash is a character; digits of other scripts, signs and blanks are no hex."""
+    if text is None:
+        refused(DecodeError, "invalid-percent-escape" if "C3" not in value else "invalid-utf8", decode, value)
+    else:
+        assert decode(value) == text
+
+
+@pytest.mark.parametrize("value", ['"', '"a', 'a"b', '"a\\"', '"\\', '"a"b"', '""" ', '"%22'])
+def test_open_quotes(value: str) -> None:
+    """A quoted string needs its end; an escaped quote is none."""
+    refused(DecodeError, "unterminated-quote", decode, value)
+
+
+def test_quoted_runs_anywhere() -> None:
+    """Each quoted run of a value is undone by itself."""
+    assert decode('a" b\\" "c"\\\\"%20\\') == 'a b" c\\ \\'
+    assert decode('ab"cd ef"gh""') == "abcd efgh"
+    assert decode('"%"41') == "A"

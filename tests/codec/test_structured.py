@@ -1,0 +1,342 @@
+"""
+Structured mode: the whole event as one JSON object.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    ContentMode,
+    DecodeError,
+    EncodeError,
+    NatsMessage,
+    from_nats_message,
+    to_nats_message,
+)
+from tests.strategies import (
+    Event,
+    any_events,
+    attempt,
+    canonical_text,
+    events,
+    exact,
+    expected_attributes,
+    extension_types,
+    hostile_payloads,
+    json_values,
+    legal_text,
+    mutated_messages,
+    plain_event,
+    refused,
+    structured_message,
+)
+
+STRUCTURED = ContentMode.STRUCTURED
+START = '{"specversion":"1.0","id":"1","source":"/s","type":"t"'
+
+
+def decode(members: str = "", **options: Any) -> Any:
+    """Decode the least event with further members: ``decode('"x":1')``."""
+    text = f"{START},{members}}}" if members else START + "}"
+    return from_nats_message(structured_message(text.encode("utf-8", "surrogatepass")), **options)
+
+
+def encode(event: Any) -> Any:
+    return json.loads(to_nats_message(event, mode=STRUCTURED).data)
+
+
+# --- Out ------------------------------------------------------------------------------------------------------------
+
+
+@given(events())
+def test_round_trip(event: Event) -> None:
+    """Every attribute comes back, in order and with its type, and so does the data."""
+    decoded = from_nats_message(to_nats_message(event, mode=STRUCTURED), extension_types=extension_types(event))
+    assert exact(decoded.get_attributes()) == exact(expected_attributes(event))
+    assert exact(decoded.get_data()) == exact(event.data)
+
+
+@given(events())
+def test_members_are_the_attributes(event: Event) -> None:
+    """Booleans and integers as JSON has them, all others as canonical strings; then the data."""
+    message = to_nats_message(event, mode=STRUCTURED)
+    members = json.loads(message.data)
+    expected: dict[str, Any] = {
+        name: value if isinstance(value, (bool, int)) else canonical_text(name, value)
+        for name, value in expected_attributes(event).items()
+    }
+    if isinstance(event.data, bytes):
+        expected["data_base64"] = canonical_text("", event.data)
+    elif event.data is not None:
+        expected["data"] = event.data
+    assert exact(members) == exact(expected)
+    assert message.headers.items() == [("Content-Type", "application/cloudevents+json")]
+
+
+@given(any_events())
+def test_any_event(event: Event) -> None:
+    """Whatever objects an event is made of, it is encoded so that it can be read, or refused."""
+    message, error = attempt(EncodeError, to_nats_message, event, mode=STRUCTURED)
+    if error is None:
+        json.loads(message.data, parse_constant=lambda name: pytest.fail(name))
+        assert from_nats_message(message, parse_data=False).get_attributes()["id"] == event.attributes["id"]
+
+
+@pytest.mark.parametrize(
+    ("event", "members"),
+    [
+        (plain_event({"a": 1}), {"datacontenttype": "application/json", "data": {"a": 1}}),
+        (plain_event("a"), {"datacontenttype": "application/json", "data": "a"}),
+        (plain_event(b"a"), {"data_base64": "YQ=="}),
+        (plain_event(b"{}", datacontenttype="application/json"), {"data_base64": "e30="}),
+        (plain_event(b"a", datacontenttype="text/plain"), {"data_base64": "YQ=="}),
+        (plain_event(b""), {"data_base64": ""}),
+        (plain_event("", datacontenttype="text/plain"), {"data": ""}),
+        (plain_event("a", datacontenttype="application/octet-stream"), {"data": "a"}),
+        (plain_event(bytearray(b"a")), {"data_base64": "YQ=="}),
+        (plain_event(memoryview(b"a")), {"data_base64": "YQ=="}),
+        (plain_event('{"a":1}', datacontenttype="a/b+json"), {"data": '{"a":1}'}),
+        (plain_event([1], datacontenttype="application/json; charset=utf-16"), {"data": [1]}),
+        (plain_event("é", datacontenttype="text/plain; charset=iso-8859-1"), {"data": "é"}),
+        (plain_event(), {}),
+    ],
+)
+def test_data_members(event: Event, members: dict[str, Any]) -> None:
+    """JSON values as they are, never as text that holds JSON; bytes always in data_base64."""
+    encoded = encode(event)
+    assert {name: encoded[name] for name in encoded if name in members} == members
+    assert {"data", "data_base64"} & set(encoded) == {"data", "data_base64"} & set(members)
+
+
+@given(legal_text(1))
+def test_text_is_not_escaped(text: str) -> None:
+    """UTF-8 holds all of Unicode; only what JSON needs is escaped."""
+    expected = json.dumps(text, ensure_ascii=False).encode()
+    assert b'"x":' + expected in to_nats_message(plain_event(x=text), mode=STRUCTURED).data
+
+
+# --- In -------------------------------------------------------------------------------------------------------------
+
+
+@given(hostile_payloads, st.booleans(), st.booleans())
+def test_only_decode_errors(payload: bytes, is_marked: bool, parse_data: bool) -> None:
+    """Whatever the bytes, marked as an event or not."""
+    message = structured_message(payload) if is_marked else NatsMessage(data=payload)
+    attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
+    attempt(DecodeError, from_nats_message, message, mode=STRUCTURED, extension_types={"x": int})
+
+
+@given(mutated_messages())
+def test_only_decode_errors_for_mutations(message: Any) -> None:
+    """Envelopes that are right but for a few bytes."""
+    attempt(DecodeError, from_nats_message, message, mode=STRUCTURED)
+
+
+_members = st.lists(
+    st.tuples(
+        st.sampled_from(["specversion", "id", "source", "type", "x", "data", "data_base64", "datacontenttype"]),
+        st.sampled_from(["1.0", "1", 'a"b', "AA==", "text/plain", None, 1, {"id": '"'}, [], ""]),
+    ),
+    max_size=7,
+)
+
+
+@given(_members, st.randoms(use_true_random=False))
+def test_repeated_members_are_always_found(members: list[tuple[str, Any]], random: Any) -> None:
+    """However names are escaped, whatever quotes the values hold: a name twice is refused, a name once is not."""
+    text = ",".join(f"{_spelt(name, random)}: {json.dumps(value)}" for name, value in members)
+    _, error = attempt(DecodeError, from_nats_message, structured_message(f"{{{text}}}".encode()))
+    names = [name for name, _ in members]
+    assert (error is not None and error.code == "duplicate-attribute") == (len(set(names)) < len(names))
+
+
+def _spelt(name: str, random: Any) -> str:
+    """The name as a JSON string, some letters escaped."""
+    return '"' + "".join(one if random.random() < 0.8 else f"\\u{ord(one):04x}" for one in name) + '"'
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"id":"2"',
+        '"i\\u0064":"2"',
+        '"id":null',
+        '"x":1,"x":1',
+        '"x":null,"x":null',
+        '"data":1,"data":1',
+        '"data":{"a":"\\""},"d\\u0061ta":1',
+        '"data":"\\"\\"\\"","data":""',
+        '"data":"","data":"\\"\\"\\""',
+        '"data_base64":"AA==","data_base64":null',
+        '"BAD":1,"BAD":1',
+        '"x":{},"x":"a"',
+    ],
+)
+def test_repeated_members(members: str) -> None:
+    """A repeated member is the fault that is reported, before whatever else is wrong with either."""
+    refused(DecodeError, "duplicate-attribute", decode, members)
+
+
+@pytest.mark.parametrize(
+    ("members", "data"),
+    [
+        ('"data":{"a":1,"a":2}', {"a": 2}),
+        ('"data":{"id":"x","data":"y"}', {"id": "x", "data": "y"}),
+        ('"x":"\\"\\"\\"\\"","data":"\\""', '"'),
+        ('"d\\u0061ta":"\\u0022"', '"'),
+        ('"data" : [ "\\"" , 1 ] ', ['"', 1]),
+        ('"data":null', None),
+    ],
+)
+def test_members_that_are_not_repeated(members: str, data: Any) -> None:
+    """Names inside of data, quotes in values, escapes and white space do not count."""
+    assert decode(members).get_data() == data
+
+
+@given(json_values, st.booleans())
+def test_data_verbatim(value: Any, is_last: bool) -> None:
+    """parse_data=False gives JSON data as it stands in the payload, spaces and all."""
+    text = json.dumps(value, indent=1)
+    members = f'"data": {text}' + ("" if is_last else ' ,"x":"y"')
+    assert decode(members, parse_data=False).get_data() == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("members", "parsed", "unparsed"),
+    [
+        ('"data":"a","datacontenttype":"text/plain"', "a", b"a"),
+        ('"data":"é","datacontenttype":"text/plain; charset=iso-8859-1"', "é", b"\xe9"),
+        ('"data":"é","datacontenttype":"a/b"', "é".encode(), "é".encode()),
+        ('"data_base64":"eyJhIjoxfQ==","datacontenttype":"a/json"', {"a": 1}, b'{"a":1}'),
+        ('"data_base64":"eyJhIjoxfQ=="', b'{"a":1}', b'{"a":1}'),
+        ('"data_base64":"6Q==","datacontenttype":"text/x;charset=latin1"', "é", b"\xe9"),
+        ('"data_base64":"/w==","datacontenttype":"a/b"', b"\xff", b"\xff"),
+        ('"data_base64":""', b"", b""),
+        ('"data_base64":"","datacontenttype":"text/plain"', "", b""),
+        ('"data_base64":"","datacontenttype":"a/json"', None, b""),
+        ('"data_base64":null', None, None),
+        ('"data":0', 0, b"0"),
+        ('"data":"a"', "a", b'"a"'),
+        ('"data": false ,"x":"y"', False, b"false"),
+    ],
+)
+def test_data(members: str, parsed: Any, unparsed: Any) -> None:
+    """One Python type for a media type, whichever member carries it; bytes when nothing is to be parsed."""
+    assert exact(decode(members).get_data()) == exact(parsed)
+    assert exact(decode(members, parse_data=False).get_data()) == exact(unparsed)
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ('"data":1,"data_base64":"AA=="', "data-conflict"),
+        ('"data":null,"data_base64":""', "data-conflict"),
+        ('"data_base64":"A"', "invalid-base64"),
+        ('"data_base64":"e!A=="', "invalid-base64"),
+        ('"data_base64":"eA"', "invalid-base64"),
+        ('"data_base64":5', "invalid-data"),
+        ('"data_base64":{}', "invalid-data"),
+        ('"data":1,"datacontenttype":"text/plain"', "invalid-data"),
+        ('"data":null,"datacontenttype":"text/plain"', "invalid-data"),
+        ('"data":{},"datacontenttype":"a/b"', "invalid-data"),
+        ('"data_base64":"/w==","datacontenttype":"a/json"', "invalid-utf8"),
+        ('"data_base64":"ew==","datacontenttype":"a/json"', "invalid-json"),
+        ('"data":1e400', "invalid-json"),
+        ('"data":NaN', "invalid-json"),
+        ('"data":"\\ud800"', "invalid-json"),
+        ('"data":"\udc80"', "invalid-utf8"),
+        ('"x":"\\udc00\\ud800"', "invalid-json"),
+        ('"x":"a\\nb"', "invalid-character"),
+        ('"x":"\\uffff"', "invalid-character"),
+        ('"x":1.0', "invalid-attribute-type"),
+        ('"x":1e2', "invalid-attribute-type"),
+        ('"x":2147483648', "integer-out-of-range"),
+        ('"x":[]', "invalid-attribute-type"),
+        ('"X":null', "invalid-attribute-name"),
+        ('"":1', "invalid-attribute-name"),
+        ('"x_y":"a"', "invalid-attribute-name"),
+        ('"subject":5', "invalid-attribute-type"),
+        ('"subject":""', "empty-attribute"),
+        ('"time":"2020-01-01"', "invalid-timestamp"),
+    ],
+)
+def test_refused(members: str, code: str) -> None:
+    """Each fault of a member or of the data has its code."""
+    refused(DecodeError, code, decode, members)
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", "invalid-json"),
+        (b"\xef\xbb\xbf", "invalid-json"),
+        (b"\xef\xbb\xbf\xef\xbb\xbf{}", "invalid-json"),
+        (b"{", "invalid-json"),
+        (b"{}x", "invalid-json"),
+        (b"{}{}", "invalid-json"),
+        (b"{'a':1}", "invalid-json"),
+        (b'{"a":1,}', "invalid-json"),
+        (b'{"a":"\n"}', "invalid-json"),
+        ('{"id":"1"}'.encode("utf-16"), "invalid-utf8"),
+        ('{"id":"1"}'.encode("utf-16-le"), "invalid-json"),
+        (b'{"id":"\xff"}', "invalid-utf8"),
+        (b'"str"', "not-an-object"),
+        (b"[]", "not-an-object"),
+        (b"null", "not-an-object"),
+        (b"[" + START.encode() + b"}]", "not-an-object"),
+        (b"{}", "missing-attribute"),
+        (b'{"specversion":"1.1"}', "unsupported-specversion"),
+        (b'{"specversion":1.0}', "invalid-attribute-type"),
+    ],
+)
+def test_payloads(payload: bytes, code: str) -> None:
+    """Strict JSON, in UTF-8, one object."""
+    refused(DecodeError, code, from_nats_message, structured_message(payload))
+    if code in {"invalid-json", "invalid-utf8", "not-an-object"} or payload == b"{}":
+        refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage(data=payload))
+
+
+def test_one_byte_order_mark() -> None:
+    """Windows programs put one in front; verbatim data stays verbatim."""
+    message = structured_message(b"\xef\xbb\xbf" + START.encode() + b',"data": 1.50}')
+    assert from_nats_message(message).get_data() == 1.5
+    assert from_nats_message(message, parse_data=False).get_data() == b"1.50"
+
+
+def test_null_members_are_unset() -> None:
+    """As the JSON format has it; data is the exception, where null is a value."""
+    event = decode('"time":null,"subject":null,"x":null,"datacontenttype":null,"data":null')
+    assert list(event.get_attributes()) == ["specversion", "id", "source", "type"]
+    assert event.has_data
+    refused(DecodeError, "missing-attribute", from_nats_message, structured_message(b'{"specversion":"1.0","id":null}'))
+
+
+def test_ce_headers_do_not_matter() -> None:
+    """The payload alone defines a structured event."""
+    message = structured_message(START.encode() + b"}")
+    message.headers.append("ce-id", "other")
+    message.headers.append("ce-bad_name", "%")
+    assert from_nats_message(message).get_id() == "1"
+
+
+def test_first_fault_in_wire_order() -> None:
+    """One error, of the member that comes first; missing ones after that, the data last."""
+    assert refused(DecodeError, "invalid-attribute-type", decode, '"x":[],"y":99999999999').attribute == "x"
+    assert refused(DecodeError, "integer-out-of-range", decode, '"y":99999999999,"x":[]').attribute == "y"
+    late = b'{"data":1,"data_base64":"AA==","x":[]}'
+    refused(DecodeError, "invalid-attribute-type", from_nats_message, structured_message(late))
+    missing = b'{"id":"1","data":1,"datacontenttype":"text/plain"}'
+    refused(DecodeError, "missing-attribute", from_nats_message, structured_message(missing))
+
+
+def test_extension_types() -> None:
+    """A declared type is that of both modes: strings become it, JSON's own types have to be it."""
+    types = {"n": int, "b": bool, "raw": bytes, "s": str}
+    event = decode('"n":"5","b":"true","raw":"AAH/","s":7,"t":7', extension_types=types)
+    assert [event.get_extension(name) for name in ("n", "b", "raw", "s", "t")] == [5, True, b"\0\1\xff", "7", 7]
+    refused(DecodeError, "invalid-boolean", decode, '"b":1', extension_types=types)
+    refused(DecodeError, "invalid-base64", decode, '"raw":5', extension_types=types)

@@ -1,0 +1,128 @@
+"""
+Subjects from attributes: no value leaves its token, and every subject can be read back.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    EncodeError,
+    SubjectTemplate,
+    Timestamp,
+    to_nats_message,
+)
+from ce_nats.subjects import covers
+from tests.strategies import plain_event
+
+# Everything that a CloudEvents String may hold, the characters that mean something in a subject above all.
+VALUES = st.text(
+    st.sampled_from(".*>% $_-/aZ0\u00e9\U0001f600") | st.characters(codec="utf-8", categories=("L", "N", "P"))
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "subject", "pattern"),
+    [
+        ("orders.paid", "orders.paid", "orders.paid"),
+        ("orders.{type}", "orders.com%2Eexample%2Epaid", "orders.*"),
+        ("orders.{type:tokens}", "orders.com.example.paid", "orders.>"),
+        ("{source}.v{n}-x.{flag}", "%2Fa%20b.v7-x.true", "*.*.*"),
+        ("at.{time}", "at.2020-01-02T03%3A04%3A05%2E123456789Z", "at.*"),
+    ],
+)
+def test_subjects(template: str, subject: str, pattern: str) -> None:
+    """Canonical strings stand in the places, and the pattern is what to subscribe to."""
+    event = plain_event(
+        type="com.example.paid", source="/a b", n=7, flag=True, time=Timestamp.parse("2020-01-02T03:04:05.123456789Z")
+    )
+    made = SubjectTemplate(template)
+    assert made.format(event) == subject
+    assert made.wildcard == pattern
+    assert to_nats_message(event, made).subject == subject
+
+
+@given(VALUES.filter(bool), VALUES)
+def test_no_value_leaves_its_token(one: str, other: str) -> None:
+    """Whatever the attributes are, the subject has three tokens, fits the pattern, and gives the values back."""
+    template = SubjectTemplate("a-{one}.b{other}c.d")
+    subject = template.format(plain_event(one=one, other=other))
+    assert len(subject.split(".")) == 3
+    assert subject.isascii()
+    assert not set("*> $") & set(subject)
+    assert covers(template.wildcard, subject)
+    assert template.parse(subject) == {"one": one, "other": other}
+
+
+@given(VALUES)
+def test_dots_make_tokens_where_that_is_asked_for(value: str) -> None:
+    """Tokens are the parts between dots; an empty one would be no subject."""
+    template = SubjectTemplate("a.{x:tokens}")
+    event = plain_event(x=value)
+    if not all(value.split(".")):
+        with pytest.raises(EncodeError) as info:
+            template.format(event)
+        assert (info.value.code, info.value.attribute) == ("invalid-subject", "x")
+        return
+    subject = template.format(event)
+    assert subject.count(".") == value.count(".") + 1
+    assert covers("a.>", subject)
+    assert template.parse(subject) == {"x": value}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [*("a", "a.b.c", "b.x-", "a.x", "a.%2d-", "a.%FF-", "a.%e9-", "a.%-", "a.b,c-"), *("a.%41-", ".x-", "a..x-")],
+)
+def test_a_subject_of_another_making_has_no_attributes(subject: str) -> None:
+    """Only what the template makes is read back, so that one value has one subject."""
+    assert SubjectTemplate("a.{x}-").parse(subject) is None
+
+
+def test_an_attribute_twice_is_one_value() -> None:
+    """Two places of one name hold the same."""
+    template = SubjectTemplate("a.{x}.{x}")
+    assert template.parse("a.1.1") == {"x": "1"}
+    assert template.parse("a.1.2") is None
+
+
+def test_a_missing_attribute_is_named() -> None:
+    """Neither "None" nor an empty token is sent."""
+    for event in (plain_event(), plain_event(tenant=None)):
+        with pytest.raises(EncodeError) as info:
+            SubjectTemplate("orders.{tenant}").format(event)
+        assert (info.value.code, info.value.attribute) == ("missing-attribute", "tenant")
+
+
+def test_an_empty_value_needs_text_around_it() -> None:
+    """An empty token would be no subject."""
+    event = plain_event(tenant="")
+    assert SubjectTemplate("orders.t-{tenant}").format(event) == "orders.t-"
+    with pytest.raises(EncodeError) as info:
+        SubjectTemplate("orders.{tenant}").format(event)
+    assert (info.value.code, info.value.attribute) == ("invalid-subject", "tenant")
+
+
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [
+        *(
+            (bad, "invalid-subject")
+            for bad in ("", "a.*", "a.>", "a*.b", "{", "a}", "{a}{b}", "{a:tokens}.b", "x{a:tokens}")
+        ),
+        *((bad, "invalid-subject") for bad in ("{a:b}", "a b", "a..b", ".", "{a}\n", "{a.b}", None, 5)),
+        *((bad, "invalid-attribute-name") for bad in ("{A}", "{}", "{data}", "{ce-id}")),
+    ],
+)
+def test_bad_templates(template: Any, code: str) -> None:
+    """Wildcards, half places and what is no attribute are refused when the template is made."""
+    with pytest.raises(EncodeError) as info:
+        SubjectTemplate(template)
+    assert info.value.code == code
+
+
+def test_a_string_is_no_template() -> None:
+    """Braces are legal in subjects, and stay."""
+    assert to_nats_message(plain_event(), "orders.{type}").subject == "orders.{type}"

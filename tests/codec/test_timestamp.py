@@ -1,0 +1,266 @@
+"""
+Timestamp: a datetime in every respect, that keeps its RFC 3339 text.
+"""
+
+import copy
+import pickle
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+    Timestamp,
+)
+from ce_nats.codec.timestamp import format_datetime
+from tests.strategies import (
+    Moment,
+    any_text,
+    attempt,
+    aware_datetimes,
+    moments,
+    refused,
+    timestamp_texts,
+)
+
+UTC = timezone.utc
+
+
+@given(moments())
+def test_reads_rfc_3339(moment: Moment) -> None:
+    """Local time to the microsecond, offset and nanoseconds are those of the text, and the text is kept."""
+    at = Timestamp(moment.text)
+    assert at.replace(tzinfo=None) == moment.local
+    assert at.utcoffset() == moment.offset
+    assert at.nanosecond == int(moment.fraction[:9].ljust(9, "0"))
+    assert str(at) == at.text == moment.text.upper()
+
+
+@given(moments())
+def test_reading_again_changes_nothing(moment: Moment) -> None:
+    """The text of a Timestamp is RFC 3339 again."""
+    at = Timestamp(moment.text)
+    assert Timestamp(str(at)).text == at.text
+    assert Timestamp(at).text == at.text
+
+
+@given(timestamp_texts)
+def test_copies_keep_the_text(text: str) -> None:
+    """Pickled for Spark's workers, copied, deep-copied, printed: digits and leap seconds survive."""
+    at = Timestamp(text)
+    pickles = [pickle.loads(pickle.dumps(at, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]
+    for other in (*pickles, copy.copy(at), copy.deepcopy(at), eval(repr(at))):
+        assert type(other) is Timestamp
+        assert other == at
+        assert other.text == at.text
+        assert other.utcoffset() == at.utcoffset()
+
+
+@given(aware_datetimes)
+def test_from_datetimes(value: datetime) -> None:
+    """A datetime gives its own instant and offset, in both spellings of the constructor, and compares equal to it."""
+    at = Timestamp(value)
+    assert at == value
+    assert hash(at) == hash(value)
+    assert at.utcoffset() == value.utcoffset()
+    assert at.text == format_datetime(value)
+    parts = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
+    assert Timestamp(*parts, value.tzinfo).text == at.text
+    assert Timestamp(*parts, tzinfo=value.tzinfo).text == at.text
+
+
+@given(timestamp_texts, st.timedeltas(timedelta(days=-9000), timedelta(days=9000)))
+def test_arithmetic(text: str, delta: timedelta) -> None:
+    """The result is a Timestamp with the text of the new instant, not of the old one."""
+    at = Timestamp(text)
+    assume(30 < at.year < 9970)
+    later = at + delta
+    assert type(later) is Timestamp
+    assert later - at == delta
+    assert Timestamp(str(later)) == later
+
+
+@given(timestamp_texts, st.integers(0, 999_999))
+def test_replace(text: str, microsecond: int) -> None:
+    """A Timestamp with a part replaced is that of the new instant, text included."""
+    changed = Timestamp(text).replace(microsecond=microsecond)
+    assert type(changed) is Timestamp
+    assert changed.nanosecond == microsecond * 1000
+    assert Timestamp(str(changed)) == changed
+
+
+@given(timestamp_texts, aware_datetimes)
+def test_astimezone(text: str, other: datetime) -> None:
+    """The same instant on another clock, with the text of that clock."""
+    at = Timestamp(text)
+    assume(1 < at.year < 9999)
+    moved = at.astimezone(other.tzinfo)
+    assert moved == at
+    assert Timestamp(str(moved)) == at
+    assert moved.utcoffset() == other.utcoffset()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Timestamp.now(UTC),
+        lambda: Timestamp.fromtimestamp(0, UTC),
+        lambda: Timestamp.fromisoformat("2020-01-01T00:00:00+00:00"),
+        lambda: Timestamp.strptime("2020 +0100", "%Y %z"),
+        lambda: Timestamp.combine(datetime(2020, 1, 1).date(), datetime(2020, 1, 1).time(), UTC),
+    ],
+)
+def test_other_constructors(make: Callable[[], Timestamp]) -> None:
+    """What datetime's own constructors make has a text as well."""
+    at = make()
+    assert type(at) is Timestamp
+    assert Timestamp(at.text) == at
+
+
+@given(st.lists(timestamp_texts, min_size=2, max_size=2))
+def test_order(texts: list[str]) -> None:
+    """Equality, order and hashes are those of the datetimes."""
+    first, second = map(Timestamp, texts)
+    plain = [datetime.combine(at.date(), at.time(), at.tzinfo) for at in (first, second)]
+    assert (first < second, first == second, first > second) == (
+        plain[0] < plain[1],
+        plain[0] == plain[1],
+        plain[0] > plain[1],
+    )
+    assert hash(first) == hash(plain[0])
+
+
+@given(st.one_of(any_text, st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.[0-9]*)?.*")))
+def test_only_decode_errors(text: str) -> None:
+    """Whatever the text, it is a Timestamp or invalid."""
+    at, error = attempt(DecodeError, Timestamp, text)
+    assert str(at) == text.upper() if error is None else error.code == "invalid-timestamp"
+
+
+@given(timestamp_texts, st.data())
+def test_one_character_changed(text: str, data: st.DataObject) -> None:
+    """A text that is one change away from a good one is read if it still has RFC 3339's form, and never as another."""
+    place = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:place] + data.draw(st.one_of(any_text, st.sampled_from("0159.:+-TZ ٤"))) + text[place + 1 :]
+    form = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+    try:
+        at = Timestamp(changed)
+    except DecodeError:
+        return
+    assert re.fullmatch(form, changed)
+    assert at.text == changed.upper()
+    assert at.text.startswith(f"{at.year:04}-{at.month:02}-{at.day:02}T{at.hour:02}:{at.minute:02}:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2016-12-31T23:59:60Z",
+        "2016-12-31T23:59:60.5Z",
+        "2017-01-01T01:59:60+02:00",
+        "2016-12-31T18:29:60-05:30",
+        "1972-06-30T23:59:60z",
+    ],
+)
+def test_leap_seconds(text: str) -> None:
+    """Second 60 is kept as text, and as a datetime is the last microsecond before it."""
+    at = Timestamp(text)
+    assert at.text == text.upper()
+    assert (at.second, at.microsecond) == (59, 999999)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2016-12-31T23:58:60Z",
+        "2016-12-30T23:59:60Z",
+        "2017-01-01T00:59:60+02:00",
+        "2016-12-31T23:59:61Z",
+        "2016-12-31T23:59:60+01:00",
+        "0001-01-01T00:59:60+23:59",
+        "9999-12-31T23:59:60-23:59",
+    ],
+)
+def test_no_leap_seconds(text: str) -> None:
+    """Second 60 elsewhere than at the end of a month in UTC."""
+    refused(DecodeError, "invalid-timestamp", Timestamp, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "2020-01-01",
+        "2020-01-01T00:00:00",
+        "2020-01-01T00:00Z",
+        "2020-01-01 00:00:00Z",
+        "2020-W01-1T00:00:00Z",
+        "20200101T000000Z",
+        "2020-001T00:00:00Z",
+        "2020-02-30T00:00:00Z",
+        "2019-02-29T00:00:00Z",
+        "2020-13-01T00:00:00Z",
+        "2020-00-01T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "2020-01-01T24:00:00Z",
+        "2020-01-01T00:60:00Z",
+        "2020-01-01T00:00:00.Z",
+        "2020-01-01T00:00:00,5Z",
+        "2020-01-01T00:00:00+0100",
+        "2020-01-01T00:00:00+01",
+        "2020-01-01T00:00:00+24:00",
+        "2020-01-01T00:00:00+00:60",
+        "2020-01-01T00:00:00+00:00Z",
+        "2020-01-01T00:00:00+00:00:30",
+        "2020-01-01T00:00:00Z\n",
+        " 2020-01-01T00:00:00Z",
+        "2020-01-01T00:00:00 Z",
+        "+2020-01-01T00:00:00Z",
+        "\uff12\uff10\uff12\uff10-01-01T00:00:00Z",
+        "2020-01-01T00:00:00\u2212" + "01:00",
+        "06/21/2023 10:14:07",
+    ],
+)
+def test_not_rfc_3339(text: str) -> None:
+    """What ISO 8601 or datetime.fromisoformat() would take, and the calendar's own limits."""
+    refused(DecodeError, "invalid-timestamp", Timestamp, text)
+    refused(EncodeError, "invalid-timestamp", Timestamp.parse, text, EncodeError)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanosecond"),
+    [
+        ("2020-01-01T00:00:00Z", 0),
+        ("2020-01-01T00:00:00.1Z", 100_000_000),
+        ("2020-01-01T00:00:00.000000001Z", 1),
+        ("2020-01-01T00:00:00.999999999999+01:00", 999_999_999),
+    ],
+)
+def test_nanoseconds(text: str, nanosecond: int) -> None:
+    """Cut, not rounded, as microseconds are."""
+    at = Timestamp(text)
+    assert at.nanosecond == nanosecond
+    assert at.microsecond == nanosecond // 1000
+
+
+@given(st.one_of(aware_datetimes, st.datetimes()))
+def test_formatting_any_datetime(value: datetime) -> None:
+    """A naive datetime is refused, any other has a text of the same instant."""
+    text, error = attempt(EncodeError, format_datetime, value)
+    if value.utcoffset() is None:
+        assert error.code == "invalid-attribute-type"
+    else:
+        assert Timestamp(text) == value
+
+
+def test_naive_timestamps_can_be_shown() -> None:
+    """Arithmetic and now() can make a Timestamp without a time zone; it has no text, but it prints and is refused."""
+    naive = Timestamp(2020, 1, 1)
+    assert "2020" in repr(naive)
+    refused(EncodeError, "invalid-attribute-type", lambda: naive.text)
+    refused(EncodeError, "invalid-attribute-type", format_datetime, naive)

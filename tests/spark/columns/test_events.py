@@ -1,0 +1,120 @@
+"""JSON data as values, and events without their copies."""
+
+from datetime import datetime, timezone
+
+import pytest
+from ce_nats.spark.columns.decoding.rows import event_of
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import VariantVal
+
+from ce_nats import (
+    EncodeError,
+    to_nats_message,
+)
+from ce_nats.spark import (
+    deduplicate,
+    parse_data,
+)
+
+ROWS = [
+    ('{"n": 1, "s": "x"}', "application/json"),
+    ('{"n": 2}', "application/vnd.acme+json; charset=utf-8"),
+    ('{"n": 3}', None),
+    ("<n>4</n>", "application/xml"),
+    ('{"n": 5', "application/json"),
+    (None, "application/json"),
+    ("{'n': 6}", "application/json"),
+]
+
+
+def test_json_data_by_schema(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS, "data string, type string").select(F.col("data").cast("binary"), "type")
+    rows = frame.select(parse_data(F.col("data"), F.col("type"), "n int")["n"].alias("n")).collect()
+    assert [row.n for row in rows] == [1, 2, 3, None, None, None, None]
+
+
+def test_json_data_as_variant(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS[:6], "data string, type string").select(F.col("data").cast("binary"), "type")
+    value = parse_data(F.col("data"), F.col("type"))
+    rows = frame.select(F.to_json(value).alias("json")).collect()
+    assert [row.json for row in rows] == ['{"n":1,"s":"x"}', '{"n":2}', '{"n":3}', None, None, None]
+
+
+def test_malformed_data_may_fail_the_query(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS, "data string, type string").select(F.col("data").cast("binary"), "type")
+    for schema in (None, "n int"):
+        with pytest.raises(Exception, match=r"(?i)malformed"):
+            frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
+
+
+def test_depth_of_data(spark: SparkSession) -> None:
+    """Data that the codec does not read is malformed here, too."""
+    nested = ["[" * depth + "1" + "]" * depth for depth in (128, 129, 2000)]
+    texts = [*nested, '["' + "[" * 200 + '"]', "[" + "[]," * 300 + "[]]"]
+    frame = spark.createDataFrame([(text, "a/json") for text in texts], "data string, type string")
+    for schema in (None, "array<string>"):
+        data = parse_data(F.col("data"), F.col("type"), schema)
+        assert [row.read for row in frame.select(data.isNotNull().alias("read")).collect()] == [
+            *(True, False, False),
+            *(True, True),
+        ]
+        with pytest.raises(Exception, match=r"(?i)malformed"):
+            frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
+
+
+@pytest.mark.parametrize("depth", [128, 129, 230, 300, 900])
+def test_depth_of_a_variant_in_a_worker(depth: int) -> None:
+    """What a worker cannot even take apart is refused as what is nested too deep."""
+    text = "[" * depth + "1" + "]" * depth
+    variant = VariantVal.parseJson(text)
+    attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+    row = {"attributes": attributes, "data": {"value": variant.value, "metadata": variant.metadata}}
+    if depth == 128:
+        assert to_nats_message(event_of(row)).data == text.encode()
+    else:
+        with pytest.raises(EncodeError, match="nested more than 128 levels deep") as caught:
+            to_nats_message(event_of(row))
+        assert caught.value.code == "invalid-data"
+
+
+EVENTS = [
+    ("a", "/s", None),
+    ("a", "/s", None),
+    ("a", "/t", None),
+    ("b", "/s", None),
+    (None, None, "invalid-utf8"),
+    (None, None, "invalid-utf8"),
+]
+
+
+def test_copies_of_events_are_dropped_and_bad_messages_kept(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
+    rows = deduplicate(frame).collect()
+    assert sorted((str(row.ce_id), str(row.ce_source)) for row in rows) == [
+        ("None", "None"),
+        ("None", "None"),
+        ("a", "/s"),
+        ("a", "/t"),
+        ("b", "/s"),
+    ]
+
+
+def test_copies_in_later_batches_are_dropped(spark: SparkSession, tmp_path) -> None:
+    schema = "ce_id string, ce_source string, ce_error string, timestamp timestamp"
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    table = spark.createDataFrame([(*event, now) for event in EVENTS], schema)
+    for _ in range(2):
+        table.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    writer = deduplicate(stream, within="10 minutes").writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "state")).start(str(tmp_path / "out"))
+    query.awaitTermination()
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(str(row.ce_id) for row in rows) == ["None", "None", "None", "None", "a", "a", "b"]
+
+
+def test_within_is_for_streams(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
+    with pytest.raises(ValueError, match="within"):
+        deduplicate(frame, within="10 minutes")

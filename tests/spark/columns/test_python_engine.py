@@ -1,0 +1,242 @@
+"""The columns by the Python engine are those of from_nats_message, in every plan that Spark makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ce_nats.spark.columns.decoding.schema import (
+    EVENT,
+    EXTENSION_TYPES,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ce_nats.spark import (
+    explode_cloudevents,
+    from_iggy,
+    from_stan,
+    to_nats,
+)
+from ce_nats.spark.columns.decoding import (
+    arrow_functions,
+    python_engine,
+)
+from tests.damage import (
+    damaged,
+    in_bytes,
+)
+from tests.damage import in_python as expected
+from tests.spark.columns.test_decoding import ROWS
+from tests.spark.needs import needs_arrow_functions
+from tests.spark.test_vectors import (
+    SCHEMA,
+    SPARK_TYPES,
+    chosen,
+    compare,
+    groups_of,
+    in_python,
+    message,
+)
+
+ROOT = Path(__file__).parents[3]
+MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
+# What Spark's own types leave out: one value is spelled in two ways.
+SAME_IN_SPARK = {"typed-integer-negative-zero", "typed-binary-trailing-bits"}
+# Said where frames go through workers, of a library that has no part in it.
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(ROWS, MESSAGES)
+
+
+@pytest.fixture(params=["functions", "frames"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With functions over Arrow, and the way of pyspark 4.0, which has none."""
+    if request.param == "frames":
+        monkeypatch.setattr(python_engine, "HAS_ARROW_FUNCTIONS", False)
+    elif not arrow_functions.HAS_ARROW_FUNCTIONS:
+        pytest.skip("pyspark is older than 4.1")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_decode_fixtures(spark: SparkSession) -> None:
+    wrong = []
+    for types, cases in groups_of(chosen()):
+        rows = [(case.id, *message(case)) for case in cases]
+        given = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA)
+        declared = {name: SPARK_TYPES[wanted] for name, wanted in types.items()}
+        exploded = explode_cloudevents(given.coalesce(1), extensions=declared, engine="python")
+        assert exploded.schema == explode_cloudevents(given, extensions=declared).schema
+        found = {row["id"]: row for row in exploded.collect()}
+        for case, (_, pairs, payload) in zip(cases, rows, strict=True):
+            difference = compare(in_python(case, pairs, payload), found[case.id])
+            if bool(difference) != (case.id in SAME_IN_SPARK):
+                wrong.append(f"{case.id}: {difference or 'no longer different'}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("text", ["string", "binary"])
+def test_random_messages(spark: SparkSession, text: str) -> None:
+    messages: list[Any] = damaged(2_000, 20261122)
+    if text == "binary":
+        messages = in_bytes(messages, 20261122)
+    rows = [(place, headers, bytearray(data)) for place, (headers, data) in enumerate(messages)]
+    given = spark.createDataFrame(rows, f"id int, headers array<struct<key {text}, value {text}>>, data binary")
+    found = explode_cloudevents(given.repartition(2), engine="python").collect()
+    assert len(found) == len(messages)
+    differences = [(compare(expected(messages[row.id]), row), messages[row.id]) for row in found]
+    assert [one for one in differences if one[0]] == []
+
+
+@needs_arrow_functions
+def test_the_struct_is_that_of_from_nats(spark: SparkSession) -> None:
+    rows = [(case.id, *message(case)) for case in chosen()]
+    given = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA).coalesce(1)
+    event = python_engine.from_nats(F.col("headers"), F.col("data"), {"n": EXTENSION_TYPES["int"]})
+    events = given.select("id", event.alias("event"), "headers", "data")
+    assert events.schema["event"].dataType == EVENT
+    wanted = explode_cloudevents(given, extensions={"n": "int"}, engine="python").collect()
+    for row, flat in zip(events.collect(), wanted, strict=True):
+        event = row["event"]
+        attributes = event["attributes"] or defaultdict(type(None))
+        assert event["error"] == flat["ce_error"]
+        assert (event["attributes"] is None) == (event["error"] is not None)
+        names = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "specversion")
+        assert [attributes[name] for name in names] == [flat[f"ce_{name}"] for name in names]
+        others = ("extensions", "data", "mode")
+        assert [event[name] for name in others] == [flat[f"ce_{name}"] for name in others]
+
+
+@needs_arrow_functions
+def test_sql(spark: SparkSession, frame: DataFrame) -> None:
+    python_engine.register(spark)
+    frame.createOrReplaceTempView("rows_of_sql")
+    try:
+        query = "SELECT from_nats(headers, data) AS event FROM rows_of_sql ORDER BY sequence"
+        found = [(row.event["mode"], row.event["error"]) for row in spark.sql(query).collect()]
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION from_nats")
+    assert found == [("binary", None), (None, "invalid-utf8"), ("structured", None)]
+
+
+@pytest.mark.usefixtures("way")
+def test_modes(frame: DataFrame) -> None:
+    exploded = explode_cloudevents(frame, extensions={"n": "int"}, prefix="x_", engine="python")
+    assert exploded.columns[:3] == ["sequence", "headers", "data"]
+    rows = exploded.orderBy("sequence").collect()
+    assert [(row.x_id, row.x_mode, row.x_error, row.x_n) for row in rows] == [
+        ("a", "binary", None, 5),
+        (None, None, "invalid-utf8", None),
+        ("b", "structured", None, 7),
+    ]
+    assert [bytes(row.data) for row in rows] == [bytes(data) for _, _, data in ROWS]
+    dropped = explode_cloudevents(frame, mode="DROPMALFORMED", engine="python").orderBy("sequence")
+    assert [row.ce_id for row in dropped.collect()] == ["a", "b"]
+    with pytest.raises(Exception, match="invalid-utf8 sequence=2"):
+        explode_cloudevents(frame, mode="FAILFAST", engine="python").collect()
+    assert explode_cloudevents(frame.where("sequence <> 2"), mode="FAILFAST", engine="python").count() == 2
+
+
+BLOCK = "NATS/1.0\\r\\nce-specversion: 1.0\\r\\nce-id: a\\r\\nce-source: /s\\r\\nce-type: t\\r\\n\\r\\n"
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("large", ["false", "true"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "map('ce-specversion', '1.0', 'ce-id', 'a', 'ce-source', '/s', 'ce-type', 't')",
+        "map('ce-specversion', array('1.0'), 'ce-id', array('a'), 'ce-source', array('/s'), 'ce-type', array('t'))",
+        f"cast('{BLOCK}' as binary)",
+        "transform(array('ce-specversion=1.0', 'ce-id=a', 'ce-source=/s', 'ce-type=t'), one ->"
+        " named_struct('a', cast(split(one, '=')[0] as binary), 'b', cast(split(one, '=')[1] as binary)))",
+    ],
+    ids=["map", "map-of-lists", "block", "octets"],
+)
+def test_shapes_of_headers(spark: SparkSession, headers: str, large: str) -> None:
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
+    try:
+        given = spark.sql(f"select {headers} headers, 'x' data union all select null, null")
+        good, bad = explode_cloudevents(given.coalesce(1), engine="python").orderBy("ce_error").collect()[::-1]
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    if good.ce_error is not None:
+        good, bad = bad, good
+    assert (good.ce_id, good.ce_extensions, bytes(good.ce_data)) == ("a", {}, b"x")
+    assert bad.ce_error == "not-a-cloudevent"
+
+
+@pytest.mark.usefixtures("way")
+def test_text_that_is_no_utf8(spark: SparkSession) -> None:
+    """A string of Spark may hold any bytes."""
+    pairs = "array(named_struct('key', 'ce-id', 'value', cast(X'61ff' as string)))"
+    given = spark.sql(f"select {pairs} headers, X'' data")
+    assert [row.ce_error for row in explode_cloudevents(given, engine="python").collect()] == ["invalid-utf8"]
+
+
+@needs_arrow_functions
+def test_conditions_do_not_decode_again(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    exploded = explode_cloudevents(frame, engine="python").where("ce_error IS NULL AND ce_type = 't'")
+    exploded.select("ce_id", "ce_time", "ce_data").explain()
+    plan = capsys.readouterr().out
+    assert plan.count("ArrowEvalPython [") == 1
+
+
+@pytest.mark.usefixtures("way")
+def test_streaming(spark: SparkSession, frame: DataFrame, tmp_path: Path) -> None:
+    frame.coalesce(1).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "in"))
+    writer = explode_cloudevents(stream, engine="python").writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "state")).start(str(tmp_path / "out"))
+    query.awaitTermination()
+    rows = spark.read.parquet(str(tmp_path / "out")).orderBy("sequence").collect()
+    assert [(row.ce_id, row.ce_error) for row in rows] == [("a", None), (None, "invalid-utf8"), ("b", None)]
+
+
+def test_old_pyspark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function over Arrow says what it needs."""
+    monkeypatch.setattr(arrow_functions, "HAS_ARROW_FUNCTIONS", False)
+    calls: list[Callable[[], object]] = [
+        lambda: python_engine.from_nats(None, None, {}),
+        lambda: to_nats(None),
+        lambda: from_iggy(None, None),
+        lambda: from_stan(None),
+    ]
+    for call in calls:
+        with pytest.raises(ImportError, match=r"needs pyspark 4\.1 or later .*, got "):
+            call()
+
+
+def results(spark: SparkSession) -> list[str]:
+    frame = spark.createDataFrame(ROWS, MESSAGES)
+    frames = [
+        explode_cloudevents(frame, extensions={"n": "int"}, engine="python"),
+        frame.select(python_engine.from_nats(F.col("headers"), F.col("data"), {}).alias("event"), "sequence"),
+    ]
+    return [json.dumps([row.asDict(True) for row in one.orderBy("sequence").collect()], default=str) for one in frames]
+
+
+@needs_arrow_functions
+def test_spark_connect(spark: SparkSession) -> None:
+    command = [sys.executable, "-m", "tests.spark.columns.test_python_engine"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-2:] == results(spark)
+
+
+if __name__ == "__main__":
+    session = SparkSession.builder.remote("local[2]").getOrCreate()
+    print(*results(session), sep="\n")
+    session.stop()

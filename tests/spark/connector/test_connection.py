@@ -1,0 +1,278 @@
+"""Options that say how to connect, against real servers, and that what is secret in them stays so."""
+
+import asyncio
+import pickle
+import ssl
+import subprocess
+import sys
+import traceback
+
+import pytest
+from nats.aio.client import Client
+
+from ce_nats.aio.connect import disconnect
+from ce_nats.errors import DeliveryError
+from ce_nats.spark.connector.connection import (
+    CONNECTION_OPTIONS,
+    Connection,
+    check_names,
+)
+from ce_nats.testing import NatsServer
+
+SECRET = "S3cr3t"
+
+
+def connect(connection):
+    """Connect for real, ask for a round trip, and leave."""
+
+    async def run():
+        client = Client()
+        try:
+            await connection.connect(client)
+            await client.flush()
+        finally:
+            await disconnect(client)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def everything_said(error):
+    """All that anybody could print of an error, its causes included."""
+    texts = []
+    while error is not None:
+        texts += [repr(error), str(error), *traceback.format_exception(error), repr(vars(error))]
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
+# --- Reading options -------------------------------------------------------------------------------------------------
+
+
+def test_options_are_read_in_any_case():
+    connection = Connection.from_options(
+        {
+            "URL": "nats://one:4222, two:4223",
+            "NkeySeedFile": "/seed",
+            "TLSHANDSHAKEFIRST": "True",
+            "connecttimeout": "1.5",
+            "jetstreamDomain": "hub",
+            "stream": "left alone",
+        }
+    )
+    assert connection.servers == ("nats://one:4222", "nats://two:4223")
+    assert (connection.nkey_seed_file, connection.tls_handshake_first) == ("/seed", True)
+    assert (connection.connect_timeout, connection.api_prefix) == (1.5, "$JS.hub.API")
+
+
+@pytest.mark.parametrize(
+    ("url", "user", "password", "token"),
+    [
+        ("nats://alice:pass@host:4222", "alice", "pass", None),
+        ("alice:pass@host", "alice", "pass", None),
+        ("nats://al%40ice:p%3Aa%2Fs%25s@host", "al@ice", "p:a/s%s", None),
+        ("tls://abcdef@host:4222", None, None, "abcdef"),
+        ("nats://alice:pass@one,nats://alice:pass@two", "alice", "pass", None),
+        ("nats://alice:pass@one,nats://two", "alice", "pass", None),
+        ("nats://alice:pass@[::1]:4222", "alice", "pass", None),
+        ("ws://alice:pass@host/path", "alice", "pass", None),
+        ("nats://host", None, None, None),
+    ],
+)
+def test_credentials_are_taken_out_of_urls(url, user, password, token):
+    connection = Connection.from_options({"url": url})
+    assert (connection.user, connection.password, connection.token) == (user, password, token)
+    assert "@" not in "".join(connection.servers)
+    assert "pass" not in "".join(connection.servers)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "option url is missing"),
+        ({"url": " "}, "option url is missing"),
+        ({"url": "nats://a", "servers": "nats://b"}, "two names for one option"),
+        ({"url": "nats://a", "user": "u"}, "user and password go together"),
+        ({"url": "nats://a", "password": SECRET}, "user and password go together"),
+        ({"url": "nats://a", "user": "u", "password": SECRET, "token": SECRET}, "user and token are two ways"),
+        ({"url": "nats://a", "nkeySeedFile": "x", "credentialsFile": "y"}, "nkeySeedFile and credentialsFile are two"),
+        ({"url": f"nats://u:{SECRET}@a", "token": SECRET}, "in the URL, and in the options too"),
+        ({"url": f"nats://u:{SECRET}@a,nats://u:other@b"}, "different users or tokens"),
+        ({"url": "nats://a", "tlsKeyFile": "k"}, "tlsKeyFile needs tlsCertFile"),
+        ({"url": "nats://a", "tlsHandshakeFirst": "yes"}, "tlsHandshakeFirst is true or false, not 'yes'"),
+        ({"url": "nats://a", "connectTimeout": "soon"}, "connectTimeout is a number of seconds, not 'soon'"),
+        ({"url": "nats://a", "retryTimeout": "0"}, "retryTimeout is a number of seconds"),
+        ({"url": "nats://a", "requestTimeout": "nan"}, "requestTimeout is a number of seconds"),
+        ({"url": "nats://a", "jetstreamDomain": "d", "jetstreamPrefix": "p"}, "say the same"),
+        ({"url": "http://a"}, r"server URL must begin with nats://, tls://, ws:// or wss://, got http://\.\.\.$"),
+        ({"url": "nats://a,nats://"}, "server URL 2 must be of the form"),
+        ({"url": "nats://a:0"}, "must be of the form"),
+        ({"url": f"nats://u:{SECRET}/x@a"}, "must be of the form"),
+        ({"url": f"nats://u:1/{SECRET}@a"}, "must be of the form"),
+        ({"url": f"nats://u:x#{SECRET}@a"}, "must be of the form"),
+        ({"url": f"nats://u:1?{SECRET}@a"}, "must be of the form"),
+        ({"url": f"nats://u:{SECRET}@a:port"}, "must be of the form"),
+        ({"url": f"nats://u:{SECRET}@[a"}, "must be of the form"),
+    ],
+)
+def test_bad_options_are_told_without_secrets(options, text):
+    with pytest.raises(ValueError, match=text) as info:
+        Connection.from_options(options)
+    assert SECRET not in everything_said(info.value)
+
+
+def test_a_misspelt_option_is_named():
+    with pytest.raises(ValueError, match=r"there is no option 'tokn'; is it token\?"):
+        check_names({"tokn": SECRET}, CONNECTION_OPTIONS)
+    with pytest.raises(ValueError, match="there is no option 'xyz'; there are url, servers"):
+        check_names({"xyz": SECRET}, CONNECTION_OPTIONS)
+    check_names({"TOKEN": SECRET}, CONNECTION_OPTIONS)
+
+
+def test_secrets_are_not_in_repr_and_travel():
+    options = {"url": f"nats://u:{SECRET}1@a", "tlsKeyPassword": f"{SECRET}2", "tlsCertFile": "c"}
+    for more in ({}, {"url": "nats://a", "token": f"{SECRET}3"}):
+        connection = Connection.from_options({**options, **more})
+        assert SECRET not in repr(connection)
+        assert SECRET not in str(connection)
+        assert SECRET not in f"{connection!s} {[connection]}"
+        assert pickle.loads(pickle.dumps(connection)) == connection
+
+
+# --- Connecting ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "url", "options"),
+    [
+        (f"authorization {{ user: alice, password: {SECRET} }}", "nats://{}", {"user": "alice", "password": SECRET}),
+        (f"authorization {{ user: alice, password: {SECRET} }}", f"nats://alice:{SECRET}@{{}}", {}),
+        ('authorization { user: alice, password: "p:/@%" }', "nats://alice:p%3A%2F%40%25@{}", {}),
+        (f"authorization {{ token: {SECRET} }}", "{}", {"token": SECRET}),
+        (f"authorization {{ token: {SECRET} }}", f"{SECRET}@{{}}", {}),
+    ],
+)
+def test_each_way_to_log_in(config, url, options):
+    with NatsServer(config=config) as server:
+        address = f"127.0.0.1:{server.port}"
+        connect(Connection.from_options({"url": url.format(address), **options}))
+        with pytest.raises(DeliveryError, match=r"(?i)authorization"):
+            connect(Connection.from_options({"url": f"nats://{address}"}))
+        wrong = Connection.from_options({"url": f"nats://alice:{SECRET}x@{address}"})
+        with pytest.raises(
+            DeliveryError, match=r"cannot connect to nats://127\.0\.0\.1:[0-9]+: .*(?i:authorization)"
+        ) as info:
+            connect(wrong)
+        assert SECRET not in everything_said(info.value)
+
+
+def test_no_server_is_told_without_secrets(caplog):
+    connection = Connection.from_options({"url": f"nats://alice:{SECRET}@127.0.0.1:1,alice:{SECRET}@127.0.0.1:2"})
+    with pytest.raises(
+        DeliveryError, match=r"cannot connect to nats://127\.0\.0\.1:1, nats://127\.0\.0\.1:2: "
+    ) as info:
+        connect(connection)
+    assert "Connect call failed" in str(info.value)
+    assert SECRET not in everything_said(info.value)
+    assert caplog.records == []
+
+
+def test_an_error_that_holds_a_secret_is_told_without_it():
+    """Whatever the libraries below put into their errors."""
+    connection = Connection.from_options({"url": "127.0.0.1:1", "token": SECRET, "tlsCaFile": f"/nowhere/{SECRET}.pem"})
+    with pytest.raises(DeliveryError, match=r"No such file or directory: '/nowhere/\*\*\*\.pem'") as info:
+        connect(connection)
+    assert SECRET not in everything_said(info.value)
+
+
+@pytest.mark.parametrize("option", ["nkeySeedFile", "credentialsFile"])
+def test_a_missing_package_for_keys_is_named(option, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    connection = Connection.from_options({"url": "nats://127.0.0.1:1", option: "/nowhere"})
+    with pytest.raises(DeliveryError, match=r"need the package nkeys: pip install 'nats-py\[nkeys\]'"):
+        connect(connection)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DeliveryError, match=r"No such file or directory: '.*ca\.pem'"):
+        connect(Connection.from_options({"url": "nats://127.0.0.1:1", "tlsCaFile": str(tmp_path / "ca.pem")}))
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """An authority, a server's certificate for nats.test only, and a client's with an encrypted key."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
+
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    openssl("req", "-x509", *key, "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
+    for name, extension in (("server", "subjectAltName=DNS:nats.test"), ("client", "extendedKeyUsage=clientAuth")):
+        secret = ["-nodes"] if name == "server" else ["-passout", f"pass:{SECRET}"]
+        request = ["-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"]
+        openssl("req", *key, *secret, *request)
+        (directory / "extensions").write_text(extension)
+        signed = ["-in", f"{name}.csr", "-out", f"{name}.pem", "-days", "2", "-extfile", "extensions"]
+        openssl("x509", "-req", *signed, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    return directory
+
+
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_tls_with_a_certificate_of_the_client(certificates, first):
+    config = (
+        f'tls {{ cert_file: "{certificates}/server.pem", key_file: "{certificates}/server.key", '
+        f'ca_file: "{certificates}/ca.pem", verify: true, handshake_first: {first} }}'
+    )
+    with NatsServer(config=config) as server:
+        good = {
+            "url": f"tls://127.0.0.1:{server.port}",
+            "tlsCaFile": f"{certificates}/ca.pem",
+            "tlsCertFile": f"{certificates}/client.pem",
+            "tlsKeyFile": f"{certificates}/client.key",
+            "tlsKeyPassword": SECRET,
+            "tlsHostname": "nats.test",
+            "tlsHandshakeFirst": first,
+        }
+        connect(Connection.from_options(good))
+        for spoilt in (
+            {"tlsHostname": "other.test"},
+            {"tlsCaFile": ssl.get_default_verify_paths().cafile or f"{certificates}/client.pem"},
+            {"tlsKeyPassword": ""},
+            {"tlsKeyPassword": SECRET + "x"},
+        ):
+            with pytest.raises(DeliveryError, match="cannot connect to tls://") as info:
+                connect(Connection.from_options({**good, **spoilt}))
+            assert SECRET not in everything_said(info.value)
+
+
+@pytest.mark.parametrize("login", [{"user": "alice", "password": SECRET}, {"token": SECRET}])
+@pytest.mark.parametrize("wish", [{}, {"tlsHostname": "nats.test"}])
+def test_a_server_without_tls_is_told_nothing(login, wish):
+    """What a client says cannot be seen on a real server, so this one only greets."""
+    heard = []
+
+    async def greet(reader, writer):
+        writer.write(b'INFO {"max_payload":1000,"headers":true,"auth_required":true}\r\n')
+        while line := await reader.readline():
+            heard.append(line)
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async def run():
+        async with await asyncio.start_server(greet, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            url = f"127.0.0.1:{port}" if wish else f"tls://127.0.0.1:{port}"
+            client = Client()
+            with pytest.raises(DeliveryError, match="secure connection not available"):
+                await Connection.from_options({"url": url, **login, **wish}).connect(client)
+            await disconnect(client)
+            client = Client()
+            await Connection.from_options({"url": f"127.0.0.1:{port}", **login}).connect(client)
+            await disconnect(client)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert [SECRET in line.decode() for line in heard if line.startswith(b"CONNECT")] == [True]

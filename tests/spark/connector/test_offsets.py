@@ -1,0 +1,116 @@
+"""Offsets as values: how far to read next, and what that means in ranges."""
+
+from random import Random
+
+import pytest
+
+from ce_nats.errors import DataLossError
+from ce_nats.ranges import StreamState
+from ce_nats.spark.connector.offsets import (
+    advance,
+    at,
+    ranges,
+    shares,
+)
+
+
+def state(name, first, last, created="then", messages=None):
+    return StreamState(name, created, first, last, last - first + 1 if messages is None else messages)
+
+
+def offset(**sequences):
+    return {name: {"sequence": sequence, "created": "then"} for name, sequence in sequences.items()}
+
+
+def refuse(error):
+    raise error
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_shares_give_all_there_is_and_no_more(seed):
+    random = Random(seed)
+    backlogs = [random.choice([0, 1, 5, 100, 10**9]) for _ in range(random.randrange(1, 8))]
+    most = random.randrange(0, 300)
+    granted = shares(backlogs, most)
+    assert sum(granted) == min(most, sum(backlogs))
+    assert all(0 <= share <= backlog for share, backlog in zip(granted, backlogs))
+    # Nobody who wants more has less than somebody else, give or take one.
+    assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_limit_leads_to_the_end(seed):
+    """Step by step, never backwards, never too much at a time, and in a number of steps that can be told."""
+    random = Random(seed)
+    states = {}
+    for name in "abc"[: random.randrange(1, 4)]:
+        first = random.choice([1, 50])
+        states[name] = state(name, first, first + random.choice([-1, 0, 7, 200]))
+    start = {name: at(states[name], random.choice([0, states[name].last])) for name in states if random.random() < 0.8}
+    most = random.randrange(1, 50)
+    whole = advance(start, states, on_loss=refuse)
+    total = sum(map(len, ranges(start, whole, states, (), refuse)))
+    here, steps = start, 0
+    while (following := advance(here, states, most=most, on_loss=refuse)) != here:
+        read = sum(map(len, ranges(here, following, states, (), refuse)))
+        assert read <= most
+        assert all(part["sequence"] >= here.get(name, {"sequence": 0})["sequence"] for name, part in following.items())
+        total -= read
+        here, steps = following, steps + 1
+        assert steps < 1_000
+    assert (here, total) == (whole if whole != start else start, 0)
+
+
+def test_the_beginning_is_where_the_stream_begins():
+    states = {"a": state("a", 101, 200)}
+    end = advance(offset(a=0), states, most=10, on_loss=refuse)
+    assert end == offset(a=110)
+    (only,) = ranges(offset(a=0), end, states, ("x",), refuse)
+    assert (only.first, only.last, only.from_beginning, only.subjects) == (101, 110, True, ("x",))
+
+
+def test_what_is_gone_is_told_unless_nothing_was_read_yet():
+    states = {"a": state("a", 101, 200)}
+    with pytest.raises(DataLossError, match="messages 51 to 100 are gone"):
+        ranges(offset(a=50), offset(a=150), states, (), refuse)
+    with pytest.raises(DataLossError, match="messages 51 to 60 are gone"):
+        ranges(offset(a=50), offset(a=60), states, (), refuse)
+    told = []
+    (only,) = ranges(offset(a=50), offset(a=150), states, (), told.append)
+    assert (only.first, only.last, len(told)) == (101, 150, 1)
+    assert ranges(offset(a=50), offset(a=60), states, (), told.append) == []
+    (only,) = ranges(offset(a=100), offset(a=150), states, (), refuse)
+    assert (only.first, only.from_beginning) == (101, False)
+
+
+def test_a_gap_is_passed_in_one_step():
+    states = {"a": state("a", 1, 1_000, messages=20)}
+    end = advance(offset(a=5), states, most=10, skip=lambda state, sequence: 900, on_loss=refuse)
+    assert end == offset(a=910)
+    end = advance(offset(a=5), states, most=10, skip=lambda state, sequence: state.last, on_loss=refuse)
+    assert end == offset(a=1_000)
+
+
+def test_nobody_is_asked_about_gaps_without_need():
+    def skip(state, sequence):
+        raise AssertionError("asked")
+
+    states = {"a": state("a", 1, 10)}
+    assert advance(offset(a=5), states, most=5, skip=skip, on_loss=refuse) == offset(a=10)
+    assert advance(offset(a=5), states, skip=skip, on_loss=refuse) == offset(a=10)
+    with pytest.raises(AssertionError):
+        advance(offset(a=4), states, most=5, skip=skip, on_loss=refuse)
+
+
+def test_a_target_is_not_passed():
+    states = {"a": state("a", 1, 10), "b": state("b", 1, 10), "c": state("c", 1, 10, created="now")}
+    target = offset(a=7, c=7)
+    end = advance(offset(a=5, b=3), states, target=target, on_loss=refuse)
+    assert {name: part["sequence"] for name, part in end.items()} == {"a": 7, "b": 3, "c": 0}
+    assert advance(offset(a=9), {"a": states["a"]}, target=target, on_loss=refuse) == offset(a=9)
+
+
+def test_a_stream_that_is_no_longer_asked_for_is_dropped():
+    assert advance(offset(a=5, b=5), {"a": state("a", 1, 10)}, on_loss=refuse) == offset(a=10)
+    (only,) = ranges(offset(a=5, b=5), offset(a=10), {"a": state("a", 1, 10)}, (), refuse)
+    assert only.stream == "a"

@@ -1,0 +1,381 @@
+"""Rows into JetStream: a real server, a real Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import nats
+import pytest
+from ce_nats.spark.columns.decoding.arrow_functions import HAS_ARROW_FUNCTIONS
+from cloudevents.core.v1.event import CloudEvent
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ce_nats import (
+    ContentMode,
+    Timestamp,
+    from_nats_message,
+    to_nats_message,
+)
+from ce_nats.spark import (
+    from_nats,
+    to_nats,
+)
+from ce_nats.spark.connector.source import register
+from ce_nats.testing import NatsServer
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+ROW = "subject string, headers array<struct<key string, value string>>, data binary"
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    with NatsServer(jetstream=True) as server:
+        run(server, lambda js: js.add_stream(name="OUT", subjects=["out.>"], duplicate_window=3600))
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def source(spark: SparkSession) -> None:
+    register(spark)
+
+
+def run(server: NatsServer, call: Any) -> Any:
+    async def connected() -> Any:
+        nc = await nats.connect(server.url)
+        try:
+            return await call(nc.jetstream())
+        finally:
+            await nc.close()
+
+    return asyncio.run(connected())
+
+
+def stored(server: NatsServer) -> list[Any]:
+    """All messages of the stream, as nats-py has them."""
+
+    async def read(js: Any) -> list[Any]:
+        last = (await js.stream_info("OUT")).state.last_seq
+        return [await js.get_msg("OUT", seq=number) for number in range(1, last + 1)]
+
+    return run(server, read)
+
+
+def rows_of(events: list[CloudEvent], mode: ContentMode = ContentMode.BINARY) -> list[tuple[Any, ...]]:
+    messages = [to_nats_message(event, f"out.{number}", mode=mode) for number, event in enumerate(events)]
+    return [(message.subject, message.headers.items(), bytearray(message.data)) for message in messages]
+
+
+def events(count: int) -> list[CloudEvent]:
+    return [
+        CloudEvent({"id": f"{number}", "source": "/s", "type": "t", "subject": "Zürich 😀"}, {"number": number})
+        for number in range(count)
+    ]
+
+
+def write(frame: DataFrame, server: NatsServer, **options: str) -> None:
+    writer = frame.write.format("nats").mode("append").option("url", server.url)
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+@pytest.mark.parametrize("mode", list(ContentMode))
+def test_events_arrive_as_they_were(spark: SparkSession, server: NatsServer, mode: ContentMode) -> None:
+    sent = events(50)
+    write(spark.createDataFrame(rows_of(sent, mode), ROW).repartition(3), server)
+    found = {message.subject: message for message in stored(server)}
+    assert len(found) == 50
+    for number, event in enumerate(sent):
+        decoded = from_nats_message(found[f"out.{number}"])
+        assert decoded.get_data() == event.get_data()
+        assert {**decoded.get_attributes(), "time": None} == {
+            **event.get_attributes(),
+            "time": None,
+            "datacontenttype": "application/json",
+        }
+        assert found[f"out.{number}"].headers["Nats-Msg-Id"] == f"/s|{number}"
+
+
+def test_what_is_written_twice_is_stored_once(spark: SparkSession, server: NatsServer) -> None:
+    frame = spark.createDataFrame(rows_of(events(300)), ROW)
+    write(frame, server)
+    write(frame, server, maxPending="7")
+    assert run(server, lambda js: js.stream_info("OUT")).state.messages == 300
+
+
+def test_without_dedup_it_is_stored_twice(spark: SparkSession, server: NatsServer) -> None:
+    frame = spark.createDataFrame(rows_of(events(3)), ROW)
+    write(frame, server, dedup="false")
+    write(frame, server, dedup="false")
+    assert run(server, lambda js: js.stream_info("OUT")).state.messages == 6
+
+
+def test_other_shapes_of_rows(spark: SparkSession, server: NatsServer) -> None:
+    """A map of headers, text as data, no headers at all, the subject from an option."""
+    write(spark.sql("select map('a', 'b') headers, 'ü' data"), server, subject="out.map")
+    write(spark.sql("select 'out.bare' subject"), server)
+    first, second = stored(server)
+    assert (first.subject, first.headers, first.data) == ("out.map", {"a": "b"}, "ü".encode())
+    assert (second.subject, second.headers, second.data) == ("out.bare", None, None)
+
+
+def test_repeated_headers_stay_repeated(spark: SparkSession, server: NatsServer) -> None:
+    pairs = [("a", "1"), ("A", "2"), ("a", "3")]
+    write(spark.createDataFrame([("out.x", pairs, None)], ROW), server)
+    options = {"url": server.url, "stream": "OUT"}
+    (row,) = spark.read.format("nats").options(**options).load().collect()
+    assert [tuple(header) for header in row["headers"]] == pairs
+
+
+EVENT_ROWS = """
+    select 'out.a' subject, named_struct(
+        'attributes', named_struct('specversion', '1.0', 'id', 'a', 'source', '/s', 'type', 't', 'subject', 'Zürich 😀',
+            'time', timestamp'2020-01-02 03:04:05.5Z', 'n', 5),
+        'extensions', map('note', 'a b'),
+        'data', {data}) event
+"""
+EVENT_ATTRIBUTES = {
+    "specversion": "1.0",
+    "id": "a",
+    "source": "/s",
+    "type": "t",
+    "subject": "Zürich 😀",
+    "time": Timestamp("2020-01-02T03:04:05.500000Z"),
+    "n": 5,
+    "note": "a b",
+}
+
+
+@pytest.mark.parametrize("mode", list(ContentMode))
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [("X'ff'", b"\xff"), ("'ü'", "ü"), ("""parse_json('{"a": [1.5, null]}')""", {"a": [1.5, None]})],
+    ids=["bytes", "text", "json"],
+)
+def test_event_structs_are_encoded(
+    spark: SparkSession, server: NatsServer, mode: ContentMode, data: str, value: Any
+) -> None:
+    frame = spark.sql(EVENT_ROWS.format(data=data))
+    write(frame, server, mode=str(mode))
+    (message,) = stored(server)
+    event = from_nats_message(message, extension_types={"n": int})
+    implied = {} if isinstance(value, bytes) else {"datacontenttype": "application/json"}
+    assert event.get_attributes() == {**EVENT_ATTRIBUTES, **implied}
+    assert event.get_data() == value
+    assert message.headers.pop("Nats-Msg-Id") == "/s|a"
+    if not HAS_ARROW_FUNCTIONS:
+        return
+    kind = frame.schema["event"].dataType
+    (row,) = frame.select(to_nats(F.col("event"), mode=str(mode), event_type=kind).alias("m")).collect()
+    assert message.headers == {header["key"]: header["value"] for header in row["m"]["headers"]}
+    assert message.data == bytes(row["m"]["data"])
+
+
+def test_what_was_read_can_be_written_as_events(spark: SparkSession, server: NatsServer) -> None:
+    """A stream of messages through from_nats, structs back into the stream under other subjects."""
+    write(spark.createDataFrame(rows_of(events(20), ContentMode.STRUCTURED), ROW), server)
+    read = spark.read.format("nats").options(url=server.url, stream="OUT").load()
+    again = read.select(
+        F.concat(F.lit("out.again."), "subject").alias("subject"),
+        from_nats(F.col("headers"), F.col("data")).alias("event"),
+    )
+    write(again, server, dedup="false")
+    found = stored(server)
+    assert len(found) == 40
+    decoded = [from_nats_message(message) for message in found]
+    by_id = {event.get_id(): event for event in decoded[:20]}
+    assert all(by_id[event.get_id()] == event for event in decoded[20:])
+    assert all("Nats-Msg-Id" not in message.headers for message in found[20:])
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ("named_struct('attributes', named_struct('id', 'a'))", "missing-attribute"),
+        ("named_struct('attributes', named_struct('id', ''))", "empty-attribute"),
+        ("named_struct('attributes', named_struct('id', 'a'), 'extensions', map('id', 'a'))", "duplicate-attribute"),
+        ("named_struct('attributes', named_struct('id', 'a'), 'error', 'invalid-utf8')", "invalid-utf8"),
+        ("if(rand() < 0, named_struct('attributes', named_struct('id', 'a')), null)", "invalid-message"),
+    ],
+)
+def test_events_that_cannot_be_encoded_fail_with_their_code(
+    spark: SparkSession, server: NatsServer, event: str, reason: str
+) -> None:
+    with pytest.raises(Exception, match=reason):
+        write(spark.sql(f"select 'out.a' subject, {event} event"), server)
+
+
+def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> None:
+    received = []
+
+    async def listen(js: Any) -> None:
+        subscription = await js._nc.subscribe("core.>")
+        await js._nc.flush()
+        listening.set()
+        received.extend([await subscription.next_msg(timeout=300) for _ in range(20)])
+
+    listening = threading.Event()
+    thread = threading.Thread(target=run, args=(server, listen))
+    thread.start()
+    assert listening.wait(60)
+    rows = [(f"core.{number}", [], bytearray(b"x")) for number in range(20)]
+    write(spark.createDataFrame(rows, ROW), server, acks="false")
+    thread.join(300)
+    assert {message.subject for message in received} == {subject for subject, _, _ in rows}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (("nowhere.a", [], bytearray()), "nowhere.a: no stream listens"),
+        (("out.*", [], bytearray()), "invalid-subject"),
+        (("out.a", [("a b", "c")], bytearray()), "invalid-header-name"),
+        (("out.a", [("a", "b\r\nc: d")], bytearray()), "invalid-header-value"),
+        (("out.a", [("a", None)], bytearray()), "invalid-header-value"),
+        (("out.a", [("a", "b" * 70_000)], bytearray()), "headers-too-large"),
+        (("out.a", [], bytearray(2 * 2**20)), "payload-too-large"),
+    ],
+    ids=["no-stream", "wildcard", "name", "value", "null", "headers", "payload"],
+)
+def test_what_cannot_be_sent_fails_with_its_reason(
+    spark: SparkSession, server: NatsServer, row: tuple[Any, ...], reason: str
+) -> None:
+    with pytest.raises(Exception, match=reason):
+        write(spark.createDataFrame([row], ROW), server)
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "reason"),
+    [
+        ("select 'a' subject, 1 data", {}, "column data is BINARY or STRING"),
+        ("select 'a' subject, array(1) headers", {}, "column headers is an array"),
+        ("select 'a' subject, 'b' reply", {}, "no reply"),
+        ("select 'a' subject, struct(struct('a' id) attributes) event, 'b' data", {}, "no data"),
+        ("select 'a' subject, struct(struct(1 id) attributes) event", {}, "attribute id is one of string"),
+        ("select 'a' subject, struct(struct('a' id) attributes) event", {"mode": "json"}, "binary or structured"),
+        ("select 'a' subject, 'b' data", {"mode": "binary"}, "rows with an event"),
+        ("select 'a' data", {}, "neither a column nor an option subject"),
+        ("select 'a' subject", {"maxPending": "0"}, "maxPending is a number from 1"),
+        ("select 'a' subject", {"maxpendings": "1"}, "is it maxPending"),
+        ("select 'a' subject", {"acks": "maybe"}, "acks"),
+    ],
+)
+def test_rows_and_options_that_make_no_messages(
+    spark: SparkSession, server: NatsServer, query: str, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(Exception, match=reason):
+        write(spark.sql(query), server, **options)
+
+
+def test_overwriting_is_refused(spark: SparkSession, server: NatsServer) -> None:
+    writer = spark.sql("select 'a' subject").write.format("nats").mode("overwrite").option("url", server.url)
+    with pytest.raises(Exception, match="mode is append"):
+        writer.save()
+
+
+def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+    """Files to a stream; a restart goes on where the checkpoint says, and nothing is there twice."""
+
+    def pour() -> None:
+        frame = spark.readStream.schema(ROW).parquet(str(tmp_path / "in"))
+        query = (
+            frame.writeStream.format("nats")
+            .option("url", server.url)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        assert query.exception() is None
+
+    all_rows = rows_of(events(60))
+    spark.createDataFrame(all_rows[:40], ROW).write.parquet(str(tmp_path / "in"))
+    pour()
+    spark.createDataFrame(all_rows[40:], ROW).write.mode("append").parquet(str(tmp_path / "in"))
+    pour()
+    found = [message.headers["ce-id"] for message in stored(server)]
+    assert sorted(found, key=int) == [str(number) for number in range(60)]
+
+
+def test_secrets_show_nowhere(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither in plans, nor in errors, nor in what workers print, nor in progress and checkpoint of a query."""
+    secret = "S3cr3t" + uuid4().hex
+    said = []
+    with NatsServer(jetstream=True, config=f"authorization {{ user: alice, password: {secret} }}") as server:
+        url = f"nats://alice:{secret}@127.0.0.1:{server.port}"
+
+        async def make() -> None:
+            nc = await nats.connect(url)
+            await nc.jetstream().add_stream(name="OUT", subjects=["out.>"], storage="memory", duplicate_window=60)
+            await nc.close()
+
+        asyncio.run(make())
+        spark.createDataFrame(rows_of(events(3)), ROW).write.parquet(str(tmp_path / "in"))
+        frame = spark.read.parquet(str(tmp_path / "in"))
+        frame.write.format("nats").mode("append").option("url", url).save()
+        query = (
+            spark.readStream.schema(ROW)
+            .parquet(str(tmp_path / "in"))
+            .writeStream.format("nats")
+            .options(url=f"127.0.0.1:{server.port}", user="alice", password=secret)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        query.explain(extended=True)
+        said += [progress.json for progress in query.recentProgress]
+        for bad in (f"nats://alice:{secret}x@127.0.0.1:{server.port}", f"nats://alice:{secret}@127.0.0.1:1"):
+            with pytest.raises(Exception, match="cannot connect") as info:
+                frame.write.format("nats").mode("append").options(url=bad, retryTimeout="0.2").save()
+            said.append(str(info.value))
+        with pytest.raises(Exception, match="nowhere: no stream listens") as info:
+            frame.select("headers").write.format("nats").mode("append").options(url=url, subject="nowhere").save()
+        said.append(str(info.value))
+    said += [path.read_text("utf-8", "replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    said += capfd.readouterr()
+    assert "numInputRows" in "".join(said)
+    assert secret not in "".join(said)
+
+
+def until_stored(server: NatsServer, count: int) -> None:
+    async def wait(js: Any) -> None:
+        for _ in range(30_000):
+            if (await js.stream_info("OUT")).state.messages >= count:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail(f"the stream does not get {count} messages")
+
+    run(server, wait)
+
+
+def test_a_server_that_restarts_meanwhile(spark: SparkSession, server: NatsServer) -> None:
+    """Every event is in the stream once, although the server was killed while they were written."""
+    rows = rows_of(events(6000))
+    frame = spark.createDataFrame(rows, ROW).repartition(2)
+
+    kills = []
+
+    def disturb() -> None:
+        for part in range(1, 4):
+            until_stored(server, part * 1500)
+            server.kill()
+            kills.append(part)
+            time.sleep(0.2)
+            server.start()
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    write(frame, server, maxPending="50", requestTimeout="2")
+    thread.join()
+    assert len(kills) == 3
+    state = run(server, lambda js: js.stream_info("OUT", subjects_filter=">")).state
+    assert (state.messages, len(state.subjects)) == (6000, 6000)

@@ -1,0 +1,1056 @@
+"""
+``format("nats")`` against a real server, as tables and as streaming queries.
+
+What depends on Spark runs in Spark; what the readers do by themselves is asked of them directly, which is much faster.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta, timezone
+from uuid import uuid4
+
+import nats
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as fn
+from pyspark.sql.datasource import InputPartition
+
+from ce_nats.aio.blocking import Blocking
+from ce_nats.errors import (
+    DataLossError,
+    DeliveryError,
+)
+from ce_nats.spark.connector import streams
+from ce_nats.spark.connector.source import (
+    NatsDataSource,
+    register,
+)
+from ce_nats.testing import NatsServer
+from tests.pausing import paused
+from tests.spark.needs import (
+    limits,
+    needs_limits,
+)
+
+if limits is not None:
+    ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
+
+# Workers are started by Spark, which takes the first python3 on PATH.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+SECONDS = 300  # for any one query; one that hangs fails
+
+
+class Broker:
+    """A server with JetStream, and a client of it for ordinary code."""
+
+    def __init__(self, server, blocking):
+        self.server = server
+        self._blocking = blocking
+        self.connect()
+
+    def connect(self):
+        self._nc = self.run(nats.connect(self.server.url))
+        self.js = self._nc.jetstream()
+
+    def run(self, coroutine):
+        return self._blocking.run(coroutine)
+
+    def add(self, **config):
+        """A stream of a name that no other test uses, listening on that name and below; in memory."""
+        name = "S" + uuid4().hex
+        self.run(self.js.add_stream(name=name, subjects=[name, f"{name}.>"], storage="memory", **config))
+        return name
+
+    def fill(self, stream, count, subject="{}", payload=b""):
+        """Publish messages number 0 and on, and wait until the stream has them."""
+
+        async def publish():
+            last = (await self.js.stream_info(stream)).state.last_seq + count
+            for number in range(count):
+                await self._nc.publish(f"{stream}.{subject.format(number)}", payload or b"%d" % number)
+            await self._nc.flush()
+            for _ in range(2_000):
+                if (await self.js.stream_info(stream)).state.last_seq >= last:
+                    return
+            pytest.fail("not all messages arrived")
+
+        self.run(publish())
+
+    def purge(self, stream, **options):
+        self.run(self.js.purge_stream(stream, **options))
+
+    def delete(self, stream, *numbers):
+        for number in numbers:
+            self.run(self.js.delete_msg(stream, number))
+
+    def create_again(self, stream):
+        self.run(self.js.delete_stream(stream))
+        self.run(self.js.add_stream(name=stream, subjects=[stream, f"{stream}.>"], storage="memory"))
+
+    def state(self, stream):
+        return self.run(self.js.stream_info(stream)).state
+
+    def close(self):
+        self.run(self._nc.close())
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with NatsServer(jetstream=True) as server, Blocking() as blocking:
+        broker = Broker(server, blocking)
+        yield broker
+        broker.close()
+
+
+@pytest.fixture(scope="module")
+def session(spark):
+    register(spark)
+    return spark
+
+
+@pytest.fixture
+def table(broker, session):
+    def load(stream, **options):
+        given = {"url": broker.server.url, "stream": stream, **options}
+        return session.read.format("nats").options(**given).load()
+
+    return load
+
+
+@pytest.fixture
+def run_query(broker, session, tmp_path):
+    """Run a streaming query until it has read all there is; its rows so far, and its progress."""
+
+    def run(stream, *, each=None, **options):
+        given = {"url": broker.server.url, "stream": stream, "startingOffsets": "earliest", **options}
+        rows = session.readStream.format("nats").options(**given).load()
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer = writer.foreachBatch(each) if each else writer.format("parquet").option("path", str(tmp_path / "rows"))
+        query = writer.start()
+        try:
+            assert query.awaitTermination(SECONDS), "it did not end"
+        finally:
+            query.stop()
+        return query
+
+    def written():
+        found = session.read.parquet(str(tmp_path / "rows")).select("stream", "sequence").collect()
+        return sorted((row.stream, row.sequence) for row in found)
+
+    run.written = written
+    run.checkpoint = tmp_path / "checkpoint"
+    return run
+
+
+def source(broker, stream, **options):
+    return NatsDataSource({"url": broker.server.url, "stream": stream, **options})
+
+
+def reader(broker, stream, **options):
+    given = source(broker, stream, **options)
+    return given.reader(given.schema())
+
+
+def stream_reader(broker, stream, **options):
+    given = source(broker, stream, **options)
+    made = given.streamReader(given.schema())
+    stream_readers.append(made)
+    return made
+
+
+stream_readers = []
+
+
+@pytest.fixture(autouse=True)
+def _stop_readers():
+    yield
+    while stream_readers:
+        stream_readers.pop().stop()
+
+
+def rows_of(some_reader, partitions):
+    """What workers would read; everything is pickled on the way, as Spark does it."""
+    some_reader = pickle.loads(pickle.dumps(some_reader))
+    batches = [batch for part in pickle.loads(pickle.dumps(partitions)) for batch in some_reader.read(part)]
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def sequences(some_reader, *offsets):
+    return [row["sequence"] for row in rows_of(some_reader, some_reader.partitions(*offsets))]
+
+
+def read_up_to(offset):
+    return [part["sequence"] for part in offset.values()]
+
+
+# --- Rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_a_message_as_it_was_stored(broker, table):
+    stream = broker.add()
+    broker.run(broker.js.publish(f"{stream}.a", b"\0\xff", headers={"ce-id": "1", "Tag": "ü"}))
+    broker.run(broker.js.publish(f"{stream}.b", b""))
+    rows = table(stream)
+    assert rows.schema.simpleString() == (
+        "struct<subject:string,reply:string,headers:array<struct<key:string,value:string>>,data:binary,"
+        "stream:string,sequence:bigint,timestamp:timestamp>"
+    )
+    first, second = (row.asDict(recursive=True) for row in rows.orderBy("sequence").collect())
+    stored = broker.run(broker.js.get_msg(stream, 1)).time.astimezone(timezone.utc)
+    assert abs(first.pop("timestamp").astimezone(timezone.utc) - stored) < timedelta(microseconds=2)
+    assert first == {
+        "subject": f"{stream}.a",
+        "reply": "",
+        "headers": [{"key": "ce-id", "value": "1"}, {"key": "Tag", "value": "ü"}],
+        "data": b"\0\xff",
+        "stream": stream,
+        "sequence": 1,
+    }
+    assert (second["subject"], second["headers"], second["data"], second["sequence"]) == (f"{stream}.b", [], b"", 2)
+
+
+def test_timestamps_are_instants(broker, session, table):
+    """Whatever the zone of the session."""
+    stream = broker.add()
+    broker.fill(stream, 1)
+    (seconds,) = table(stream).select(fn.unix_micros("timestamp")).first()
+    assert abs(seconds / 1e6 - time.time()) < 60
+
+
+def test_an_empty_stream_has_no_rows(broker, table):
+    stream = broker.add()
+    assert table(stream).count() == 0
+    broker.fill(stream, 3)
+    broker.purge(stream)
+    assert table(stream).count() == 0
+
+
+def test_partitions_divide_the_rows(broker, table):
+    stream = broker.add()
+    broker.fill(stream, 1_000)
+    for option in ("partitions", "minPartitions"):
+        rows = table(stream, **{option: 3})
+        found = rows.select("sequence", fn.spark_partition_id().alias("part")).collect()
+        assert sorted(row.sequence for row in found) == list(range(1, 1_001))
+        assert sorted({row.part for row in found}) == [0, 1, 2]
+
+
+def test_megabytes_come_through_spark(broker, table):
+    stream = broker.add()
+    payload = bytes(range(256)) * 4_000
+    broker.fill(stream, 30, payload=payload)
+    found = table(stream, partitions=2).select(fn.sha2("data", 256).alias("hash"), fn.length("data").alias("size"))
+    assert [(row.size, row["count"]) for row in found.groupBy("hash", "size").count().collect()] == [(1_024_000, 30)]
+
+
+def test_several_streams_are_one_table(broker, table):
+    one, other = broker.add(), broker.add()
+    broker.fill(one, 5)
+    broker.fill(other, 3)
+    counts = table(f"{one}, {other}").groupBy("stream").count().collect()
+    assert {row.stream: row["count"] for row in counts} == {one: 5, other: 3}
+
+
+# --- Which rows ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, range(1, 11)),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, range(1, 11)),
+        ({"startingOffsets": "3", "endingOffsets": "5"}, range(3, 6)),
+        ({"startingOffsets": "0"}, range(1, 11)),
+        ({"endingOffsets": "99"}, range(1, 11)),
+        ({"startingOffsets": "11"}, ()),
+        ({"startingOffsets": "5", "endingOffsets": "4"}, ()),
+        ({"subjects": "*.even"}, range(2, 11, 2)),
+        ({"subjects": "*.even,*.odd", "startingOffsets": "9"}, (9, 10)),
+        ({"subjects": "other.>"}, ()),
+        ({"SUBJECTS": "*.odd", "Partitions": "4"}, range(1, 11, 2)),
+    ],
+)
+def test_positions_and_subjects_choose(broker, options, expected):
+    stream = broker.add()
+    for number in range(1, 11):
+        broker.run(broker.js.publish(f"{stream}.{'odd' if number % 2 else 'even'}", b""))
+    assert sequences(reader(broker, stream, **options)) == list(expected)
+
+
+def test_positions_by_stream(broker):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 5)
+    broker.fill(other, 5)
+    options = {
+        "startingOffsets": json.dumps({one: 2, other: "earliest"}),
+        "endingOffsets": json.dumps({one: "latest", other: 3}),
+    }
+    assert sequences(reader(broker, f"{other},{one}", **options)) == [2, 3, 4, 5, 1, 2, 3]
+
+
+def test_positions_by_time(broker):
+    """The start is inclusive, the end exclusive; holes do not matter."""
+    stream = broker.add()
+    for _ in range(9):
+        broker.fill(stream, 1)
+        time.sleep(0.002)
+    times = {n: broker.run(broker.js.get_msg(stream, n)).time.astimezone(timezone.utc) for n in range(1, 10)}
+    broker.delete(stream, 4, 5, 8)
+
+    def between(start, end):
+        given = {"startingTimestamp": start, "endingTimestamp": end}
+        return sequences(reader(broker, stream, **{name: value for name, value in given.items() if value}))
+
+    def text(number, microseconds=0):
+        return (times[number] + timedelta(microseconds=microseconds)).isoformat()
+
+    kept = [1, 2, 3, 6, 7, 9]
+    assert between(None, None) == kept
+    for number in kept:
+        assert between(text(number), None) == [n for n in kept if n >= number]
+        assert between(text(number, 2), None) == [n for n in kept if n > number]
+        assert between(None, text(number, 2)) == [n for n in kept if n <= number]
+    assert between(text(2), text(7)) == [2, 3, 6]
+    assert between("2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z") == []
+    assert between("2120-01-01T00:00:00Z", None) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"stream": ""}, "option stream is missing"),
+        ({"stream": "A.B"}, r"'A\.B' is no name of a stream"),
+        ({"streams": "B"}, "stream and streams are two names"),
+        ({"startingOffset": "1"}, "there is no option 'startingOffset'; is it startingOffsets"),
+        ({"startingOffsets": "latest"}, "cannot be latest"),
+        ({"endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"startingOffsets": "-1"}, "is earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": "9223372036854775808"}, "is earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": '{"A": 1.5}'}, "is earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": '{"A": true}'}, "is earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": '{"A": 1'}, "is not JSON"),
+        ({"startingOffsets": '{"B": 1}'}, r"has positions for \['B'\], and the streams are \['A'\]"),
+        ({"stream": "A,B", "startingOffsets": "1"}, "several streams take"),
+        ({"startingOffsets": "1", "startingTimestamp": "2020-01-01T00:00:00Z"}, "say the same"),
+        ({"startingTimestamp": "2020-01-01"}, "startingTimestamp: '2020-01-01' is not an RFC 3339"),
+        ({"endingTimestamp": "now"}, "endingTimestamp: 'now' is not an RFC 3339"),
+        ({"subjects": "a..b"}, r"subjects: 'a\.\.b' is not a subject"),
+        ({"subjects": "a.*.c,a.b.*"}, "overlap, and neither covers the other"),
+        ({"partitions": "0"}, "partitions is a number above 0"),
+        ({"partitions": "1", "minPartitions": "1"}, "two names for one option"),
+        ({"maxMessagesPerTrigger": "many"}, "maxMessagesPerTrigger is a number above 0"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"url": ""}, "option url is missing"),
+    ],
+)
+def test_bad_options_are_refused(options, text):
+    given = NatsDataSource({"url": "nats://localhost", "stream": "A", **options})
+    with pytest.raises(ValueError, match=text):
+        given.reader(given.schema())
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+def test_a_query_has_no_end(option):
+    given = NatsDataSource({"url": "nats://localhost", "stream": "A", option: "1"})
+    with pytest.raises(ValueError, match="a streaming query has no"):
+        given.streamReader(given.schema())
+
+
+def test_another_schema_is_refused(broker, session):
+    with pytest.raises(Exception, match="the rows of nats are struct<subject:string"):
+        session.read.format("nats").schema("a int").options(url="nats://localhost", stream="A").load().count()
+
+
+# --- Filters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixed(broker):
+    """200 messages on eight subjects, every seventh deleted, over some time."""
+    stream = broker.add()
+    for part in range(4):
+        broker.fill(stream, 50, subject=f"{part}.{{}}"[:2] + ("x" if part % 2 else "y.z"))
+        time.sleep(0.01)
+    broker.delete(stream, *range(7, 200, 7))
+    return stream
+
+
+CONDITIONS = [
+    "subject = '{s}.0.y.z'",
+    "subject = '{s}.0.y.*'",
+    "subject = 'a b'",
+    "subject = '{s}.0.y%2Ez'",
+    "subject <=> '{s}.1.x'",
+    "subject in ('{s}.1.x', '{s}.2.y.z', 'other')",
+    "subject in ('{s}.1.x', null)",
+    "subject like '{s}.2.%'",
+    "subject like '{s}.%z'",
+    "subject not in ('{s}.1.x')",
+    "subject = '{s}.1.x' or sequence = 3",
+    "subject = '{s}.1.x' and subject = '{s}.2.y.z'",
+    "subject like '{s}.1.%' and subject = '{s}.1.x'",
+    "sequence = 50",
+    "sequence = 49",
+    "sequence >= 190 and sequence != 195",
+    "sequence > 190 and sequence < 193",
+    "sequence <= 3",
+    "sequence in (3, 70, 150, 5000)",
+    "sequence > 10.5 and sequence < 12",
+    "sequence > 1000",
+    "sequence < 0",
+    "stream = '{s}' and sequence = 1",
+    "stream = 'other'",
+    "stream in ('other', '{s}') and subject = '{s}.3.x'",
+    "timestamp >= timestamp'{t}'",
+    "timestamp < timestamp'{t}'",
+    "timestamp = timestamp'{t}'",
+    "timestamp > timestamp'{t}' and subject = '{s}.3.x' and sequence < 180",
+    "timestamp < timestamp'1999-01-01 00:00:00'",
+    "reply = '' and data = X'30'",
+    "reply is null",
+    "subject is not null and size(headers) = 0",
+]
+
+
+def test_a_filter_never_changes_the_result(broker, session, table, mixed):
+    """Every condition, handed to the source, against the rows themselves."""
+    rows = table(mixed, partitions=1).localCheckpoint()
+    instant = rows.where("sequence = 100").first().timestamp.strftime("%Y-%m-%d %H:%M:%S.%f")
+    whole = []
+    for condition in CONDITIONS:
+        where = condition.format(s=mixed, t=instant)
+        expected = sorted(row.sequence for row in rows.where(where).collect())
+        found = sorted(row.sequence for row in table(mixed, partitions=1).where(where).collect())
+        assert found == expected, where
+        whole += expected
+    assert len(whole) > 500
+
+
+def test_a_filter_does_not_stay_with_the_table(session, table, mixed):
+    """Spark 4.3 keeps what a source makes of a filter for later queries on the same DataFrame."""
+    name = "spark.sql.python.filterPushdown.enabled"
+    before = session.conf.get(name, None)
+    try:
+        for setting in ("true", "false"):
+            session.conf.set(name, setting)
+            messages = table(mixed)
+            whole = messages.count()
+            assert 0 < messages.where(f"subject = '{mixed}.1.x'").count() < whole
+            assert 0 < messages.where("sequence < 60").count() < whole
+            assert messages.count() == whole
+    finally:
+        session.conf.unset(name) if before is None else session.conf.set(name, before)
+
+
+# --- Tables and what is missing --------------------------------------------------------------------------------------
+
+
+def test_what_was_purged_is_an_error_that_names_it(broker, table):
+    stream = broker.add()
+    broker.fill(stream, 20)
+    broker.purge(stream, seq=11)
+    with pytest.raises(Exception, match=rf"stream {stream}: messages 5 to 10 are gone .* failOnDataLoss=false"):
+        table(stream, startingOffsets=5).count()
+    assert table(stream, startingOffsets=5, failOnDataLoss="false").count() == 10
+    assert table(stream, startingOffsets=11).count() == 10
+    assert table(stream).count() == 10
+
+
+def test_what_is_lost_while_tasks_wait_is_an_error(broker, caplog):
+    stream = broker.add()
+    broker.fill(stream, 20)
+    for fails in ("true", "false"):
+        planned = reader(broker, stream, startingOffsets="3", partitions="2", failOnDataLoss=fails)
+        partitions = planned.partitions()
+        broker.purge(stream, seq=15)
+        if fails == "true":
+            with pytest.raises(DataLossError, match=f"stream {stream}: messages 3 to 11 are gone"):
+                rows_of(planned, partitions)
+            broker.fill(stream, 20)
+            broker.create_again(stream)
+            broker.fill(stream, 20)
+        else:
+            with caplog.at_level(logging.WARNING, "ce_nats"):
+                assert [row["sequence"] for row in rows_of(planned, partitions)] == list(range(15, 21))
+            assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_deleted_messages_are_no_loss(broker, table):
+    stream = broker.add()
+    broker.fill(stream, 50)
+    broker.delete(stream, *range(10, 20), 49, 50)
+    assert table(stream, startingOffsets=1, partitions=5).count() == 38
+
+
+def test_a_missing_stream_is_named(broker, table):
+    with pytest.raises(Exception, match="there is no stream NOTHING"):
+        table("NOTHING").count()
+
+
+def test_no_consumer_is_left(broker, table):
+    """Also where Spark takes only some rows and closes the door on the worker."""
+    stream = broker.add()
+    broker.fill(stream, 5_000, payload=bytes(1_000))
+    assert len(table(stream, partitions=2).limit(3).collect()) == 3
+    assert table(stream, partitions=2).count() == 5_000
+    for _ in range(20 * SECONDS):
+        if broker.state(stream).consumer_count == 0:
+            break
+        time.sleep(0.05)
+    assert broker.state(stream).consumer_count == 0
+
+
+def until_read_beyond(sequence, server, blocking):
+    """Wait until some reader has been sent a later message of stream S, and tell which."""
+
+    async def reached():
+        nc = await nats.connect(server.url)
+        try:
+            for _ in range(100 * SECONDS):
+                readers = await nc.jetstream().consumers_info("S")
+                sent = max((reader.delivered.stream_seq for reader in readers), default=0)
+                if sent > sequence:
+                    return sent
+                await asyncio.sleep(0.01)
+        finally:
+            await nc.close()
+        pytest.fail(f"nothing is read beyond message {sequence}")
+
+    return blocking.run(reached())
+
+
+def test_a_restart_of_the_server_does_not_disturb(session, tmp_path):
+    """Partitions are read slowly enough for the restart to fall into the middle of them."""
+    with NatsServer(jetstream=True) as server, Blocking() as blocking:
+        broker = Broker(server, blocking)
+        broker.run(broker.js.add_stream(name="S", subjects=["S.>"]))
+        broker.fill("S", 60_000, payload=bytes(1_000))
+        broker.close()
+        rows = session.read.format("nats").options(url=server.url, stream="S", partitions=2).load()
+
+        @fn.udf("bigint", useArrow=False)
+        def slowly(sequence, data):
+            if sequence % 1_000 == 0:
+                time.sleep(0.05)
+            return sequence
+
+        result = []
+        read = rows.select(slowly("sequence", "data").alias("n")).agg(fn.count("n"), fn.sum("n"))
+        thread = threading.Thread(target=lambda: result.append(read.first()))
+        thread.start()
+        reached = 0
+        for _ in range(3):
+            reached = until_read_beyond(reached, server, blocking)
+            server.kill()
+            server.restart()
+        thread.join(SECONDS)
+        assert [tuple(row) for row in result] == [(60_000, 60_000 * 60_001 // 2)]
+
+
+def test_a_server_that_is_not_there_is_an_error_at_once(session):
+    started = time.perf_counter()
+    options = {"url": "nats://127.0.0.1:1", "stream": "S", "retryTimeout": "600"}
+    rows = session.read.format("nats").options(**options).load()
+    with pytest.raises(Exception, match=r"cannot connect to nats://127\.0\.0\.1:1"):
+        rows.count()
+    assert time.perf_counter() - started < 300
+
+
+# --- Secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_show_nowhere(session, capfd):
+    """Neither in plans, nor in errors, nor in what workers print, nor in progress."""
+    secret = "S3cr3t" + uuid4().hex
+    with NatsServer(jetstream=True, config=f"authorization {{ user: alice, password: {secret} }}") as server:
+        address = f"127.0.0.1:{server.port}"
+
+        async def make():
+            nc = await nats.connect(f"nats://alice:{secret}@{address}")
+            await nc.jetstream().add_stream(name="S", subjects=["S"], storage="memory")
+            await nc.jetstream().publish("S", b"")
+            await nc.close()
+
+        with Blocking() as blocking:
+            blocking.run(make())
+        said = []
+        for options in (
+            {"url": f"nats://alice:{secret}@{address}"},
+            {"servers": f"alice:{secret}@{address}"},
+            {"url": address, "user": "alice", "password": secret},
+        ):
+            rows = session.read.format("nats").options(stream="S", **options).load()
+            assert rows.where("sequence > 0").count() == 1
+            rows.explain("extended")
+            said.append(repr(rows))
+            query = session.readStream.format("nats").options(stream="S", **options).load()
+            query = query.writeStream.format("noop").trigger(availableNow=True).start()
+            assert query.awaitTermination(SECONDS)
+            query.explain(extended=True)
+            said += [json.dumps(progress, default=str) for progress in query.recentProgress]
+            given = NatsDataSource({"stream": "S", **options})
+            for made in (given.reader(given.schema()), given.streamReader(given.schema())):
+                said += [repr(made), repr(vars(made)), repr(made._connection)]
+        for options in (
+            {"url": f"nats://alice:{secret}@127.0.0.1:1"},
+            {"url": f"nats://alice:{secret}/x@{address}"},
+            {"url": f"nats://alice:{secret}x@{address}"},
+            {"url": address, "token": secret},
+            {"url": address, "pasword": secret},
+            {"url": address, "user": "alice", "password": secret, "stream": "NOTHING"},
+        ):
+            with pytest.raises(Exception, match=r"option|stream|connect") as info:
+                session.read.format("nats").options(**{"stream": "S", **options}).load().count()
+            said.append(str(info.value))
+    said += capfd.readouterr()
+    assert "BatchScan nats" in "".join(said)
+    assert secret not in "".join(said)
+
+
+def test_ten_thousand_subjects(broker):
+    """Planned and read whole, by a list of subjects, and by one of them."""
+    stream = broker.add()
+    broker.fill(stream, 10_000, subject="a.{}")
+    whole = reader(broker, stream, partitions="2")
+    assert len({row["subject"] for row in rows_of(whole, whole.partitions())}) == 10_000
+    some = ",".join(f"{stream}.a.{number}" for number in range(0, 10_000, 100))
+    assert {number % 100 for number in sequences(reader(broker, stream, subjects=some))} == {1}
+    many = ",".join(f"{stream}.a.{number}" for number in range(0, 10_000, 10))
+    assert sequences(reader(broker, stream, subjects=many)) == list(range(1, 10_001, 10))
+    assert sequences(reader(broker, stream, subjects=f"{stream}.a.9999")) == [10_000]
+
+
+# --- Streaming: the reader alone -------------------------------------------------------------------------------------
+
+
+@needs_limits
+def test_offsets_go_from_position_to_position(broker):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest")
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadAllAvailable())
+    assert (read_up_to(start), read_up_to(end)) == ([0], [10])
+    assert json.loads(json.dumps(end)) == end
+    assert sequences(query, start, end) == list(range(1, 11))
+    assert query.latestOffset(end, ReadAllAvailable()) == end
+    assert query.partitions(end, end) == []
+    broker.fill(stream, 2)
+    following = query.latestOffset(end, ReadAllAvailable())
+    assert sequences(query, end, following) == [11, 12]
+    assert query.reportLatestOffset() == following
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 10),
+        ({"startingOffsets": "latest"}, 10),
+        ({"startingOffsets": "earliest"}, 0),
+        ({"startingOffsets": "4"}, 3),
+        ({"startingTimestamp": "2020-01-01T00:00:00Z"}, 2),
+        ({"startingTimestamp": "2120-01-01T00:00:00Z"}, 10),
+    ],
+)
+def test_a_query_begins_where_it_is_told(broker, options, expected):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    broker.purge(stream, seq=3)
+    query = stream_reader(broker, stream, **options)
+    assert read_up_to(query.initialOffset()) == [expected]
+
+
+@needs_limits
+def test_a_limit_is_never_exceeded_and_all_is_read(broker):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 25)
+    broker.fill(other, 4)
+    query = stream_reader(broker, f"{one},{other}", startingOffsets="earliest", maxMessagesPerTrigger="6")
+    assert query.getDefaultReadLimit() == ReadMaxRows(6)
+    offset, found = query.initialOffset(), []
+    for _ in range(5):
+        end = query.latestOffset(offset, ReadMaxRows(6))
+        rows = rows_of(query, query.partitions(offset, end))
+        assert 0 < len(rows) <= 6
+        found += [(row["stream"], row["sequence"]) for row in rows]
+        offset = end
+    assert query.latestOffset(offset, ReadMaxRows(6)) == offset
+    assert sorted(found) == [*((one, n) for n in range(1, 26)), *((other, n) for n in range(1, 5))]
+    assert read_up_to(query.reportLatestOffset()) == [25, 4]
+
+
+@needs_limits
+def test_a_limit_does_not_make_empty_batches_of_long_gaps(broker):
+    """Deleted messages and other subjects in front of the first that is wanted are passed in one step."""
+    stream = broker.add()
+    broker.fill(stream, 3, subject="a")
+    broker.fill(stream, 500, subject="b")
+    broker.fill(stream, 3, subject="a")
+    options = {"startingOffsets": "earliest", "maxMessagesPerTrigger": "2", "subjects": f"{stream}.a"}
+    query = stream_reader(broker, stream, **options)
+    offset, batches = query.initialOffset(), []
+    while (end := query.latestOffset(offset, query.getDefaultReadLimit())) != offset:
+        batches.append(sequences(query, offset, end))
+        offset = end
+    assert [number for batch in batches for number in batch] == [1, 2, 3, 504, 505, 506]
+    assert len(batches) <= 5
+    broker.purge(stream, subject=f"{stream}.b")
+    query = stream_reader(broker, stream, startingOffsets="earliest", maxMessagesPerTrigger="4")
+    end = query.latestOffset({stream: {**query.initialOffset()[stream], "sequence": 3}}, ReadMaxRows(4))
+    assert read_up_to(end) == [506]
+
+
+def test_without_arguments_the_reader_remembers(broker):
+    """As Spark 4.0 and 4.1 call it."""
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest", maxMessagesPerTrigger="4")
+    offsets = [query.initialOffset(), query.latestOffset()]
+    assert sequences(query, *offsets) == [1, 2, 3, 4]
+    assert [read_up_to(query.latestOffset()) for _ in range(3)] == [[8], [10], [10]]
+    restarted = stream_reader(broker, stream, maxMessagesPerTrigger="4")
+    assert sequences(restarted, *offsets) == [1, 2, 3, 4]
+    assert read_up_to(restarted.latestOffset()) == [8]
+
+
+@needs_limits
+def test_available_now_ends_where_it_began(broker):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest")
+    start = query.initialOffset()
+    query.prepareForTriggerAvailableNow()
+    broker.fill(stream, 5)
+    end = query.latestOffset(start, ReadMaxRows(7))
+    assert read_up_to(end) == [7]
+    end = query.latestOffset(end, ReadMaxRows(7))
+    assert read_up_to(end) == [10]
+    assert query.latestOffset(end, ReadMaxRows(7)) == end
+    assert read_up_to(query.reportLatestOffset()) == [15]
+
+
+@needs_limits
+def test_a_stream_that_joins_later_is_read_from_its_beginning(broker):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 3)
+    broker.fill(other, 3)
+    query = stream_reader(broker, one)
+    start = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    query = stream_reader(broker, f"{one},{other}")
+    assert sequences(query, start, query.latestOffset(start, ReadAllAvailable())) == [1, 2, 3]
+
+
+@needs_limits
+def test_a_purge_is_a_loss_unless_it_was_read(broker, caplog):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="5")
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadAllAvailable())
+    broker.purge(stream, seq=5)
+    assert sequences(query, start, end) == [5, 6, 7, 8, 9, 10]
+    broker.purge(stream, seq=8)
+    with pytest.raises(DataLossError, match=f"stream {stream}: messages 5 to 7 are gone"):
+        query.partitions(start, end)
+    broker.purge(stream)
+    with pytest.raises(DataLossError, match=f"stream {stream}: messages 5 to 10 are gone"):
+        query.partitions(start, end)
+    bearing = stream_reader(broker, stream, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, "ce_nats"):
+        assert sequences(bearing, start, end) == []
+        assert sequences(bearing, start, end) == []
+    assert len(caplog.records) == 1
+
+
+@needs_limits
+def test_limits_that_run_over_are_a_loss(broker):
+    stream = broker.add(max_msgs=10)
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest")
+    offset = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    broker.fill(stream, 15)
+    end = query.latestOffset(offset, ReadAllAvailable())
+    with pytest.raises(DataLossError, match=f"stream {stream}: messages 11 to 15 are gone"):
+        query.partitions(offset, end)
+
+
+@needs_limits
+def test_a_full_stream_can_be_read_from_its_beginning(broker):
+    """Its limits go on between the first offset and the first batch; nobody was promised what they take."""
+    stream = broker.add(max_msgs=10)
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest")
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadAllAvailable())
+    broker.fill(stream, 3)
+    assert sequences(query, start, end) == list(range(4, 11))
+    planned = reader(broker, stream)
+    partitions = planned.partitions()
+    broker.fill(stream, 3)
+    assert [row["sequence"] for row in rows_of(planned, partitions)] == list(range(7, 14))
+
+
+@needs_limits
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_created_again_is_noticed(broker, fails):
+    """It has messages of the same numbers, which are others."""
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest", failOnDataLoss=fails)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadMaxRows(5))
+    planned = query.partitions(start, end)
+    broker.create_again(stream)
+    broker.fill(stream, 20, subject="new")
+    if fails == "true":
+        with pytest.raises(DataLossError, match="deleted and created again"):
+            rows_of(query, planned)
+        with pytest.raises(DataLossError, match="deleted and created again"):
+            query.partitions(start, end)
+        with pytest.raises(DataLossError, match="deleted and created again"):
+            query.latestOffset(end, ReadAllAvailable())
+    else:
+        assert rows_of(query, planned) == []
+        assert query.partitions(start, end) == []
+        following = query.latestOffset(end, ReadAllAvailable())
+        assert sequences(query, end, following) == list(range(1, 21))
+        assert query.latestOffset(following, ReadAllAvailable()) == following
+
+
+@needs_limits
+def test_available_now_ends_although_a_stream_was_created_again(broker):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest", failOnDataLoss="false")
+    offset = query.initialOffset()
+    query.prepareForTriggerAvailableNow()
+    broker.create_again(stream)
+    broker.fill(stream, 5)
+    for _ in range(3):
+        end = query.latestOffset(offset, ReadAllAvailable())
+        assert sequences(query, offset, end) == []
+        if end == offset:
+            break
+        offset = end
+    else:
+        pytest.fail("it does not end")
+
+
+@needs_limits
+def test_offsets_never_go_backwards(broker):
+    """A stream that was restored from a backup ends before what was read."""
+    stream = broker.add()
+    broker.fill(stream, 10)
+    for fails in ("true", "false"):
+        query = stream_reader(broker, stream, startingOffsets="earliest", failOnDataLoss=fails)
+        end = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+        ahead = {stream: {**end[stream], "sequence": 15}}
+        if fails == "true":
+            with pytest.raises(DataLossError, match="messages 11 to 15 are gone"):
+                query.latestOffset(ahead, ReadAllAvailable())
+            with pytest.raises(DataLossError, match="messages 11 to 15 are gone"):
+                query.partitions(end, ahead)
+        else:
+            assert query.latestOffset(ahead, ReadAllAvailable()) == ahead
+            assert sequences(query, end, ahead) == []
+
+
+@needs_limits
+def test_a_purge_does_not_move_the_newest_offset(broker):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest")
+    end = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    broker.purge(stream)
+    assert query.latestOffset(end, ReadAllAvailable()) == end
+
+
+@needs_limits
+def test_questions_outlive_the_server(tmp_path):
+    """One connection for all questions, made again where it breaks."""
+    with NatsServer(jetstream=True) as server, Blocking() as blocking:
+        broker = Broker(server, blocking)
+        broker.run(broker.js.add_stream(name="S", subjects=["S.>"]))
+        broker.fill("S", 3)
+        broker.close()
+        query = stream_reader(broker, "S", startingOffsets="earliest", requestTimeout="600", retryTimeout="60")
+        start = query.initialOffset()
+        session = query._streams._session
+        assert read_up_to(query.latestOffset(start, ReadAllAvailable())) == [3]
+        assert query._streams._session is session
+        server.kill()
+        server.restart()
+        started = time.perf_counter()
+        assert read_up_to(query.latestOffset(start, ReadAllAvailable())) == [3]
+        assert time.perf_counter() - started < 60
+        server.kill()
+        late = threading.Timer(1, server.restart)
+        late.start()
+        assert read_up_to(query.latestOffset(start, ReadAllAvailable())) == [3]
+        late.join()
+
+
+@needs_limits
+def test_a_connection_that_breaks_under_a_question_is_noticed_at_once():
+    with NatsServer(jetstream=True) as server, Blocking() as blocking:
+        broker = Broker(server, blocking)
+        broker.run(broker.js.add_stream(name="S", subjects=["S"]))
+        broker.close()
+        query = stream_reader(broker, "S", requestTimeout="600", retryTimeout="0.1")
+        start = query.initialOffset()
+        late = threading.Timer(0.5, server.kill)
+        started = time.perf_counter()
+        with paused(server):
+            late.start()
+            with pytest.raises(DeliveryError):
+                query.latestOffset(start, ReadAllAvailable())
+            late.join()
+        assert time.perf_counter() - started < 300
+
+
+@needs_limits
+def test_a_connection_is_not_kept_in_silence(broker, monkeypatch):
+    """The server would close it, because nobody answers its PINGs between two questions."""
+    stream = broker.add()
+    query = stream_reader(broker, stream)
+    start = query.initialOffset()
+    session = query._streams._session
+    monkeypatch.setattr(streams, "_BEARS_SILENCE", 0.0)
+    assert query.latestOffset(start, ReadAllAvailable()) == start
+    assert query._streams._session is not session
+    assert session._client.is_closed
+
+
+# --- Streaming: Spark ------------------------------------------------------------------------------------------------
+
+
+def test_available_now_equals_the_table(broker, run_query, table):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 200, subject="a.{}")
+    broker.fill(other, 100, subject="a.{}")
+    broker.delete(one, 5, 6, 199, 200)
+    query = run_query(f"{one},{other}", maxMessagesPerTrigger=60, partitions=2)
+    rows = table(f"{one},{other}").select("stream", "sequence").collect()
+    assert run_query.written() == sorted((row.stream, row.sequence) for row in rows)
+    assert len(run_query.written()) == 296
+    progress = [json.loads(item.json) for item in query.recentProgress]
+    counts = [item["numInputRows"] for item in progress if item["numInputRows"]]
+    if limits is None:
+        assert counts == [296]
+        return
+    assert max(counts) <= 60
+    assert len(counts) == 5
+    (last,) = progress[-1]["sources"]
+    assert last["endOffset"] == last["latestOffset"]
+    assert {name: part["sequence"] for name, part in last["endOffset"].items()} == {one: 200, other: 100}
+    # How far behind the query was, from batch to batch.
+    (sources,) = zip(*(item["sources"] for item in progress if item["numInputRows"]))
+    behind = [
+        sum(part["sequence"] - source["endOffset"][name]["sequence"] for name, part in source["latestOffset"].items())
+        for source in sources
+    ]
+    assert behind == [240, 180, 120, 60, 0]
+
+
+def test_a_restart_goes_on_exactly(broker, run_query):
+    """From the checkpoint, also where a batch failed in the middle; the options' position no longer counts."""
+    stream = broker.add()
+    broker.fill(stream, 10)
+    run_query(stream)
+    broker.fill(stream, 10)
+    run_query(stream, startingOffsets="latest")
+    assert run_query.written() == [(stream, number) for number in range(1, 21)]
+    offsets = sorted((run_query.checkpoint / "offsets").glob("[0-9]*"))
+    assert [json.loads(path.read_text().splitlines()[-1])[stream]["sequence"] for path in offsets] == [10, 20]
+
+
+@needs_limits
+def test_a_failed_batch_is_read_again(broker, run_query):
+    stream = broker.add()
+    broker.fill(stream, 30)
+    seen = []
+
+    def each(rows, number):
+        found = sorted(row.sequence for row in rows.select("sequence").collect())
+        seen.append((number, found))
+        if len(seen) == 2:
+            raise RuntimeError("as told")
+
+    with pytest.raises(Exception, match="as told"):
+        run_query(stream, each=each, maxMessagesPerTrigger=10)
+    broker.fill(stream, 5)
+    run_query(stream, each=each, maxMessagesPerTrigger=10)
+    batches = [list(range(1, 11)), list(range(11, 21)), list(range(11, 21)), list(range(21, 31)), list(range(31, 36))]
+    assert [found for _, found in seen] == batches
+    assert [number for number, _ in seen] == [0, 1, 1, 2, 3]
+
+
+def test_a_loss_between_two_runs_stops_the_query(broker, run_query):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    run_query(stream)
+    broker.fill(stream, 10)
+    broker.purge(stream, seq=15)
+    with pytest.raises(Exception, match=f"stream {stream}: messages 11 to 14 are gone"):
+        run_query(stream)
+    run_query(stream, failOnDataLoss="false")
+    assert run_query.written() == [(stream, number) for number in (*range(1, 11), *range(15, 21))]
+
+
+def test_a_stream_created_again_between_two_runs_stops_the_query(broker, run_query):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    run_query(stream)
+    broker.create_again(stream)
+    broker.fill(stream, 12)
+    with pytest.raises(Exception, match="deleted and created again"):
+        run_query(stream)
+    run_query(stream, failOnDataLoss="false")
+    assert run_query.written() == sorted((stream, number) for number in (*range(1, 11), *range(1, 13)))
+
+
+def test_a_running_query_sees_what_is_published(broker, session):
+    stream = broker.add()
+    rows = session.readStream.format("nats").options(url=broker.server.url, stream=stream).load()
+    query = rows.writeStream.format("memory").queryName(stream).start()
+    try:
+        # "latest" is what was there when the query began.
+        for _ in range(20 * SECONDS):
+            if query.lastProgress is not None:
+                break
+            time.sleep(0.05)
+        for part in range(1, 4):
+            broker.fill(stream, 20)
+            end = time.monotonic() + SECONDS
+            while session.table(stream).count() < 20 * part and time.monotonic() < end:
+                time.sleep(0.05)
+            assert sorted(row.sequence for row in session.table(stream).collect()) == list(range(1, 20 * part + 1))
+        assert broker.state(stream).consumer_count == 0
+    finally:
+        query.stop()
+
+
+# --- The module ------------------------------------------------------------------------------------------------------
+
+
+def test_importing_needs_no_nats():
+    """The driver may have Spark only; a worker that reads imports the rest."""
+    code = (
+        "import ce_nats.spark.connector.source, sys; "
+        "sys.exit('nats' in sys.modules or 'asyncio.events' not in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
+
+
+def test_no_partition_is_no_row(broker):
+    """Spark makes one of nothing where a reader has none."""
+    for nothing in (InputPartition(None), None):
+        assert list(reader(broker, "A").read(nothing)) == []

@@ -1,0 +1,101 @@
+"""Questions about streams, over connections that break."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import nats
+import pytest
+
+from ce_nats.errors import DeliveryError
+from ce_nats.spark.connector.connection import Connection
+from ce_nats.spark.connector.streams import Streams
+from ce_nats.testing import NatsServer
+
+QUESTION = b"$JS.API.STREAM.INFO"
+
+
+class Relay:
+    """A port that leads to a server; the first so many questions break the connections that they come on."""
+
+    def __init__(self, target: int, breaks: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.breaks = breaks
+        self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        threading.Thread(target=self._accept, daemon=True).start()
+        with self._listener:
+            yield
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._forward, args=(server, client), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while chunk := source.recv(65536):
+                if QUESTION in chunk and self.breaks:
+                    self.breaks -= 1
+                    break
+                sink.sendall(chunk)
+        except OSError:
+            pass  # the other direction has ended
+        for end in (source, sink):
+            with end:
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    async def make(url: str) -> None:
+        nc = await nats.connect(url)
+        await nc.jetstream().add_stream(name="S", subjects=["S"], storage="memory")
+        await nc.jetstream().publish("S", b"")
+        await nc.close()
+
+    with NatsServer(jetstream=True) as server:
+        asyncio.run(make(server.url))
+        yield server
+
+
+def test_a_connection_that_breaks_before_its_first_answer_is_made_again(server: NatsServer) -> None:
+    relay = Relay(server.port, breaks=2)
+    with relay.running():
+        streams = Streams(Connection((relay.url,)))
+        try:
+            assert streams.states(["S"])["S"].last == 1
+        finally:
+            streams.close()
+    assert not relay.breaks
+
+
+def test_a_server_that_never_answers_is_an_error_in_the_end(server: NatsServer) -> None:
+    relay = Relay(server.port, breaks=10**9)
+    started = time.monotonic()
+    with relay.running():
+        streams = Streams(Connection((relay.url,), retry_timeout=1.0))
+        with pytest.raises(DeliveryError, match="closed"):
+            streams.states(["S"])
+    assert time.monotonic() - started >= 1
+
+
+def test_a_stream_that_is_not_there_is_an_error_at_once(server: NatsServer) -> None:
+    streams = Streams(Connection((server.url,), retry_timeout=3600.0))
+    with pytest.raises(DeliveryError, match="there is no stream NO"):
+        streams.states(["NO"])
+    streams.close()

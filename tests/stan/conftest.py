@@ -1,0 +1,86 @@
+import asyncio
+from collections import namedtuple
+from uuid import uuid4
+
+import nats
+import pytest
+
+from ce_nats import stan
+from ce_nats.testing import NatsServer
+from tests.interop.peers import (
+    Missing,
+    streaming_server,
+)
+from tests.streaming import (
+    CLUSTER,
+    StreamingServer,
+)
+
+
+@pytest.fixture(scope="session")
+def executable():
+    """The streaming server's program; skips the test where it cannot be had."""
+    try:
+        return streaming_server()
+    except Missing as missing:
+        pytest.skip(f"no nats-streaming-server: {missing}")
+
+
+@pytest.fixture(scope="session", params=["own-nats", "over-nats-server"])
+def streaming(request, executable):
+    """A streaming server with a NATS of its own, and one on a NATS of today."""
+    if request.param == "own-nats":
+        with StreamingServer(executable) as server:
+            yield server
+    else:
+        with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+            yield server
+
+
+@pytest.fixture
+async def nc(streaming):
+    connection = await nats.connect(streaming.url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def client_id():
+    return f"client-{uuid4().hex}"
+
+
+@pytest.fixture
+async def connection(nc, client_id):
+    async with await stan.connect(nc, CLUSTER, client_id) as connection:
+        yield connection
+
+
+@pytest.fixture
+def channel():
+    """A channel that no other test uses."""
+    return f"test.{uuid4().hex}"
+
+
+Seen = namedtuple("Seen", "sequence data redeliveries")
+
+
+@pytest.fixture
+def take():
+    """The next messages of a subscription, acknowledged or not."""
+
+    async def take(subscription, count, *, ack=True):
+        seen = []
+
+        async def read():
+            async for item in subscription:
+                seen.append(Seen(item.message.sequence, item.message.data, item.message.redelivery_count))
+                if ack:
+                    await item.ack()
+                if len(seen) == count:
+                    break
+
+        if count:
+            await asyncio.wait_for(read(), 60)
+        return seen
+
+    return take

@@ -1,0 +1,108 @@
+"""The policy has its fixtures in redelivery.json; here is what they cannot say, and the headers of dead letters."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import DecodeError
+from ce_nats.redelivery import (
+    Action,
+    Backoff,
+    DeadLetter,
+    Outcome,
+    Reason,
+    RetryPolicy,
+    decide,
+    is_kept_apart,
+)
+
+LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "orders.paid", "ORDERS", "billing", 7, 3)
+
+
+@given(st.sampled_from(Outcome), st.integers(1, 10**9), st.integers(1, 10**9), st.floats(0, 1e9), st.floats(1, 1e9))
+def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, factor):
+    """A delay goes with a retry only, is never negative and within the limit; a reason goes with dead letters."""
+    decision = decide(outcome, deliveries, RetryPolicy(most, Backoff(first, factor, 60)))
+    assert (decision.action is Action.RETRY) or decision.delay == 0
+    assert 0 <= decision.delay <= 60
+    assert (decision.action is Action.DEAD_LETTER) == (decision.reason is not None)
+    assert (decision.action is Action.HANDLE) == (outcome is Outcome.RECEIVED and deliveries <= most)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RetryPolicy(0),
+        lambda: RetryPolicy(backoff=[]),
+        lambda: RetryPolicy(backoff=[1, -1]),
+        lambda: RetryPolicy(backoff=[float("nan")]),
+        lambda: Backoff(first=-1),
+        lambda: Backoff(factor=0.5),
+        lambda: Backoff(most=float("inf")),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(make):
+    with pytest.raises(ValueError, match=r"must be .* got "):
+        make()
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+names = st.text("abcXYZ-_0", min_size=1)
+
+
+@given(
+    st.builds(DeadLetter, st.sampled_from(Reason), texts, texts, texts, names, names, st.integers(1), st.integers(1))
+)
+def test_headers_can_be_read_back(letter):
+    """Whatever an exception says, it is printable ASCII in a header, and not an attribute."""
+    headers = letter.headers()
+    assert DeadLetter.split(headers) == (letter, [])
+    assert all(value.isascii() and value.isprintable() and " " not in value for _, value in headers)
+    assert not any(name.lower().startswith("ce-") for name, _ in headers)
+
+
+def test_long_and_broken_texts_are_cut_and_replaced():
+    letter = DeadLetter(Reason.EXHAUSTED, "E", "\ud800" + "a" * 1000, "s", "S", "", 1, 1)
+    assert DeadLetter.split(letter.headers())[0].text == "?" + "a" * 299
+
+
+def test_the_original_is_told_from_the_letter():
+    """The letter's own message id comes first; the original's, and what was put aside, are the original's."""
+    put_aside = [("Dead-Letter-Header", "Nats-Rollup all"), ("Dead-Letter-Header", "Dead-Letter-Header Nats-TTL 1h")]
+    originals = [("ce-id", "1"), ("Nats-Msg-Id", "theirs"), ("a", "1"), ("a", "2")]
+    letter, headers = DeadLetter.split([("Nats-Msg-Id", "own"), *LETTER.headers(), *put_aside, *originals])
+    assert letter == LETTER
+    assert headers == [*originals, ("Nats-Rollup", "all"), ("Dead-Letter-Header", "Nats-TTL 1h")]
+
+
+@pytest.mark.parametrize("missing", ["Reason", "Stream", "Sequence", "Deliveries"])
+def test_what_lacks_a_header_is_no_dead_letter(missing):
+    headers = [(name, value) for name, value in LETTER.headers() if name != f"Dead-Letter-{missing}"]
+    with pytest.raises(DecodeError) as info:
+        DeadLetter.split(headers)
+    assert info.value.header == f"Dead-Letter-{missing}"
+
+
+@pytest.mark.parametrize(("name", "value"), [("Reason", "boredom"), ("Sequence", "x"), ("Text", "%"), ("Error", "%FF")])
+def test_what_has_an_unknown_value_is_no_dead_letter(name, value):
+    with pytest.raises(DecodeError):
+        DeadLetter.split([(f"Dead-Letter-{name}", value), *LETTER.headers()])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Nats-Rollup", True),
+        ("Nats-Expected-Last-Sequence", True),
+        ("Nats-TTL", True),
+        ("Nats-Whatever-Comes-Next", True),
+        ("Dead-Letter-Reason", True),
+        ("Nats-Msg-Id", False),
+        ("Nats-Stream-Source", True),
+        ("nats-rollup", False),
+        ("ce-id", False),
+        ("traceparent", False),
+    ],
+)
+def test_headers_for_the_server_are_put_aside(name, expected):
+    assert is_kept_apart(name) is expected
