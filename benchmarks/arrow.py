@@ -25,19 +25,9 @@ from rich.progress import track
 
 from benchmarks import table
 from benchmarks.messages import messages
-from benchmarks.spark_columns import (
-    with_batches,
-    write,
-)
-from ce_nats import (
-    DecodeError,
-    NatsMessage,
-    from_nats_message,
-)
-from ce_nats.arrow import (
-    explode_capture,
-    explode_cloudevents,
-)
+from benchmarks.spark_columns import with_batches, write
+from ce_nats import DecodeError, NatsMessage, from_nats_message
+from ce_nats.arrow import explode_capture, explode_cloudevents
 
 COLUMNS = "explode_cloudevents of a table"
 Way = Callable[[], object]

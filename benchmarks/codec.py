@@ -34,12 +34,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ce_nats import (
-    ContentMode,
-    NatsMessage,
-    from_nats_message,
-    to_nats_message,
-)
+from ce_nats import ContentMode, NatsMessage, from_nats_message, to_nats_message
 
 PEERS = {"http": http, "kafka": kafka, "rabbitmq": rabbitmq, "amqp": amqp}
 SMALL = ("typical", "minimal", "20 extensions")

@@ -29,15 +29,8 @@ from rich.progress import track
 from benchmarks.codec import events
 from benchmarks.table import show
 from ce_nats import from_nats_message
-from ce_nats.aio import (
-    Delivery,
-    Publisher,
-    PullConsumer,
-)
-from ce_nats.testing import (
-    NatsCluster,
-    NatsServer,
-)
+from ce_nats.aio import Delivery, Publisher, PullConsumer
+from ce_nats.testing import NatsCluster, NatsServer
 
 STREAM, SUBJECT = "BENCH", "bench.events"
 PREFETCH = (64, 256)

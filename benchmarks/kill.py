@@ -37,13 +37,7 @@ from ce_nats.spark.columns.decoding.schema import ATTRIBUTES
 from nats.aio.client import Client
 from pyspark.sql import SparkSession
 
-from ce_nats import (
-    DecodeError,
-    Headers,
-    NatsMessage,
-    dedup_id,
-    from_nats_message,
-)
+from ce_nats import DecodeError, Headers, NatsMessage, dedup_id, from_nats_message
 from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.aio.ranges import read_range
 from ce_nats.ranges import StreamRange
@@ -52,15 +46,8 @@ from ce_nats.spark.connector.connection import Connection
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import decode_header_block
 
-from .kill_job import (
-    COPY,
-    EVENTS,
-    PASSWORD,
-)
-from .messages import (
-    Pairs,
-    messages,
-)
+from .kill_job import COPY, EVENTS, PASSWORD
+from .messages import Pairs, messages
 
 MSG_ID = "Nats-Msg-Id"
 # Longer than any run: what is sent again after it would be stored again.

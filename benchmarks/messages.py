@@ -17,10 +17,7 @@ from typing import Final, TypeAlias
 
 from cloudevents.core.v1.event import CloudEvent
 
-from ce_nats import (
-    ContentMode,
-    to_nats_message,
-)
+from ce_nats import ContentMode, to_nats_message
 
 Pairs: TypeAlias = list[tuple[str, str]]
 

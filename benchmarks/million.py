@@ -36,10 +36,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import table
-from ce_nats import (
-    Headers,
-    NatsMessage,
-)
+from ce_nats import Headers, NatsMessage
 from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.spark import explode_cloudevents
 from ce_nats.spark.connector.connection import Connection

@@ -29,12 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.codec import events
-from ce_nats import (
-    ContentMode,
-    NatsMessage,
-    dedup_id,
-    to_nats_message,
-)
+from ce_nats import ContentMode, NatsMessage, dedup_id, to_nats_message
 from ce_nats.aio import Publisher
 from ce_nats.testing import NatsServer
 

@@ -8,16 +8,9 @@ brokers.
 
 from ._version import __version__
 from .codec.binary import Dialect
-from .codec.binding import (
-    dedup_id,
-    from_nats_message,
-    to_nats_message,
-)
+from .codec.binding import dedup_id, from_nats_message, to_nats_message
 from .codec.event import DecodedEvent
-from .codec.mode import (
-    ContentMode,
-    detect_mode,
-)
+from .codec.mode import ContentMode, detect_mode
 from .codec.subject_template import SubjectTemplate
 from .codec.timestamp import Timestamp
 from .errors import (
@@ -33,10 +26,7 @@ from .errors import (
     Reject,
     StanError,
 )
-from .message import (
-    Headers,
-    NatsMessage,
-)
+from .message import Headers, NatsMessage
 
 __all__ = [
     "ApiError",

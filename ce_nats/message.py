@@ -13,13 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
-from .errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
 __all__ = ["Headers", "HeadersLike", "Message", "NatsMessage"]
 

@@ -19,11 +19,7 @@ from typing import Final
 
 from .codec.percent import decode as percent_decode
 from .codec.percent import encode as percent_encode
-from .errors import (
-    CeNatsError,
-    DecodeError,
-    ErrorCode,
-)
+from .errors import CeNatsError, DecodeError, ErrorCode
 
 __all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "RetryPolicy", "decide", "is_kept_apart"]
 

@@ -17,15 +17,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from .errors import (
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from .subjects import (
-    check_pattern,
-    is_literal,
-)
+from .errors import EncodeError, ErrorCode, preview
+from .subjects import check_pattern, is_literal
 
 __all__ = [
     "DEFAULT_PREFIX",

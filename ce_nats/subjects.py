@@ -11,11 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from .errors import (
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from .errors import EncodeError, ErrorCode, preview
 
 __all__ = ["check_pattern", "covers", "disjoint", "is_literal", "overlap"]
 

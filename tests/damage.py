@@ -8,14 +8,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.messages import (
-    Pairs,
-    messages,
-)
-from ce_nats import (
-    DecodeError,
-    from_nats_message,
-)
+from benchmarks.messages import Pairs, messages
+from ce_nats import DecodeError, from_nats_message
 from ce_nats.codec.nesting import MOST_LEVELS
 
 # What parsers stumble over, in header values and in JSON.

@@ -22,13 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from ce_nats import (
-    CeNatsError,
-    ErrorCode,
-    NatsMessage,
-    Timestamp,
-    to_nats_message,
-)
+from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, to_nats_message
 from ce_nats.codec import fast_path
 
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])

@@ -28,10 +28,7 @@ from ce_nats import (
     to_nats_message,
 )
 from ce_nats.codec import percent
-from ce_nats.codec.attributes import (
-    decode_base64,
-    decode_extension,
-)
+from ce_nats.codec.attributes import decode_base64, decode_extension
 from ce_nats.codec.media_type import parse
 from ce_nats.codec.nesting import MOST_LEVELS
 from ce_nats.wire.nats import encode_header_block

@@ -15,25 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ce_nats import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    Headers,
-    NatsMessage,
-    to_nats_message,
-)
-from ce_nats.message import (
-    check_header,
-    check_subject,
-    header_columns,
-    header_pairs,
-)
-from ce_nats.wire.nats import (
-    decode_header_block,
-    encode_header_block,
-)
+from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage, to_nats_message
+from ce_nats.message import check_header, check_subject, header_columns, header_pairs
+from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.strategies import plain_event
 
 PAIRS = [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("KEY", "3")]

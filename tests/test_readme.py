@@ -11,10 +11,7 @@ import nats
 import pytest
 
 from ce_nats.testing import NatsServer
-from tests.interop.peers import (
-    Missing,
-    streaming_server,
-)
+from tests.interop.peers import Missing, streaming_server
 from tests.streaming import StreamingServer
 
 README = Path(__file__).parents[1] / "README.md"

@@ -5,16 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError
-from ce_nats.redelivery import (
-    Action,
-    Backoff,
-    DeadLetter,
-    Outcome,
-    Reason,
-    RetryPolicy,
-    decide,
-    is_kept_apart,
-)
+from ce_nats.redelivery import Action, Backoff, DeadLetter, Outcome, Reason, RetryPolicy, decide, is_kept_apart
 
 LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "orders.paid", "ORDERS", "billing", 7, 3)
 

@@ -5,13 +5,7 @@ from itertools import product
 import pytest
 
 from ce_nats.errors import EncodeError
-from ce_nats.subjects import (
-    check_pattern,
-    covers,
-    disjoint,
-    is_literal,
-    overlap,
-)
+from ce_nats.subjects import check_pattern, covers, disjoint, is_literal, overlap
 
 SUBJECTS = [".".join(tokens) for length in (1, 2, 3, 4) for tokens in product("ab", repeat=length)]
 PATTERNS = [

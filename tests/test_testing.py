@@ -10,10 +10,7 @@ import nats
 import pytest
 
 import ce_nats.testing
-from ce_nats.testing import (
-    NatsCluster,
-    NatsServer,
-)
+from ce_nats.testing import NatsCluster, NatsServer
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from ce_nats.conformance import (
-    Case,
-    load_cases,
-)
+from ce_nats.conformance import Case, load_cases
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 

@@ -7,31 +7,16 @@ publishes single events to streams and reads streams, a ``Publisher`` publishes 
 ``nats.connect()`` are taken as well.
 """
 
-from ..errors import (
-    DeliveryError,
-    Failure,
-    PublishError,
-    Reject,
-)
+from ..errors import DeliveryError, Failure, PublishError, Reject
 from . import jetstream
 from .connect import connect
-from .consume import (
-    Events,
-    events,
-    subscribe,
-)
+from .consume import Events, events, subscribe
 from .delivery import Delivery
-from .publish import (
-    flush,
-    publish,
-)
+from .publish import flush, publish
 from .publisher import Publisher
 from .pull import PullConsumer
 from .received import Received
-from .request import (
-    request,
-    respond,
-)
+from .request import request, respond
 
 __all__ = [
     "Delivery",

@@ -19,10 +19,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, Transport
 from nats.js import JetStreamContext
 
-from ..errors import (
-    CeNatsError,
-    ErrorCode,
-)
+from ..errors import CeNatsError, ErrorCode
 
 __all__ = [
     "SEES_RAW_MESSAGES",

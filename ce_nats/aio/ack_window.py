@@ -18,15 +18,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from ..errors import (
-    CeNatsError,
-    DeliveryError,
-)
+from ..errors import CeNatsError, DeliveryError
 from .nats_errors import delivery_errors
-from .watch import (
-    ConnectionWatch,
-    Denial,
-)
+from .watch import ConnectionWatch, Denial
 
 __all__ = ["AckWindow", "Pending", "is_no_responders"]
 

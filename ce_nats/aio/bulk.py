@@ -18,28 +18,13 @@ from typing import Final, TypeAlias
 import nats.errors
 from nats.aio.client import Client
 
-from ..errors import (
-    DeliveryError,
-    ErrorCode,
-    NoStreamError,
-)
+from ..errors import DeliveryError, ErrorCode, NoStreamError
 from ..message import NatsMessage
 from ..wire.nats import encode_header_block
 from .jetstream import MAX_HEADER_BYTES
-from .nats_errors import (
-    delivery_error,
-    delivery_errors,
-)
-from .pending_acks import (
-    PendingAcks,
-    PendingMessage,
-    is_duplicate,
-)
-from .publish import (
-    as_nats_headers,
-    check_size,
-    flush,
-)
+from .nats_errors import delivery_error, delivery_errors
+from .pending_acks import PendingAcks, PendingMessage, is_duplicate
+from .publish import as_nats_headers, check_size, flush
 
 __all__ = ["BulkPublisher", "PublishResult"]
 

@@ -22,23 +22,9 @@ from urllib.parse import ParseResult
 import nats.errors
 from nats.aio.client import Client, Srv
 
-from ..errors import (
-    DeliveryError,
-    ErrorCode,
-    preview,
-)
-from ..settings import (
-    ConnectionSettings,
-    Secret,
-    invalid,
-    resolve,
-)
-from ._nats import (
-    TlsTransport,
-    intercept_connects,
-    transport_of,
-    use_transport,
-)
+from ..errors import DeliveryError, ErrorCode, preview
+from ..settings import ConnectionSettings, Secret, invalid, resolve
+from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
 from .watch import ConnectionWatch
 
 __all__ = ["connect", "disconnect", "establish"]

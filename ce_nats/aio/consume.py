@@ -28,27 +28,13 @@ from ..codec.binary import Dialect
 from ..codec.binding import from_nats_message
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
-from ..errors import (
-    DecodeError,
-    DeliveryError,
-    ErrorCode,
-)
-from ._nats import (
-    client_of,
-    end_iteration,
-    is_unsubscribed,
-)
-from .checks import (
-    check_client,
-    check_subscription,
-)
+from ..errors import DecodeError, DeliveryError, ErrorCode
+from ._nats import client_of, end_iteration, is_unsubscribed
+from .checks import check_client, check_subscription
 from .nats_errors import delivery_errors
 from .publish import round_trip
 from .received import Received
-from .watch import (
-    ConnectionWatch,
-    Denial,
-)
+from .watch import ConnectionWatch, Denial
 
 __all__ = ["Events", "events", "subscribe"]
 

@@ -24,52 +24,18 @@ from nats.js.api import PubAck
 
 from ..capture import StoredMessage
 from ..codec.timestamp import Timestamp
-from ..errors import (
-    CeNatsError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-)
-from ..message import (
-    NatsMessage,
-    check_subject,
-)
-from ..redelivery import (
-    KEPT_HEADER,
-    MSG_ID,
-    PREFIX,
-    DeadLetter,
-    is_kept_apart,
-)
+from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
+from ..message import NatsMessage, check_subject
+from ..redelivery import KEPT_HEADER, MSG_ID, PREFIX, DeadLetter, is_kept_apart
 from ..wire.ack_subject import parse_ack_subject
-from ._nats import (
-    api_prefix,
-    client_of,
-    send,
-)
+from ._nats import api_prefix, client_of, send
 from .checks import check_jetstream
-from .jetstream import (
-    MAX_HEADER_BYTES,
-    NO_ACKNOWLEDGEMENT,
-)
-from .listening import (
-    IN_PROCESS,
-    PAUSE_SECONDS,
-)
-from .nats_errors import (
-    api_error,
-    delivery_errors,
-)
-from .pending_acks import (
-    PendingAcks,
-    PendingMessage,
-)
+from .jetstream import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
+from .listening import IN_PROCESS, PAUSE_SECONDS
+from .nats_errors import api_error, delivery_errors
+from .pending_acks import PendingAcks, PendingMessage
 from .replay import framed
-from .streams import (
-    Stored,
-    StreamApi,
-    nanoseconds,
-)
+from .streams import Stored, StreamApi, nanoseconds
 from .watch import answered
 
 __all__ = ["RequeueResult", "original", "requeue", "requeue_all", "store"]

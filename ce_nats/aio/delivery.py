@@ -9,18 +9,8 @@ from typing import Protocol
 from nats.aio.msg import Msg
 
 from ..codec.event import DecodedEvent
-from ..errors import (
-    DeliveryError,
-    Reject,
-)
-from ..redelivery import (
-    Action,
-    Decision,
-    Outcome,
-    Reason,
-    RetryPolicy,
-    decide,
-)
+from ..errors import DeliveryError, Reject
+from ..redelivery import Action, Decision, Outcome, Reason, RetryPolicy, decide
 from ..wire.ack_subject import AckSubject
 from .received import Received
 

@@ -22,25 +22,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from ..errors import (
-    ApiError,
-    CeNatsError,
-    DecodeError,
-    DeliveryError,
-    ErrorCode,
-)
-from ..wire.ack_subject import (
-    AckSubject,
-    parse_ack_subject,
-)
+from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ..wire.ack_subject import AckSubject, parse_ack_subject
 from ._nats import unsubscribe_and_drain
 from .nats_errors import delivery_errors
 from .publish import round_trip
 from .streams import StreamApi
-from .watch import (
-    ConnectionWatch,
-    Denial,
-)
+from .watch import ConnectionWatch, Denial
 
 __all__ = ["Fetcher"]
 

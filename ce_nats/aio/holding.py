@@ -11,10 +11,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from ..wire.ack_subject import AckSubject
-from .delivery import (
-    Delivery,
-    Settles,
-)
+from .delivery import Delivery, Settles
 
 __all__ = ["Holder"]
 

@@ -20,48 +20,21 @@ from nats.js.api import PubAck
 
 from ..capture import StoredMessage
 from ..codec.attributes import canonical
-from ..codec.binding import (
-    dedup_id,
-    dedup_text,
-)
+from ..codec.binding import dedup_id, dedup_text
 from ..codec.event import parts_of
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..codec.timestamp import Timestamp
-from ..errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.tracing import TraceContext
-from ..message import (
-    HeadersLike,
-    NatsMessage,
-    check_header,
-)
-from ._nats import (
-    api_timeout,
-    client_of,
-)
+from ..message import HeadersLike, NatsMessage, check_header
+from ._nats import api_timeout, client_of
 from .checks import check_jetstream
 from .listening import publish_patiently
 from .nats_errors import delivery_errors
-from .publish import (
-    as_nats_headers,
-    check_further,
-    check_size,
-    prepare,
-    takes_headers,
-)
-from .streams import (
-    Stored,
-    StreamApi,
-)
-from .watch import (
-    answered,
-    denial,
-)
+from .publish import as_nats_headers, check_further, check_size, prepare, takes_headers
+from .streams import Stored, StreamApi
+from .watch import answered, denial
 
 __all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
 

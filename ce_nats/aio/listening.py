@@ -17,14 +17,8 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 from nats.js.errors import APIError, NoStreamResponseError
 
-from ..errors import (
-    ErrorCode,
-    NoStreamError,
-)
-from ._nats import (
-    api_prefix,
-    client_of,
-)
+from ..errors import ErrorCode, NoStreamError
+from ._nats import api_prefix, client_of
 from .streams import StreamApi
 
 __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "publish_patiently"]

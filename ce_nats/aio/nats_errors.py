@@ -10,13 +10,7 @@ from typing import Final
 import nats.errors
 import nats.js.errors
 
-from ..errors import (
-    ApiError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
 
 __all__ = ["NOT_ENABLED", "api_error", "delivery_error", "delivery_errors"]
 

@@ -21,30 +21,12 @@ from nats.aio.msg import Msg
 from nats.js.api import PubAck
 from nats.js.errors import APIError
 
-from ..errors import (
-    DeliveryError,
-    ErrorCode,
-    NoStreamError,
-)
-from ..message import (
-    Headers,
-    NatsMessage,
-)
+from ..errors import DeliveryError, ErrorCode, NoStreamError
+from ..message import Headers, NatsMessage
 from ._nats import send_publish
-from .ack_window import (
-    AckWindow,
-    Pending,
-    is_no_responders,
-)
-from .jetstream import (
-    MSG_ID,
-    NO_ACKNOWLEDGEMENT,
-)
-from .listening import (
-    IN_PROCESS,
-    PAUSE_SECONDS,
-    Listeners,
-)
+from .ack_window import AckWindow, Pending, is_no_responders
+from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
+from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers
 

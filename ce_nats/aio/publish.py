@@ -16,30 +16,12 @@ from typing import Any, Final, cast
 from nats.aio.client import Client
 
 from ..codec.binding import to_nats_message
-from ..codec.event import (
-    ExtendedEvent,
-    parts_of,
-)
+from ..codec.event import ExtendedEvent, parts_of
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from ..extensions.tracing import (
-    TRACEPARENT,
-    TraceContext,
-)
-from ..message import (
-    Headers,
-    HeadersLike,
-    NatsMessage,
-    check_subject,
-    folded,
-    header_pairs,
-)
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..extensions.tracing import TRACEPARENT, TraceContext
+from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, header_pairs
 from ._nats import server_info
 from .checks import check_client
 from .nats_errors import delivery_errors

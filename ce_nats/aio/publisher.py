@@ -12,30 +12,13 @@ from nats.js.api import PubAck
 from ..codec.binding import dedup_id
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import (
-    DeliveryError,
-    ErrorCode,
-    Failure,
-    PublishError,
-)
+from ..errors import DeliveryError, ErrorCode, Failure, PublishError
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike
-from ._nats import (
-    api_prefix,
-    client_of,
-)
+from ._nats import api_prefix, client_of
 from .checks import check_jetstream
-from .jetstream import (
-    MAX_HEADER_BYTES,
-    DedupId,
-    prepare_for_stream,
-)
-from .pending_acks import (
-    PendingAcks,
-    PendingMessage,
-    header_block,
-    is_duplicate,
-)
+from .jetstream import MAX_HEADER_BYTES, DedupId, prepare_for_stream
+from .pending_acks import PendingAcks, PendingMessage, header_block, is_duplicate
 from .publish import check_size
 
 __all__ = ["Publisher"]

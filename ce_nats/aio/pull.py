@@ -31,59 +31,22 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import from_nats_message
-from ..codec.event import (
-    DecodedEvent,
-    NotDelivered,
-)
-from ..codec.mode import (
-    MARKERS,
-    ContentMode,
-    detect_mode,
-)
-from ..errors import (
-    ApiError,
-    CeNatsError,
-    DecodeError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from ..message import (
-    Headers,
-    NatsMessage,
-    check_subject,
-)
-from ..redelivery import (
-    Action,
-    Backoff,
-    Outcome,
-    RetryPolicy,
-    decide,
-)
-from ..wire.ack_subject import (
-    ACK_PREFIX,
-    AckSubject,
-)
+from ..codec.event import DecodedEvent, NotDelivered
+from ..codec.mode import MARKERS, ContentMode, detect_mode
+from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ..message import Headers, NatsMessage, check_subject
+from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
+from ..wire.ack_subject import ACK_PREFIX, AckSubject
 from ._nats import client_of
-from .checks import (
-    check_config,
-    check_jetstream,
-)
+from .checks import check_config, check_jetstream
 from .deadletter import original
 from .delivery import Delivery
 from .fetching import Fetcher
 from .holding import Holder
 from .jetstream import as_message
 from .settling import Settler
-from .streams import (
-    StreamApi,
-    check_stream_on,
-)
-from .watch import (
-    ConnectionWatch,
-    Denial,
-)
+from .streams import StreamApi, check_stream_on
+from .watch import ConnectionWatch, Denial
 
 __all__ = ["PullConsumer"]
 

@@ -29,40 +29,15 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..capture import StoredMessage
-from ..errors import (
-    ApiError,
-    DataLossError,
-    DecodeError,
-    DeliveryError,
-    ErrorCode,
-)
-from ..ranges import (
-    StreamRange,
-    StreamState,
-)
+from ..errors import ApiError, DataLossError, DecodeError, DeliveryError, ErrorCode
+from ..ranges import StreamRange, StreamState
 from ..subjects import covers
-from ..wire.ack_subject import (
-    AckSubject,
-    ack_subject,
-    parse_ack_subject,
-)
-from ._nats import (
-    SEES_RAW_MESSAGES,
-    RawClient,
-    subscription_id,
-)
+from ..wire.ack_subject import AckSubject, ack_subject, parse_ack_subject
+from ._nats import SEES_RAW_MESSAGES, RawClient, subscription_id
 from .connect import disconnect
 from .jetstream import read_stream
-from .nats_errors import (
-    delivery_error,
-    delivery_errors,
-)
-from .streams import (
-    DEFAULT_PREFIX,
-    StreamApi,
-    is_final,
-    nanoseconds,
-)
+from .nats_errors import delivery_error, delivery_errors
+from .streams import DEFAULT_PREFIX, StreamApi, is_final, nanoseconds
 from .watch import denial
 
 __all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]

@@ -11,14 +11,8 @@ from __future__ import annotations
 from nats.aio.msg import Msg
 
 from ..codec.event import DecodedEvent
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-)
-from ..wire.ack_subject import (
-    AckSubject,
-    parse_ack_subject,
-)
+from ..errors import CeNatsError, DecodeError
+from ..wire.ack_subject import AckSubject, parse_ack_subject
 
 __all__ = ["Received"]
 

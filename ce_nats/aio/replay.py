@@ -10,33 +10,14 @@ from dataclasses import dataclass
 from nats.aio.client import Client
 from nats.js.api import PubAck
 
-from ..capture import (
-    StoredMessage,
-    header_block,
-)
-from ..errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-)
-from ..message import (
-    NatsMessage,
-    check_subject,
-)
+from ..capture import StoredMessage, header_block
+from ..errors import DeliveryError, EncodeError, ErrorCode
+from ..message import NatsMessage, check_subject
 from .checks import check_client
 from .jetstream import MAX_HEADER_BYTES
 from .nats_errors import delivery_errors
-from .pending_acks import (
-    PendingAcks,
-    PendingMessage,
-    is_duplicate,
-    write,
-)
-from .publish import (
-    check_size,
-    flush,
-    takes_headers,
-)
+from .pending_acks import PendingAcks, PendingMessage, is_duplicate, write
+from .publish import check_size, flush, takes_headers
 
 __all__ = ["ReplayResult", "replay"]
 

@@ -17,39 +17,19 @@ from nats.aio.msg import Msg
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import from_nats_message
-from ..codec.event import (
-    DecodedEvent,
-    ExtendedEvent,
-    parts_of,
-)
+from ..codec.event import DecodedEvent, ExtendedEvent, parts_of
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import (
-    DecodeError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.correlation import caused_by
-from ..extensions.tracing import (
-    TRACEPARENT,
-    TraceContext,
-    trace_of_event,
-    trace_of_headers,
-)
+from ..extensions.tracing import TRACEPARENT, TraceContext, trace_of_event, trace_of_headers
 from ..message import HeadersLike
 from ..wire.ack_subject import ACK_PREFIX
 from ._nats import client_of
 from .checks import check_client
 from .consume import receive
 from .nats_errors import delivery_errors
-from .publish import (
-    as_nats_headers,
-    check_size,
-    prepare,
-    publish,
-)
+from .publish import as_nats_headers, check_size, prepare, publish
 from .received import Received
 from .watch import answered
 

@@ -8,24 +8,9 @@ from contextlib import suppress
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from ..errors import (
-    CeNatsError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-)
-from ..redelivery import (
-    Action,
-    DeadLetter,
-    Decision,
-    Outcome,
-    RetryPolicy,
-    decide,
-)
-from ._nats import (
-    api_timeout,
-    client_of,
-)
+from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
+from ..redelivery import Action, DeadLetter, Decision, Outcome, RetryPolicy, decide
+from ._nats import api_timeout, client_of
 from .deadletter import store
 from .delivery import Delivery
 from .nats_errors import delivery_errors

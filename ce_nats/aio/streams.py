@@ -20,26 +20,12 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
 from ..codec.timestamp import Timestamp
-from ..errors import (
-    ApiError,
-    DeliveryError,
-    ErrorCode,
-    preview,
-)
+from ..errors import ApiError, DeliveryError, ErrorCode, preview
 from ..ranges import StreamState
 from ..settings import DEFAULT_PREFIX
-from ._nats import (
-    api_prefix,
-    api_timeout,
-    client_of,
-    server_info,
-)
+from ._nats import api_prefix, api_timeout, client_of, server_info
 from .checks import check_client
-from .nats_errors import (
-    NOT_ENABLED,
-    api_error,
-    delivery_errors,
-)
+from .nats_errors import NOT_ENABLED, api_error, delivery_errors
 from .watch import answered
 
 __all__ = ["DEFAULT_PREFIX", "Stored", "StreamApi", "is_final", "nanoseconds"]

@@ -19,17 +19,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from nats.aio.client import Client
 
-from ..errors import (
-    DeliveryError,
-    ErrorCode,
-)
-from ._nats import (
-    error_callback,
-    on_error,
-    on_reconnect,
-    reconnect_callback,
-    request_inbox,
-)
+from ..errors import DeliveryError, ErrorCode
+from ._nats import error_callback, on_error, on_reconnect, reconnect_callback, request_inbox
 
 __all__ = ["ConnectionWatch", "Denial", "Listener", "answered", "denial"]
 

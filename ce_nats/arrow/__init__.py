@@ -9,9 +9,6 @@ try:
 except ImportError as error:
     raise ImportError("ce_nats.arrow needs pyarrow: pip install 'ce-nats[arrow]'") from error
 
-from .explode import (
-    explode_capture,
-    explode_cloudevents,
-)
+from .explode import explode_capture, explode_cloudevents
 
 __all__ = ["explode_capture", "explode_cloudevents"]

@@ -16,42 +16,15 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec import (
-    fast_path,
-    media_type,
-    percent,
-    structured,
-)
-from ..codec.attributes import (
-    ABSOLUTE_URI,
-    CORE,
-    ExtensionTypes,
-    canonical,
-    decode_extension,
-)
+from ..codec import fast_path, media_type, percent, structured
+from ..codec.attributes import ABSOLUTE_URI, CORE, ExtensionTypes, canonical, decode_extension
 from ..codec.binding import from_nats_message
 from ..codec.event import DecodedEvent
-from ..codec.mode import (
-    ContentMode,
-    SortedNames,
-    detect_mode,
-    sort_names,
-    structured_by,
-)
-from ..codec.timestamp import (
-    COMMON,
-    Timestamp,
-)
+from ..codec.mode import ContentMode, SortedNames, detect_mode, sort_names, structured_by
+from ..codec.timestamp import COMMON, Timestamp
 from ..errors import DecodeError
-from ..message import (
-    Headers,
-    NatsMessage,
-)
-from .headers import (
-    Pairs,
-    octets,
-    pairs,
-)
+from ..message import Headers, NatsMessage
+from .headers import Pairs, octets, pairs
 
 __all__ = ["ATTRIBUTES", "DECLARED", "TYPES", "Decoded", "Events", "decode", "gathered"]
 

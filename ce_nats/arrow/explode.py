@@ -16,21 +16,9 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-    preview,
-)
-from .decode import (
-    ATTRIBUTES,
-    DECLARED,
-    TYPES,
-    decode,
-)
-from .headers import (
-    check_type,
-    is_octets,
-)
+from ..errors import DecodeError, ErrorCode, preview
+from .decode import ATTRIBUTES, DECLARED, TYPES, decode
+from .headers import check_type, is_octets
 
 __all__ = ["EXTENSION_TYPES", "Exploder", "explode_capture", "explode_cloudevents", "extension_types"]
 

@@ -12,11 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import DecodeError, ErrorCode, preview
 from ..wire.nats import decode_header_block
 
 __all__ = ["Pairs", "check_type", "is_octets", "octets", "pairs"]

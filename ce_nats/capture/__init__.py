@@ -19,19 +19,8 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from ..codec.timestamp import Timestamp
-from ..errors import (
-    DecodeError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from .message_json import (
-    as_fields,
-    as_line,
-    as_message,
-    read_object,
-)
+from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from .message_json import as_fields, as_line, as_message, read_object
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,19 +15,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any
 
-from ..codec.nesting import (
-    MOST_LEVELS,
-    is_deeper,
-)
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-    preview,
-)
-from ..message import (
-    Headers,
-    NatsMessage,
-)
+from ..codec.nesting import MOST_LEVELS, is_deeper
+from ..errors import DecodeError, ErrorCode, preview
+from ..message import Headers, NatsMessage
 
 __all__ = ["as_fields", "as_line", "as_message", "read_object"]
 

@@ -13,10 +13,7 @@ import typer
 from nats.js import JetStreamContext
 
 from ..aio.jetstream import read_stream
-from ..aio.replay import (
-    ReplayResult,
-    replay,
-)
+from ..aio.replay import ReplayResult, replay
 from ..aio.streams import StreamApi
 from ..capture import (
     JsonLinesCapture,
@@ -30,35 +27,14 @@ from ..capture import (
     read_capture,
 )
 from ..codec.timestamp import Timestamp
-from ..errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-)
+from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import header_pairs
 from .codec import JsonOption
-from .connection import (
-    Settings,
-    connected,
-    open_connection,
-    with_connection,
-)
-from .files import (
-    InputError,
-    stdin_documents,
-)
+from .connection import Settings, connected, open_connection, with_connection
+from .files import InputError, stdin_documents
 from .listening import listening
-from .program import (
-    guarded,
-    run,
-    until_stopped,
-)
-from .progress import (
-    counted,
-    is_watched,
-    progress,
-    report,
-)
+from .program import guarded, run, until_stopped
+from .progress import counted, is_watched, progress, report
 from .traffic import JetStreamOption
 
 __all__ = ["register"]

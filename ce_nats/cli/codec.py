@@ -11,45 +11,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ..capture.message_json import (
-    as_fields,
-    as_line,
-    as_message,
-    read_object,
-)
+from ..capture.message_json import as_fields, as_line, as_message, read_object
 from ..codec.binary import Dialect
-from ..codec.binding import (
-    from_nats_message,
-    to_nats_message,
-)
+from ..codec.binding import from_nats_message, to_nats_message
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-)
-from ..message import (
-    Headers,
-    NatsMessage,
-)
-from ..wire.nats import (
-    decode_header_block,
-    encode_header_block,
-)
-from .exploding import (
-    decode_capture,
-    read_extensions,
-)
-from .files import (
-    InputError,
-    documents,
-    read_all,
-    write,
-)
-from .program import (
-    complain,
-    guarded,
-)
+from ..errors import CeNatsError, DecodeError
+from ..message import Headers, NatsMessage
+from ..wire.nats import decode_header_block, encode_header_block
+from .exploding import decode_capture, read_extensions
+from .files import InputError, documents, read_all, write
+from .program import complain, guarded
 
 __all__ = [
     "DialectOption",

@@ -26,13 +26,7 @@ from ..conformance import (
     load_requirements,
 )
 from ..conformance.command import DEFAULT_TIMEOUT
-from ..conformance.report import (
-    as_json,
-    failures,
-    has_failed_must,
-    requirement_table,
-    suite_table,
-)
+from ..conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
 from .program import guarded
 
 __all__ = ["register"]

@@ -18,19 +18,9 @@ import typer
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..aio.connect import (
-    disconnect,
-    establish,
-)
-from ..errors import (
-    EncodeError,
-    ErrorCode,
-)
-from ..settings import (
-    ENVIRONMENT,
-    ConnectionSettings,
-    resolve,
-)
+from ..aio.connect import disconnect, establish
+from ..errors import EncodeError, ErrorCode
+from ..settings import ENVIRONMENT, ConnectionSettings, resolve
 from .files import InputError
 
 __all__ = ["Settings", "connected", "open_connection", "settings_of", "with_connection"]

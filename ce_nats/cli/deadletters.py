@@ -12,52 +12,20 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 from rich.text import Text
 
-from ..aio.deadletter import (
-    RequeueResult,
-    requeue_all,
-)
+from ..aio.deadletter import RequeueResult, requeue_all
 from ..aio.jetstream import read_stream
 from ..aio.streams import StreamApi
 from ..capture import StoredMessage
-from ..capture.message_json import (
-    as_fields,
-    as_line,
-)
+from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    DeliveryError,
-    ErrorCode,
-)
-from ..message import (
-    Headers,
-    NatsMessage,
-)
+from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ..message import Headers, NatsMessage
 from ..redelivery import DeadLetter
 from .codec import JsonOption
-from .connection import (
-    Settings,
-    connected,
-    with_connection,
-)
-from .explain import (
-    error_fields,
-    explanation,
-    show,
-    visible,
-)
-from .files import (
-    InputError,
-    console,
-    table,
-    write,
-)
-from .program import (
-    complain,
-    guarded,
-    run,
-)
+from .connection import Settings, connected, with_connection
+from .explain import error_fields, explanation, show, visible
+from .files import InputError, console, table, write
+from .program import complain, guarded, run
 from .progress import progress
 
 __all__ = ["register"]

@@ -21,26 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import nats
 from cloudevents.core.v1.event import CloudEvent
 
-from .. import (
-    ContentMode,
-    DecodeError,
-    Timestamp,
-    detect_mode,
-    from_nats_message,
-)
-from ..aio import (
-    Received,
-    subscribe,
-)
+from .. import ContentMode, DecodeError, Timestamp, detect_mode, from_nats_message
+from ..aio import Received, subscribe
 from ..aio import jetstream as ce_jetstream
-from ..capture import (
-    ParquetParts,
-    StoredMessage,
-)
-from ..codec.attributes import (
-    CORE,
-    canonical,
-)
+from ..capture import ParquetParts, StoredMessage
+from ..codec.attributes import CORE, canonical
 from ..testing import NatsServer
 
 if TYPE_CHECKING:

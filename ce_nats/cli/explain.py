@@ -11,47 +11,15 @@ import typer
 from rich.text import Text
 
 from ..capture.message_json import as_line
-from ..codec.attributes import (
-    canonical,
-    check_characters,
-)
-from ..codec.binary import (
-    Dialect,
-    decode_header,
-)
+from ..codec.attributes import canonical, check_characters
+from ..codec.binary import Dialect, decode_header
 from ..codec.binding import from_nats_message
-from ..codec.mode import (
-    PREFIX,
-    ContentMode,
-    inspect,
-)
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    ErrorCode,
-)
-from ..message import (
-    NatsMessage,
-    folded,
-)
-from .codec import (
-    DialectOption,
-    HeaderOption,
-    JsonOption,
-    MessageArgument,
-    event_line,
-    messages,
-)
-from .files import (
-    console,
-    table,
-    write,
-)
-from .program import (
-    BAD_INPUT,
-    complain,
-    guarded,
-)
+from ..codec.mode import PREFIX, ContentMode, inspect
+from ..errors import CeNatsError, DecodeError, ErrorCode
+from ..message import NatsMessage, folded
+from .codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
+from .files import console, table, write
+from .program import BAD_INPUT, complain, guarded
 from .progress import counted
 
 __all__ = ["error_fields", "explanation", "register", "show", "visible"]

@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from .files import InputError
-from .program import (
-    BAD_INPUT,
-    run,
-)
-from .progress import (
-    counted,
-    progress,
-    report,
-)
+from .program import BAD_INPUT, run
+from .progress import counted, progress, report
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,10 +50,7 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
 
     async def work() -> None:
         nonlocal messages
-        from ..arrow.explode import (
-            count_rows,
-            explode_capture,
-        )
+        from ..arrow.explode import count_rows, explode_capture
 
         reader = explode_capture(source, extensions=extensions)
         with progress("decode", count_rows(source)) as advance, _ParquetFile(Path(output), reader.schema) as file:

@@ -8,15 +8,9 @@ from contextlib import asynccontextmanager
 import typer
 from nats.aio.client import Client
 
-from ..aio import (
-    Events,
-    subscribe,
-)
+from ..aio import Events, subscribe
 from ..codec.binary import Dialect
-from .connection import (
-    Settings,
-    open_connection,
-)
+from .connection import Settings, open_connection
 
 __all__ = ["listening"]
 

@@ -12,30 +12,13 @@ import typer
 from nats.aio.client import Client
 
 from .codec import JsonOption
-from .connection import (
-    Settings,
-    connected,
-    open_connection,
-    settings_of,
-    with_connection,
-)
+from .connection import Settings, connected, open_connection, settings_of, with_connection
 from .files import InputError
-from .program import (
-    BAD_INPUT,
-    guarded,
-    run,
-)
-from .progress import (
-    counted,
-    progress,
-    report,
-)
+from .program import BAD_INPUT, guarded, run
+from .progress import counted, progress, report
 
 if TYPE_CHECKING:
-    from ..stan.migrate import (
-        Durable,
-        MigrationResult,
-    )
+    from ..stan.migrate import Durable, MigrationResult
 
 __all__ = ["register"]
 
@@ -98,11 +81,7 @@ def migrate_command(
     continues there. At the end the stream is read: the exit status is 0 where it has each message of the channel once,
     else 1, and then no consumers are created. Stop the clients of durables that are to become consumers before.
     """
-    from ..stan.migrate import (
-        MigrationResult,
-        Monitor,
-        migrate,
-    )
+    from ..stan.migrate import MigrationResult, Monitor, migrate
 
     durables = _durables(durable or [], queue_durable or [])
     result = MigrationResult(channel, stream)

@@ -15,10 +15,7 @@ from typing import Annotated, Any, Final, NoReturn, ParamSpec
 import typer
 
 from .. import __version__
-from ..errors import (
-    CeNatsError,
-    DeliveryError,
-)
+from ..errors import CeNatsError, DeliveryError
 from .files import InputError
 
 __all__ = ["BAD_INPUT", "NOT_DELIVERED", "USAGE", "app", "complain", "guarded", "run", "until_stopped"]

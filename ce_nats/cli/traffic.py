@@ -9,28 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ..aio import (
-    Publisher,
-    Received,
-    flush,
-    publish,
-)
-from ..aio.jetstream import (
-    DedupId,
-    bare_id,
-)
-from ..capture.message_json import (
-    as_fields,
-    as_line,
-)
+from ..aio import Publisher, Received, flush, publish
+from ..aio.jetstream import DedupId, bare_id
+from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..codec.binding import dedup_id
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import (
-    DecodeError,
-    EncodeError,
-)
+from ..errors import DecodeError, EncodeError
 from ..message import header_pairs
 from .codec import (
     DialectOption,
@@ -42,29 +28,12 @@ from .codec import (
     read_event,
     read_headers,
 )
-from .connection import (
-    Settings,
-    connected,
-    open_connection,
-    with_connection,
-)
+from .connection import Settings, connected, open_connection, with_connection
 from .explain import error_fields
-from .files import (
-    is_typed,
-    stdin_documents,
-    write,
-)
+from .files import is_typed, stdin_documents, write
 from .listening import listening
-from .program import (
-    complain,
-    guarded,
-    run,
-    until_stopped,
-)
-from .progress import (
-    progress,
-    with_progress,
-)
+from .program import complain, guarded, run, until_stopped
+from .progress import progress, with_progress
 
 __all__ = ["JetStreamOption", "register"]
 

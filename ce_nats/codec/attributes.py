@@ -15,19 +15,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from . import media_type
 from .percent import join_surrogates
-from .timestamp import (
-    Timestamp,
-    format_datetime,
-)
+from .timestamp import Timestamp, format_datetime
 
 __all__ = ["CORE", "REQUIRED", "Timestamp", "canonical"]
 

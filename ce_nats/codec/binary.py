@@ -11,16 +11,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-    at_header,
-    preview,
-)
-from . import (
-    data,
-    percent,
-)
+from ..errors import DecodeError, ErrorCode, at_header, preview
+from . import data, percent
 from .attributes import (
     CORE,
     ExtensionTypes,
@@ -32,10 +24,7 @@ from .attributes import (
     scalar_text,
 )
 from .event import DecodedEvent
-from .mode import (
-    PREFIX,
-    CeHeaders,
-)
+from .mode import PREFIX, CeHeaders
 
 __all__ = ["Dialect", "decode", "decode_header", "encode"]
 

@@ -9,48 +9,13 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final, Literal, TypeAlias
 
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    choice,
-    preview,
-)
-from ..message import (
-    HeadersLike,
-    Message,
-    NatsMessage,
-    check_header,
-    header_pairs,
-)
-from . import (
-    binary,
-    data,
-    fast_path,
-    structured,
-)
-from .attributes import (
-    ExtensionTypes,
-    check_extension_types,
-    checked_attributes,
-)
+from ..errors import DecodeError, EncodeError, ErrorCode, choice, preview
+from ..message import HeadersLike, Message, NatsMessage, check_header, header_pairs
+from . import binary, data, fast_path, structured
+from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
-from .event import (
-    DecodedEvent,
-    Event,
-    content_of,
-    parts_of,
-)
-from .mode import (
-    CONTENT_TYPE,
-    PREFIX,
-    STRUCTURED_TYPE,
-    ContentMode,
-    decide,
-    is_cloudevents_type,
-    parts,
-    scan,
-)
+from .event import DecodedEvent, Event, content_of, parts_of
+from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, decide, is_cloudevents_type, parts, scan
 from .percent import encode as percent_encode
 from .subject_template import SubjectTemplate
 

@@ -13,22 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from . import media_type
-from .media_type import (
-    DataKind,
-    MediaType,
-)
-from .nesting import (
-    MOST_LEVELS,
-    is_deeper,
-)
+from .media_type import DataKind, MediaType
+from .nesting import MOST_LEVELS, is_deeper
 
 __all__ = ["IMPLIED_TYPE", "decode", "encode", "encode_json"]
 

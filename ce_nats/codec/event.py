@@ -12,11 +12,7 @@ from typing import Any, Protocol
 
 from cloudevents.core.v1.event import CloudEvent
 
-from ..errors import (
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import EncodeError, ErrorCode, preview
 from . import data
 from .timestamp import Timestamp
 

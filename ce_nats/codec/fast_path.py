@@ -27,21 +27,9 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
-from ..errors import (
-    DecodeError,
-    EncodeError,
-)
-from ..message import (
-    Headers,
-    HeadersLike,
-    NatsMessage,
-    check_subject,
-)
-from . import (
-    data,
-    media_type,
-    percent,
-)
+from ..errors import DecodeError, EncodeError
+from ..message import Headers, HeadersLike, NatsMessage, check_subject
+from . import data, media_type, percent
 from .attributes import (
     ABSOLUTE_URI,
     CORE,
@@ -55,24 +43,10 @@ from .attributes import (
 )
 from .event import DecodedEvent
 from .media_type import DataKind
-from .memory import (
-    MAX_LISTS,
-    Memory,
-    Names,
-    NamesMemory,
-    are_few,
-)
-from .mode import (
-    PREFIX,
-    ContentMode,
-    sort_names,
-    structured_by,
-)
+from .memory import MAX_LISTS, Memory, Names, NamesMemory, are_few
+from .mode import PREFIX, ContentMode, sort_names, structured_by
 from .nesting import is_deeper
-from .timestamp import (
-    Timestamp,
-    format_datetime,
-)
+from .timestamp import Timestamp, format_datetime
 
 __all__ = ["are_distinct", "are_valid", "decode", "encode_event", "encode_headers", "make_message", "split_event"]
 

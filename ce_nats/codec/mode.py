@@ -20,24 +20,10 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-    preview,
-)
-from ..message import (
-    Headers,
-    HeadersLike,
-    Message,
-    folded,
-    header_columns,
-    header_pairs,
-)
+from ..errors import DecodeError, ErrorCode, preview
+from ..message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
 from . import media_type
-from .memory import (
-    Names,
-    NamesMemory,
-)
+from .memory import Names, NamesMemory
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
 

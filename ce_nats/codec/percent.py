@@ -12,12 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
 
 __all__ = ["decode", "encode"]
 

@@ -14,17 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from . import (
-    data,
-    fast_path,
-    media_type,
-)
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from . import data, fast_path, media_type
 from .attributes import (
     REQUIRED,
     ExtensionTypes,
@@ -36,10 +27,7 @@ from .attributes import (
 )
 from .event import DecodedEvent
 from .media_type import DataKind
-from .nesting import (
-    MOST_LEVELS,
-    is_deeper,
-)
+from .nesting import MOST_LEVELS, is_deeper
 
 __all__ = ["decode", "encode"]
 

@@ -11,16 +11,9 @@ import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from ..errors import (
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import EncodeError, ErrorCode, preview
 from ..message import check_subject
-from .attributes import (
-    canonical,
-    check_name,
-)
+from .attributes import canonical, check_name
 from .event import parts_of
 from .percent import join_surrogates
 

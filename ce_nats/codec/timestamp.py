@@ -14,13 +14,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cache
 from typing import Any, Final, SupportsIndex
 
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
 __all__ = ["Timestamp"]
 

@@ -16,39 +16,15 @@ from typing import Any, Final
 from ..codec import percent
 from ..codec.attributes import canonical
 from ..codec.binary import Dialect
-from ..codec.binding import (
-    from_nats_message,
-    to_nats_message,
-)
-from ..codec.mode import (
-    ContentMode,
-    detect_mode,
-)
+from ..codec.binding import from_nats_message, to_nats_message
+from ..codec.mode import ContentMode, detect_mode
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError
 from ..message import Headers
-from ..redelivery import (
-    Action,
-    Backoff,
-    Outcome,
-    RetryPolicy,
-    decide,
-)
+from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
 from ..wire import nats
-from .cases import (
-    Answer,
-    octets,
-    spell,
-    text,
-)
-from .events import (
-    Fields,
-    Input,
-    SpelledEvent,
-    distinct,
-    event_fields,
-    extension_types,
-)
+from .cases import Answer, octets, spell, text
+from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
 from .iggy import IGGY_OPERATIONS
 from .stan import STAN_OPERATIONS
 

@@ -19,15 +19,8 @@ from threading import Timer
 from types import TracebackType
 from typing import IO, Any, Final
 
-from .cases import (
-    Case,
-    expand,
-)
-from .verdict import (
-    Result,
-    Verdict,
-    judge,
-)
+from .cases import Case, expand
+from .verdict import Result, Verdict, judge
 
 __all__ = ["Command", "CommandError"]
 

@@ -12,10 +12,7 @@ from ..codec.attributes import canonical
 from ..codec.event import DecodedEvent
 from ..codec.media_type import DataKind
 from ..codec.timestamp import Timestamp
-from .cases import (
-    octets,
-    text,
-)
+from .cases import octets, text
 
 __all__ = ["Fields", "Input", "SpelledEvent", "distinct", "event_fields", "extension_types"]
 

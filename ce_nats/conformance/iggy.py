@@ -9,27 +9,9 @@ from typing import Any, Final
 
 from .. import iggy
 from ..codec.mode import ContentMode
-from ..iggy import (
-    HeaderKey,
-    HeaderKind,
-    HeaderMap,
-    HeaderValue,
-    IggyMessage,
-    Layout,
-)
-from .cases import (
-    octets,
-    spell,
-    text,
-)
-from .events import (
-    Fields,
-    Input,
-    SpelledEvent,
-    distinct,
-    event_fields,
-    extension_types,
-)
+from ..iggy import HeaderKey, HeaderKind, HeaderMap, HeaderValue, IggyMessage, Layout
+from .cases import octets, spell, text
+from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
 
 __all__ = ["IGGY_OPERATIONS", "header_map"]
 

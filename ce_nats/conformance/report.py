@@ -10,14 +10,8 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from .cases import (
-    LEVELS,
-    Requirement,
-)
-from .verdict import (
-    Result,
-    Verdict,
-)
+from .cases import LEVELS, Requirement
+from .verdict import Result, Verdict
 
 __all__ = ["as_json", "failures", "has_failed_must", "requirement_table", "suite_table"]
 

@@ -10,11 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from typing import Any, Final
 
-from .cases import (
-    octets,
-    spell,
-    text,
-)
+from .cases import octets, spell, text
 
 __all__ = ["STAN_OPERATIONS"]
 

@@ -11,18 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ..errors import (
-    CeNatsError,
-    ErrorCode,
-)
-from .cases import (
-    LEVELS,
-    Requirement,
-    Suite,
-    fixture_folder,
-    load_requirements,
-    load_suites,
-)
+from ..errors import CeNatsError, ErrorCode
+from .cases import LEVELS, Requirement, Suite, fixture_folder, load_requirements, load_suites
 
 __all__ = ["with_tables"]
 

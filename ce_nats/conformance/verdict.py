@@ -15,12 +15,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from .answers import answer
-from .cases import (
-    Answer,
-    Case,
-    octets,
-    text,
-)
+from .cases import Answer, Case, octets, text
 
 __all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
 

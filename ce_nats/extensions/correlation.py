@@ -11,10 +11,7 @@ from typing import Any
 
 from ..codec.attributes import canonical
 from ..codec.event import parts_of
-from ..errors import (
-    EncodeError,
-    ErrorCode,
-)
+from ..errors import EncodeError, ErrorCode
 
 __all__ = ["caused_by"]
 

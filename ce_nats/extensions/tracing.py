@@ -14,16 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
 from ..codec.event import parts_of
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from ..message import (
-    Headers,
-    HeadersLike,
-)
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..message import Headers, HeadersLike
 
 __all__ = ["TraceContext", "current_trace", "trace_of_event", "trace_of_headers"]
 

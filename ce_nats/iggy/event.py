@@ -12,11 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..codec import (
-    binary,
-    data,
-    structured,
-)
+from ..codec import binary, data, structured
 from ..codec.attributes import (
     ExtensionTypes,
     JsonScalar,
@@ -25,37 +21,14 @@ from ..codec.attributes import (
     checked_attributes,
     decode_typed_attribute,
 )
-from ..codec.event import (
-    DecodedEvent,
-    content_of,
-)
-from ..codec.mode import (
-    PREFIX,
-    STRUCTURED_TYPE,
-    ContentMode,
-    structured_by,
-)
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    at_header,
-    choice,
-    preview,
-)
+from ..codec.event import DecodedEvent, content_of
+from ..codec.mode import PREFIX, STRUCTURED_TYPE, ContentMode, structured_by
+from ..errors import DecodeError, EncodeError, ErrorCode, at_header, choice, preview
 from ..message import folded
 from ..wire.octets import as_octets
-from .headers import (
-    HeaderKey,
-    duplicate_key,
-    encode_headers,
-)
+from .headers import HeaderKey, duplicate_key, encode_headers
 from .message import IggyMessage
-from .value import (
-    MAX_FIELD,
-    HeaderKind,
-    HeaderValue,
-)
+from .value import MAX_FIELD, HeaderKind, HeaderValue
 
 __all__ = ["detect_mode", "from_iggy_message", "to_iggy_message"]
 

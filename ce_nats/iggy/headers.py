@@ -12,22 +12,10 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Final, TypeAlias, cast
 
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    choice,
-    preview,
-)
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
 from ..wire.octets import as_octets
 from .reader import Reader
-from .value import (
-    MAX_FIELD,
-    HeaderKind,
-    HeaderValue,
-    checked_kind,
-)
+from .value import MAX_FIELD, HeaderKind, HeaderValue, checked_kind
 
 __all__ = ["MAX_HEADERS", "HeaderKey", "HeaderMap", "Layout", "decode_headers", "encode_headers"]
 

@@ -14,37 +14,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..codec.attributes import decode_base64
-from ..codec.nesting import (
-    MOST_LEVELS,
-    is_deeper,
-)
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    choice,
-    preview,
-)
+from ..codec.nesting import MOST_LEVELS, is_deeper
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
 from ..wire.octets import as_octets
-from .headers import (
-    HeaderKey,
-    Layout,
-    check_header_map,
-    decoded_key,
-    decoded_value,
-    duplicate_key,
-    key_text,
-)
-from .message import (
-    IggyMessage,
-    check_number,
-    number_of,
-)
-from .value import (
-    HeaderKind,
-    HeaderValue,
-)
+from .headers import HeaderKey, Layout, check_header_map, decoded_key, decoded_value, duplicate_key, key_text
+from .message import IggyMessage, check_number, number_of
+from .value import HeaderKind, HeaderValue
 
 __all__ = ["as_fields", "as_message", "decode_json", "encode_json"]
 

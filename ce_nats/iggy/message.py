@@ -12,19 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from ..wire.octets import as_octets
-from .headers import (
-    HeaderMap,
-    decode_headers,
-    encode_headers,
-)
+from .headers import HeaderMap, decode_headers, encode_headers
 from .reader import Reader
 
 __all__ = ["IggyMessage", "decode_messages", "encode_message"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-)
+from ..errors import DecodeError, ErrorCode
 
 __all__ = ["Reader"]
 

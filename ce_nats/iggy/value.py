@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, cast
 
-from ..errors import (
-    CeNatsError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import CeNatsError, EncodeError, ErrorCode, preview
 
 __all__ = ["MAX_FIELD", "HeaderKind", "HeaderValue", "checked_kind"]
 

@@ -9,19 +9,10 @@ try:
 except ImportError as error:
     raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
 
-from .columns.decoding import (
-    explode_cloudevents,
-    from_nats,
-)
+from .columns.decoding import explode_cloudevents, from_nats
 from .columns.encoding import to_nats
-from .columns.events import (
-    deduplicate,
-    parse_data,
-)
-from .columns.neighbours import (
-    from_iggy,
-    from_stan,
-)
+from .columns.events import deduplicate, parse_data
+from .columns.neighbours import from_iggy, from_stan
 from .session import register
 
 __all__ = [

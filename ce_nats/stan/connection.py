@@ -15,44 +15,17 @@ from ..aio.checks import check_client
 from ..aio.publish import check_size
 from ..aio.publisher import raise_failures
 from ..codec.attributes import ExtensionTypes
-from ..codec.binding import (
-    from_nats_message,
-    to_nats_message,
-)
+from ..codec.binding import from_nats_message, to_nats_message
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import (
-    CeNatsError,
-    DecodeError,
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    Failure,
-    StanError,
-)
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, StanError
 from ..message import NatsMessage
-from .options import (
-    check_count,
-    check_seconds,
-)
-from .session import (
-    CONNECTION_CLOSED,
-    NOT_CONNECTED,
-    Identity,
-    Session,
-    check_channel,
-    new_id,
-)
-from .subscription import (
-    Start,
-    Subscription,
-)
+from .options import check_count, check_seconds
+from .session import CONNECTION_CLOSED, NOT_CONNECTED, Identity, Session, check_channel, new_id
+from .subscription import Start, Subscription
 from .window import Window
-from .wire import (
-    MsgProto,
-    PubMsg,
-)
+from .wire import MsgProto, PubMsg
 
 __all__ = ["Connection", "connect"]
 

@@ -9,18 +9,11 @@ from typing import Final
 
 from nats.js import JetStreamContext
 
-from ..aio.jetstream import (
-    MSG_ID,
-    read_stream,
-)
+from ..aio.jetstream import MSG_ID, read_stream
 from ..aio.streams import nanoseconds
 from ..codec.timestamp import Timestamp
 from .monitor import ChannelState
-from .outgoing import (
-    CHANNEL,
-    SEQUENCE,
-    TIMESTAMP,
-)
+from .outgoing import CHANNEL, SEQUENCE, TIMESTAMP
 
 __all__ = ["Inventory", "MigrationResult", "take_inventory"]
 

@@ -26,48 +26,18 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..aio._nats import client_of
-from ..aio.checks import (
-    check_client,
-    check_jetstream,
-)
+from ..aio.checks import check_client, check_jetstream
 from ..aio.replay import replay
 from ..aio.streams import StreamApi
 from ..capture import StoredMessage
-from ..errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-)
+from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..subjects import covers
-from .connection import (
-    Connection,
-    connect,
-)
-from .inventory import (
-    Inventory,
-    MigrationResult,
-    take_inventory,
-)
-from .monitor import (
-    ChannelState,
-    Durable,
-    Monitor,
-)
-from .outgoing import (
-    CHANNEL,
-    SEQUENCE,
-    TIMESTAMP,
-    MessageBuilder,
-)
-from .positions import (
-    Position,
-    create_consumer,
-    find_position,
-)
-from .subscription import (
-    Start,
-    Subscription,
-)
+from .connection import Connection, connect
+from .inventory import Inventory, MigrationResult, take_inventory
+from .monitor import ChannelState, Durable, Monitor
+from .outgoing import CHANNEL, SEQUENCE, TIMESTAMP, MessageBuilder
+from .positions import Position, create_consumer, find_position
+from .subscription import Start, Subscription
 from .wire import MsgProto
 
 __all__ = ["CHANNEL", "SEQUENCE", "TIMESTAMP", "Durable", "MigrationResult", "Monitor", "migrate"]

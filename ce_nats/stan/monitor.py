@@ -17,12 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from ..errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from .options import check_seconds
 
 __all__ = ["ChannelState", "Durable", "DurableState", "Monitor"]

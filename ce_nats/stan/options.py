@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import (
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import EncodeError, ErrorCode, preview
 
 __all__ = ["check_count", "check_kind", "check_seconds"]
 

@@ -8,16 +8,9 @@ from typing import Any
 from nats.aio.client import Client
 
 from ..aio.streams import StreamApi
-from ..errors import (
-    DeliveryError,
-    ErrorCode,
-)
+from ..errors import DeliveryError, ErrorCode
 from .connection import connect
-from .monitor import (
-    ChannelState,
-    Durable,
-    Monitor,
-)
+from .monitor import ChannelState, Durable, Monitor
 
 __all__ = ["Position", "create_consumer", "find_position"]
 

@@ -12,18 +12,9 @@ from typing import Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from ..aio.ack_window import (
-    AckWindow,
-    Pending,
-    is_no_responders,
-)
+from ..aio.ack_window import AckWindow, Pending, is_no_responders
 from ..aio.nats_errors import delivery_errors
-from ..errors import (
-    DecodeError,
-    DeliveryError,
-    ErrorCode,
-    StanError,
-)
+from ..errors import DecodeError, DeliveryError, ErrorCode, StanError
 from .session import new_id
 from .wire import PubAck
 

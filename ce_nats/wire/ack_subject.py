@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ..errors import (
-    DecodeError,
-    ErrorCode,
-    preview,
-)
+from ..errors import DecodeError, ErrorCode, preview
 
 __all__ = ["ACK_PREFIX", "AckSubject", "ack_subject", "parse_ack_subject"]
 

@@ -13,19 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from ..message import (
-    Headers,
-    HeadersLike,
-    check_header,
-    check_subject,
-    header_pairs,
-)
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..message import Headers, HeadersLike, check_header, check_subject, header_pairs
 from .octets import as_octets
 
 __all__ = [

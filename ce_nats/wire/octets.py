@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import (
-    CeNatsError,
-    ErrorCode,
-    preview,
-)
+from ..errors import CeNatsError, ErrorCode, preview
 
 __all__ = ["as_octets"]
 

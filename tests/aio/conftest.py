@@ -12,10 +12,7 @@ from nats.js import JetStreamContext
 
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.capture import StoredMessage
-from ce_nats.testing import (
-    NatsCluster,
-    NatsServer,
-)
+from ce_nats.testing import NatsCluster, NatsServer
 
 
 @pytest.fixture(scope="session")

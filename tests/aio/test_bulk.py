@@ -7,21 +7,11 @@ from collections import Counter
 import nats
 import pytest
 
-from ce_nats import (
-    EncodeError,
-    Headers,
-    NatsMessage,
-)
+from ce_nats import EncodeError, Headers, NatsMessage
 from ce_nats.aio import flush
-from ce_nats.aio.bulk import (
-    BulkPublisher,
-    PublishResult,
-)
+from ce_nats.aio.bulk import BulkPublisher, PublishResult
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.errors import (
-    DeliveryError,
-    ErrorCode,
-)
+from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from tests.pausing import paused
 

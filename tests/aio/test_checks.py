@@ -11,14 +11,8 @@ from ce_nats.aio.replay import replay
 from ce_nats.aio.streams import StreamApi
 from ce_nats.capture import StoredMessage
 from ce_nats.codec.timestamp import Timestamp
-from ce_nats.errors import (
-    DeliveryError,
-    ErrorCode,
-)
-from ce_nats.stan.migrate import (
-    Monitor,
-    migrate,
-)
+from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.stan.migrate import Monitor, migrate
 from ce_nats.testing import NatsServer
 
 STORED = StoredMessage("a", "", [], b"", "S", 1, Timestamp.parse("2024-01-01T00:00:00Z"))

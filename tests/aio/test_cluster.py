@@ -9,22 +9,10 @@ import pytest
 from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig
 
-from ce_nats import (
-    Headers,
-    NatsMessage,
-    from_nats_message,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    Publisher,
-    PublishError,
-    PullConsumer,
-)
+from ce_nats import Headers, NatsMessage, from_nats_message
+from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio.bulk import (
-    BulkPublisher,
-    PublishResult,
-)
+from ce_nats.aio.bulk import BulkPublisher, PublishResult
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.streams import StreamApi
 from tests.aio import waiting

@@ -13,16 +13,8 @@ import nats
 import nkeys
 import pytest
 
-from ce_nats.aio import (
-    connect,
-    publish,
-    subscribe,
-)
-from ce_nats.errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-)
+from ce_nats.aio import connect, publish, subscribe
+from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.testing import NatsServer
 
 from .waiting import until

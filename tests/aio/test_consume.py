@@ -5,18 +5,8 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import (
-    DecodeError,
-    Dialect,
-    EncodeError,
-    from_nats_message,
-)
-from ce_nats.aio import (
-    events,
-    flush,
-    publish,
-    subscribe,
-)
+from ce_nats import DecodeError, Dialect, EncodeError, from_nats_message
+from ce_nats.aio import events, flush, publish, subscribe
 
 # What sdk-go's protocols put on the wire, as captured on a socket (INTEROP W1 to W4).
 SDK_GO_JSON = (

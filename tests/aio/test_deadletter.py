@@ -6,17 +6,10 @@ from nats.js.api import StreamSource
 
 from ce_nats import EncodeError
 from ce_nats.aio import DeliveryError
-from ce_nats.aio.deadletter import (
-    original,
-    requeue_all,
-    store,
-)
+from ce_nats.aio.deadletter import original, requeue_all, store
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.streams import StreamApi
-from ce_nats.redelivery import (
-    DeadLetter,
-    Reason,
-)
+from ce_nats.redelivery import DeadLetter, Reason
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 

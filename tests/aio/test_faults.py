@@ -16,10 +16,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import DecodeError
-from ce_nats.aio import (
-    PullConsumer,
-    flush,
-)
+from ce_nats.aio import PullConsumer, flush
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer

@@ -6,13 +6,7 @@ import pytest
 from nats.js.api import StreamSource
 from pyarrow import parquet
 
-from ce_nats import (
-    ContentMode,
-    DecodeError,
-    EncodeError,
-    dedup_id,
-    from_nats_message,
-)
+from ce_nats import ContentMode, DecodeError, EncodeError, dedup_id, from_nats_message
 from ce_nats.aio import DeliveryError
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.jetstream import read_stream

@@ -5,11 +5,7 @@ import asyncio
 import nats
 import pytest
 
-from ce_nats.aio import (
-    DeliveryError,
-    Publisher,
-    PublishError,
-)
+from ce_nats.aio import DeliveryError, Publisher, PublishError
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.testing import NatsServer
 

@@ -12,14 +12,7 @@ from nats.js import JetStreamContext
 
 import ce_nats
 from ce_nats import CeNatsError
-from ce_nats.aio import (
-    DeliveryError,
-    PullConsumer,
-    _nats,
-    connect,
-    publish,
-    subscribe,
-)
+from ce_nats.aio import DeliveryError, PullConsumer, _nats, connect, publish, subscribe
 from ce_nats.aio.jetstream import read_stream
 
 PACKAGE = Path(ce_nats.__file__).parent

@@ -4,25 +4,11 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import (
-    ContentMode,
-    EncodeError,
-    SubjectTemplate,
-    from_nats_message,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    connect,
-    flush,
-    publish,
-)
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
+from ce_nats.aio import DeliveryError, connect, flush, publish
 from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.extensions.tracing import (
-    TraceContext,
-    trace_of_event,
-    trace_of_headers,
-)
+from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
 from ce_nats.testing import NatsServer
 
 

@@ -6,17 +6,8 @@ import nats
 import pytest
 from nats.js.errors import APIError
 
-from ce_nats import (
-    ContentMode,
-    EncodeError,
-    SubjectTemplate,
-    from_nats_message,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    Publisher,
-    PublishError,
-)
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
+from ce_nats.aio import DeliveryError, Publisher, PublishError
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.extensions.tracing import TraceContext

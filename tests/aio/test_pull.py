@@ -6,22 +6,11 @@ import msgspec
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats import (
-    ContentMode,
-    EncodeError,
-    to_nats_message,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    PullConsumer,
-    Reject,
-)
+from ce_nats import ContentMode, EncodeError, to_nats_message
+from ce_nats.aio import DeliveryError, PullConsumer, Reject
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.codec.event import NotDelivered
-from ce_nats.redelivery import (
-    DeadLetter,
-    Reason,
-)
+from ce_nats.redelivery import DeadLetter, Reason
 from tests.aio import waiting
 
 SECONDS = 60  # to wait for what has to happen

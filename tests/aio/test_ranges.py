@@ -10,22 +10,12 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig, RetentionPolicy
 
-from ce_nats.aio import (
-    flush,
-    ranges,
-)
+from ce_nats.aio import flush, ranges
 from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.ranges import (
-    RangeClient,
-    metadata,
-    read_range,
-)
+from ce_nats.aio.ranges import RangeClient, metadata, read_range
 from ce_nats.aio.streams import StreamApi
-from ce_nats.errors import (
-    DataLossError,
-    DeliveryError,
-)
+from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.ranges import StreamRange
 from ce_nats.testing import NatsServer
 from tests.pausing import paused

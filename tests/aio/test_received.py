@@ -6,15 +6,7 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import stan
-from ce_nats.aio import (
-    Delivery,
-    PullConsumer,
-    Received,
-    events,
-    flush,
-    publish,
-    subscribe,
-)
+from ce_nats.aio import Delivery, PullConsumer, Received, events, flush, publish, subscribe
 from ce_nats.aio import jetstream as ce_js
 
 MEMBERS = ("event", "error", "message", "subject", "sequence", "deliveries")

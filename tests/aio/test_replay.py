@@ -1,19 +1,12 @@
 import pytest
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    Timestamp,
-)
+from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.aio import DeliveryError
 from ce_nats.aio.deadletter import requeue
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.replay import replay
 from ce_nats.capture import StoredMessage
-from ce_nats.redelivery import (
-    DeadLetter,
-    Reason,
-)
+from ce_nats.redelivery import DeadLetter, Reason
 
 RAW = b"a\xffb".decode("utf-8", "surrogateescape")
 LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "", "ORDERS", "billing", 7, 3)

@@ -5,18 +5,8 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import (
-    ContentMode,
-    EncodeError,
-    SubjectTemplate,
-    from_nats_message,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    request,
-    respond,
-    subscribe,
-)
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
+from ce_nats.aio import DeliveryError, request, respond, subscribe
 from ce_nats.extensions.tracing import TraceContext
 from ce_nats.testing import NatsServer
 

@@ -7,15 +7,9 @@ import nats
 import pytest
 
 from ce_nats.aio.connect import disconnect
-from ce_nats.aio.streams import (
-    StreamApi,
-    nanoseconds,
-)
+from ce_nats.aio.streams import StreamApi, nanoseconds
 from ce_nats.codec.timestamp import Timestamp
-from ce_nats.errors import (
-    ApiError,
-    DeliveryError,
-)
+from ce_nats.errors import ApiError, DeliveryError
 from ce_nats.testing import NatsServer
 
 

@@ -10,20 +10,8 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig, PubAck
 
-from ce_nats import (
-    NatsMessage,
-    aio,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    Publisher,
-    PullConsumer,
-    events,
-    flush,
-    publish,
-    request,
-    subscribe,
-)
+from ce_nats import NatsMessage, aio
+from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
 from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream

@@ -10,11 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    Timestamp,
-)
+from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats import capture as capture_module
 from ce_nats.capture import (
     Captured,

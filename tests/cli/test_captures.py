@@ -8,10 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.capture import (
-    capture,
-    read_capture,
-)
+from ce_nats.capture import capture, read_capture
 from ce_nats.testing import NatsServer
 
 

@@ -8,10 +8,7 @@ import nats
 import nkeys
 import pytest
 
-from ce_nats.redelivery import (
-    DeadLetter,
-    Reason,
-)
+from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 
 # JetStream is in account SHOP; account OTHER reaches its API by another prefix.

@@ -5,14 +5,8 @@ import signal
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats.aio import (
-    PullConsumer,
-    Reject,
-)
-from ce_nats.redelivery import (
-    DeadLetter,
-    Reason,
-)
+from ce_nats.aio import PullConsumer, Reject
+from ce_nats.redelivery import DeadLetter, Reason
 
 
 @pytest.fixture

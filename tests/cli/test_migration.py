@@ -14,15 +14,9 @@ from ce_nats import stan
 from ce_nats.stan import Start
 from ce_nats.stan.migrate import SEQUENCE
 from ce_nats.testing import NatsServer
-from tests.interop.peers import (
-    Missing,
-    streaming_server,
-)
+from tests.interop.peers import Missing, streaming_server
 from tests.pausing import pause
-from tests.streaming import (
-    CLUSTER,
-    StreamingServer,
-)
+from tests.streaming import CLUSTER, StreamingServer
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 

@@ -13,11 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    Timestamp,
-)
+from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.codec.attributes import (
     CORE,
     REQUIRED,

@@ -15,16 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-)
-from ce_nats.codec.data import (
-    decode,
-    decode_json,
-    encode,
-    encode_json,
-)
+from ce_nats import DecodeError, EncodeError
+from ce_nats.codec.data import decode, decode_json, encode, encode_json
 from tests.strategies import (
     any_text,
     attempt,

@@ -10,17 +10,9 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 
-from ce_nats import (
-    NatsMessage,
-    Timestamp,
-    from_nats_message,
-)
+from ce_nats import NatsMessage, Timestamp, from_nats_message
 from ce_nats.codec.event import DecodedEvent
-from tests.strategies import (
-    binary_message,
-    structured_message,
-    valid_messages,
-)
+from tests.strategies import binary_message, structured_message, valid_messages
 
 
 def test_is_the_sdks_event() -> None:

@@ -26,17 +26,10 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
-from ce_nats.codec import (
-    fast_path,
-    memory,
-    mode,
-)
+from ce_nats.codec import fast_path, memory, mode
 from ce_nats.codec.attributes import canonical
 from ce_nats.codec.fast_path import Shapes
-from ce_nats.codec.memory import (
-    Memory,
-    NamesMemory,
-)
+from ce_nats.codec.memory import Memory, NamesMemory
 from tests.strategies import (
     Event,
     any_events,

@@ -1,10 +1,6 @@
 """What is made of strings is made once, and little is kept."""
 
-from ce_nats.codec.memory import (
-    MAX_LENGTH,
-    MAX_STRINGS,
-    Memory,
-)
+from ce_nats.codec.memory import MAX_LENGTH, MAX_STRINGS, Memory
 
 
 def test_a_memory_is_bounded() -> None:

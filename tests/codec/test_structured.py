@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import (
-    ContentMode,
-    DecodeError,
-    EncodeError,
-    NatsMessage,
-    from_nats_message,
-    to_nats_message,
-)
+from ce_nats import ContentMode, DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from tests.strategies import (
     Event,
     any_events,

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import (
-    EncodeError,
-    SubjectTemplate,
-    Timestamp,
-    to_nats_message,
-)
+from ce_nats import EncodeError, SubjectTemplate, Timestamp, to_nats_message
 from ce_nats.subjects import covers
 from tests.strategies import plain_event
 

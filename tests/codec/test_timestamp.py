@@ -12,21 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    Timestamp,
-)
+from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.codec.timestamp import format_datetime
-from tests.strategies import (
-    Moment,
-    any_text,
-    attempt,
-    aware_datetimes,
-    moments,
-    refused,
-    timestamp_texts,
-)
+from tests.strategies import Moment, any_text, attempt, aware_datetimes, moments, refused, timestamp_texts
 
 UTC = timezone.utc
 

@@ -6,11 +6,7 @@ import pytest
 from ce_nats.testing import NatsServer
 from tests.streaming import StreamingServer
 
-from .peers import (
-    PROGRAMS,
-    Missing,
-    streaming_server,
-)
+from .peers import PROGRAMS, Missing, streaming_server
 
 
 @pytest.fixture(scope="session")

@@ -17,13 +17,7 @@ from ce_nats import stan as aio_stan
 from tests.streaming import CLUSTER
 
 from .routes import Route
-from .samples import (
-    SAMPLES,
-    Differences,
-    own_differences,
-    peer_differences,
-    request_line,
-)
+from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
 
 # A machine that is busy elsewhere may take long; the peers give up after the same time.
 PATIENCE = 60.0

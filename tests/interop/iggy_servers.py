@@ -13,15 +13,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from ce_nats.iggy import (
-    IggyMessage,
-    Layout,
-    as_fields,
-    as_message,
-    decode_headers,
-    decode_messages,
-    encode_headers,
-)
+from ce_nats.iggy import IggyMessage, Layout, as_fields, as_message, decode_headers, decode_messages, encode_headers
 
 _PING, _LOGIN, _POLL, _SEND = 1, 38, 100, 101
 # Of version 0.9.

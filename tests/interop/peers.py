@@ -8,12 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.caching import (
-    Missing,
-    cached,
-    download,
-    run,
-)
+from tests.caching import Missing, cached, download, run
 
 HERE = Path(__file__).parent
 

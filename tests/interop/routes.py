@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ce_nats import (
-    ContentMode,
-    Dialect,
-)
+from ce_nats import ContentMode, Dialect
 
-from .samples import (
-    MADE_UP,
-    SAMPLES,
-    Differences,
-)
+from .samples import MADE_UP, SAMPLES, Differences
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ce_nats import (
-    ContentMode,
-    DecodeError,
-    Timestamp,
-    to_nats_message,
-)
-from ce_nats.codec.attributes import (
-    CORE,
-    canonical,
-)
+from ce_nats import ContentMode, DecodeError, Timestamp, to_nats_message
+from ce_nats.codec.attributes import CORE, canonical
 from ce_nats.codec.event import DecodedEvent
-from tests.strategies import (
-    Event,
-    plain_event,
-)
+from tests.strategies import Event, plain_event
 
 # What differs between an event that was sent and what the receiver made of it: the received text by attribute, None for
 # an attribute that is gone; "data"; or "error" alone.

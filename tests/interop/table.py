@@ -14,14 +14,8 @@ from ce_nats.testing import NatsServer
 from tests.streaming import StreamingServer
 
 from .exchange import exchange
-from .peers import (
-    PROGRAMS,
-    streaming_server,
-)
-from .routes import (
-    ROUTES,
-    Route,
-)
+from .peers import PROGRAMS, streaming_server
+from .routes import ROUTES, Route
 from .samples import SAMPLES
 
 README = Path(__file__).parents[2] / "README.md"

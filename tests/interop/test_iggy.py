@@ -12,27 +12,11 @@ from typing import Any
 
 import pytest
 
-from ce_nats import (
-    ContentMode,
-    from_nats_message,
-    to_nats_message,
-)
-from ce_nats.iggy import (
-    HeaderKind,
-    HeaderValue,
-    IggyMessage,
-    encode_message,
-    from_iggy_message,
-    to_iggy_message,
-)
+from ce_nats import ContentMode, from_nats_message, to_nats_message
+from ce_nats.iggy import HeaderKind, HeaderValue, IggyMessage, encode_message, from_iggy_message, to_iggy_message
 from tests.strategies import Event
 
-from .iggy_servers import (
-    HttpServer,
-    OldServer,
-    TcpServer,
-    listening,
-)
+from .iggy_servers import HttpServer, OldServer, TcpServer, listening
 from .samples import SAMPLES
 
 # A machine that is busy elsewhere may take long.

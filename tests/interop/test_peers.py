@@ -8,10 +8,7 @@ from ce_nats.testing import NatsServer
 
 from . import table
 from .exchange import exchange
-from .routes import (
-    ROUTES,
-    Route,
-)
+from .routes import ROUTES, Route
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=str)

@@ -7,10 +7,7 @@ from typing import Any
 
 import nats
 
-from ce_nats import (
-    ContentMode,
-    to_nats_message,
-)
+from ce_nats import ContentMode, to_nats_message
 from ce_nats.testing import NatsServer
 from tests.strategies import plain_event
 

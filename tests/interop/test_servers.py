@@ -8,22 +8,13 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
 
-from ce_nats import (
-    ContentMode,
-    aio,
-)
+from ce_nats import ContentMode, aio
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.errors import (
-    DeliveryError,
-    ErrorCode,
-)
+from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from tests.strategies import plain_event
 
-from .peers import (
-    Missing,
-    nats_server,
-)
+from .peers import Missing, nats_server
 
 # The last patch release of each, and None for the one that is installed.
 VERSIONS = (None, "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")

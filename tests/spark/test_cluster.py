@@ -27,11 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import ce_nats
-from ce_nats.spark import (
-    explode_cloudevents,
-    from_nats,
-    register,
-)
+from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.testing import NatsServer
 from tests.spark.columns.test_decoding import ROWS
 

@@ -8,12 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from benchmarks.kill import (
-    discard_if_refused,
-    faults,
-    guarded_server,
-    run,
-)
+from benchmarks.kill import discard_if_refused, faults, guarded_server, run
 
 
 def test_everything_is_there_once_although_all_is_killed(spark: SparkSession, tmp_path: Path) -> None:

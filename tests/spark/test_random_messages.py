@@ -12,14 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ce_nats.spark import explode_cloudevents
-from tests.damage import (
-    Message,
-    RawMessage,
-    damaged,
-    in_bytes,
-    in_python,
-    with_strange_data,
-)
+from tests.damage import Message, RawMessage, damaged, in_bytes, in_python, with_strange_data
 from tests.spark.test_vectors import compare
 
 COUNT = 20_000

@@ -6,19 +6,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import (
-    from_nats,
-    register,
-    session,
-    to_nats,
-)
+from ce_nats.spark import from_nats, register, session, to_nats
 from ce_nats.spark.connector import source
 from ce_nats.spark.connector.source import NatsDataSource
-from tests.spark.test_vectors import (
-    SCHEMA,
-    chosen,
-    message,
-)
+from tests.spark.test_vectors import SCHEMA, chosen, message
 
 
 def test_sql_functions_are_the_columns(spark: SparkSession) -> None:

@@ -11,21 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ce_nats import (
-    DecodeError,
-    Timestamp,
-    from_nats_message,
-)
+from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.codec import nesting
 from ce_nats.codec.attributes import canonical
-from ce_nats.conformance import (
-    Case,
-    load_cases,
-)
-from ce_nats.conformance.cases import (
-    octets,
-    text,
-)
+from ce_nats.conformance import Case, load_cases
+from ce_nats.conformance.cases import octets, text
 from ce_nats.spark import explode_cloudevents
 from ce_nats.spark.columns.decoding import jvm_engine
 

@@ -13,11 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.caching import (
-    Missing,
-    cached,
-    run,
-)
+from tests.caching import Missing, cached, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (

@@ -7,14 +7,8 @@ import pytest
 
 from ce_nats import stan
 from ce_nats.testing import NatsServer
-from tests.interop.peers import (
-    Missing,
-    streaming_server,
-)
-from tests.streaming import (
-    CLUSTER,
-    StreamingServer,
-)
+from tests.interop.peers import Missing, streaming_server
+from tests.streaming import CLUSTER, StreamingServer
 
 
 @pytest.fixture(scope="session")

@@ -8,16 +8,10 @@ import pytest
 
 from ce_nats import EncodeError, stan
 from ce_nats.stan import Start
-from ce_nats.stan.wire import (
-    CloseRequest,
-    MsgProto,
-)
+from ce_nats.stan.wire import CloseRequest, MsgProto
 from ce_nats.testing import NatsServer
 from tests.aio.waiting import until
-from tests.streaming import (
-    CLUSTER,
-    StreamingServer,
-)
+from tests.streaming import CLUSTER, StreamingServer
 
 # Pings every second, the third without an answer is the end.
 QUICK = {"ping_interval": 1, "ping_max_out": 2, "timeout": 0.5}

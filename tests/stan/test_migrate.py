@@ -11,35 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    Timestamp,
-    dedup_id,
-    from_nats_message,
-    stan,
-)
+from ce_nats import DecodeError, EncodeError, Timestamp, dedup_id, from_nats_message, stan
 from ce_nats.aio import DeliveryError
-from ce_nats.aio.jetstream import (
-    publish,
-    read_stream,
-)
+from ce_nats.aio.jetstream import publish, read_stream
 from ce_nats.stan import Start
 from ce_nats.stan.inventory import _ranges as ranges
-from ce_nats.stan.migrate import (
-    CHANNEL,
-    SEQUENCE,
-    TIMESTAMP,
-    Durable,
-    MigrationResult,
-    Monitor,
-    migrate,
-)
+from ce_nats.stan.migrate import CHANNEL, SEQUENCE, TIMESTAMP, Durable, MigrationResult, Monitor, migrate
 from ce_nats.stan.migrate import _client_id as client_id_for
-from tests.streaming import (
-    CLUSTER,
-    StreamingServer,
-)
+from tests.streaming import CLUSTER, StreamingServer
 
 
 def event(number=1, **members):

@@ -4,24 +4,13 @@ import json
 import nats
 import pytest
 
-from ce_nats import (
-    EncodeError,
-    ErrorCode,
-    SubjectTemplate,
-    stan,
-)
-from ce_nats.aio import (
-    DeliveryError,
-    PublishError,
-)
+from ce_nats import EncodeError, ErrorCode, SubjectTemplate, stan
+from ce_nats.aio import DeliveryError, PublishError
 from ce_nats.stan import Start
 from ce_nats.stan.wire import PubAck
 from ce_nats.testing import NatsServer
 from tests.aio.waiting import until
-from tests.streaming import (
-    CLUSTER,
-    StreamingServer,
-)
+from tests.streaming import CLUSTER, StreamingServer
 
 
 async def test_events(connection, channel, make_event):

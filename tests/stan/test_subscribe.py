@@ -5,25 +5,12 @@ from datetime import datetime, timedelta, timezone
 import nats
 import pytest
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    stan,
-)
+from ce_nats import DecodeError, EncodeError, stan
 from ce_nats.stan import Start
-from ce_nats.stan.wire import (
-    ConnectResponse,
-    MsgProto,
-    StartPosition,
-    SubscriptionRequest,
-    UnsubscribeRequest,
-)
+from ce_nats.stan.wire import ConnectResponse, MsgProto, StartPosition, SubscriptionRequest, UnsubscribeRequest
 from ce_nats.testing import NatsServer
 from tests.aio.waiting import until
-from tests.streaming import (
-    CLUSTER,
-    StreamingServer,
-)
+from tests.streaming import CLUSTER, StreamingServer
 
 
 async def fill(connection, channel, count, first=1):

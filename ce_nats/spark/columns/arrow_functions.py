@@ -14,10 +14,7 @@ import pyspark
 from pyspark.sql import Column, SparkSession, functions
 from pyspark.sql.types import DataType
 
-from ..workers import (
-    check_workers,
-    sent,
-)
+from ..workers import check_workers, sent
 
 __all__ = ["HAS_ARROW_FUNCTIONS", "arrow_function"]
 

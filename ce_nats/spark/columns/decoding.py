@@ -20,10 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, DataType, StringType
 
 from . import jvm_engine
-from .schema import (
-    EXTENSION_TYPES,
-    check_headers,
-)
+from .schema import EXTENSION_TYPES, check_headers
 
 __all__ = ["explode_cloudevents", "from_nats", "register"]
 

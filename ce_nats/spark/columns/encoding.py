@@ -19,15 +19,8 @@ from ...codec.binding import to_nats_message
 from ...codec.mode import ContentMode
 from ...errors import EncodeError
 from .arrow_functions import arrow_function
-from .rows import (
-    event_of,
-    event_rows,
-)
-from .schema import (
-    EVENT,
-    MESSAGE,
-    check_event,
-)
+from .rows import event_of, event_rows
+from .schema import EVENT, MESSAGE, check_event
 
 __all__ = ["messages", "to_nats"]
 

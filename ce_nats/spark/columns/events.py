@@ -7,11 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from ...codec.nesting import MOST_LEVELS
-from .json import (
-    STRICT,
-    is_deeper,
-    is_json,
-)
+from .json import STRICT, is_deeper, is_json
 
 __all__ = ["deduplicate", "parse_data"]
 

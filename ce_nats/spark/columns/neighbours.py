@@ -13,21 +13,12 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyspark.sql import Column
 
-from ...arrow.decode import (
-    Events,
-    gathered,
-)
+from ...arrow.decode import Events, gathered
 from ...codec.binding import from_nats_message
 from ...codec.event import DecodedEvent
 from ...codec.mode import ContentMode
 from ...errors import DecodeError
-from ...iggy import (
-    IggyMessage,
-    Layout,
-    decode_headers,
-    detect_mode,
-    from_iggy_message,
-)
+from ...iggy import IggyMessage, Layout, decode_headers, detect_mode, from_iggy_message
 from ...message import NatsMessage
 from .arrow_functions import arrow_function
 from .python_engine import event_array

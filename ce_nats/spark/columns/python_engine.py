@@ -26,24 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ...arrow.decode import (
-    ATTRIBUTES,
-    TYPES,
-    Decoded,
-    decode,
-)
-from ..workers import (
-    check_workers,
-    sent,
-)
-from .arrow_functions import (
-    HAS_ARROW_FUNCTIONS,
-    arrow_function,
-)
-from .schema import (
-    EVENT,
-    FLAT,
-)
+from ...arrow.decode import ATTRIBUTES, TYPES, Decoded, decode
+from ..workers import check_workers, sent
+from .arrow_functions import HAS_ARROW_FUNCTIONS, arrow_function
+from .schema import EVENT, FLAT
 
 __all__ = ["ARROW_EVENT", "event_array", "explode", "from_nats", "register"]
 

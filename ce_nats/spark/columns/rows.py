@@ -17,11 +17,7 @@ from pyspark.sql.types import VariantVal
 
 from ...codec.event import DecodedEvent
 from ...codec.nesting import MOST_LEVELS
-from ...errors import (
-    EncodeError,
-    ErrorCode,
-    preview,
-)
+from ...errors import EncodeError, ErrorCode, preview
 
 __all__ = ["event_of", "event_rows"]
 

@@ -12,16 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import (
-    DeliveryError,
-    EncodeError,
-    ErrorCode,
-    preview,
-)
-from ...settings import (
-    ConnectionSettings,
-    read_settings,
-)
+from ...errors import DeliveryError, EncodeError, ErrorCode, preview
+from ...settings import ConnectionSettings, read_settings
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -14,10 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...errors import DataLossError
-from ...ranges import (
-    StreamRange,
-    StreamState,
-)
+from ...ranges import StreamRange, StreamState
 
 __all__ = ["Offset", "advance", "at", "ranges", "shares"]
 

@@ -13,22 +13,9 @@ from typing import Final, Protocol
 
 from ...codec.timestamp import Timestamp
 from ...errors import DataLossError
-from ...ranges import (
-    StreamRange,
-    StreamState,
-    split,
-)
-from .offsets import (
-    Offset,
-    at,
-)
-from .read_options import (
-    EARLIEST,
-    LATEST,
-    Instant,
-    Position,
-    Selection,
-)
+from ...ranges import StreamRange, StreamState, split
+from .offsets import Offset, at
+from .read_options import EARLIEST, LATEST, Instant, Position, Selection
 
 __all__ = ["Questions", "batch_ranges", "first_offset", "loss_policy", "pieces"]
 

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...codec.timestamp import Timestamp
-from ...errors import (
-    CeNatsError,
-    preview,
-)
+from ...errors import CeNatsError, preview
 from ...subjects import disjoint
 from .connection import read_boolean
 

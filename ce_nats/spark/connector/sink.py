@@ -18,33 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
-from ...codec.binding import (
-    dedup_id,
-    from_nats_message,
-    to_nats_message,
-)
+from ...codec.binding import dedup_id, from_nats_message, to_nats_message
 from ...codec.mode import ContentMode
-from ...errors import (
-    DecodeError,
-    EncodeError,
-    ErrorCode,
-)
-from ...message import (
-    Headers,
-    NatsMessage,
-    check_header,
-    check_subject,
-)
-from ..columns.rows import (
-    event_of,
-    event_rows,
-)
+from ...errors import DecodeError, EncodeError, ErrorCode
+from ...message import Headers, NatsMessage, check_header, check_subject
+from ..columns.rows import event_of, event_rows
 from ..columns.schema import check_event
 from ..workers import Shipped
-from .connection import (
-    Connection,
-    read_boolean,
-)
+from .connection import Connection, read_boolean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,10 +131,7 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
 
 def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
     from ...aio.blocking import Blocking
-    from ...aio.bulk import (
-        BulkPublisher,
-        PublishResult,
-    )
+    from ...aio.bulk import BulkPublisher, PublishResult
 
     connection = target.connection
     publisher = BulkPublisher(

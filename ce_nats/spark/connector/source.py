@@ -20,41 +20,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
 
 from ...errors import DataLossError
-from ...ranges import (
-    StreamRange,
-    StreamState,
-    split,
-)
-from ..workers import (
-    Shipped,
-    check_workers,
-)
-from .connection import (
-    CONNECTION_OPTIONS,
-    Connection,
-    check_names,
-)
-from .offsets import (
-    Offset,
-    advance,
-    ranges,
-)
-from .planning import (
-    batch_ranges,
-    first_offset,
-    loss_policy,
-    pieces,
-)
-from .read_options import (
-    SELECTION_OPTIONS,
-    Selection,
-)
-from .sink import (
-    SINK_OPTIONS,
-    NatsStreamWriter,
-    NatsWriter,
-    Target,
-)
+from ...ranges import StreamRange, StreamState, split
+from ..workers import Shipped, check_workers
+from .connection import CONNECTION_OPTIONS, Connection, check_names
+from .offsets import Offset, advance, ranges
+from .planning import batch_ranges, first_offset, loss_policy, pieces
+from .read_options import SELECTION_OPTIONS, Selection
+from .sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
 from .streams import Streams
 
 if TYPE_CHECKING:

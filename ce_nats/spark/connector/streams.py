@@ -12,10 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ...errors import (
-    DeliveryError,
-    ErrorCode,
-)
+from ...errors import DeliveryError, ErrorCode
 from ...ranges import StreamState
 from .connection import Connection
 

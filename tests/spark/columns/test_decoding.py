@@ -7,10 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import from_nats_message
-from ce_nats.spark import (
-    explode_cloudevents,
-    from_nats,
-)
+from ce_nats.spark import explode_cloudevents, from_nats
 
 BASE = [("ce-specversion", "1.0"), ("ce-source", "/s"), ("ce-type", "t")]
 ROWS = [

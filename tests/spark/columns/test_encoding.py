@@ -11,10 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from ce_nats.spark.columns.decoding.schema import (
-    ATTRIBUTES,
-    EVENT,
-)
+from ce_nats.spark.columns.decoding.schema import ATTRIBUTES, EVENT
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
@@ -31,32 +28,13 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ce_nats import (
-    DecodeError,
-    EncodeError,
-    Timestamp,
-    from_nats_message,
-    to_nats_message,
-)
+from ce_nats import DecodeError, EncodeError, Timestamp, from_nats_message, to_nats_message
 from ce_nats.codec.attributes import canonical
-from ce_nats.conformance import (
-    Case,
-    load_cases,
-)
-from ce_nats.conformance.cases import (
-    octets,
-    text,
-)
-from ce_nats.spark import (
-    from_nats,
-    to_nats,
-)
+from ce_nats.conformance import Case, load_cases
+from ce_nats.conformance.cases import octets, text
+from ce_nats.spark import from_nats, to_nats
 from tests.spark.needs import needs_arrow_functions
-from tests.spark.test_vectors import (
-    SCHEMA,
-    chosen,
-    message,
-)
+from tests.spark.test_vectors import SCHEMA, chosen, message
 from tests.strategies import attempt
 
 MODES = ("binary", "structured")

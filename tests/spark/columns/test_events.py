@@ -8,14 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import VariantVal
 
-from ce_nats import (
-    EncodeError,
-    to_nats_message,
-)
-from ce_nats.spark import (
-    deduplicate,
-    parse_data,
-)
+from ce_nats import EncodeError, to_nats_message
+from ce_nats.spark import deduplicate, parse_data
 
 ROWS = [
     ('{"n": 1, "s": "x"}', "application/json"),

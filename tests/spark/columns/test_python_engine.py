@@ -12,39 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ce_nats.spark.columns.decoding.schema import (
-    EVENT,
-    EXTENSION_TYPES,
-)
+from ce_nats.spark.columns.decoding.schema import EVENT, EXTENSION_TYPES
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import (
-    explode_cloudevents,
-    from_iggy,
-    from_stan,
-    to_nats,
-)
-from ce_nats.spark.columns.decoding import (
-    arrow_functions,
-    python_engine,
-)
-from tests.damage import (
-    damaged,
-    in_bytes,
-)
+from ce_nats.spark import explode_cloudevents, from_iggy, from_stan, to_nats
+from ce_nats.spark.columns.decoding import arrow_functions, python_engine
+from tests.damage import damaged, in_bytes
 from tests.damage import in_python as expected
 from tests.spark.columns.test_decoding import ROWS
 from tests.spark.needs import needs_arrow_functions
-from tests.spark.test_vectors import (
-    SCHEMA,
-    SPARK_TYPES,
-    chosen,
-    compare,
-    groups_of,
-    in_python,
-    message,
-)
+from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"

@@ -12,10 +12,7 @@ from ce_nats.aio.ranges import RawBatch
 from ce_nats.capture import _schema
 from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
-from ce_nats.spark.connector.batches import (
-    SCHEMA,
-    record_batch,
-)
+from ce_nats.spark.connector.batches import SCHEMA, record_batch
 from ce_nats.spark.connector.source import NatsDataSource
 
 

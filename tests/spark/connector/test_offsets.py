@@ -6,12 +6,7 @@ import pytest
 
 from ce_nats.errors import DataLossError
 from ce_nats.ranges import StreamState
-from ce_nats.spark.connector.offsets import (
-    advance,
-    at,
-    ranges,
-    shares,
-)
+from ce_nats.spark.connector.offsets import advance, at, ranges, shares
 
 
 def state(name, first, last, created="then", messages=None):

@@ -23,21 +23,12 @@ from pyspark.sql import functions as fn
 from pyspark.sql.datasource import InputPartition
 
 from ce_nats.aio.blocking import Blocking
-from ce_nats.errors import (
-    DataLossError,
-    DeliveryError,
-)
+from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.spark.connector import streams
-from ce_nats.spark.connector.source import (
-    NatsDataSource,
-    register,
-)
+from ce_nats.spark.connector.source import NatsDataSource, register
 from ce_nats.testing import NatsServer
 from tests.pausing import paused
-from tests.spark.needs import (
-    limits,
-    needs_limits,
-)
+from tests.spark.needs import limits, needs_limits
 
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
