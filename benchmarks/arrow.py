@@ -1,5 +1,5 @@
 """
-Captured messages to columns without Spark: ``ce_nats.arrow``, and the codec a row at a time.
+CaptureResult messages to columns without Spark: ``ce_nats.arrow``, and the codec a row at a time.
 
 The messages are those of messages.py. What is counted is the CPU time of this process. Runs alternate, round by round,
 the first of which warms up and does not count; a ratio is taken within a round and the median over the rounds is shown.

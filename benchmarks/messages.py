@@ -1,5 +1,5 @@
 """
-Captured messages as they come: the mix that the Spark benchmarks and their neighbours work on.
+CaptureResult messages as they come: the mix that the Spark benchmarks and their neighbours work on.
 
 Of every hundred messages seventy are in binary mode and thirty in structured mode. Each event has eight attributes,
 one of them an extension, and JSON data of about 300 bytes; one value in ten (they stand in id, source and subject) has

@@ -1,5 +1,5 @@
 """
-Captured messages to columns: ``explode_cloudevents`` by each engine, ``from_nats`` as a struct and in SQL, reading
+CaptureResult messages to columns: ``explode_cloudevents`` by each engine, ``from_nats`` as a struct and in SQL, reading
 alone, and the codec in Python, a row at a time. Out of mapInArrow comes the event alone; the other ways keep the
 message, too.
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast, overload
+from datetime import datetime
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
-__all__ = ["Headers", "HeadersLike", "Message", "NatsMessage"]
+__all__ = ["Headers", "HeadersLike", "Message", "NatsMessage", "StoredMessage"]
 
 HeadersLike: TypeAlias = Union[
     "Headers", Mapping[str, str], Mapping[str, Iterable[str]], Iterable[tuple[str, str]], None
@@ -190,6 +191,30 @@ class NatsMessage:
     def __post_init__(self) -> None:
         if self.headers.__class__ is not Headers:
             self.headers = Headers(self.headers)
+
+
+class StoredMessage(NamedTuple):
+    """
+    A message as a stream keeps it; :func:`ce_nats.from_nats_message` takes it as it is.
+
+    Attributes:
+        subject: NATS subject.
+        reply: Reply subject; ``""`` for what comes from a JetStream stream, which does not keep it.
+        headers: ``(name, value)`` pairs, in wire order, repeats included, white space around values removed. Bytes that
+            are no UTF-8 are surrogate escapes (PEP 383), so that the wire bytes can be recovered.
+        data: Payload bytes.
+        stream: Name of the stream.
+        sequence: Stream sequence, from 1.
+        timestamp: A :class:`ce_nats.Timestamp`: when the server stored it, to the nanosecond, in UTC.
+    """
+
+    subject: str
+    reply: str
+    headers: list[tuple[str, str]]
+    data: bytes
+    stream: str
+    sequence: int
+    timestamp: datetime
 
 
 def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]]:

@@ -22,10 +22,9 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
-from ..capture import StoredMessage
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
-from ..message import NatsMessage, check_subject
+from ..message import NatsMessage, StoredMessage, check_subject
 from ..redelivery import KEPT_HEADER, MSG_ID, PREFIX, DeadLetter, is_kept_apart
 from ..wire.ack_subject import parse_ack_subject
 from ._nats import api_prefix, client_of, send
@@ -242,7 +241,7 @@ def _original_of(nc: Client, stored: StoredMessage) -> tuple[NatsMessage, bytes]
     dead_letter, headers = DeadLetter.split(stored.headers)
     if not dead_letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
         raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
-    identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
+    identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(Timestamp(stored.timestamp))}"
     kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
     copy = stored._replace(subject=dead_letter.subject, headers=[*kept, (MSG_ID, identifier)])
     return framed(nc, copy)

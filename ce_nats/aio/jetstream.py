@@ -18,7 +18,6 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
-from ..capture import StoredMessage
 from ..codec.attributes import canonical
 from ..codec.binding import dedup_id, dedup_text
 from ..codec.event import parts_of
@@ -27,7 +26,7 @@ from ..codec.subject_template import SubjectTemplate
 from ..codec.timestamp import Timestamp
 from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.tracing import TraceContext
-from ..message import HeadersLike, NatsMessage, check_header
+from ..message import HeadersLike, NatsMessage, StoredMessage, check_header
 from ._nats import api_timeout, client_of
 from .checks import check_jetstream
 from .listening import publish_patiently

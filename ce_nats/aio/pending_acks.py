@@ -22,7 +22,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError
 
 from ..errors import DeliveryError, ErrorCode, NoStreamError
-from ..message import Headers, NatsMessage
+from ..message import NatsMessage
 from ._nats import send_publish
 from .ack_window import AckWindow, Pending, is_no_responders
 from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
@@ -30,7 +30,7 @@ from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers
 
-__all__ = ["PendingAcks", "PendingMessage", "header_block", "is_duplicate", "write"]
+__all__ = ["PendingAcks", "PendingMessage", "is_duplicate", "write"]
 
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
@@ -131,7 +131,7 @@ class PendingAcks(AckWindow[PendingMessage]):
 
         Args:
             message: Its subject is valid, and its size has been checked; its ``reply`` is not used.
-            block: Its headers as bytes, ``b""`` without any, valid too: see :func:`header_block`.
+            block: Its headers as bytes, ``b""`` without any, valid too.
             tag: An object that is kept with the message.
             attempts: How often it was sent before, elsewhere.
 
@@ -254,14 +254,6 @@ class PendingAcks(AckWindow[PendingMessage]):
 def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:
     """Whether the stream had a message before it was first sent here; a copy sent again is a duplicate, too."""
     return bool(ack.duplicate and item.attempts == 1)
-
-
-def header_block(headers: Headers) -> bytes:
-    """The header block that nats-py would write for headers that have been checked; ``b""`` without any."""
-    pairs = headers.items()
-    if not pairs:
-        return b""
-    return "".join(["NATS/1.0\r\n", *[f"{name}: {value}\r\n" for name, value in pairs], "\r\n"]).encode()
 
 
 async def write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> None:

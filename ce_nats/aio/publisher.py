@@ -15,10 +15,11 @@ from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure, PublishError
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike
+from ..wire.nats import write_header_block
 from ._nats import api_prefix, client_of
 from .checks import check_jetstream
 from .jetstream import MAX_HEADER_BYTES, DedupId, prepare_for_stream
-from .pending_acks import PendingAcks, PendingMessage, header_block, is_duplicate
+from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import check_size
 
 __all__ = ["Publisher"]
@@ -149,7 +150,7 @@ class Publisher:
             headerless=self._headerless,
             trace=trace,
         )
-        block = header_block(message.headers)
+        block = write_header_block(message.headers.items()) if message.headers else b""
         check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
         if self._acks.is_full:
             await self._acks.room()

@@ -28,11 +28,13 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..capture import StoredMessage
+from ..codec.timestamp import Timestamp
 from ..errors import ApiError, DataLossError, DecodeError, DeliveryError, ErrorCode
+from ..message import StoredMessage
 from ..ranges import StreamRange, StreamState
 from ..subjects import covers
 from ..wire.ack_subject import AckSubject, ack_subject, parse_ack_subject
+from ..wire.nats import write_header_block
 from ._nats import SEES_RAW_MESSAGES, RawClient, subscription_id
 from .connect import disconnect
 from .jetstream import read_stream
@@ -473,8 +475,7 @@ def _is_wanted(message: StoredMessage, wanted: StreamRange) -> bool:
 
 def _as_raw(message: StoredMessage) -> RawMessage:
     """A message from the API as a consumer would deliver it."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in message.headers)
-    block = f"NATS/1.0\r\n{lines}\r\n".encode("utf-8", "surrogateescape") if message.headers else None
-    sequence, at = message.sequence, nanoseconds(message.timestamp)
+    block = write_header_block(message.headers) if message.headers else None
+    sequence, at = message.sequence, nanoseconds(Timestamp(message.timestamp))
     reply = ack_subject(AckSubject(message.stream, "-", 1, sequence, sequence, at, 0))
     return message.subject.encode(), reply.encode(), message.data, block

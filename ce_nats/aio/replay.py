@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from nats.aio.client import Client
 from nats.js.api import PubAck
 
-from ..capture import StoredMessage, header_block
 from ..errors import DeliveryError, EncodeError, ErrorCode
-from ..message import NatsMessage, check_subject
+from ..message import NatsMessage, StoredMessage, check_subject
+from ..wire.nats import write_header_block
 from .checks import check_client
 from .jetstream import MAX_HEADER_BYTES
 from .nats_errors import delivery_errors
@@ -126,7 +126,7 @@ def framed(
     """
     outgoing = NatsMessage(message.subject if subject is None else subject, message.data)
     check_subject(outgoing.subject)
-    block = header_block(message.headers)
+    block = write_header_block(message.headers) if message.headers else b""
     if block and not takes_headers(nc):
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has some"

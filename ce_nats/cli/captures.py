@@ -18,7 +18,6 @@ from ..aio.streams import StreamApi
 from ..capture import (
     JsonLinesCapture,
     ParquetParts,
-    StoredMessage,
     behind,
     check_same_stream,
     count_captured,
@@ -28,7 +27,7 @@ from ..capture import (
 )
 from ..codec.timestamp import Timestamp
 from ..errors import DeliveryError, EncodeError, ErrorCode
-from ..message import header_pairs
+from ..message import StoredMessage, header_pairs
 from .codec import JsonOption
 from .connection import Settings, connected, open_connection, with_connection
 from .files import InputError, stdin_documents

@@ -15,11 +15,10 @@ from rich.text import Text
 from ..aio.deadletter import RequeueResult, requeue_all
 from ..aio.jetstream import read_stream
 from ..aio.streams import StreamApi
-from ..capture import StoredMessage
 from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
-from ..message import Headers, NatsMessage
+from ..message import Headers, NatsMessage, StoredMessage
 from ..redelivery import DeadLetter
 from .codec import JsonOption
 from .connection import Settings, connected, with_connection

@@ -24,8 +24,9 @@ from cloudevents.core.v1.event import CloudEvent
 from .. import ContentMode, DecodeError, Timestamp, detect_mode, from_nats_message
 from ..aio import Received, subscribe
 from ..aio import jetstream as ce_jetstream
-from ..capture import ParquetParts, StoredMessage
+from ..capture import ParquetParts
 from ..codec.attributes import CORE, canonical
+from ..message import StoredMessage
 from ..testing import NatsServer
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from ..aio._nats import client_of
 from ..aio.checks import check_client, check_jetstream
 from ..aio.replay import replay
 from ..aio.streams import StreamApi
-from ..capture import StoredMessage
 from ..errors import DeliveryError, EncodeError, ErrorCode
+from ..message import StoredMessage
 from ..subjects import covers
 from .connection import Connection, connect
 from .inventory import Inventory, MigrationResult, take_inventory

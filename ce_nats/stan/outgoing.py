@@ -12,12 +12,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from ..aio.jetstream import MSG_ID
-from ..capture import StoredMessage
 from ..codec.binding import dedup_id, from_nats_message
 from ..codec.mode import CONTENT_TYPE, STRUCTURED_TYPE, ContentMode
 from ..codec.timestamp import Timestamp
 from ..errors import DecodeError, EncodeError
-from ..message import NatsMessage
+from ..message import NatsMessage, StoredMessage
 from .session import new_id
 from .wire import MsgProto
 

@@ -9,7 +9,7 @@ socket here, and what headers mean is not known here (see binding.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,6 +28,7 @@ __all__ = [
     "encode_header_block",
     "encode_hmsg",
     "encode_hpub",
+    "write_header_block",
 ]
 
 # Bytes of a control line without its CRLF. nats-server takes 4096 from a client by default, but the INFO that it sends
@@ -126,11 +127,21 @@ def encode_header_block(headers: HeadersLike) -> bytes:
             white space, no text); ``invalid-header-block`` where ``headers`` is neither pairs nor a mapping;
             ``invalid-utf8`` for a mail header of nats-py's with other bytes.
     """
-    lines = [_VERSION]
-    for name, value in _pairs(headers):
+    pairs = list(_pairs(headers))
+    for name, value in pairs:
         check_header(name, value)
-        lines.append(f"{name}: {value}")
-    return "\r\n".join([*lines, "", ""]).encode("utf-8")
+    return write_header_block(pairs)
+
+
+def write_header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """
+    :func:`encode_header_block` for headers that were checked, or that come from a server.
+
+    Args:
+        pairs: Names and values. A surrogate escape (PEP 383) in them is the byte that it stands for.
+    """
+    lines = "".join([f"{name}: {value}\r\n" for name, value in pairs])
+    return f"{_VERSION}\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
 def decode_header_block(block: bytes) -> HeaderBlock:

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.capture import StoredMessage
+from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsCluster, NatsServer
 
 

@@ -9,9 +9,9 @@ from ce_nats import aio, stan
 from ce_nats.aio.deadletter import requeue
 from ce_nats.aio.replay import replay
 from ce_nats.aio.streams import StreamApi
-from ce_nats.capture import StoredMessage
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.message import StoredMessage
 from ce_nats.stan.migrate import Monitor, migrate
 from ce_nats.testing import NatsServer
 

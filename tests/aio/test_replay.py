@@ -5,7 +5,7 @@ from ce_nats.aio import DeliveryError
 from ce_nats.aio.deadletter import requeue
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.replay import replay
-from ce_nats.capture import StoredMessage
+from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter, Reason
 
 RAW = b"a\xffb".decode("utf-8", "surrogateescape")

@@ -11,22 +11,21 @@ import pytest
 from pyarrow import parquet
 
 from ce_nats import DecodeError, EncodeError, Timestamp
-from ce_nats import capture as capture_module
 from ce_nats.capture import (
-    Captured,
+    CaptureResult,
     JsonLinesCapture,
     ParquetParts,
-    StoredMessage,
     as_json_line,
     capture,
     count_captured,
     from_json_line,
-    header_block,
     last_captured,
     open_capture,
     read_capture,
 )
+from ce_nats.capture import parquet as parquet_captures
 from ce_nats.errors import DeliveryError
+from ce_nats.message import StoredMessage
 
 
 def stored(sequence: int = 1, headers=(), data: bytes = b"payload", **fields) -> StoredMessage:
@@ -51,7 +50,7 @@ async def test_every_field_is_kept(tmp_path):
     path = tmp_path / "a.parquet"
     headers = [("ce-id", "1"), ("Tag", "b"), ("Tag", "a"), ("empty", "")]
     captured = await capture(batches_of([stored(2**62, headers, b"\0\xff", reply="r")], [stored(3, data=b"")]), path)
-    assert captured == Captured(messages=2, data_bytes=2, escaped_values=0)
+    assert captured == CaptureResult(messages=2, data_bytes=2, escaped_values=0)
     time = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
     assert parquet.read_table(path).to_pylist() == [
         {
@@ -94,7 +93,7 @@ def test_a_stream_without_messages_gives_columns_without_rows(tmp_path):
     path = tmp_path / "a.parquet"
     with ParquetParts(path) as file:
         pass
-    assert file.captured == Captured()
+    assert file.captured == CaptureResult()
     table = parquet.read_table(path)
     assert (table.num_rows, table.column_names[0]) == (0, "subject")
     assert last_captured(path) is None
@@ -107,7 +106,7 @@ def test_a_stream_without_messages_gives_columns_without_rows(tmp_path):
 
 
 def test_small_batches_are_gathered_into_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(capture_module, "_ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(parquet_captures, "_ROWS_PER_GROUP", 10)
     with ParquetParts(tmp_path / "a.parquet") as file:
         for sequence in range(1, 26):
             file.write([stored(sequence)])
@@ -117,7 +116,7 @@ def test_small_batches_are_gathered_into_row_groups(tmp_path, monkeypatch):
 
 
 def test_large_messages_fill_a_row_group_sooner(tmp_path, monkeypatch):
-    monkeypatch.setattr(capture_module, "_BYTES_PER_GROUP", 1000)
+    monkeypatch.setattr(parquet_captures, "_BYTES_PER_GROUP", 1000)
     with ParquetParts(tmp_path / "a.parquet") as file:
         for sequence in range(1, 6):
             file.write([stored(sequence, data=b"x" * 500)])
@@ -191,9 +190,9 @@ async def test_nothing_is_overwritten(tmp_path, name):
 @pytest.mark.parametrize("name", NAMES)
 async def test_append_goes_on_behind_the_last_message(tmp_path, name):
     path = tmp_path / name
-    assert await capture(batches_of([stored(1), stored(2)]), path, if_exists="append") == Captured(2, 14)
+    assert await capture(batches_of([stored(1), stored(2)]), path, if_exists="append") == CaptureResult(2, 14)
     again = batches_of([stored(1), stored(2)], [stored(3)])
-    assert await capture(again, path, if_exists="append") == Captured(1, 7)
+    assert await capture(again, path, if_exists="append") == CaptureResult(1, 7)
     assert sequences(path) == [1, 2, 3]
     assert count_captured(path) == 3
 
@@ -313,7 +312,9 @@ def test_two_captures_at_a_time_are_refused(tmp_path, name):
 # Writes three messages, two to a part, and is killed.
 KILLED = """
 import os, sys
-from ce_nats.capture import StoredMessage, Timestamp, open_capture
+from ce_nats import Timestamp
+from ce_nats.capture import open_capture
+from ce_nats.message import StoredMessage
 with open_capture(sys.argv[1]) as file:
     file._rows = 2
     for number in (1, 2, 3):
@@ -397,7 +398,7 @@ def test_a_capture_grows(tmp_path, name):
             file.write([stored(first), stored(first + 1)])
             file.write([])
             file.write([stored(first + 2)])
-        assert file.captured == Captured(messages=3, data_bytes=21)
+        assert file.captured == CaptureResult(messages=3, data_bytes=21)
         assert last_captured(path).sequence == first + 2
     assert [message.sequence for message in read_capture(path)] == [1, 2, 3, 4, 5, 6]
 
@@ -461,8 +462,3 @@ def test_parquet_that_is_no_capture(tmp_path):
     parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     with pytest.raises(DecodeError, match="no captured message"):
         list(read_capture(tmp_path / "a.parquet"))
-
-
-def test_a_header_block_has_the_bytes_of_the_wire():
-    assert header_block([("a", "ä"), ("a", RAW)]) == b"NATS/1.0\r\na: \xc3\xa4\r\na: a\xffb\r\n\r\n"
-    assert header_block([]) == b""

@@ -13,8 +13,8 @@ from nats.js import JetStreamContext
 from typer.testing import CliRunner
 
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.capture import StoredMessage
 from ce_nats.cli import app
+from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 
 

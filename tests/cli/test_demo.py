@@ -8,9 +8,9 @@ import pytest
 
 from ce_nats import ErrorCode, to_nats_message
 from ce_nats.aio import Received
-from ce_nats.capture import StoredMessage
 from ce_nats.cli import demo
 from ce_nats.cli.demo import Findings, Sample, columns_of, counts, differences, outcome_of, samples
+from ce_nats.message import StoredMessage
 
 COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")
 

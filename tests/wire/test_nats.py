@@ -38,6 +38,7 @@ from ce_nats.wire.nats import (
     encode_header_block,
     encode_hmsg,
     encode_hpub,
+    write_header_block,
 )
 
 X = Headers([("Header", "X")])
@@ -925,3 +926,9 @@ def test_the_message_of_a_frame_is_a_value():
     (frame,) = decode_frames(MESSAGES[0][0])
     message = NatsMessage(frame.subject, frame.data, frame.headers, frame.reply)
     assert encode_hpub(message.subject, message.data, message.headers, reply=message.reply) == MESSAGES[0][0]
+
+
+def test_headers_from_a_server_keep_their_bytes() -> None:
+    """A surrogate escape is the byte that it stands for."""
+    assert write_header_block([("a", "ä"), ("a", "a\udcffb")]) == b"NATS/1.0\r\na: \xc3\xa4\r\na: a\xffb\r\n\r\n"
+    assert write_header_block([]) == encode_header_block([])

@@ -1,1 +1,1 @@
-"""Captured messages as columns of Spark, and columns as messages."""
+"""CaptureResult messages as columns of Spark, and columns as messages."""

@@ -1,0 +1,235 @@
+"""Captures by their paths: written, continued, replaced, read and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
+
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
+from ..message import StoredMessage
+from .json_lines import BLOCK_BYTES, JsonLinesCapture, from_json_line, last_line
+from .parquet import PART, PARTIAL, ParquetParts, last_row, parquet_file, parts, read_parquet
+from .result import CaptureResult
+
+IfExists: TypeAlias = Literal["fail", "append", "replace"]
+_T = TypeVar("_T")
+_PARQUET: Final = ".parquet"
+_JSON_LINES: Final = (".jsonl", ".ndjson")
+
+
+def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCapture:
+    """
+    The capture at a path, to go on with or to begin: JSON lines or Parquet, by the suffix.
+
+    Args:
+        path: Ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
+
+    Raises:
+        EncodeError: ``invalid-message``: it has another suffix.
+        ImportError: It is Parquet, and pyarrow is not installed.
+    """
+    suffix = Path(path).suffix
+    if suffix == _PARQUET:
+        return ParquetParts(path)
+    if suffix in _JSON_LINES:
+        return JsonLinesCapture(path)
+    raise EncodeError(
+        ErrorCode.INVALID_MESSAGE, f"path must end in .parquet, .jsonl or .ndjson, got {os.fspath(path)!r}"
+    )
+
+
+async def capture(
+    batches: AsyncIterable[Sequence[StoredMessage]], path: str | os.PathLike[str], *, if_exists: IfExists = "fail"
+) -> CaptureResult:
+    """
+    Write all batches to a capture, as :class:`ParquetParts` or :class:`JsonLinesCapture` does.
+
+        await capture(read_stream(js, "ORDERS"), "orders.parquet")
+
+    It is what ``ce-nats capture`` writes, and either goes on with what the other began, killed half way or not:
+
+        await capture(read_stream(js, "ORDERS"), "orders.parquet", if_exists="append")
+
+    Args:
+        batches: From ``ce_nats.aio.jetstream.read_stream``.
+        path: A directory whose name ends in ``.parquet``, or a file whose name ends in ``.jsonl`` or ``.ndjson``.
+        if_exists: What to do where there is something at ``path``. ``"fail"`` raises FileExistsError. ``"append"`` goes
+            on behind the last message; messages of the stream up to that one are passed over (``read_stream(js,
+            "ORDERS", start=last_captured(path).sequence + 1)`` does not even read them). ``"replace"`` writes a new
+            capture beside it, and removes the old one when that is complete; where it fails, the old one stays.
+
+    Returns:
+        What was written now.
+
+    Raises:
+        FileExistsError: There is something at ``path``, and ``if_exists`` is ``"fail"``; or what is there was not
+            written by a capture, and is neither continued nor removed.
+        NotADirectoryError: A single Parquet file is to be continued.
+        BlockingIOError: Another capture is writing there.
+        EncodeError: ``invalid-message``: another suffix, or another ``if_exists``.
+        DeliveryError: ``stream-mismatch``: what is there has messages of another stream, or of one that was made again.
+        ImportError: It is Parquet, and pyarrow is not installed.
+    """
+    with _opened(Path(path), if_exists) as file:
+        async for batch in batches:
+            # In a thread, so that the connection is served while a row group is compressed.
+            await _in_thread(file.write, behind(file.last, batch))
+    return file.captured
+
+
+def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+    """
+    What of a batch is to be added to a capture.
+
+    Args:
+        last: The last message of the capture, or None.
+        batch: Messages of one stream by ascending sequence, or of none.
+
+    Raises:
+        DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was made again.
+    """
+    if last is None or not batch:
+        return batch
+    check_same_stream(last, batch[0].stream)
+    if not last.stream:
+        return batch
+    if any(_is_of_another_life(last, message) for message in batch):
+        raise DeliveryError(
+            ErrorCode.STREAM_MISMATCH,
+            f"stream {last.stream} has other messages than the capture, which ends at message {last.sequence}: "
+            "the stream was deleted and created again",
+        )
+    return [message for message in batch if message.sequence > last.sequence]
+
+
+def _is_of_another_life(last: StoredMessage, message: StoredMessage) -> bool:
+    # Times ascend in a stream. Parquet cuts them to microseconds, and as datetimes they are compared by those.
+    if message.sequence == last.sequence:
+        return message.timestamp != last.timestamp
+    return message.sequence < last.sequence and message.timestamp > last.timestamp
+
+
+def check_same_stream(last: StoredMessage, stream: str) -> None:
+    """
+    Refuse to add messages of another stream to a capture.
+
+    Args:
+        last: The last message of the capture.
+        stream: Name of the stream; ``""`` for what comes from none.
+
+    Raises:
+        DeliveryError: ``stream-mismatch``.
+    """
+    if last.stream != stream:
+        there, new = (f"of stream {name}" if name else "of no stream" for name in (last.stream, stream))
+        raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"the capture has messages {there}, those to be added are {new}")
+
+
+def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
+    """
+    Messages of a capture, in its order: a directory of Parquet files or a single one, or JSON lines.
+
+    A last line that is cut off is left out; in Parquet, times have microseconds and escaped values stay escaped.
+
+    Raises:
+        DecodeError: A line is no message; ``invalid-message`` for Parquet that is no capture.
+        ImportError: It is Parquet, and pyarrow is not installed.
+        OSError: It cannot be read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        for part in parts(path):
+            yield from read_parquet(part)
+    elif path.suffix == _PARQUET:
+        yield from read_parquet(path)
+    else:
+        with path.open("rb") as lines:
+            yield from (from_json_line(line) for line in lines if line.endswith(b"\n"))
+
+
+def count_captured(path: str | os.PathLike[str]) -> int:
+    """
+    How many messages :func:`read_capture` finds, from the metadata of Parquet or by counting lines.
+
+    Raises:
+        DecodeError, ImportError, OSError: As :func:`read_capture` does.
+    """
+    path = Path(path)
+    if path.is_dir() or path.suffix == _PARQUET:
+        count = 0
+        for part in parts(path) if path.is_dir() else [path]:
+            with parquet_file(part) as file:
+                count += file.metadata.num_rows
+        return count
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK_BYTES), b""))
+
+
+def last_captured(path: str | os.PathLike[str]) -> StoredMessage | None:
+    """
+    The last message of a capture; None where there is none.
+
+    Raises:
+        DecodeError, ImportError, OSError: As :func:`read_capture` does.
+    """
+    path = Path(path)
+    if not path.exists():
+        return None
+    if path.is_dir() or path.suffix == _PARQUET:
+        return last_row(parts(path) if path.is_dir() else [path])
+    return last_line(path)
+
+
+@contextmanager
+def _opened(path: Path, if_exists: IfExists) -> Iterator[ParquetParts | JsonLinesCapture]:
+    """The file of :func:`capture`."""
+    if if_exists not in get_args(IfExists):
+        raise EncodeError(
+            ErrorCode.INVALID_MESSAGE, f"if_exists must be 'fail', 'append' or 'replace', got {preview(if_exists)}"
+        )
+    if if_exists == "fail" and path.exists():
+        raise FileExistsError(
+            f"{path} is there already: if_exists='append' goes on behind its last message, 'replace' replaces it"
+        )
+    if if_exists != "replace" or not path.exists():
+        with open_capture(path) as file:
+            yield file
+        return
+    _check_removable(path)
+    beside, old = (path.with_name(f".{path.stem}.{os.getpid()}{kind}{path.suffix}") for kind in ("", ".old"))
+    try:
+        with open_capture(beside) as file:
+            yield file
+        path.rename(old)
+        beside.rename(path)
+        _remove(old)
+    finally:
+        _remove(beside)
+
+
+def _check_removable(path: Path) -> None:
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    if foreign := [name for name in names if not PART.fullmatch(name) and not PARTIAL.fullmatch(name)]:
+        raise FileExistsError(f"directory {path} has {foreign[0]}, which was not written by a capture")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+async def _in_thread(function: Callable[[_T], object], argument: _T) -> None:
+    """Call a function in a thread; it has ended when this is left, by a cancellation too."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, argument))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise

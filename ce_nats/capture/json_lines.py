@@ -1,0 +1,134 @@
+"""Captures as JSON lines: a file that grows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+from ..codec.timestamp import Timestamp
+from ..errors import DecodeError, ErrorCode
+from ..message import StoredMessage
+from .message_json import as_fields, as_line, as_message, read_object
+from .result import CaptureResult, lock
+
+BLOCK_BYTES: Final = 2**16
+
+
+class JsonLinesCapture:
+    """
+    A file of JSON lines, which grows: another capture into it goes on behind the last line.
+
+    Each line is the object of :mod:`ce_nats.capture.message_json` with ``stream``, ``sequence`` and ``timestamp``;
+    nothing is lost. A last line that a killed process has not finished is cut off.
+
+    Args:
+        target: The file; or a binary one that is open already, which is not closed.
+
+    Attributes:
+        last: The last message that was there when the block was entered, or None.
+
+    Raises:
+        IsADirectoryError: There is a directory of that name.
+        BlockingIOError: Another capture is writing into the file.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
+        self._target = target
+        self._file: IO[bytes]
+        self.captured = CaptureResult()
+        self.last: StoredMessage | None = None
+
+    def __enter__(self) -> JsonLinesCapture:
+        if not isinstance(self._target, (str, os.PathLike)):
+            self._file = self._target
+            return self
+        path = Path(self._target)
+        self._is_new = not path.exists()
+        with ExitStack() as stack:
+            self._file = stack.enter_context(open(path, "ab"))
+            lock(self._file.fileno(), path)
+            _cut_last_line(path)
+            self.last = last_line(path)
+            stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(self._target, (str, os.PathLike)):
+            is_unused = self._is_new and kind is not None and not self.captured.messages
+            self._file.close()
+            if is_unused:
+                Path(self._target).unlink()
+
+    def write(self, batch: Sequence[StoredMessage]) -> None:
+        """Add messages, and hand them to the operating system."""
+        self._file.write(b"".join(map(as_json_line, batch)))
+        self._file.flush()
+        self.captured = CaptureResult(
+            self.captured.messages + len(batch),
+            self.captured.data_bytes + sum(len(message.data) for message in batch),
+        )
+
+
+def as_json_line(message: StoredMessage) -> bytes:
+    """A message as :class:`JsonLinesCapture` writes it."""
+    fields = as_fields(message.headers, message.data, message.subject, message.reply)
+    origin = {"stream": message.stream, "sequence": message.sequence} if message.stream else {}
+    return as_line({**fields, **origin, "timestamp": str(message.timestamp)})
+
+
+def from_json_line(line: bytes) -> StoredMessage:
+    """
+    Read a line of :func:`as_json_line`.
+
+    Raises:
+        DecodeError: It is none.
+    """
+    fields = read_object(line)
+    message = as_message(fields)
+    stream, sequence, time = fields.get("stream", ""), fields.get("sequence", 0), fields.get("timestamp")
+    if not isinstance(stream, str) or type(sequence) is not int or not isinstance(time, str):
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE,
+            "a captured message has a timestamp, and its stream and sequence where it has one",
+        )
+    pairs = message.headers.items()
+    return StoredMessage(message.subject, message.reply, pairs, message.data, stream, sequence, Timestamp.parse(time))
+
+
+def last_line(path: Path) -> StoredMessage | None:
+    """The message in the last line that has its end."""
+    line = _last_line(path)
+    return from_json_line(line) if line else None
+
+
+def _last_line(path: Path) -> bytes:
+    """``b""`` where there is none."""
+    tail = b""
+    with path.open("rb") as file:
+        at = file.seek(0, os.SEEK_END)
+        while at and tail.count(b"\n") < 2:
+            size = min(at, BLOCK_BYTES)
+            at = file.seek(at - size)
+            tail = file.read(size) + tail
+    lines = tail.splitlines(keepends=True)
+    return next((line for line in reversed(lines) if line.endswith(b"\n")), b"")
+
+
+def _cut_last_line(path: Path) -> None:
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            size = min(end, BLOCK_BYTES)
+            file.seek(end - size)
+            block = file.read(size)
+            if b"\n" in block:
+                end += block.rindex(b"\n") + 1 - size
+                break
+            end -= size
+        file.truncate(end)
