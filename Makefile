@@ -23,7 +23,7 @@ help:
 	@echo "make clean  remove what the others made"
 
 demo: $(INSTALLED) $(JAR)
-	@$(BIN)/python -m ce_nats.cli.demo
+	@$(BIN)/ce-nats demo
 
 test: check $(JAR)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)

@@ -15,7 +15,7 @@ OLD_SPARK = f"{SPARK}test_versions.py"
 LONGEST = (
     SPARK,
     OLD_SPARK,
-    "tests/cli/test_demo.py",
+    "tests/cli/test_demonstration.py",
     "tests/test_readme.py",
     "tests/stan/test_loss.py",
     "tests/test_wheel.py",

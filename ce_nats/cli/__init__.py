@@ -10,10 +10,10 @@ could not be asked: wrong usage, files that cannot be read or written; 3 where N
 Modules hold a command or a few that belong together; all of them build on the library and add no rules of their own.
 """
 
-from . import captures, codec, conformance, deadletters, explain, migration, traffic
+from . import captures, codec, conformance, deadletters, demo, explain, migration, traffic
 from .program import app
 
 __all__ = ["app"]
 
-for _module in (codec, explain, traffic, captures, deadletters, migration, conformance):
+for _module in (codec, explain, traffic, captures, deadletters, migration, conformance, demo):
     _module.register(app)

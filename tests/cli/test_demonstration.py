@@ -8,8 +8,8 @@ import pytest
 
 from ce_nats import ErrorCode, to_nats_message
 from ce_nats.aio import Received
-from ce_nats.cli import demo
-from ce_nats.cli.demo import Findings, Sample, columns_of, counts, differences, outcome_of, samples
+from ce_nats.cli import demonstration
+from ce_nats.cli.demonstration import Findings, Sample, columns_of, counts, differences, outcome_of, samples
 from ce_nats.message import StoredMessage
 
 COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")
@@ -21,7 +21,7 @@ def run(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("scratch")
     # As errors, warnings would be caught by libraries that try out what they may import.
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "default", "PYTHONUTF8": "1"}
-    command = [sys.executable, "-m", "ce_nats.cli.demo"]
+    command = [sys.executable, "-m", "ce_nats", "demo"]
     result = subprocess.run(
         command, capture_output=True, encoding="utf-8", timeout=900, cwd=scratch, env=environment, check=False
     )
@@ -148,9 +148,9 @@ def test_a_disagreement_gives_exit_status_1(monkeypatch, capsys):
             row = {"sequence": sequence, "ce_mode": None, "ce_error": outcome_of(message)}
             findings.rows[sequence] = {**dict.fromkeys(COLUMNS), **row, **columns_of(message)}
 
-    monkeypatch.setattr(demo, "quiet_spark", lambda directory: nullcontext())
-    monkeypatch.setattr(demo, "explode", lose_a_row)
-    assert demo.main() == 1
+    monkeypatch.setattr(demonstration, "quiet_spark", lambda directory: nullcontext())
+    monkeypatch.setattr(demonstration, "explode", lose_a_row)
+    assert demonstration.main() == 1
     assert capsys.readouterr().out.splitlines()[-1] == "NOT ALL STEPS AGREE"
 
 
