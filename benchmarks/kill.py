@@ -33,7 +33,6 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
-from ce_nats.spark.columns.decoding.schema import ATTRIBUTES
 from nats.aio.client import Client
 from pyspark.sql import SparkSession
 
@@ -42,6 +41,7 @@ from ce_nats.aio.bulk import BulkPublisher
 from ce_nats.aio.ranges import read_range
 from ce_nats.ranges import StreamRange
 from ce_nats.spark import explode_cloudevents
+from ce_nats.spark.columns.schema import ATTRIBUTES
 from ce_nats.spark.connector.connection import Connection
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import decode_header_block

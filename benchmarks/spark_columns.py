@@ -30,7 +30,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from ce_nats.spark.columns.decoding.schema import ATTRIBUTES, FLAT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -42,6 +41,7 @@ from benchmarks.messages import messages
 from ce_nats import DecodeError, NatsMessage, from_nats_message
 from ce_nats.codec.attributes import canonical
 from ce_nats.spark import explode_cloudevents, from_nats
+from ce_nats.spark.columns.schema import ATTRIBUTES, FLAT
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 ARROW_FLAT = to_arrow_schema(FLAT, timezone="UTC")

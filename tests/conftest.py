@@ -1,13 +1,15 @@
-"""Settings for all tests, and how they are divided among the processes of pytest-xdist where it runs."""
+"""Settings for all tests, their markers, and how they are divided among the processes of pytest-xdist."""
 
+import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Other tests and a busy machine make single examples slow; the number of examples bounds the time.
-settings.register_profile("ce_nats", deadline=None)
-settings.load_profile("ce_nats")
+settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 SPARK = "tests/spark/"
 OLD_SPARK = f"{SPARK}test_versions.py"
@@ -22,13 +24,34 @@ LONGEST = (
 )
 
 
+# Marker -> beginnings of the names of tests that have it. "not spark and not server" is what needs Python alone.
+MARKED = {
+    "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/test_readme.py", "tests/test_docs.py"),
+    "server": (
+        *("tests/aio/", "tests/cli/", "tests/interop/", "tests/spark/connector/"),
+        *(f"tests/stan/test_{name}.py" for name in ("loss", "migrate", "protocol", "publish", "subscribe")),
+        *("tests/test_readme.py", "tests/test_docs.py", "tests/test_testing.py"),
+    ),
+    "interop": ("tests/interop/",),
+    "slow": (
+        *("tests/cli/test_demonstration.py", "tests/test_readme.py", "tests/test_docs.py", "tests/test_wheel.py"),
+        *(f"{SPARK}test_{name}.py" for name in ("cluster", "kill", "random_messages", "versions")),
+    ),
+}
+
+
 def scope_of(nodeid: str) -> str:
     """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
     file = nodeid.partition("::")[0]
     return SPARK if file.startswith(SPARK) and file != OLD_SPARK else file
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, starts in MARKED.items():
+            if item.nodeid.startswith(starts):
+                item.add_marker(marker)
     if hasattr(config, "workerinput"):
         order = {scope: place for place, scope in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(scope_of(item.nodeid), len(order)))

@@ -7,7 +7,6 @@ since a busy machine is no fault; ``HYPOTHESIS_PROFILE=thorough`` runs twenty ti
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,15 +18,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, to_nats_message
 from ce_nats.codec import fast_path
-
-settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema", "time")
 

@@ -12,7 +12,7 @@ from email.parser import BytesParser
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage, to_nats_message
@@ -386,7 +386,6 @@ def test_what_are_no_headers(source, code):
     refused(DecodeError, code, header_columns, source)
 
 
-@settings(deadline=None)
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=3), st.lists, max_leaves=6))
 def test_arbitrary_values_as_headers(source):
     """Headers of strings, or an error of ours."""

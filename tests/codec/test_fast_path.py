@@ -505,7 +505,7 @@ def without_careful_code() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("binary.encode", "binary.decode", "structured.encode", "structured.decode"):
-            patch.setattr(f"ce_nats.{name}", fail)
+            patch.setattr(f"ce_nats.codec.{name}", fail)
         yield
 
 

@@ -1,7 +1,8 @@
 """Marks of tests that older versions of pyspark cannot run."""
 
 import pytest
-from ce_nats.spark.columns.decoding.arrow_functions import HAS_ARROW_FUNCTIONS
+
+from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
 
 try:
     from pyspark.sql.streaming import datasource as limits

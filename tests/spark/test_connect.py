@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ce_nats.spark.columns.decoding.arrow_functions import HAS_ARROW_FUNCTIONS
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark import explode_cloudevents, from_nats, to_nats
+from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.workers import check_workers
 from tests.spark.columns.test_decoding import ROWS
 

@@ -1,12 +1,12 @@
 """SQL functions do what the columns do, and the data source is known."""
 
 import pytest
-from ce_nats.spark.columns.decoding.arrow_functions import HAS_ARROW_FUNCTIONS
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark import from_nats, register, session, to_nats
+from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.connector import source
 from ce_nats.spark.connector.source import NatsDataSource
 from tests.spark.test_vectors import SCHEMA, chosen, message

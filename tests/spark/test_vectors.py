@@ -17,7 +17,7 @@ from ce_nats.codec.attributes import canonical
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets, text
 from ce_nats.spark import explode_cloudevents
-from ce_nats.spark.columns.decoding import jvm_engine
+from ce_nats.spark.columns import jvm_engine
 
 SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"
 PYTHON_TYPES = {"Boolean": bool, "Integer": int, "String": str, "Binary": bytes, "Timestamp": datetime}

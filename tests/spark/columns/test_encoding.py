@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from ce_nats.spark.columns.decoding.schema import ATTRIBUTES, EVENT
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
@@ -33,6 +32,7 @@ from ce_nats.codec.attributes import canonical
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets, text
 from ce_nats.spark import from_nats, to_nats
+from ce_nats.spark.columns.schema import ATTRIBUTES, EVENT
 from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, chosen, message
 from tests.strategies import attempt

@@ -3,13 +3,13 @@
 from datetime import datetime, timezone
 
 import pytest
-from ce_nats.spark.columns.decoding.rows import event_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import VariantVal
 
 from ce_nats import EncodeError, to_nats_message
 from ce_nats.spark import deduplicate, parse_data
+from ce_nats.spark.columns.rows import event_of
 
 ROWS = [
     ('{"n": 1, "s": "x"}', "application/json"),

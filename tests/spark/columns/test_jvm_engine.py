@@ -13,14 +13,14 @@ from typing import Any
 
 import pyspark
 import pytest
-from ce_nats.spark.columns.decoding.jvm_engine import JAR
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import ErrorCode
 from ce_nats.spark import explode_cloudevents, from_nats, register
-from ce_nats.spark.columns.decoding import jvm_engine
+from ce_nats.spark.columns import jvm_engine
+from ce_nats.spark.columns.jvm_engine import JAR
 from hatch_build import SOURCES, build_jar
 from tests.spark.columns.test_decoding import ROWS
 

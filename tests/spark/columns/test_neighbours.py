@@ -9,7 +9,6 @@ from typing import Any
 import nats as nats_py
 import pyarrow as pa
 import pytest
-from ce_nats.spark.columns.decoding.schema import ATTRIBUTES, EVENT
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.functions import col, lit
 
@@ -19,7 +18,8 @@ from ce_nats.conformance.cases import octets
 from ce_nats.conformance.iggy import header_map
 from ce_nats.iggy import IggyMessage, Layout, encode_headers, from_iggy_message, to_iggy_message
 from ce_nats.spark import explode_cloudevents, from_iggy, from_nats, from_stan, register
-from ce_nats.spark.columns.decoding import neighbours, python_engine
+from ce_nats.spark.columns import neighbours, python_engine
+from ce_nats.spark.columns.schema import ATTRIBUTES, EVENT
 from ce_nats.stan.wire import MsgProto
 from ce_nats.testing import NatsServer
 from tests.spark.needs import needs_arrow_functions

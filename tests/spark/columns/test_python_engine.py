@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ce_nats.spark.columns.decoding.schema import EVENT, EXTENSION_TYPES
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark import explode_cloudevents, from_iggy, from_stan, to_nats
-from ce_nats.spark.columns.decoding import arrow_functions, python_engine
+from ce_nats.spark.columns import arrow_functions, python_engine
+from ce_nats.spark.columns.schema import EVENT, EXTENSION_TYPES
 from tests.damage import damaged, in_bytes
 from tests.damage import in_python as expected
 from tests.spark.columns.test_decoding import ROWS

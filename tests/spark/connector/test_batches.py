@@ -9,7 +9,7 @@ import pytest
 
 from ce_nats.aio.jetstream import _pairs
 from ce_nats.aio.ranges import RawBatch
-from ce_nats.capture import _schema
+from ce_nats.capture.parquet import _schema
 from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
 from ce_nats.spark.connector.batches import SCHEMA, record_batch

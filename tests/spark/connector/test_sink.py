@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import nats
 import pytest
-from ce_nats.spark.columns.decoding.arrow_functions import HAS_ARROW_FUNCTIONS
 from cloudevents.core.v1.event import CloudEvent
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import ContentMode, Timestamp, from_nats_message, to_nats_message
 from ce_nats.spark import from_nats, to_nats
+from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.connector.source import register
 from ce_nats.testing import NatsServer
 
