@@ -245,28 +245,28 @@ def header_pairs(headers: HeadersLike) -> list[tuple[str, str]]:
     return list(_normalised(headers))
 
 
-def check_header(name: str, value: str, fault: type[CeNatsError] = EncodeError) -> None:
+def check_header(name: str, value: str, error_class: type[CeNatsError] = EncodeError) -> None:
     """
     Refuse what cannot stand in a header line (ADR-4; RFC 822 3.1.2).
 
     Raises:
-        fault: ``invalid-header-name`` or ``invalid-header-value``.
+        error_class: ``invalid-header-name`` or ``invalid-header-value``.
     """
     if not _FIELD_NAME.fullmatch(name):
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_HEADER_NAME,
             f"a header name is printable ASCII without a colon, not {preview(name)}",
             header=name,
         )
     if _FORBIDDEN_IN_VALUE.search(value):
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_HEADER_VALUE,
             f"the value of header {preview(name)} has a line break, a NUL or a lone surrogate: {preview(value)}",
             header=name,
         )
     if value != value.strip(" \t"):
         # "Field value may be preceded or followed by optional whitespace": every reader takes it for padding.
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_HEADER_VALUE,
             f"the value of header {preview(name)} would lose its outer white space: {preview(value)}",
             header=name,
@@ -274,17 +274,17 @@ def check_header(name: str, value: str, fault: type[CeNatsError] = EncodeError) 
         )
 
 
-def check_subject(subject: object, fault: type[CeNatsError] = EncodeError) -> None:
+def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError) -> None:
     """
     Refuse what is no subject to publish to: white space, empty tokens, wildcards.
 
     Raises:
-        fault: ``invalid-subject``.
+        error_class: ``invalid-subject``.
     """
     if subject.__class__ is str and _PLAIN_SUBJECT.fullmatch(subject):
         return
     if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
-        raise fault(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
+        raise error_class(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
 
 
 def folded(name: str) -> str:

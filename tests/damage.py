@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.messages import Pairs, messages
 from ce_nats import DecodeError, from_nats_message
-from ce_nats.codec.nesting import MOST_LEVELS
+from ce_nats.codec.nesting import MAX_LEVELS
 
 # What parsers stumble over, in header values and in JSON.
 SPICES = [
@@ -147,8 +147,8 @@ DOCUMENTS = [
 ]
 # Around the depth that is refused, where a bracket more or less decides.
 DEEP = [
-    *("[" * MOST_LEVELS + "]" * MOST_LEVELS, '{"a":' * MOST_LEVELS + "1.5" + "}" * MOST_LEVELS),
-    *('[{"]":[' * 43 + "]}]" * 43, "[[],[1],[" * (MOST_LEVELS // 2) + "]]" * (MOST_LEVELS // 2), "[{}]," * 200),
+    *("[" * MAX_LEVELS + "]" * MAX_LEVELS, '{"a":' * MAX_LEVELS + "1.5" + "}" * MAX_LEVELS),
+    *('[{"]":[' * 43 + "]}]" * 43, "[[],[1],[" * (MAX_LEVELS // 2) + "]]" * (MAX_LEVELS // 2), "[{}]," * 200),
 ]
 FRONT = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":'
 

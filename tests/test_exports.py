@@ -83,12 +83,12 @@ def test_modules_were_found() -> None:
         (nats.FrameReader.feed, "(self, data)"),
         (iggy.to_iggy_message, "(event, *, mode=BINARY)"),
         (iggy.from_iggy_message, "(message, *, mode=None, parse_data=True, extension_types=None)"),
-        (iggy.encode_headers, "(headers, *, layout=SEED)"),
-        (iggy.decode_headers, "(data, *, layout=SEED)"),
+        (iggy.encode_headers, "(headers, *, layout=STRING_KEYS)"),
+        (iggy.decode_headers, "(data, *, layout=STRING_KEYS)"),
         (iggy.encode_message, "(message, *, polled=False)"),
         (iggy.decode_messages, "(data, *, polled=False)"),
-        (iggy.encode_json, "(message, *, layout=SEED)"),
-        (iggy.decode_json, "(text, *, layout=SEED)"),
+        (iggy.encode_json, "(message, *, layout=STRING_KEYS)"),
+        (iggy.decode_json, "(text, *, layout=STRING_KEYS)"),
     ],
 )
 def test_signatures(function: Any, signature: str) -> None:

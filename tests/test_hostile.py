@@ -30,7 +30,7 @@ from ce_nats import (
 from ce_nats.codec import percent
 from ce_nats.codec.attributes import decode_base64, decode_extension
 from ce_nats.codec.media_type import parse
-from ce_nats.codec.nesting import MOST_LEVELS
+from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.wire.nats import encode_header_block
 from tests.strategies import (
     Event,
@@ -126,8 +126,8 @@ def test_large_envelopes_that_are_right() -> None:
 
 
 # Around the limit, and around the depths where parsers of one interpreter or another give up.
-ACCEPTED = [1, 64, MOST_LEVELS - 1, MOST_LEVELS]
-REFUSED = [MOST_LEVELS + 1, MOST_LEVELS + 2, 240, 985, 990, 995, 1000, 1495, 1500, 5000, 9995, 10_000, 100_000]
+ACCEPTED = [1, 64, MAX_LEVELS - 1, MAX_LEVELS]
+REFUSED = [MAX_LEVELS + 1, MAX_LEVELS + 2, 240, 985, 990, 995, 1000, 1495, 1500, 5000, 9995, 10_000, 100_000]
 NESTS = [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"}":"]", "a" : ', b"} ]")]
 
 
@@ -155,7 +155,7 @@ def test_every_depth(members: bytes, opening: bytes, closing: bytes) -> None:
 
 def test_what_is_said_of_depth() -> None:
     """It names the limit, and comes before what a parser would find, but not before text that is none."""
-    deep = nested(MOST_LEVELS + 1)
+    deep = nested(MAX_LEVELS + 1)
     for payload in (deep, deep[:-1], deep + b"]", deep + b"x", b"[x," + deep, b"[" * 100_000):
         error = refused(
             DecodeError, "invalid-json", from_nats_message, binary_message(payload, datacontenttype="a/json")
@@ -215,7 +215,7 @@ def test_calls_in_progress(mode: str) -> None:
     """Hundreds of them leave room for every level, also where the interpreter counts both together."""
     room = sys.getrecursionlimit() - calls_in_progress()
     data: Any = "a"
-    for _ in range(MOST_LEVELS - 1):
+    for _ in range(MAX_LEVELS - 1):
         data = [data]
     message = to_nats_message(plain_event([data]), mode=mode)
     assert after_calls(room - 200, from_nats_message, message).get_data() == [data]
@@ -229,7 +229,7 @@ def test_calls_that_leave_no_room(mode: str) -> None:
     """No other error than this package's, however few are left."""
     room = sys.getrecursionlimit() - calls_in_progress()
     data: Any = "a"
-    for _ in range(MOST_LEVELS - 1):
+    for _ in range(MAX_LEVELS - 1):
         data = [data]
     message = to_nats_message(plain_event([data], x='"'), mode=mode)
     for left in range(40, 350):

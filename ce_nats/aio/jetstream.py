@@ -20,7 +20,7 @@ from nats.js.api import PubAck
 
 from ..codec.attributes import canonical
 from ..codec.binding import dedup_id, dedup_text
-from ..codec.event import parts_of
+from ..codec.event import attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..codec.timestamp import Timestamp
@@ -115,7 +115,7 @@ def bare_id(event: Any) -> str:
     Raises:
         EncodeError: ``missing-attribute`` or ``invalid-attribute-type``.
     """
-    identifier = parts_of(event)[0].get("id")
+    identifier = attributes_and_data(event)[0].get("id")
     if identifier is None:
         raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event must have an id", attribute="id")
     return canonical(identifier, "id")
@@ -152,7 +152,7 @@ def prepare_for_stream(
 
 def _message_id(event: Any, dedup: DedupId) -> str:
     if dedup is dedup_id:
-        attributes = parts_of(event)[0]  # which have been checked
+        attributes = attributes_and_data(event)[0]  # which have been checked
         return dedup_text(str(attributes["source"]), str(attributes["id"]))
     identifier = dedup(event)
     if not isinstance(identifier, str):

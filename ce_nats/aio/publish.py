@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from nats.aio.client import Client
 
 from ..codec.binding import to_nats_message
-from ..codec.event import ExtendedEvent, parts_of
+from ..codec.event import ExtendedEvent, attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
@@ -244,7 +244,7 @@ def _traced(event: Any, headers: HeadersLike, trace: TraceContext) -> tuple[Any,
     pairs = _pairs(headers)
     if not any(folded(name) == TRACEPARENT for name, _ in pairs):
         pairs = [*pairs, *trace.fields().items()]
-    if parts_of(event)[0].get(TRACEPARENT) is None:
+    if attributes_and_data(event)[0].get(TRACEPARENT) is None:
         event = ExtendedEvent(event, trace.fields())
     return event, pairs
 

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import from_nats_message
-from ..codec.event import DecodedEvent, ExtendedEvent, parts_of
+from ..codec.event import DecodedEvent, ExtendedEvent, attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
@@ -150,6 +150,6 @@ def _caused_by(event: Any, request: Msg | Received) -> Any:
         return event  # the request was not a CloudEvent
     further = caused_by(cause)
     trace = trace_of_event(cause)
-    if trace is not None and parts_of(event)[0].get(TRACEPARENT) is None:
+    if trace is not None and attributes_and_data(event)[0].get(TRACEPARENT) is None:
         further.update(trace.fields())
     return ExtendedEvent(event, further)

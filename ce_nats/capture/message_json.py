@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any
 
-from ..codec.nesting import MOST_LEVELS, is_deeper
+from ..codec.nesting import MAX_LEVELS, is_deeper
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, NatsMessage
 
@@ -56,7 +56,7 @@ def read_object(text: bytes) -> dict[str, Any]:
         DecodeError: ``invalid-json``, ``not-an-object``.
     """
     if is_deeper(text):  # else the interpreter would say how deep is too deep
-        raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is nested more than {MOST_LEVELS} levels deep")
+        raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is nested more than {MAX_LEVELS} levels deep")
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ from .timestamp import Timestamp, format_datetime
 
 __all__ = ["CORE", "REQUIRED", "Timestamp", "canonical"]
 
-Fault: TypeAlias = type[CeNatsError]
+ErrorClass: TypeAlias = type[CeNatsError]
 ExtensionTypes: TypeAlias = Mapping[str, type]
 JsonScalar: TypeAlias = str | int  # bool is an int
 
@@ -34,7 +34,7 @@ _NAME: Final = re.compile("[a-z0-9]+")
 _RANGE: Final = range(-(2**31), 2**31)
 # "the integer component of the JSON Number, optionally prefixed with a minus sign"
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_MOST_DIGITS: Final = len("-2147483648")
+_MAX_DIGITS: Final = len("-2147483648")
 # RFC 3986 4.3: absolute-URI starts with a scheme. A fragment, spaces and characters beyond ASCII are let pass, as other
 # SDKs do.
 ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -48,23 +48,23 @@ _FORBIDDEN: Final = re.compile(
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
-def check_name(name: object, fault: Fault) -> None:
+def check_name(name: object, error_class: ErrorClass) -> None:
     """
     Refuse what is no attribute name.
 
     Raises:
-        fault: ``invalid-attribute-name``, also for ``data``, which is a member of JSON events and no attribute.
+        error_class: ``invalid-attribute-name``, also for ``data``, which is a member of JSON events and no attribute.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         text = name if isinstance(name, str) else preview(name)
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_ATTRIBUTE_NAME,
             f"an attribute name is made of a-z and 0-9, not {preview(name)}",
             attribute=text,
             requirement=None if name else "CE-NM-03",
         )
     if name == "data":
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_ATTRIBUTE_NAME,
             "no attribute can be named 'data'",
             attribute=name,
@@ -72,53 +72,55 @@ def check_name(name: object, fault: Fault) -> None:
         )
 
 
-def check_characters(name: str, value: str, fault: Fault) -> None:
+def check_characters(name: str, value: str, error_class: ErrorClass) -> None:
     """
     Refuse what a CloudEvents String must not hold.
 
     Raises:
-        fault: ``invalid-character``.
+        error_class: ``invalid-character``.
     """
     if value.isascii() and value.isprintable():
         return
     if found := _FORBIDDEN.search(value):
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_CHARACTER,
             f"attribute {preview(name)} holds U+{ord(found.group()):04X}, which no attribute may hold",
             attribute=name,
         )
 
 
-def check_required(attributes: Mapping[str, object], fault: Fault) -> None:
+def check_required(attributes: Mapping[str, object], error_class: ErrorClass) -> None:
     """
     Refuse an event without one of its four required attributes.
 
     Raises:
-        fault: ``missing-attribute``.
+        error_class: ``missing-attribute``.
     """
     for name in REQUIRED:
         if name not in attributes:
-            raise fault(ErrorCode.MISSING_ATTRIBUTE, f"the event has no attribute {preview(name)}", attribute=name)
+            raise error_class(
+                ErrorCode.MISSING_ATTRIBUTE, f"the event has no attribute {preview(name)}", attribute=name
+            )
 
 
 # --- The eight attributes that the specification defines -----------------------------------------------------------
 # Each check takes a string of legal characters and gives the Python value.
 
 
-def _non_empty(name: str) -> Callable[[str, Fault], str]:
-    def check(value: str, fault: Fault) -> str:
+def _non_empty(name: str) -> Callable[[str, ErrorClass], str]:
+    def check(value: str, error_class: ErrorClass) -> str:
         if not value:
-            raise _empty(name, fault)
+            raise _empty(name, error_class)
         return value
 
     return check
 
 
-def _specversion(value: str, fault: Fault) -> str:
+def _specversion(value: str, error_class: ErrorClass) -> str:
     if value != "1.0":
         if not value:
-            raise _empty("specversion", fault)
-        raise fault(
+            raise _empty("specversion", error_class)
+        raise error_class(
             ErrorCode.UNSUPPORTED_SPECVERSION,
             f"specversion {preview(value)} is not supported, only 1.0 is",
             attribute="specversion",
@@ -126,11 +128,11 @@ def _specversion(value: str, fault: Fault) -> str:
     return value
 
 
-def _datacontenttype(value: str, fault: Fault) -> str:
+def _datacontenttype(value: str, error_class: ErrorClass) -> str:
     if media_type.parse(value) is None:
         if not value:
-            raise _empty("datacontenttype", fault)
-        raise fault(
+            raise _empty("datacontenttype", error_class)
+        raise error_class(
             ErrorCode.INVALID_MEDIA_TYPE,
             f"datacontenttype {preview(value)} is not a media type such as text/plain",
             attribute="datacontenttype",
@@ -138,31 +140,31 @@ def _datacontenttype(value: str, fault: Fault) -> str:
     return value
 
 
-def _dataschema(value: str, fault: Fault) -> str:
+def _dataschema(value: str, error_class: ErrorClass) -> str:
     if not ABSOLUTE_URI.match(value):
         if not value:
-            raise _empty("dataschema", fault)
-        raise fault(
+            raise _empty("dataschema", error_class)
+        raise error_class(
             ErrorCode.INVALID_URI, f"dataschema {preview(value)} is not an absolute URI", attribute="dataschema"
         )
     return value
 
 
-def _time(value: str, fault: Fault) -> Timestamp:
+def _time(value: str, error_class: ErrorClass) -> Timestamp:
     if not value:
-        raise _empty("time", fault)
+        raise _empty("time", error_class)
     try:
-        return Timestamp.parse(value, fault)
+        return Timestamp.parse(value, error_class)
     except CeNatsError as error:
         error.attribute = "time"
         raise
 
 
-def _empty(name: str, fault: Fault) -> CeNatsError:
-    return fault(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {preview(name)} is empty", attribute=name)
+def _empty(name: str, error_class: ErrorClass) -> CeNatsError:
+    return error_class(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {preview(name)} is empty", attribute=name)
 
 
-CORE: Final[Mapping[str, Callable[[str, Fault], Any]]] = {
+CORE: Final[Mapping[str, Callable[[str, ErrorClass], Any]]] = {
     "specversion": _specversion,
     "id": _non_empty("id"),
     "source": _non_empty("source"),
@@ -280,15 +282,15 @@ def _named(name: str, function: Callable[[Any], str], value: object) -> str:
         raise
 
 
-def check_integer(name: str, value: int, fault: Fault) -> int:
+def check_integer(name: str, value: int, error_class: ErrorClass) -> int:
     """
     Refuse an integer that needs more than 32 bits.
 
     Raises:
-        fault: ``integer-out-of-range``.
+        error_class: ``integer-out-of-range``.
     """
     if value not in _RANGE:
-        raise fault(
+        raise error_class(
             ErrorCode.INTEGER_OUT_OF_RANGE,
             f"attribute {preview(name)} is outside -2147483648 to 2147483647",
             attribute=name,
@@ -296,8 +298,8 @@ def check_integer(name: str, value: int, fault: Fault) -> int:
     return value
 
 
-def _wrong_type(name: str, value: object, wanted: str, fault: Fault) -> CeNatsError:
-    return fault(
+def _wrong_type(name: str, value: object, wanted: str, error_class: ErrorClass) -> CeNatsError:
+    return error_class(
         ErrorCode.INVALID_ATTRIBUTE_TYPE,
         f"attribute {preview(name)} is {wanted}, not {type(value).__name__} {preview(value)}",
         attribute=name,
@@ -409,7 +411,7 @@ def _decode_integer(name: str, value: str) -> int:
             attribute=name,
         )
     # A longer one is out of range whatever it is, and need not be converted.
-    return check_integer(name, int(value[: _MOST_DIGITS + 1]), DecodeError)
+    return check_integer(name, int(value[: _MAX_DIGITS + 1]), DecodeError)
 
 
 def _decode_timestamp(name: str, value: str) -> Timestamp:

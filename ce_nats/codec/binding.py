@@ -14,7 +14,7 @@ from ..message import HeadersLike, Message, NatsMessage, check_header, header_pa
 from . import binary, data, fast_path, structured
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
-from .event import DecodedEvent, Event, content_of, parts_of
+from .event import DecodedEvent, Event, attributes_and_data, attributes_data_and_presence
 from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, decide, is_cloudevents_type, parts, scan
 from .percent import encode as percent_encode
 from .subject_template import SubjectTemplate
@@ -22,7 +22,7 @@ from .subject_template import SubjectTemplate
 __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 
 # Longer ids are hashed, so that a header stays a header.
-_LONGEST_DEDUP_ID: Final = 256
+_MAX_DEDUP_ID_LENGTH: Final = 256
 Mode: TypeAlias = ContentMode | Literal["binary", "structured"]
 
 # By names of their own, because an enum looks its members up slowly in Python 3.11.
@@ -58,7 +58,7 @@ def to_nats_message(
             headers and subjects. See :class:`~ce_nats.ErrorCode`.
         ValueError: ``mode`` is neither.
     """
-    attributes, value, has_data = content_of(event)
+    attributes, value, has_data = attributes_data_and_presence(event)
     if mode is not _BINARY and mode is not _STRUCTURED:
         mode = choice(ContentMode, mode, "mode")
     if mode is _BINARY:
@@ -146,7 +146,7 @@ def dedup_id(event: Event) -> str:
     Raises:
         EncodeError: As :func:`to_nats_message` does for the attributes.
     """
-    attributes = parts_of(event)[0]
+    attributes = attributes_and_data(event)[0]
     if fast_path.encode_headers(attributes) is None:
         attributes = checked_attributes(attributes)
     return dedup_text(attributes["source"], attributes["id"])
@@ -155,7 +155,7 @@ def dedup_id(event: Event) -> str:
 def dedup_text(source: str, identifier: str) -> str:
     """:func:`dedup_id` of attributes that were checked."""
     text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
-    return text if len(text) <= _LONGEST_DEDUP_ID else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
+    return text if len(text) <= _MAX_DEDUP_ID_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
 
 
 def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from . import media_type
 from .media_type import DataKind, MediaType
-from .nesting import MOST_LEVELS, is_deeper
+from .nesting import MAX_LEVELS, is_deeper
 
 __all__ = ["IMPLIED_TYPE", "decode", "encode", "encode_json"]
 
@@ -89,7 +89,7 @@ def encode_json(value: object) -> bytes:
     Compact UTF-8 JSON that reads back as the same value.
 
     Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None, nested up to
-    ``MOST_LEVELS`` levels deep.
+    ``MAX_LEVELS`` levels deep.
 
     Raises:
         EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes, dates, keys that are no
@@ -105,7 +105,7 @@ def encode_json(value: object) -> bytes:
     except Exception:  # noqa: S110  # whatever it is, the slow path names the fault, or knows better (large integers)
         pass
     try:
-        plain = _json_value(value, MOST_LEVELS)
+        plain = _json_value(value, MAX_LEVELS)
         return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (UnicodeEncodeError, ValueError) as error:
         if isinstance(error, EncodeError):
@@ -139,7 +139,7 @@ def _json_value(value: object, levels: int) -> object:
             raise _no_json(f"holds {float(value)!r}")
         return float(value)
     if isinstance(value, (list, tuple, dict)) and not levels:
-        raise _no_json(f"is nested more than {MOST_LEVELS} levels deep, or holds itself", "RF-8259-05")
+        raise _no_json(f"is nested more than {MAX_LEVELS} levels deep, or holds itself", "RF-8259-05")
     if isinstance(value, (list, tuple)):
         return [_json_value(item, levels - 1) for item in value]
     if isinstance(value, dict):
@@ -185,15 +185,15 @@ def decode(payload: bytes, content_type: str | None) -> Any:
         ) from error
 
 
-def check_json_charset(kind: MediaType, fault: type[CeNatsError]) -> None:
+def check_json_charset(kind: MediaType, error_class: type[CeNatsError]) -> None:
     """
     RFC 8259 8.1: JSON that is exchanged is UTF-8; a charset parameter that says otherwise is not guessed around.
 
     Raises:
-        fault: ``unsupported-charset``.
+        error_class: ``unsupported-charset``.
     """
     if not kind.is_utf8:
-        raise fault(
+        raise error_class(
             ErrorCode.UNSUPPORTED_CHARSET,
             f"JSON is UTF-8, not {preview(kind.charset)}",
             attribute="data",
@@ -206,11 +206,11 @@ def decode_json(text: bytes) -> Any:
     Strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers that a float cannot hold.
 
     Raises:
-        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper than ``MOST_LEVELS`` whatever
+        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper than ``MAX_LEVELS`` whatever
             else is wrong with it. Attribute ``data``.
     """
     if is_deeper(text):
-        raise too_deep(text, MOST_LEVELS, "the data", attribute="data")
+        raise too_deep(text, MAX_LEVELS, "the data", attribute="data")
     try:
         return _from_json(text)
     except (ValueError, RecursionError) as error:
@@ -238,5 +238,5 @@ def _invalid(text: bytes, message: str, what: str, attribute: str | None, requir
     return DecodeError(ErrorCode.INVALID_JSON, message, attribute=attribute, requirement=requirement)
 
 
-def _no_such_charset(fault: type[CeNatsError], kind: MediaType) -> CeNatsError:
-    return fault(ErrorCode.UNSUPPORTED_CHARSET, f"charset {preview(kind.charset)} is not known", attribute="data")
+def _no_such_charset(error_class: type[CeNatsError], kind: MediaType) -> CeNatsError:
+    return error_class(ErrorCode.UNSUPPORTED_CHARSET, f"charset {preview(kind.charset)} is not known", attribute="data")

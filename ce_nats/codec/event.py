@@ -16,7 +16,14 @@ from ..errors import EncodeError, ErrorCode, preview
 from . import data
 from .timestamp import Timestamp
 
-__all__ = ["DecodedEvent", "Event", "ExtendedEvent", "NotDelivered", "content_of", "parts_of"]
+__all__ = [
+    "DecodedEvent",
+    "Event",
+    "ExtendedEvent",
+    "NotDelivered",
+    "attributes_and_data",
+    "attributes_data_and_presence",
+]
 
 
 class Event(Protocol):
@@ -102,7 +109,7 @@ class ExtendedEvent:
     """
 
     def __init__(self, event: Event, further: Mapping[str, Any]) -> None:
-        own, self._data = parts_of(event)
+        own, self._data = attributes_and_data(event)
         self._attributes = {**own, **{name: value for name, value in further.items() if own.get(name) is None}}
         self.has_data: bool = getattr(event, "has_data", False)
         self.is_json: bool = getattr(event, "is_json", False)
@@ -114,7 +121,7 @@ class ExtendedEvent:
         return self._data
 
 
-def parts_of(event: Event) -> tuple[Mapping[str, Any], Any]:
+def attributes_and_data(event: Event) -> tuple[Mapping[str, Any], Any]:
     """
     Attributes and data of any event, unchecked.
 
@@ -132,7 +139,7 @@ def parts_of(event: Event) -> tuple[Mapping[str, Any], Any]:
     return attributes, value
 
 
-def content_of(event: Event) -> tuple[Mapping[str, Any], Any, bool]:
+def attributes_data_and_presence(event: Event) -> tuple[Mapping[str, Any], Any, bool]:
     """
     Attributes, data, and whether there is data, of any event, unchecked, as they are sent in either mode.
 
@@ -141,7 +148,7 @@ def content_of(event: Event) -> tuple[Mapping[str, Any], Any, bool]:
     Raises:
         EncodeError: ``invalid-message`` where it is no event.
     """
-    attributes, value = parts_of(event)
+    attributes, value = attributes_and_data(event)
     # An event that was decoded knows null from nothing.
     has_data = value is not None or getattr(event, "has_data", False)
     if has_data and attributes.get("datacontenttype") is None and _is_json(event, value):

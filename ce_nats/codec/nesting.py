@@ -11,12 +11,12 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-__all__ = ["MOST_LEVELS", "is_deeper"]
+__all__ = ["MAX_LEVELS", "is_deeper"]
 
 # Of arrays and objects in data, the outermost one counted. Python 3.10 and 3.11 have room for some 990 levels and
 # calls in progress together, and pyspark needs four calls for each level of a VARIANT. Of others, Jackson (in Spark)
 # reads 1,000 levels, encoding/json of Go 10,000, serde_json 127 and System.Text.Json 64.
-MOST_LEVELS: Final = 128
+MAX_LEVELS: Final = 128
 
 _OTHERS: Final = bytes(set(range(256)).difference(b'[]{}"'))
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
@@ -24,7 +24,7 @@ _STEPS: Final = {ord("["): 1, ord("]"): -1}
 _BLOCK: Final = 128
 
 
-def is_deeper(text: bytes, levels: int = MOST_LEVELS) -> bool:
+def is_deeper(text: bytes, levels: int = MAX_LEVELS) -> bool:
     """
     Whether arrays and objects of a JSON text are nested more than so many levels deep.
 

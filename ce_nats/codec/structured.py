@@ -27,13 +27,13 @@ from .attributes import (
 )
 from .event import DecodedEvent
 from .media_type import DataKind
-from .nesting import MOST_LEVELS, is_deeper
+from .nesting import MAX_LEVELS, is_deeper
 
 __all__ = ["decode", "encode"]
 
 _BOM: Final = b"\xef\xbb\xbf"
 # Data may have so many, and stands in an object of its own.
-_MOST_LEVELS: Final = MOST_LEVELS + 1
+_MAX_LEVELS: Final = MAX_LEVELS + 1
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 
@@ -118,8 +118,8 @@ def decode(
 
 
 def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
-    if is_deeper(payload, _MOST_LEVELS):
-        wrong = data.too_deep(payload, _MOST_LEVELS, "the payload")
+    if is_deeper(payload, _MAX_LEVELS):
+        wrong = data.too_deep(payload, _MAX_LEVELS, "the payload")
         raise wrong if is_marked else _no_event(wrong.message)
     try:
         members = _from_json(payload)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from ..errors import EncodeError, ErrorCode, preview
 from ..message import check_subject
 from .attributes import canonical, check_name
-from .event import parts_of
+from .event import attributes_and_data
 from .percent import join_surrogates
 
 __all__ = ["SubjectTemplate"]
@@ -73,7 +73,7 @@ class SubjectTemplate:
             EncodeError: ``missing-attribute`` with the attribute that the event has not; ``invalid-subject`` where an
                 empty value, or empty parts of it, would leave a token empty; what the attribute itself is refused for.
         """
-        attributes, _ = parts_of(event)
+        attributes, _ = attributes_and_data(event)
         filled = (
             f"{token.before}{self._filled(token, attributes.get(token.name))}{token.after}"
             if token.name

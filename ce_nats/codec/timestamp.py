@@ -61,22 +61,22 @@ class Timestamp(datetime):
         return self
 
     @classmethod
-    def parse(cls, text: str, fault: type[CeNatsError] = DecodeError) -> Timestamp:
+    def parse(cls, text: str, error_class: type[CeNatsError] = DecodeError) -> Timestamp:
         """
         Read RFC 3339 text.
 
         Args:
             text: ``date-time`` of RFC 3339 5.6: seconds and an offset are needed, any number of fraction digits goes.
-            fault: Class of the error to raise.
+            error_class: Class of the error to raise.
 
         Raises:
-            fault: ``invalid-timestamp``.
+            error_class: ``invalid-timestamp``.
         """
         if COMMON.fullmatch(text) and _FROMISOFORMAT_READS_ALL:
             try:
                 at = datetime.fromisoformat(text)
             except ValueError as error:
-                raise _invalid(text, fault) from error
+                raise _invalid(text, error_class) from error
             self = datetime.__new__(
                 cls, at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond, at.tzinfo
             )
@@ -84,7 +84,7 @@ class Timestamp(datetime):
             return self
         match = _DATE_TIME.fullmatch(text)
         if match is None:
-            raise _invalid(text, fault)
+            raise _invalid(text, error_class)
         year, month, day, hour, minute, second, fraction, sign, offset_hours, offset_minutes = match.groups()
         zone = timezone.utc if sign is None else _zone(sign, int(offset_hours), int(offset_minutes))
         is_leap_second = second == "60"
@@ -96,9 +96,9 @@ class Timestamp(datetime):
                 cls, int(year), int(month), int(day), int(hour), int(minute), int(second), microsecond, zone
             )
         except ValueError as error:
-            raise _invalid(text, fault) from error
+            raise _invalid(text, error_class) from error
         if is_leap_second and not _ends_a_month(self):
-            raise _invalid(text, fault)
+            raise _invalid(text, error_class)
         self._text = text.upper()
         return self
 
@@ -173,7 +173,7 @@ def _ends_a_month(value: datetime) -> bool:
     return (utc.hour, utc.minute, utc.day) == (23, 59, monthrange(utc.year, utc.month)[1])
 
 
-def _invalid(text: str, fault: type[CeNatsError]) -> CeNatsError:
-    return fault(
+def _invalid(text: str, error_class: type[CeNatsError]) -> CeNatsError:
+    return error_class(
         ErrorCode.INVALID_TIMESTAMP, f"{preview(text)} is not an RFC 3339 date-time such as 2020-01-31T23:59:59.5Z"
     )

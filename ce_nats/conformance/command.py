@@ -25,7 +25,7 @@ from .verdict import Result, Verdict, judge
 __all__ = ["Command", "CommandError"]
 
 DEFAULT_TIMEOUT: Final = 10.0  # seconds per case; the first one pays for the program's start
-_LONGEST_LINE: Final = 64 * 1024 * 1024  # bytes of an answer
+_MAX_LINE_LENGTH: Final = 64 * 1024 * 1024  # bytes of an answer
 _PATIENCE: Final = 10  # cases in a row without an answer, before the program is given up
 _STDERR_TAIL: Final = 300  # characters of its last words
 
@@ -103,7 +103,7 @@ class Command:
         if watchdog.has_bitten:
             raise _NoAnswerError(f"no answer within {self._timeout:g} s")
         if not line.endswith(b"\n"):
-            raise _NoAnswerError(self._obituary(process) if len(line) < _LONGEST_LINE else "an answer without end")
+            raise _NoAnswerError(self._obituary(process) if len(line) < _MAX_LINE_LENGTH else "an answer without end")
         return _parse(case.id, line)
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -176,7 +176,7 @@ def _exchange(process: subprocess.Popen[bytes], question: bytes) -> bytes:
         process.stdin.flush()  # type: ignore[union-attr]
     except OSError:
         return b""  # it is gone; its status is told by whoever asks
-    return process.stdout.readline(_LONGEST_LINE)  # type: ignore[union-attr]
+    return process.stdout.readline(_MAX_LINE_LENGTH)  # type: ignore[union-attr]
 
 
 def _parse(case_id: str, line: bytes) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _spelled_entries(headers: HeaderMap) -> list[list[Any]]:
 
 
 def _layout(given: Input) -> Layout:
-    return Layout(given.get("layout", "seed"))
+    return Layout(given.get("layout", "string-keys"))
 
 
 def _encode_headers(given: Input) -> Fields:

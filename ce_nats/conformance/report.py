@@ -15,7 +15,7 @@ from .verdict import Result, Verdict
 
 __all__ = ["as_json", "failures", "has_failed_must", "requirement_table", "suite_table"]
 
-_LONGEST_VALUE: Final = 400  # characters of what was wanted or got
+_MAX_VALUE_LENGTH: Final = 400  # characters of what was wanted or got
 _STYLES: Final = {Result.PASSED: "green", Result.FAILED: "bold red", Result.SKIPPED: "yellow"}
 
 
@@ -116,6 +116,6 @@ def _counts(results: Sequence[Result]) -> list[Text]:
 
 def _line(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    text = text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "..."
+    text = text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "..."
     # Lone surrogates are the point of some cases, and no terminal can show them.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..codec.attributes import canonical
-from ..codec.event import parts_of
+from ..codec.event import attributes_and_data
 from ..errors import EncodeError, ErrorCode
 
 __all__ = ["caused_by"]
@@ -31,7 +31,7 @@ def caused_by(cause: Any) -> dict[str, str]:
     Raises:
         EncodeError: ``invalid-message`` or ``missing-attribute`` where ``cause`` is not an event with an id.
     """
-    attributes, _ = parts_of(cause)
+    attributes, _ = attributes_and_data(cause)
     identifier = attributes.get("id")
     if identifier is None or identifier == "":
         raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event that is the cause has no id", attribute="id")

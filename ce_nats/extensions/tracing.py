@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from ..codec.event import parts_of
+from ..codec.event import attributes_and_data
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike
 
@@ -29,7 +29,7 @@ _TRACEPARENT: Final = re.compile(
 # 3.3.1.3: list-members, keys of one system or "tenant@system", values without comma and equals sign.
 _KEY: Final = "[a-z0-9][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13}"
 _MEMBER: Final = re.compile(f"({_KEY})=[ -+\\--<>-~]{{0,255}}[!-+\\--<>-~]")
-_MOST_MEMBERS: Final = 32
+_MAX_MEMBERS: Final = 32
 _SAMPLED: Final = 1
 
 
@@ -91,7 +91,7 @@ def trace_of_event(event: Any) -> TraceContext | None:
     Raises:
         EncodeError: ``invalid-message`` where it is no event.
     """
-    attributes, _ = parts_of(event)
+    attributes, _ = attributes_and_data(event)
     return _lenient(attributes.get(TRACEPARENT), attributes.get(TRACESTATE))
 
 
@@ -133,4 +133,4 @@ def _is_tracestate(text: object) -> TypeGuard[str]:
         return False
     members = [member for part in text.split(",") if (member := part.strip(" \t"))]
     keys = [found[1] for member in members if (found := _MEMBER.fullmatch(member))]
-    return len(members) <= _MOST_MEMBERS and len(set(keys)) == len(members)
+    return len(members) <= _MAX_MEMBERS and len(set(keys)) == len(members)

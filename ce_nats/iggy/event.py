@@ -21,7 +21,7 @@ from ..codec.attributes import (
     checked_attributes,
     decode_typed_attribute,
 )
-from ..codec.event import DecodedEvent, content_of
+from ..codec.event import DecodedEvent, attributes_data_and_presence
 from ..codec.mode import PREFIX, STRUCTURED_TYPE, ContentMode, structured_by
 from ..errors import DecodeError, EncodeError, ErrorCode, at_header, choice, preview
 from ..message import folded
@@ -60,7 +60,7 @@ def to_iggy_message(event: Any, *, mode: ContentMode = ContentMode.BINARY) -> Ig
             ``headers-too-large`` for more than 100,000 bytes of headers, and ``invalid-data`` for an event without
             data, because a server takes no empty payload.
     """
-    attributes, value, has_data = content_of(event)
+    attributes, value, has_data = attributes_data_and_presence(event)
     if choice(ContentMode, mode, "mode") is ContentMode.STRUCTURED:
         kind = HeaderValue.of(HeaderKind.STRING, STRUCTURED_TYPE)
         return IggyMessage(structured.encode(attributes, value, has_data), {CONTENT_TYPE: kind})

@@ -36,18 +36,18 @@ class Layout(str, Enum):
     """
     How a header map is written.
 
-    ``SEED`` is the first layout, of Iggy up to 0.6, whose keys are strings. ``TYPED_KEYS`` is that of Iggy 0.7 and
-    later, whose keys have a kind.
+    ``STRING_KEYS`` is the first layout, of Iggy up to 0.6, whose keys are strings. ``TYPED_KEYS`` is that of Iggy 0.7
+    and later, whose keys have a kind.
     """
 
-    SEED = "seed"
+    STRING_KEYS = "string-keys"
     TYPED_KEYS = "typed-keys"
 
     def __str__(self) -> str:
         return self.value
 
 
-def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.SEED) -> bytes:
+def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.STRING_KEYS) -> bytes:
     """
     Write a header map, in the map's order; an empty one is no bytes.
 
@@ -84,7 +84,7 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
     Raises:
         EncodeError: As :func:`encode_headers`.
     """
-    keys_are_strings = choice(Layout, layout, "layout") is Layout.SEED
+    keys_are_strings = choice(Layout, layout, "layout") is Layout.STRING_KEYS
     if not isinstance(headers, Mapping):
         raise EncodeError(
             ErrorCode.INVALID_HEADER_BLOCK, f"headers are a mapping, not {preview(headers)}", requirement="IG-02"
@@ -135,7 +135,7 @@ def _typed_key(key: object) -> HeaderValue:
         raise EncodeError(code, f"key {preview(key)}: {error.message}", header=key, requirement="IG-01") from error
 
 
-def decode_headers(data: bytes, *, layout: Layout = Layout.SEED) -> dict[HeaderKey, HeaderValue]:
+def decode_headers(data: bytes, *, layout: Layout = Layout.STRING_KEYS) -> dict[HeaderKey, HeaderValue]:
     """
     Read a header map, in wire order.
 
@@ -158,7 +158,7 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.SEED) -> dict[HeaderK
     """
     layout = choice(Layout, layout, "layout")
     octets = as_octets(data, "a header map", DecodeError)
-    if layout is Layout.SEED and _begins_with_key(octets, 1) and octets[0] in _CODES:
+    if layout is Layout.STRING_KEYS and _begins_with_key(octets, 1) and octets[0] in _CODES:
         raise _other_layout(layout, "Iggy 0.7 or later")
     if layout is Layout.TYPED_KEYS and _begins_with_key(octets, 0) and not _begins_with_empty_key(octets):
         raise _other_layout(layout, "Iggy before 0.7")
@@ -242,8 +242,8 @@ def key_text(key: HeaderKey) -> str:
     return key if isinstance(key, str) else f"{key.kind.label} {preview(key.python)}"
 
 
-def duplicate_key(key: HeaderKey, fault: type[CeNatsError]) -> CeNatsError:
+def duplicate_key(key: HeaderKey, error_class: type[CeNatsError]) -> CeNatsError:
     """The error of a key that is there twice: a map in which the last value wins hides the others."""
-    return fault(
+    return error_class(
         ErrorCode.DUPLICATE_HEADER, f"key {preview(key)} is there twice", header=key_text(key), requirement="IG-02"
     )

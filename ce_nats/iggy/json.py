@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..codec.attributes import decode_base64
-from ..codec.nesting import MOST_LEVELS, is_deeper
+from ..codec.nesting import MAX_LEVELS, is_deeper
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
 from ..wire.octets import as_octets
 from .headers import HeaderKey, Layout, check_header_map, decoded_key, decoded_value, duplicate_key, key_text
@@ -29,7 +29,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, {}, [])
 _KINDS: Final = {kind.label: kind for kind in HeaderKind}
 
 
-def encode_json(message: IggyMessage, *, layout: Layout = Layout.SEED) -> bytes:
+def encode_json(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) -> bytes:
     """
     The JSON text of a message: :func:`as_fields` in one line of ASCII.
 
@@ -39,7 +39,7 @@ def encode_json(message: IggyMessage, *, layout: Layout = Layout.SEED) -> bytes:
     return json.dumps(as_fields(message, layout=layout), separators=(",", ":")).encode("ascii")
 
 
-def decode_json(text: bytes | str, *, layout: Layout = Layout.SEED) -> IggyMessage:
+def decode_json(text: bytes | str, *, layout: Layout = Layout.STRING_KEYS) -> IggyMessage:
     """
     The message in a JSON text, as :func:`as_message` reads it.
 
@@ -50,7 +50,7 @@ def decode_json(text: bytes | str, *, layout: Layout = Layout.SEED) -> IggyMessa
     try:
         content = text if isinstance(text, str) else as_octets(text, "JSON text", DecodeError).decode("utf-8")
         if is_deeper(content.encode("utf-8", "surrogatepass")):
-            raise _not_json(f"it is nested more than {MOST_LEVELS} levels deep")
+            raise _not_json(f"it is nested more than {MAX_LEVELS} levels deep")
         fields = json.loads(content, object_pairs_hook=_distinct, parse_constant=_refuse)
     except UnicodeDecodeError as error:
         raise DecodeError(ErrorCode.INVALID_UTF8, "JSON text is UTF-8", requirement="IG-07") from error
@@ -78,7 +78,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def as_fields(message: IggyMessage, *, layout: Layout = Layout.SEED) -> dict[str, Any]:
+def as_fields(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) -> dict[str, Any]:
     """
     The object of a message.
 
@@ -99,7 +99,7 @@ def as_fields(message: IggyMessage, *, layout: Layout = Layout.SEED) -> dict[str
     }
     fields["id"] = number_of(message, "id")
     fields["payload"] = _base64(as_octets(message.payload, "a payload", EncodeError))
-    if entries and layout == Layout.SEED:
+    if entries and layout == Layout.STRING_KEYS:
         fields["headers"] = {key.python: _value(value) for key, value in entries}
     elif entries:
         fields["user_headers"] = [{"key": _value(key), "value": _value(value)} for key, value in entries]
@@ -114,7 +114,7 @@ def _base64(octets: bytes) -> str:
     return b64encode(octets).decode("ascii")
 
 
-def as_message(fields: object, *, layout: Layout = Layout.SEED) -> IggyMessage:
+def as_message(fields: object, *, layout: Layout = Layout.STRING_KEYS) -> IggyMessage:
     """
     The message of an object.
 

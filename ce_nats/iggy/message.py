@@ -20,7 +20,7 @@ from .reader import Reader
 __all__ = ["IggyMessage", "decode_messages", "encode_message"]
 
 _BITS: Final = {"id": 128, "offset": 64, "timestamp": 64}
-_LONGEST_PAYLOAD: Final = 2**32 - 1
+_MAX_PAYLOAD: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
         front = b"".join(number_of(message, name).to_bytes(8, "little") for name in ("offset", "timestamp"))
     headers = encode_headers(message.headers)
     payload = as_octets(message.payload, "a payload", EncodeError)
-    if len(payload) > _LONGEST_PAYLOAD:
+    if len(payload) > _MAX_PAYLOAD:
         raise EncodeError(ErrorCode.INVALID_FRAME, f"a payload of {len(payload)} bytes", requirement="IG-05")
     number = number_of(message, "id").to_bytes(16, "little")
     return b"".join((front, number, _with_length(headers), _with_length(payload)))
@@ -82,16 +82,16 @@ def number_of(message: IggyMessage, name: str) -> int:
     return check_number(name, getattr(message, name), EncodeError)
 
 
-def check_number(name: str, value: object, fault: type[CeNatsError]) -> int:
+def check_number(name: str, value: object, error_class: type[CeNatsError]) -> int:
     """
     Refuse what is no id, offset or timestamp.
 
     Raises:
-        fault: ``invalid-frame``.
+        error_class: ``invalid-frame``.
     """
     bits = _BITS[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**bits:
-        raise fault(
+        raise error_class(
             ErrorCode.INVALID_FRAME,
             f"{name} is an integer of 0 to 2^{bits}-1, not {preview(value)}",
             requirement="IG-05",

@@ -125,17 +125,17 @@ class HeaderValue:
         return cast("bytes | str | bool | int | float", _READERS[self.kind](self.value))
 
 
-def checked_kind(kind: object, fault: type[CeNatsError], header: str | None = None) -> HeaderKind:
+def checked_kind(kind: object, error_class: type[CeNatsError], header: str | None = None) -> HeaderKind:
     """
     The kind with a code.
 
     Raises:
-        fault: ``unknown-header-kind``.
+        error_class: ``unknown-header-kind``.
     """
     try:
         return HeaderKind(cast("int", kind))
     except ValueError as error:
-        raise fault(ErrorCode.UNKNOWN_HEADER_KIND, f"there is no kind {preview(kind)}", header=header) from error
+        raise error_class(ErrorCode.UNKNOWN_HEADER_KIND, f"there is no kind {preview(kind)}", header=header) from error
 
 
 def _check_value(kind: HeaderKind, octets: bytes) -> None:

@@ -63,11 +63,11 @@ _LENGTH: Final = 2
 _GROUPS: Final = (3, 4)
 _WIDTHS: Final = {1: 8, 5: 4}
 _WIRE_TYPES: Final = {_VARINT, _LENGTH, *_WIDTHS}
-_LONGEST_VARINT: Final = 10
+_MAX_VARINT_LENGTH: Final = 10
 _LAST_SINGLE: Final = 0x7F  # the largest number of one byte
 _LAST_NUMBER: Final = 2**29 - 1
 # No message of the protocol has more than eleven fields; a later server may send some more.
-_MOST_RECORDS: Final = 1000
+_MAX_RECORDS: Final = 1000
 
 # A string has the bytes of a `bytes` field. Declared as one, it lets what is no UTF-8 be told from what is no protobuf.
 _TYPES: Final[Mapping[str, tuple[int, type]]] = {
@@ -433,12 +433,12 @@ def _codecs() -> dict[type[Message], _Codec]:
 _CODECS: Final = _codecs()
 
 
-def _codec(kind: type[Message], fault: type[CeNatsError]) -> _Codec:
+def _codec(kind: type[Message], error_class: type[CeNatsError]) -> _Codec:
     """What writes and reads a class; a class that is derived from a message is that message."""
     for base in kind.__mro__:
         if base in _CODECS:
             return _CODECS[base]
-    raise fault(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is no message of NATS Streaming")
+    raise error_class(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is no message of NATS Streaming")
 
 
 def _set(message: Any, one: _Field, value: object) -> None:
@@ -491,8 +491,8 @@ def _check_records(codec: _Codec, octets: bytes) -> None:
             else:
                 position += _WIDTHS[wire_type]
             count += 1
-            if count > _MOST_RECORDS:
-                raise _malformed(codec, f"more than {_MOST_RECORDS} fields", "ST-PB-03")
+            if count > _MAX_RECORDS:
+                raise _malformed(codec, f"more than {_MAX_RECORDS} fields", "ST-PB-03")
     except IndexError:
         position = end + 1
     if position > end:
@@ -507,7 +507,7 @@ def _varint(octets: bytes, position: int) -> tuple[int, int]:
         IndexError: It does not end.
     """
     value = 0
-    for index in range(_LONGEST_VARINT):
+    for index in range(_MAX_VARINT_LENGTH):
         byte = octets[position + index]
         value |= (byte & _LAST_SINGLE) << 7 * index
         if byte <= _LAST_SINGLE:

@@ -36,7 +36,7 @@ __all__ = [
 MAX_CONTROL_LINE: Final = 65_536
 
 # nats-server reads sizes of at most nine digits ("999M").
-_LARGEST_SIZE: Final = 999_999_999
+_MAX_SIZE: Final = 999_999_999
 _SIZE: Final = re.compile(r"[0-9]{1,9}")
 
 # "Multiple whitespace characters will be treated as a single field delimiter", space and tab.
@@ -300,7 +300,7 @@ def _encode_frame(fields: list[str], payload: bytes, headers: HeadersLike, reply
     block = encode_header_block(headers)
     total = len(block) + len(content)
     control_line = " ".join([*fields, str(len(block)), str(total)]).encode("utf-8")
-    if total > _LARGEST_SIZE or len(control_line) > MAX_CONTROL_LINE:
+    if total > _MAX_SIZE or len(control_line) > MAX_CONTROL_LINE:
         raise EncodeError(
             ErrorCode.INVALID_FRAME,
             f"{total} bytes behind a control line of {len(control_line)} bytes are too many",

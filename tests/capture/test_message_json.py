@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ce_nats import DecodeError, Headers, NatsMessage
 from ce_nats.capture.message_json import as_fields, as_line, as_message, read_object
-from ce_nats.codec.nesting import MOST_LEVELS
+from ce_nats.codec.nesting import MAX_LEVELS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 raw_texts = st.binary(max_size=5).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -40,7 +40,7 @@ def test_what_is_no_object(text):
 def test_depth(depth):
     """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
     text = b'{"headers":[],"unknown":' + b"[" * depth + b"]" * depth + b"}"
-    if depth < MOST_LEVELS:
+    if depth < MAX_LEVELS:
         assert as_message(read_object(text)) == NatsMessage()
     else:
         with pytest.raises(DecodeError, match="nested more than 128 levels") as caught:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ce_nats.codec.nesting import MOST_LEVELS, is_deeper
+from ce_nats.codec.nesting import MAX_LEVELS, is_deeper
 
 MEBIBYTE = 2**20
 # What must not be taken for brackets, for the end of a string, or for an escape.
@@ -56,9 +56,9 @@ def test_depth_in_the_midst_of_much(value: Any) -> None:
 )
 def test_the_limit(opening: bytes, closing: bytes, levels: int) -> None:
     """So many levels, and not one more."""
-    times = MOST_LEVELS // levels
+    times = MAX_LEVELS // levels
     text = opening * times + b"1" + closing * times
-    assert levels_of(json.loads(text)) == MOST_LEVELS
+    assert levels_of(json.loads(text)) == MAX_LEVELS
     assert not is_deeper(text)
     assert is_deeper(b"[" + text + b"]")
     assert is_deeper(b'{"a":[], "b": ' + text + b"}")
@@ -86,7 +86,7 @@ PIECES = {
 
 
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-@pytest.mark.parametrize("start", [b"", b'"', b"[" * MOST_LEVELS, b'["'], ids=["", "quote", "limit", "array"])
+@pytest.mark.parametrize("start", [b"", b'"', b"[" * MAX_LEVELS, b'["'], ids=["", "quote", "limit", "array"])
 def test_time_is_linear(start: bytes, piece: bytes) -> None:
     """Ten times as much takes ten times as long, not a hundred times."""
 

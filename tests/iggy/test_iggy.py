@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, from_nats_message, iggy, to_nats_message
-from ce_nats.codec.nesting import MOST_LEVELS
+from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.iggy import HeaderKind, HeaderValue, IggyMessage, Layout
 from tests.strategies import Event, attempt, events, expected_attributes, extension_types, plain_event, refused
 
@@ -156,7 +156,7 @@ def test_maps_with_typed_keys_come_back(headers: Any) -> None:
 @given(st.sampled_from(Layout), st.data())
 def test_layouts_are_told_apart(layout: Layout, data: st.DataObject) -> None:
     """No map can be read as one of the other layout, and the error says which it is, unless its first key is odd."""
-    headers = data.draw((seed_maps if layout is Layout.SEED else typed_maps).filter(bool))
+    headers = data.draw((seed_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     assume(layout is Layout.TYPED_KEYS or not next(iter(headers)).startswith("\0"))
     (other,) = set(Layout) - {layout}
     encoded = iggy.encode_headers(headers, layout=layout)
@@ -175,7 +175,7 @@ def test_any_bytes_are_headers_or_refused(octets: bytes, layout: Layout) -> None
 @given(st.sampled_from(Layout), st.data())
 def test_damaged_headers_are_others_or_refused(layout: Layout, data: st.DataObject) -> None:
     """A byte that changed never gives the same headers, nor any other exception; bytes that are missing are missed."""
-    headers = data.draw((seed_maps if layout is Layout.SEED else typed_maps).filter(bool))
+    headers = data.draw((seed_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     encoded = iggy.encode_headers(headers, layout=layout)
     place = data.draw(st.integers(0, len(encoded) - 1))
     changed = bytearray(encoded)
@@ -296,7 +296,7 @@ def test_cut_messages_are_refused(message: IggyMessage, data: st.DataObject) -> 
 @given(st.sampled_from(Layout), st.booleans(), st.data())
 def test_json_comes_back(layout: Layout, polled: bool, data: st.DataObject) -> None:
     """As text, and as what another JSON parser makes of it."""
-    message = data.draw(messages(seed_maps if layout is Layout.SEED else typed_maps, polled))
+    message = data.draw(messages(seed_maps if layout is Layout.STRING_KEYS else typed_maps, polled))
     text = iggy.encode_json(message, layout=layout)
     assert iggy.decode_json(text, layout=layout) == message
     assert iggy.as_message(json.loads(text), layout=layout) == message
@@ -332,7 +332,7 @@ def test_deep_json(depth: int) -> None:
     """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
     text = '{"id":1,"payload":"","unknown":' + "[" * depth + "]" * depth + "}"
     for form in (text, text.encode()):
-        if depth < MOST_LEVELS:
+        if depth < MAX_LEVELS:
             assert iggy.decode_json(form).id == 1
         else:
             error = refused(DecodeError, "invalid-json", iggy.decode_json, form)

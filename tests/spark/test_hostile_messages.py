@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from ce_nats import DecodeError, from_nats_message
 from ce_nats.codec.media_type import parse
-from ce_nats.codec.nesting import MOST_LEVELS
+from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.spark import explode_cloudevents
 from ce_nats.wire.nats import decode_header_block
 from tests.spark.test_random_messages import ENGINES, Message, agree, in_python
@@ -231,7 +231,7 @@ def test_large_and_deep_messages(spark: SparkSession) -> None:
         ([*BASE, *(("ce-x", "1") for _ in range(20_000))], b""),
         ([(f"x-{number}", "1") for number in range(20_000)] + BASE, b"x"),
     ]
-    for headers, depth in product(([], MARKED), (1, MOST_LEVELS - 1, MOST_LEVELS, MOST_LEVELS + 1, million)):
+    for headers, depth in product(([], MARKED), (1, MAX_LEVELS - 1, MAX_LEVELS, MAX_LEVELS + 1, million)):
         for start, end in (("[", "]"), ('{"a":', "}")):
             nested = start * depth + "1" + end * depth
             made += [(headers, document(f'"data":{nested}')), (headers, document(f'"x":{nested}'))]

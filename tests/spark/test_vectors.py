@@ -64,7 +64,7 @@ def test_there_are_cases() -> None:
 def test_the_same_depth() -> None:
     """Of JSON, in Java and in Python."""
     source = (Path(jvm_engine.__file__).parents[1] / "jvm" / "Json.java").read_text("utf-8")
-    assert re.findall(r"MOST_LEVELS = ([0-9]+);", source) == [str(nesting.MOST_LEVELS)]
+    assert re.findall(r"MAX_LEVELS = ([0-9]+);", source) == [str(nesting.MAX_LEVELS)]
 
 
 def test_decode_fixtures(spark: SparkSession) -> None:

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from ...codec.nesting import MOST_LEVELS
+from ...codec.nesting import MAX_LEVELS
 from .json import STRICT, is_deeper, is_json
 
 __all__ = ["deduplicate", "parse_data"]
@@ -31,12 +31,12 @@ def parse_data(
     """
     text = F.when(datacontenttype.isNull() | is_json(datacontenttype), data.cast("string"))
     if schema is None:
-        too_deep, reason = is_deeper(text, MOST_LEVELS), f"malformed: JSON nested more than {MOST_LEVELS} levels deep"
+        too_deep, reason = is_deeper(text, MAX_LEVELS), f"malformed: JSON nested more than {MAX_LEVELS} levels deep"
         if drop_malformed:
             return F.when(~too_deep, F.try_parse_json(text))
         return F.when(too_deep, F.raise_error(F.lit(reason))).otherwise(F.parse_json(text))
     mode = "PERMISSIVE" if drop_malformed else "FAILFAST"
-    return F.from_json(text, schema, {**STRICT, "mode": mode, "maxNestingDepth": str(MOST_LEVELS)})
+    return F.from_json(text, schema, {**STRICT, "mode": mode, "maxNestingDepth": str(MAX_LEVELS)})
 
 
 def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None, time: str = "timestamp") -> DataFrame:

@@ -30,7 +30,7 @@ __all__ = ["Outcome", "decoded_by", "from_iggy", "from_stan", "outcome_array"]
 Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | DecodeError
 
 
-def from_iggy(headers: Column, data: Column, *, layout: Layout = Layout.SEED) -> Column:
+def from_iggy(headers: Column, data: Column, *, layout: Layout = Layout.STRING_KEYS) -> Column:
     """
     The event in a captured Iggy message, as the struct that :func:`ce_nats.spark.from_nats` gives.
 

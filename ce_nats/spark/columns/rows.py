@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
 from ...codec.event import DecodedEvent
-from ...codec.nesting import MOST_LEVELS
+from ...codec.nesting import MAX_LEVELS
 from ...errors import EncodeError, ErrorCode, preview
 
 __all__ = ["event_of", "event_rows"]
@@ -128,7 +128,7 @@ def _data(value: Any) -> Any:
     except RecursionError as error:  # at some 240 levels
         raise EncodeError(
             ErrorCode.INVALID_DATA,
-            f"the data is nested more than {MOST_LEVELS} levels deep",
+            f"the data is nested more than {MAX_LEVELS} levels deep",
             attribute="data",
             requirement="RF-8259-05",
         ) from error

@@ -1,5 +1,5 @@
 """
-Options of the data source that say what to read: streams, subjects, where to begin and to end, and in which pieces.
+Options of the data source that say what to read: streams, subjects, where to begin and to end, and in which partitions.
 
 Values only; what the positions mean in sequences of a stream is found out elsewhere (see planning.py).
 """
@@ -17,9 +17,9 @@ from ...errors import CeNatsError, preview
 from ...subjects import disjoint
 from .connection import read_boolean
 
-__all__ = ["EARLIEST", "LATEST", "SELECTION_OPTIONS", "Instant", "Position", "Selection"]
+__all__ = ["EARLIEST", "LATEST", "READ_OPTIONS", "Instant", "Position", "ReadOptions"]
 
-SELECTION_OPTIONS: Final = (
+READ_OPTIONS: Final = (
     "stream",
     "streams",
     "subjects",
@@ -57,7 +57,7 @@ Position = str | int | Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ReadOptions:
     """
     What to read.
 
@@ -66,7 +66,7 @@ class Selection:
             there), a first sequence, or an instant.
         ending: For each stream where to end: ``latest``, a last sequence, inclusive, or an instant, exclusive.
         subjects: Patterns that do not overlap; without any, all subjects.
-        pieces: How many partitions are wanted at least, or None.
+        partitions: How many partitions are wanted at least, or None.
         most_per_trigger: Most messages in a micro-batch, or None.
         fail_on_data_loss: Whether messages that are gone without having been read are an error.
     """
@@ -74,7 +74,7 @@ class Selection:
     starting: Mapping[str, Position]
     ending: Mapping[str, Position]
     subjects: tuple[str, ...] = ()
-    pieces: int | None = None
+    partitions: int | None = None
     most_per_trigger: int | None = None
     fail_on_data_loss: bool = True
 
@@ -83,12 +83,12 @@ class Selection:
         return list(self.starting)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str], *, streaming: bool) -> Selection:
+    def from_options(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         """
         Read the options of a data source.
 
         Args:
-            options: Names in any case; those that are none of a selection's are left alone.
+            options: Names in any case; those that are none of a read_options's are left alone.
             streaming: Whether a query begins, which has no end, or a table is read, which has one.
 
         Raises:
@@ -108,7 +108,7 @@ class Selection:
             starting=starting,
             ending=ending,
             subjects=_read_subjects(given),
-            pieces=_read_pieces(given),
+            partitions=_min_partitions(given),
             most_per_trigger=_read_count(given, "maxMessagesPerTrigger"),
             fail_on_data_loss=read_boolean(given, "failOnDataLoss", default=True),
         )
@@ -177,7 +177,7 @@ def _position(option: str, value: object) -> Position:
     return int(text)
 
 
-def _read_pieces(given: Mapping[str, str]) -> int | None:
+def _min_partitions(given: Mapping[str, str]) -> int | None:
     if "partitions" in given and "minpartitions" in given:
         raise ValueError("partitions and minPartitions are two names for one option")
     return _read_count(given, "partitions" if "partitions" in given else "minPartitions")

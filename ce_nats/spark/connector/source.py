@@ -24,8 +24,8 @@ from ...ranges import StreamRange, StreamState, split
 from ..workers import Shipped, check_workers
 from .connection import CONNECTION_OPTIONS, Connection, check_names
 from .offsets import Offset, advance, ranges
-from .planning import batch_ranges, first_offset, loss_policy, pieces
-from .read_options import SELECTION_OPTIONS, Selection
+from .planning import batch_ranges, first_offset, loss_policy, partitions
+from .read_options import READ_OPTIONS, ReadOptions
 from .sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
 from .streams import Streams
 
@@ -150,11 +150,11 @@ class NatsDataSource(DataSource, metaclass=Shipped):
         check_names(self.options, (*CONNECTION_OPTIONS, *SINK_OPTIONS, *_OPTIONS_OF_SPARK))
         return Target.from_options(self.options, schema)
 
-    def _read_options(self, schema: StructType, *, streaming: bool) -> tuple[Connection, Selection]:
+    def _read_options(self, schema: StructType, *, streaming: bool) -> tuple[Connection, ReadOptions]:
         if schema.simpleString() != _ROW.simpleString():
             raise ValueError(f"the rows of nats are {_ROW.simpleString()}, not {schema.simpleString()}")
-        check_names(self.options, (*CONNECTION_OPTIONS, *SELECTION_OPTIONS))
-        return Connection.from_options(self.options), Selection.from_options(self.options, streaming=streaming)
+        check_names(self.options, (*CONNECTION_OPTIONS, *READ_OPTIONS))
+        return Connection.from_options(self.options), ReadOptions.from_options(self.options, streaming=streaming)
 
 
 class NatsReader(DataSourceReader, metaclass=Shipped):
@@ -166,21 +166,21 @@ class NatsReader(DataSourceReader, metaclass=Shipped):
     is chosen by options.
     """
 
-    def __init__(self, connection: Connection, selection: Selection) -> None:
+    def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
         self._connection = connection
-        self._selection = selection
+        self._read_options = read_options
 
     def partitions(self) -> Sequence[InputPartition]:
         streams = Streams(self._connection)
         try:
-            states = streams.states(self._selection.streams)
-            found = batch_ranges(self._selection, states, streams, loss_policy(self._selection))
+            states = streams.states(self._read_options.streams)
+            found = batch_ranges(self._read_options, states, streams, loss_policy(self._read_options))
         finally:
             streams.close()
         return [InputPartition(part) for part in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._connection, self._selection, partition)
+        return _read(self._connection, self._read_options, partition)
 
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
@@ -192,31 +192,31 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
     know until the first batch, which is then not bound by ``maxMessagesPerTrigger``.
     """
 
-    def __init__(self, connection: Connection, selection: Selection) -> None:
+    def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
         self._connection = connection
-        self._selection = selection
+        self._read_options = read_options
         self._streams = Streams(connection)
-        self._on_loss = loss_policy(selection)
+        self._on_loss = loss_policy(read_options)
         self._position: Offset | None = None
         self._target: Offset | None = None
         self._newest: Offset | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NatsStreamReader, (self._connection, self._selection)
+        return NatsStreamReader, (self._connection, self._read_options)
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        self._position = first_offset(self._selection, self._states(), self._streams)
+        self._position = first_offset(self._read_options, self._states(), self._streams)
         return self._position
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-        most = self._selection.most_per_trigger
+        most = self._read_options.most_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
         # Before Spark 4.2 there are no arguments.
-        most = self._selection.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
+        most = self._read_options.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
         start = start or self._position
         states = self._states()
         self._newest = advance({}, states, on_loss=self._on_loss)
@@ -235,11 +235,11 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._position = end
         if start == end:
             return []
-        found = ranges(start, end, self._streams.states(list(end)), self._selection.subjects, self._on_loss)
-        return [InputPartition(part) for part in split(found, pieces(self._selection, found))]
+        found = ranges(start, end, self._streams.states(list(end)), self._read_options.subjects, self._on_loss)
+        return [InputPartition(part) for part in split(found, partitions(self._read_options, found))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._connection, self._selection, partition)
+        return _read(self._connection, self._read_options, partition)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: what is kept is in Spark's checkpoint."""
@@ -248,20 +248,22 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._streams.close()
 
     def _states(self) -> dict[str, StreamState]:
-        return self._streams.states(self._selection.streams)
+        return self._streams.states(self._read_options.streams)
 
     def _skip(self, state: StreamState, sequence: int) -> int:
-        if not self._selection.subjects and state.messages == state.last - state.first + 1:
+        if not self._read_options.subjects and state.messages == state.last - state.first + 1:
             return sequence
-        following = self._streams.next_sequence(state.name, sequence + 1, self._selection.subjects)
+        following = self._streams.next_sequence(state.name, sequence + 1, self._read_options.subjects)
         return state.last if following is None else following - 1
 
 
-def _read(connection: Connection, selection: Selection, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+def _read(
+    connection: Connection, read_options: ReadOptions, partition: InputPartition | None
+) -> Iterator[pa.RecordBatch]:
     # Spark makes a partition where there is none: before 4.1 it is None, and else it has no value.
     if partition is None or partition.value is None:
         return iter(())
-    return _record_batches(connection, partition.value, loss_policy(selection))
+    return _record_batches(connection, partition.value, loss_policy(read_options))
 
 
 def _record_batches(

@@ -84,7 +84,7 @@ def test_malformed_values_stay_malformed(value):
 def test_any_block_is_read_as_a_capture_reads_it(seed):
     """Arrow's code against Python's, over noise that looks like headers."""
     random = Random(seed)
-    pieces = [
+    partitions = [
         b"NATS/1.0",
         b"\r\n",
         b": ",
@@ -100,7 +100,7 @@ def test_any_block_is_read_as_a_capture_reads_it(seed):
         b"\xc3",
         b"%",
     ]
-    blocks = [b"".join(random.choices(pieces, k=random.randrange(20))) for _ in range(200)]
+    blocks = [b"".join(random.choices(partitions, k=random.randrange(20))) for _ in range(200)]
     blocks += [b"NATS/1.0\r\n" + block for block in blocks]
     escape = str.maketrans({0xDC00 + byte: f"%{byte:02X}" for byte in range(128, 256)})
     expected = [
