@@ -27,7 +27,7 @@ from ce_nats.conformance import (
     load_requirements,
     load_suites,
 )
-from ce_nats.conformance.answers import OPERATIONS
+from ce_nats.conformance.adapter import OPERATIONS
 from ce_nats.conformance.cases import NOT_SUITES
 from tests.vectors import cases
 

@@ -25,7 +25,7 @@ from ..conformance import (
     load_cases,
     load_requirements,
 )
-from ..conformance.command import DEFAULT_TIMEOUT
+from ..conformance.external import DEFAULT_TIMEOUT
 from ..conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
 from .program import guarded
 

@@ -5,7 +5,7 @@ Judge an implementation by the fixtures of ``spec-fixtures``: ce_nats itself, or
 peers, ``command`` runs somebody else's program. The format and the protocol are described in spec-fixtures/README.md.
 """
 
-from .answers import answer, answer_lines
+from .adapter import answer, answer_lines
 from .cases import (
     Answer,
     Case,
@@ -19,8 +19,8 @@ from .cases import (
     load_requirements,
     load_suites,
 )
-from .command import Command, CommandError
-from .verdict import Result, Verdict, in_process, judge, matches
+from .external import Command, CommandError
+from .judge import Result, Verdict, in_process, judge, matches
 
 __all__ = [
     "Answer",

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .cases import LEVELS, Requirement
-from .verdict import Result, Verdict
+from .judge import Result, Verdict
 
 __all__ = ["as_json", "failures", "has_failed_must", "requirement_table", "suite_table"]
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import IO, Any, Final
 
 from .cases import Case, expand
-from .verdict import Result, Verdict, judge
+from .judge import Result, Verdict, judge
 
 __all__ = ["Command", "CommandError"]
 

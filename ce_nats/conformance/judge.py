@@ -14,7 +14,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Any, Final
 
-from .answers import answer
+from .adapter import answer
 from .cases import Answer, Case, octets, text
 
 __all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
