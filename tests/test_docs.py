@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from ce_nats import ContentMode, NatsMessage, from_nats_message, to_nats_message
+from ce_nats import ContentMode, ErrorCode, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from tests.interop.peers import Missing, streaming_server
@@ -237,6 +237,13 @@ def test_every_decision_is_argued() -> None:
     assert len(argued) == len(set(argued))
     assert cited <= set(argued)
     assert len(cited) > 60
+
+
+def test_every_error_code_is_explained() -> None:
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    rows = re.findall(r"^\|([^|]*)\|", page.partition("## Error codes")[2], re.MULTILINE)
+    explained = [code for row in rows for code in re.findall(r"`([a-z0-9-]+)`", row)]
+    assert sorted(explained) == sorted(map(str, ErrorCode))
 
 
 def test_every_option_of_spark_is_listed() -> None:
