@@ -15,14 +15,18 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
+from cloudevents.core.v1.event import CloudEvent
+from nats.aio.client import Client
+from nats.js import JetStreamContext
 
-from ce_nats import ContentMode, ErrorCode, NatsMessage, from_nats_message, to_nats_message
+from ce_nats import CeNatsError, ContentMode, ErrorCode, NatsMessage, aio, from_nats_message, to_nats_message
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from tests.interop.peers import Missing, streaming_server
@@ -246,10 +250,73 @@ def test_every_error_code_is_explained() -> None:
     assert sorted(explained) == sorted(map(str, ErrorCode))
 
 
+async def test_errors_are_quoted_as_they_are() -> None:
+    """The first two tables of the page are what is raised, and nothing that is raised here is missing in them."""
+    page = (DOCS / "troubleshooting.md").read_text("utf-8").partition("## Messages that are not events")[0]
+    quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    raised = [re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:4222", text) async for text in _errors()]
+    matches = [(text, error) for text in quoted for error in raised if _is_quote(text, error)]
+    assert set(raised) - {error for _, error in matches} == set()
+    assert set(quoted) - {text for text, _ in matches} == set()
+
+
+def _is_quote(text: str, error: str) -> bool:
+    """Whether a text is an error's, as far as it is quoted: three dots are anything."""
+    return bool(re.fullmatch(re.escape(text).replace(r"\.\.\.", ".*"), error, re.DOTALL))
+
+
+async def _errors() -> AsyncIterator[str]:
+    """Texts of what goes wrong on servers that lack something."""
+    event = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, "x" * 2_000_000)
+    small = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, None)
+
+    def enter(nc: Client, dead_letter: str | None = None) -> Awaitable[object]:
+        return aio.PullConsumer(nc.jetstream(), "ORDERS", "billing", dead_letter=dead_letter).__aenter__()
+
+    locked = "users: [{user: u, password: p, permissions: {publish: [nothing]}}]"
+    with (
+        NatsServer(jetstream=True) as server,
+        NatsServer() as plain,
+        NatsServer(config="no_header_support: true") as old,
+        NatsServer(config=f"authorization {{ {locked} }}") as strict,
+    ):
+        async with (
+            await aio.connect(server.url) as nc,
+            await aio.connect(plain.url) as without_jetstream,
+            await aio.connect(old.url) as without_headers,
+            await aio.connect(strict.url, user="u", password="p") as denied,
+        ):
+            attempts: list[Callable[[], Awaitable[object]]] = [
+                lambda: aio.connect("nats://127.0.0.1:1"),
+                lambda: aio.connect(server.url.replace("nats:", "tls:")),
+                lambda: aio.connect("http://127.0.0.1:8222"),
+                lambda: aio.connect(strict.url),
+                lambda: aio.jetstream.publish(denied.jetstream(), small, "orders.paid"),
+                lambda: aio.jetstream.publish(nc.jetstream(), small, "orders.paid"),
+                lambda: aio.jetstream.publish(without_jetstream.jetstream(), small, "orders.paid"),
+                lambda: anext(aio.jetstream.read_stream(without_jetstream.jetstream(), "ORDERS")),
+                lambda: enter(nc),
+                lambda: nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"]),
+                lambda: enter(nc),
+                lambda: enter(nc, "dead.orders"),
+                lambda: aio.request(nc, small, "nobody"),
+                lambda: aio.publish(nc, event, "orders.paid"),
+                lambda: aio.publish(without_headers, small, "orders.paid"),
+                lambda: aio.jetstream.publish(cast("JetStreamContext", nc), small, "orders.paid"),
+            ]
+            for attempt in attempts:
+                try:
+                    await attempt()
+                except CeNatsError as error:
+                    yield str(error)
+                except TypeError as error:
+                    yield f"TypeError: {error}"
+
+
 def test_every_option_of_spark_is_listed() -> None:
-    from ce_nats.spark.connection import CONNECTION_OPTIONS
-    from ce_nats.spark.selection import SELECTION_OPTIONS
-    from ce_nats.spark.sink import SINK_OPTIONS
+    from ce_nats.spark.connector.connection import CONNECTION_OPTIONS
+    from ce_nats.spark.connector.read_options import SELECTION_OPTIONS
+    from ce_nats.spark.connector.sink import SINK_OPTIONS
 
     page = (DOCS / "guides" / "spark-source-sink.md").read_text("utf-8")
     listed = {name for row in re.findall(r"^\|([^|]*)\|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
