@@ -43,6 +43,9 @@ DEFAULT_MONITOR = "http://127.0.0.1:8222"
 # Settings of the user, which may say where another server or another Python is.
 SETTINGS = ("NATS_", "PYSPARK_", "SPARK_")
 
+# Tables are small here, and a user interface takes time to start.
+SPARK_DEFAULTS = "spark.ui.enabled false\nspark.sql.shuffle.partitions 2\n"
+
 # Runs programs one after the other: each has names of its own, and all share one Spark.
 RUNNER = """
 import runpy, sys, traceback
@@ -112,6 +115,7 @@ class Place:
         self.environment = kept | {
             "NATS_URL": server.url,
             "XDG_CONFIG_HOME": str(directory),
+            "SPARK_CONF_DIR": str(directory),
             "PATH": os.pathsep.join([str(commands), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "PYTHONUTF8": "1",
@@ -188,6 +192,7 @@ def spark_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Page, 
     """Pages with Spark, and what their programs print: all in one process, because a Spark takes long to start."""
     with ExitStack() as stack:
         places = [Place(page, tmp_path_factory.mktemp("spark") / "here", stack) for page in WITH_SPARK]
+        (places[0].directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
         runner = places[0].directory / "runner.py"
         runner.write_text(RUNNER, "utf-8")
         # Spark resolves paths against the directory that it was started in.
