@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import typer
 from cloudevents.core.v1.event import CloudEvent
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ce_nats import CeNatsError, ContentMode, ErrorCode, NatsMessage, aio, from_nats_message, to_nats_message
+from ce_nats.cli import app
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from tests.interop.peers import Missing, streaming_server
@@ -236,6 +238,13 @@ def _anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+?)(?: \{.*)?$", text, re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
     return slugs | {one or other for one, other in explicit}
+
+
+def test_every_command_is_listed() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    page = (DOCS / "guides" / "command-line.md").read_text("utf-8")
+    rows = re.findall(r"^\|([^|]*)\|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([a-z-]+)", row)} >= commands.keys()
 
 
 def test_every_decision_is_argued() -> None:
