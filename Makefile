@@ -10,14 +10,15 @@ INSTALLED := $(VENV)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench kill fmt build jdk clean
+.PHONY: help demo test check bench kill docs fmt build jdk clean
 
 help:
 	@echo "make demo   publish, consume, capture and explode events on a nats-server and a Spark of its own"
 	@echo "make test   all checks and all tests (WORKERS=0: in one process)"
 	@echo "make kill   the long run of kills: a streaming job and its server, killed 20 times"
 	@echo "make check  ruff and mypy"
-	@echo "make bench  the measurements behind the README's figures"
+	@echo "make bench  the measurements behind docs/speed.md"
+	@echo "make docs   the documentation as a site, into site/"
 	@echo "make fmt    format the code, renew generated tables"
 	@echo "make build  wheel and sdist into dist/"
 	@echo "make clean  remove what the others made"
@@ -45,6 +46,10 @@ bench: $(INSTALLED) $(JAR)
 kill: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.kill --kills 20
 
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,7 +59,7 @@ build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(JAR) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(JAR) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 $(JAR): $(wildcard ce_nats/spark/jvm/*.java) | $(INSTALLED) jdk
 	$(BIN)/python hatch_build.py

@@ -314,7 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--floods", action="store_true", help="measure ever new names and values instead")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for the README")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/speed.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the figures; needs matplotlib")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="show what --json wrote")

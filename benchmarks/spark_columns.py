@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=[], help="explode_cloudevents, and ways whose names hold one of these"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the table of the README")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/speed.md")
     options = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory() as directory:

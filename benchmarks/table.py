@@ -1,4 +1,4 @@
-"""A table of results, for people or for the README, and what they were measured with."""
+"""A table of results, for people or for docs/speed.md, and what they were measured with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(titles: Sequence[str], rows: Iterable[Sequence[str]], what: str, *, mar
         titles: One for each column.
         rows: The cells.
         what: What was measured, for the line below.
-        markdown: Print the rows as the README has them.
+        markdown: Print the rows as docs/speed.md has them.
     """
     table = Table(*titles, box=None)
     for row in rows:

@@ -18,7 +18,7 @@ LONGEST = (
     SPARK,
     OLD_SPARK,
     "tests/cli/test_demonstration.py",
-    "tests/test_readme.py",
+    "tests/test_docs.py",
     "tests/stan/test_loss.py",
     "tests/test_wheel.py",
 )

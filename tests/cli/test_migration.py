@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-from pathlib import Path
 from uuid import uuid4
 
 import nats
@@ -13,12 +12,9 @@ import pytest
 from ce_nats import stan
 from ce_nats.stan import Start
 from ce_nats.stan.migrate import SEQUENCE
-from ce_nats.testing import NatsServer
 from tests.interop.peers import Missing, streaming_server
 from tests.pausing import pause
 from tests.streaming import CLUSTER, StreamingServer
-
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -217,23 +213,3 @@ def test_refusals(at_server, fill, source, stream, subject, streaming):
     done = at_server("migrate", subject, stream, "--monitor", streaming.monitor, "--timeout", "0.5")
     assert done.exit_code == 3
     assert "stan: connect request timeout (possibly wrong cluster ID?)" in done.stderr
-
-
-def test_the_readme_tells_what_it_prints(cli, executable, event, monkeypatch, with_stan):
-    """One server for both, as where a streaming server runs over a nats-server."""
-    section = README.partition("\n## NATS Streaming\n")[2].partition("\n## ")[0]
-    [block] = re.findall(r"^```console\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    [command, printed] = block.removeprefix("$ ").split("\n", 1)
-    with NatsServer(jetstream=True) as server, StreamingServer(executable, over=server.url) as streaming:
-
-        async def prepare(connection):
-            await connection._nc.jetstream().add_stream(name="INVOICES", subjects=["invoices"], storage="memory")
-            async with await connection.subscribe("invoices", durable="books", max_in_flight=1) as items:
-                for number in range(1, 4):
-                    await connection.publish_data(event(number).encode(), "invoices")
-                await (await items.__anext__()).ack()
-
-        with_stan(prepare, client_id="billing", url=server.url)
-        monkeypatch.setenv("NATS_URL", server.url)
-        done = cli(*command.replace("http://127.0.0.1:8222", streaming.monitor).split()[1:])
-    assert (done.exit_code, done.output) == (0, printed)

@@ -20,7 +20,7 @@ class Fault:
     What a peer makes of a sample that does not get through.
 
     Attributes:
-        note: Why, for readers of the README.
+        note: Why, for readers of docs/interop.md.
         seen: What differs, as the samples' comparison gives it.
     """
 
@@ -34,7 +34,7 @@ class Route:
     One row of the table.
 
     Attributes:
-        peer: Name and version, as the README has it.
+        peer: Name and version, as docs/interop.md has it.
         program: Which program of ``peers.py`` plays it: ``go``, ``rust`` or ``js``.
         protocol: ``nats``, ``jetstream`` or ``stan``.
         sends: Whether the peer sends and ce_nats receives, or the other way round.
@@ -53,7 +53,7 @@ class Route:
 
     @property
     def way(self) -> str:
-        """Direction, mode and dialect, as the README has them."""
+        """Direction, mode and dialect, as docs/interop.md has them."""
         if not self.sends:
             return f"ce_nats → peer, {self.mode.value}"
         dialect = "" if self.dialect is Dialect.SPEC else f", `Dialect.{self.dialect.name}`"

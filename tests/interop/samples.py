@@ -22,7 +22,7 @@ MADE_UP = "made up"
 JSON = {"datacontenttype": "application/json"}
 TIME = Timestamp.parse("2024-02-29T22:10:11Z")
 
-# By the name of a column in the README's table.
+# By the name of a column in the table of docs/interop.md.
 SAMPLES: Mapping[str, Event] = {
     "core attributes": plain_event(
         {"total": 12.5, "lines": [1, 2]},

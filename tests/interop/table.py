@@ -1,5 +1,5 @@
 """
-The table of the README that says what gets through between ce_nats and its peers.
+The table of docs/interop.md that says what gets through between ce_nats and its peers.
 
 ``python -m tests.interop.table`` runs every exchange and writes the table; the tests compare it with their own runs.
 """
@@ -18,7 +18,7 @@ from .peers import PROGRAMS, streaming_server
 from .routes import ROUTES, Route
 from .samples import SAMPLES
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
 BEGIN = "<!-- peers -->"
 END = "<!-- end of peers -->"
 NOTES = tuple(dict.fromkeys(fault.note for route in ROUTES for fault in route.faults.values()))
@@ -50,19 +50,19 @@ def notes() -> list[str]:
 
 
 def written() -> list[str]:
-    """The lines that the README has between its markers, without empty ones."""
-    _, begin, rest = README.read_text("utf-8").partition(BEGIN)
+    """The lines that the page has between its markers, without empty ones."""
+    _, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     table, end, _ = rest.partition(END)
     if not (begin and end):
-        raise ValueError("the README has no markers for the table of peers")
+        raise ValueError("the page has no markers for the table of peers")
     return [line for line in table.splitlines() if line]
 
 
 def write(rows: Iterable[str]) -> None:
-    before, _, rest = README.read_text("utf-8").partition(BEGIN)
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     lines = ["", *head(), *rows, "", *notes(), ""]
-    README.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, "utf-8")
+    PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, "utf-8")
 
 
 def _run() -> list[str]:

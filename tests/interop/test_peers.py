@@ -16,7 +16,7 @@ async def test_what_gets_through(
     route: Route, program: Callable[[str], Sequence[str]], server: NatsServer, request: pytest.FixtureRequest
 ) -> None:
     """
-    Is what the route says, fault by fault, and what the README's table says of this run.
+    Is what the route says, fault by fault, and what the table of docs/interop.md says of this run.
 
     ``python -m tests.interop.table`` writes the table.
     """

@@ -72,7 +72,7 @@ def test_long_texts_of_many_runs(spark: SparkSession) -> None:
 
 
 def test_differences_by_nature(spark: SparkSession) -> None:
-    """What the README names; Python gives an event for each of them."""
+    """What docs/guides/spark-columns.md names; Python gives an event for each of them."""
     envelope = '{"specversion":"1.0","id":"a","source":"/s","type":"t"%s}'
     japanese = envelope % ',"datacontenttype":"text/plain; charset=shift_jis","data":"\u3042"'
     late = [*BASE, ("ce-id", "a"), ("ce-time", "2016-12-31T23:59:60.123456789+00:00")]

@@ -1,0 +1,351 @@
+"""
+Every example of the README and of ``docs/`` runs, page by page, against real servers, and prints what the page says.
+
+A page is for a reader who pastes its examples, in order, on a machine with a fresh nats-server:
+
+- ``python`` blocks are one program. An ``output`` block behind one of them is what it prints.
+- ``console`` blocks run in a shell afterwards, in the same directory; what a command prints stands below it.
+- ``text`` blocks are not run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+import typer
+from cloudevents.core.v1.event import CloudEvent
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from ce_nats import CeNatsError, ContentMode, ErrorCode, NatsMessage, aio, from_nats_message, to_nats_message
+from ce_nats.cli import app
+from ce_nats.testing import NatsServer
+from ce_nats.wire.nats import encode_header_block
+from tests.interop.peers import Missing, streaming_server
+from tests.streaming import StreamingServer
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+KINDS = {"python", "output", "console", "text"}
+BLOCK = re.compile(r"^(?P<fence>```+)(?P<kind>[^\n`]*)\n(?P<text>.*?)^(?P=fence)$", re.DOTALL | re.MULTILINE)
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+DEFAULT_MONITOR = "http://127.0.0.1:8222"
+# Settings of the user, which may say where another server or another Python is.
+SETTINGS = ("NATS_", "PYSPARK_", "SPARK_")
+
+# Tables are small here, and a user interface takes time to start.
+SPARK_DEFAULTS = "spark.ui.enabled false\nspark.sql.shuffle.partitions 2\n"
+
+# Runs programs one after the other: each has names of its own, and all share one Spark.
+RUNNER = """
+import runpy, sys, traceback
+for path in sys.argv[1:]:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except BaseException:
+        print("failed:", traceback.format_exc())
+    print("end of program", flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A Markdown file and its blocks of code, as (kind, text)."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def text(self) -> str:
+        return self.path.read_text("utf-8")
+
+    @property
+    def blocks(self) -> list[tuple[str, str]]:
+        return [(match["kind"], match["text"]) for match in BLOCK.finditer(self.text)]
+
+    def of(self, kind: str) -> list[str]:
+        return [text for its, text in self.blocks if its == kind]
+
+    @property
+    def program(self) -> str:
+        return "\n".join(self.of("python"))
+
+    @property
+    def steps(self) -> list[tuple[str, str]]:
+        """Commands, and what each prints."""
+        found = [step for block in self.of("console") for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+        return [(command, printed) for command, _, printed in (step.partition("\n") for step in found)]
+
+
+PAGES = [Page(path) for path in FILES]
+RUNNABLE = [page for page in PAGES if page.program or page.steps]
+WITH_SPARK = [page for page in RUNNABLE if "pyspark" in page.program]
+WITH_STREAMING = [page for page in RUNNABLE if "stan.connect" in page.program]
+
+
+class Place:
+    """Where a page is tried: a directory, and the servers that it takes for those at their default addresses."""
+
+    def __init__(self, page: Page, directory: Path, stack: ExitStack) -> None:
+        self.page = page
+        self.directory = directory
+        server = stack.enter_context(NatsServer(jetstream=True))
+        self._addresses = {DEFAULT_URL: server.url}
+        if page in WITH_STREAMING:
+            streaming = stack.enter_context(StreamingServer(_streaming_server(), over=server.url))
+            self._addresses[DEFAULT_MONITOR] = streaming.monitor
+        commands = directory / "bin"
+        commands.mkdir(parents=True)
+        command = commands / "ce-nats"
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ce_nats "$@"\n')
+        command.chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+        self.environment = kept | {
+            "NATS_URL": server.url,
+            "XDG_CONFIG_HOME": str(directory),
+            "SPARK_CONF_DIR": str(directory),
+            "PATH": os.pathsep.join([str(commands), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONUTF8": "1",
+            "COLUMNS": "80",
+        }
+        self.program = directory / "program.py"
+        self.program.write_text(self.here(page.program), "utf-8")
+
+    def here(self, text: str) -> str:
+        """A text of the page with the addresses of its servers."""
+        for usual, actual in self._addresses.items():
+            text = text.replace(usual, actual)
+        return text
+
+    def run(self, *command: str | Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a command as a user in this place would."""
+        return subprocess.run(
+            command, cwd=self.directory, env=self.environment, capture_output=True, encoding="utf-8", timeout=seconds
+        )
+
+    def check_output(self, printed: str) -> None:
+        """See that a program printed what the page says, in that order."""
+        behind = 0
+        for expected in map(self.here, self.page.of("output")):
+            found = printed.find(expected, behind)
+            assert found >= 0, f"{expected}\nis not in the rest of what was printed:\n{printed[behind:]}"
+            behind = found + len(expected)
+
+    def check_commands(self) -> None:
+        """See that commands print what the page says."""
+        for command, expected in self.page.steps:
+            done = self.run("sh", "-c", self.here(command))
+            lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+            assert lines == self.here(expected).splitlines(), command
+
+
+def _streaming_server() -> Path:
+    try:
+        return streaming_server()
+    except Missing as missing:
+        pytest.skip(f"no nats-streaming-server: {missing}")
+
+
+def test_every_page_was_found() -> None:
+    assert len(PAGES) > 15
+    assert len(WITH_SPARK) >= 3
+    assert len(WITH_STREAMING) == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_blocks_are_of_known_kinds(page: Page) -> None:
+    """So that no example is passed over; and a page that has output has a program that prints it."""
+    assert {kind for kind, _ in page.blocks} <= KINDS
+    assert page.text.count("```") == 2 * len(page.blocks)
+    assert page.of("python") or not page.of("output")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK], ids=str)
+def test_examples(page: Page, tmp_path: Path) -> None:
+    """The program, then the commands, then the program again, because nobody tries an example once."""
+    with ExitStack() as stack:
+        place = Place(page, tmp_path / "here", stack)
+        for is_first in (True, False):
+            done = place.run(sys.executable, place.program)
+            assert done.returncode == 0, done.stderr[-4000:]
+            place.check_output(done.stdout)
+            if is_first:
+                place.check_commands()
+
+
+@pytest.fixture(scope="module")
+def spark_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Page, tuple[Place, str]]]:
+    """Pages with Spark, and what their programs print: all in one process, because a Spark takes long to start."""
+    with ExitStack() as stack:
+        places = [Place(page, tmp_path_factory.mktemp("spark") / "here", stack) for page in WITH_SPARK]
+        (places[0].directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+        runner = places[0].directory / "runner.py"
+        runner.write_text(RUNNER, "utf-8")
+        # Spark resolves paths against the directory that it was started in.
+        done = places[0].run(sys.executable, runner, *(place.program for place in places), seconds=900)
+        printed = done.stdout.split("end of program\n")
+        assert len(printed) == len(places) + 1, done.stdout + done.stderr[-4000:]
+        for place in places:
+            place.directory = places[0].directory
+        yield {place.page: (place, text) for place, text in zip(places, printed)}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
+@pytest.mark.parametrize("page", WITH_SPARK, ids=str)
+def test_examples_with_spark(page: Page, spark_runs: dict[Page, tuple[Place, str]]) -> None:
+    place, printed = spark_runs[page]
+    assert "failed:" not in printed, printed
+    place.check_output(printed)
+    place.check_commands()
+
+
+# --- What is said elsewhere -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(page: Page) -> None:
+    """Those within the repository, to the heading; what ``mkdocs build --strict`` does not see is the README."""
+    prose = BLOCK.sub("", page.text)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.path.parent / name).resolve() if name else page.path
+        assert path.exists(), target
+        assert not anchor or anchor in _anchors(path), target
+
+
+def _anchors(path: Path) -> set[str]:
+    """As GitHub and mkdocs make them of headings."""
+    text = BLOCK.sub("", path.read_text("utf-8"))
+    explicit = re.findall(r"\{ ?#([\w-]+) ?\}|<a id=\"([\w-]+)\">", text)
+    headings = re.findall(r"^#+ (.+?)(?: \{.*)?$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return slugs | {one or other for one, other in explicit}
+
+
+def test_every_command_is_listed() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    page = (DOCS / "guides" / "command-line.md").read_text("utf-8")
+    rows = re.findall(r"^\|([^|]*)\|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([a-z-]+)", row)} >= commands.keys()
+
+
+def test_every_decision_is_argued() -> None:
+    """Whatever A-nn the code or the fixtures cite stands on the page of decisions."""
+    sources = [*(ROOT / "ce_nats").rglob("*.py"), *(ROOT / "spec-fixtures").glob("*.json")]
+    cited = {number for path in sources for number in re.findall(r"\bA-\d\d\b", path.read_text("utf-8"))}
+    argued = re.findall(r"^\| (A-\d\d) \|", (DOCS / "decisions.md").read_text("utf-8"), re.MULTILINE)
+    assert len(argued) == len(set(argued))
+    assert cited <= set(argued)
+    assert len(cited) > 60
+
+
+def test_every_error_code_is_explained() -> None:
+    page = (DOCS / "troubleshooting.md").read_text("utf-8")
+    rows = re.findall(r"^\|([^|]*)\|", page.partition("## Error codes")[2], re.MULTILINE)
+    explained = [code for row in rows for code in re.findall(r"`([a-z0-9-]+)`", row)]
+    assert sorted(explained) == sorted(map(str, ErrorCode))
+
+
+async def test_errors_are_quoted_as_they_are() -> None:
+    """The first two tables of the page are what is raised, and nothing that is raised here is missing in them."""
+    page = (DOCS / "troubleshooting.md").read_text("utf-8").partition("## Messages that are not events")[0]
+    quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    raised = [re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:4222", text) async for text in _errors()]
+    matches = [(text, error) for text in quoted for error in raised if _is_quote(text, error)]
+    assert set(raised) - {error for _, error in matches} == set()
+    assert set(quoted) - {text for text, _ in matches} == set()
+
+
+def _is_quote(text: str, error: str) -> bool:
+    """Whether a text is an error's, as far as it is quoted: three dots are anything."""
+    return bool(re.fullmatch(re.escape(text).replace(r"\.\.\.", ".*"), error, re.DOTALL))
+
+
+async def _errors() -> AsyncIterator[str]:
+    """Texts of what goes wrong on servers that lack something."""
+    event = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, "x" * 2_000_000)
+    small = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, None)
+
+    def enter(nc: Client, dead_letter: str | None = None) -> Awaitable[object]:
+        return aio.PullConsumer(nc.jetstream(), "ORDERS", "billing", dead_letter=dead_letter).__aenter__()
+
+    locked = "users: [{user: u, password: p, permissions: {publish: [nothing]}}]"
+    with (
+        NatsServer(jetstream=True) as server,
+        NatsServer() as plain,
+        NatsServer(config="no_header_support: true") as old,
+        NatsServer(config=f"authorization {{ {locked} }}") as strict,
+    ):
+        async with (
+            await aio.connect(server.url) as nc,
+            await aio.connect(plain.url) as without_jetstream,
+            await aio.connect(old.url) as without_headers,
+            await aio.connect(strict.url, user="u", password="p") as denied,
+        ):
+            attempts: list[Callable[[], Awaitable[object]]] = [
+                lambda: aio.connect("nats://127.0.0.1:1"),
+                lambda: aio.connect(server.url.replace("nats:", "tls:")),
+                lambda: aio.connect("http://127.0.0.1:8222"),
+                lambda: aio.connect(strict.url),
+                lambda: aio.jetstream.publish(denied.jetstream(), small, "orders.paid"),
+                lambda: aio.jetstream.publish(nc.jetstream(), small, "orders.paid"),
+                lambda: aio.jetstream.publish(without_jetstream.jetstream(), small, "orders.paid"),
+                lambda: anext(aio.jetstream.read_stream(without_jetstream.jetstream(), "ORDERS")),
+                lambda: enter(nc),
+                lambda: nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"]),
+                lambda: enter(nc),
+                lambda: enter(nc, "dead.orders"),
+                lambda: aio.request(nc, small, "nobody"),
+                lambda: aio.publish(nc, event, "orders.paid"),
+                lambda: aio.publish(without_headers, small, "orders.paid"),
+                lambda: aio.jetstream.publish(cast("JetStreamContext", nc), small, "orders.paid"),
+            ]
+            for attempt in attempts:
+                try:
+                    await attempt()
+                except CeNatsError as error:
+                    yield str(error)
+                except TypeError as error:
+                    yield f"TypeError: {error}"
+
+
+def test_every_option_of_spark_is_listed() -> None:
+    from ce_nats.spark.connector.connection import CONNECTION_OPTIONS
+    from ce_nats.spark.connector.read_options import SELECTION_OPTIONS
+    from ce_nats.spark.connector.sink import SINK_OPTIONS
+
+    page = (DOCS / "guides" / "spark-source-sink.md").read_text("utf-8")
+    listed = {name for row in re.findall(r"^\|([^|]*)\|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert {*CONNECTION_OPTIONS, *SELECTION_OPTIONS, *SINK_OPTIONS} <= listed
+
+
+def test_the_picture_of_a_message_is_true() -> None:
+    """The lines of docs/message.svg are what the codec makes of the event in it."""
+    tree = ElementTree.parse(DOCS / "message.svg")
+    groups = {
+        group.get("id"): ["".join(line.itertext()) for line in group if line.get("class") == "wire"]
+        for group in tree.iter("{http://www.w3.org/2000/svg}g")
+    }
+    event = from_nats_message(NatsMessage(data="".join(groups["event"]).encode()))
+    for mode in ContentMode:
+        message = to_nats_message(event, mode=mode)
+        lines = (encode_header_block(message.headers) + message.data).decode().split("\r\n")
+        assert "".join(groups[str(mode)]) == "".join(lines)
