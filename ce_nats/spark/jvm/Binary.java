@@ -16,9 +16,9 @@ final class Binary {
     static Event decode(Headers headers, byte[] payload, ExtensionTypes types) throws DecodeError {
         Event event = new Event(ContentMode.BINARY, types);
         for (int place = 0; place < headers.size(); place++) {
-            if (Text.startsWith(headers.name(place), Mode.PREFIX)) {
-                String name = Text.folded(headers.name(place), Mode.PREFIX.length);
-                decodeHeader(event, name, headers.value(place), types);
+            Name name = headers.name(place);
+            if (name.attribute() != null) {
+                decodeHeader(event, name.attribute(), name.place(), headers.value(place), types);
             }
         }
         Attributes.checkRequired(event);
@@ -26,8 +26,8 @@ final class Binary {
         return event;
     }
 
-    private static void decodeHeader(Event event, String name, byte[] value, ExtensionTypes types) throws DecodeError {
-        int place = Attributes.place(name);
+    private static void decodeHeader(Event event, String name, int place, byte[] value, ExtensionTypes types)
+            throws DecodeError {
         if (event.has(name, place)) {
             throw new DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE);
         }

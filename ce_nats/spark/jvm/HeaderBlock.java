@@ -4,6 +4,8 @@ import static io.cenats.spark.DecodeError.require;
 
 import java.util.Arrays;
 
+import org.apache.spark.unsafe.types.UTF8String;
+
 /**
  * A raw header block, as JetStream's API returns it: {@code ce_nats/wire/nats.py}.
  *
@@ -92,6 +94,7 @@ final class HeaderBlock {
         require(isName, ErrorCode.INVALID_HEADER_NAME);
         require(Text.indexOf(line, 0, colon) < 0, ErrorCode.INVALID_HEADER_VALUE);
         headers.add(
-                Arrays.copyOf(line, colon), Text.strip(Arrays.copyOfRange(line, colon + 1, line.length)));
+                UTF8String.fromBytes(Arrays.copyOf(line, colon)),
+                Text.strip(Arrays.copyOfRange(line, colon + 1, line.length)));
     }
 }

@@ -7,6 +7,7 @@ import java.util.Arrays;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Names and values in wire order, valid UTF-8, from every shape in which captured messages hold them: {@code
@@ -15,12 +16,12 @@ import org.apache.spark.sql.catalyst.util.MapData;
 final class Headers {
     static final Headers NONE = new Headers(0);
 
-    private byte[][] names;
+    private Name[] names;
     private byte[][] values;
     private int size;
 
     Headers(int expected) {
-        names = new byte[expected][];
+        names = new Name[expected];
         values = new byte[expected][];
     }
 
@@ -28,7 +29,7 @@ final class Headers {
         return size;
     }
 
-    byte[] name(int place) {
+    Name name(int place) {
         return names[place];
     }
 
@@ -39,20 +40,21 @@ final class Headers {
     /**
      * Put a header behind the others.
      *
-     * @param name bytes of a name, or null
+     * @param name a name, or null
      * @param value bytes of a value, or null
      * @throws DecodeError {@code invalid-header-name} and {@code invalid-header-value} where there is none, {@code
      *     invalid-utf8}
      */
-    void add(byte[] name, byte[] value) throws DecodeError {
+    void add(UTF8String name, byte[] value) throws DecodeError {
         require(name != null, ErrorCode.INVALID_HEADER_NAME);
         require(value != null, ErrorCode.INVALID_HEADER_VALUE);
-        require(Text.isUtf8(name) && Text.isUtf8(value), ErrorCode.INVALID_UTF8);
+        Name known = Name.of(name);
+        require(known.isUtf8() && Text.isUtf8(value), ErrorCode.INVALID_UTF8);
         if (size == names.length) {
             names = Arrays.copyOf(names, 2 * size + 1);
             values = Arrays.copyOf(values, 2 * size + 1);
         }
-        names[size] = name;
+        names[size] = known;
         values[size++] = value;
     }
 
@@ -66,9 +68,16 @@ final class Headers {
         for (int place = 0; place < count; place++) {
             require(!pairs.isNullAt(place), ErrorCode.INVALID_HEADER_NAME);
             InternalRow pair = pairs.getStruct(place, 2);
-            headers.add(octets(pair, 0, isNameBinary), octets(pair, 1, isValueBinary));
+            headers.add(text(pair, 0, isNameBinary), octets(pair, 1, isValueBinary));
         }
         return headers;
+    }
+
+    private static UTF8String text(InternalRow pair, int field, boolean isBinary) {
+        if (pair.isNullAt(field)) {
+            return null;
+        }
+        return isBinary ? UTF8String.fromBytes(pair.getBinary(field)) : pair.getUTF8String(field);
     }
 
     private static byte[] octets(InternalRow pair, int field, boolean isBinary) {
@@ -87,7 +96,7 @@ final class Headers {
         ArrayData values = map.valueArray();
         Headers headers = new Headers(map.numElements());
         for (int place = 0; place < map.numElements(); place++) {
-            headers.add(octets(names, place), octets(values, place));
+            headers.add(text(names, place), octets(values, place));
         }
         return headers;
     }
@@ -101,7 +110,7 @@ final class Headers {
         ArrayData lists = map.valueArray();
         Headers headers = new Headers(map.numElements());
         for (int place = 0; place < map.numElements(); place++) {
-            byte[] name = octets(names, place);
+            UTF8String name = text(names, place);
             require(!lists.isNullAt(place), ErrorCode.INVALID_HEADER_VALUE);
             ArrayData values = lists.getArray(place);
             for (int which = 0; which < values.numElements(); which++) {
@@ -109,6 +118,10 @@ final class Headers {
             }
         }
         return headers;
+    }
+
+    private static UTF8String text(ArrayData texts, int place) {
+        return texts.isNullAt(place) ? null : texts.getUTF8String(place);
     }
 
     private static byte[] octets(ArrayData texts, int place) {

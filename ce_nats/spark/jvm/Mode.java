@@ -13,9 +13,6 @@ import java.util.Arrays;
  * @param isMarked false where no header says that this is a CloudEvent, so that the payload has to
  */
 record Mode(ContentMode mode, boolean isMarked) {
-    static final byte[] PREFIX = Text.bytes("ce-");
-
-    private static final byte[] CONTENT_TYPE = Text.bytes("content-type");
     private static final byte[] CLOUDEVENTS = Text.bytes("application/cloudevents");
     private static final byte[] STRUCTURED_TYPE = Text.bytes("application/cloudevents+json");
     private static final byte[] BATCH = Text.bytes("application/cloudevents-batch");
@@ -35,13 +32,13 @@ record Mode(ContentMode mode, boolean isMarked) {
         byte[] contentType = null;
         boolean hasAttributes = false;
         for (int place = 0; place < headers.size(); place++) {
-            byte[] name = headers.name(place);
-            if (Text.equalsFolded(name, CONTENT_TYPE)) {
+            Name name = headers.name(place);
+            if (name.isContentType()) {
                 // Which of several counts would be anybody's guess.
                 require(contentType == null, ErrorCode.DUPLICATE_HEADER);
                 contentType = headers.value(place);
             }
-            hasAttributes |= Text.startsWith(name, PREFIX);
+            hasAttributes |= name.attribute() != null;
         }
         if (contentType != null && isStructured(contentType)) {
             return STRUCTURED;

@@ -1,19 +1,25 @@
 package io.cenats.spark;
 
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
 /** Text as UTF-8 in an array of bytes, which is how Spark has it. No array that was given is ever changed. */
 final class Text {
+    private static final VarHandle EIGHT = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.nativeOrder());
+    private static final long BEYOND_ASCII = 0x8080808080808080L;
+
     private Text() {}
 
     /** Strict UTF-8 (RFC 3629): no overlong form, no surrogate, nothing beyond U+10FFFF. */
     static boolean isUtf8(byte[] text) {
         int at = 0;
         while (at < text.length) {
-            if (text[at] >= 0) {
-                at++;
-                continue;
+            at = endOfAscii(text, at);
+            if (at == text.length) {
+                return true;
             }
             int size = sizeOfCharacter(text, at);
             if (size == 0) {
@@ -22,6 +28,17 @@ final class Text {
             at += size;
         }
         return true;
+    }
+
+    private static int endOfAscii(byte[] text, int start) {
+        int at = start;
+        while (at + Long.BYTES <= text.length && ((long) EIGHT.get(text, at) & BEYOND_ASCII) == 0) {
+            at += Long.BYTES;
+        }
+        while (at < text.length && text[at] >= 0) {
+            at++;
+        }
+        return at;
     }
 
     /** Bytes of the character beyond ASCII that begins at a place, or 0 where none is well-formed there. */
