@@ -23,8 +23,8 @@ PACKAGES = (
 NO_REGISTRY = re.compile("(?<=connection broken by ).*")
 TESTS = {
     "test_vectors": ["test_decode_fixtures"],
-    "test_python_engine": ["test_decode_fixtures", "test_modes", "test_old_pyspark_is_told", "test_streaming"],
-    "test_jvm_engine": [
+    "columns/test_python_engine": ["test_decode_fixtures", "test_modes", "test_old_pyspark_is_told", "test_streaming"],
+    "columns/test_jvm_engine": [
         "test_a_message_is_decoded_once",
         "test_a_stream_is_exploded",
         "test_a_thread_that_was_there_before_decodes",
@@ -32,12 +32,12 @@ TESTS = {
         "test_values_of_typed_extensions",
     ],
     "test_session": [""],
-    "test_source": [
+    "connector/test_source": [
         "test_a_row_is_a_message_as_it_was_stored",
         "test_an_empty_stream_has_no_rows",
         "test_available_now_equals_the_table",
     ],
-    "test_sink": ["test_a_streaming_query_and_its_restart", "test_what_was_read_can_be_written_as_events"],
+    "connector/test_sink": ["test_a_streaming_query_and_its_restart", "test_what_was_read_can_be_written_as_events"],
 }
 # What pyspark 4.0 itself leaves open, and what ce_nats.spark.register() says there.
 WARNINGS = (":ResourceWarning", ":pytest.PytestUnraisableExceptionWarning", "to_nats and to_nats_structured")

@@ -6,7 +6,7 @@ import java.util.Arrays;
 import java.util.Base64;
 
 /**
- * The checks of attribute names and values: {@code ce_nats/attributes.py}.
+ * The checks of attribute names and values: {@code ce_nats/codec/attributes.py}.
  *
  * <p>CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes". How a value travelled is known to {@link
  * Binary} and {@link Structured}.

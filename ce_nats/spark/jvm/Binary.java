@@ -1,7 +1,7 @@
 package io.cenats.spark;
 
 /**
- * Binary content mode, one {@code ce-} header per attribute and the data as payload: {@code ce_nats/binary.py}.
+ * Binary content mode, one {@code ce-} header per attribute and the data as payload: {@code ce_nats/codec/binary.py}.
  *
  * <p>NATS binding, section 3.1. An empty payload is no data, because the wire cannot tell the two apart.
  */

@@ -12,7 +12,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Text in the charset of a media type: {@code MediaType.codec()} of {@code ce_nats/media_type.py}.
+ * Text in the charset of a media type: {@code MediaType.codec()} of {@code ce_nats/codec/media_type.py}.
  *
  * <p>Of the charsets that Python knows, those that Java writes byte for byte as Python does, under every name that Python
  * has for them. Charsets of East Asia and EBCDIC differ in some characters: they are {@code unsupported-charset}.

@@ -13,7 +13,8 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The event in a message, as a row: {@code from_nats_message(message, parse_data=False)} of {@code ce_nats/binding.py}.
+ * The event in a message, as a row: {@code from_nats_message(message, parse_data=False)} of {@code
+ * ce_nats/codec/binding.py}.
  *
  * <p>Arguments are the headers, the payload, and as an option a NULL whose type is a struct: its fields are extension
  * attributes and what their values have to be. Generated code calls the {@code invoke} that takes the type of the

@@ -9,10 +9,10 @@ import java.util.Map;
  * Strict RFC 8259 JSON: the members of an object, in wire order, with their types.
  *
  * <p>No lone surrogates, no numbers that a float cannot hold, no integers of more characters than Python reads, nothing
- * behind the document: what msgspec reads for {@code ce_nats/data.py}.
+ * behind the document: what msgspec reads for {@code ce_nats/codec/data.py}.
  */
 final class Json {
-    /** Of arrays and objects in data, the outermost one counted: {@code ce_nats/nesting.py}. */
+    /** Of arrays and objects in data, the outermost one counted: {@code ce_nats/codec/nesting.py}. */
     static final int MOST_LEVELS = 128;
 
     /** Characters of an integer. */

@@ -7,7 +7,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * What a datacontenttype says: {@code ce_nats/media_type.py}.
+ * What a datacontenttype says: {@code ce_nats/codec/media_type.py}.
  *
  * <p>RFC 2046 and RFC 2045 5.1; JSON event format 3.1.1 for what counts as JSON. The text itself is never rewritten.
  *

@@ -5,7 +5,7 @@ import static io.cenats.spark.DecodeError.require;
 import java.util.Arrays;
 
 /**
- * Is a message an event in binary mode, in structured mode, or no event? {@code ce_nats/mode.py}.
+ * Is a message an event in binary mode, in structured mode, or no event? {@code ce_nats/codec/mode.py}.
  *
  * <p>NATS binding, section 3. Only headers are looked at, and of the payload only whether there is one.
  *

@@ -3,7 +3,7 @@ package io.cenats.spark;
 import java.util.Arrays;
 
 /**
- * Undo quotes and percent-encoding: {@code ce_nats/percent.py}.
+ * Undo quotes and percent-encoding: {@code ce_nats/codec/percent.py}.
  *
  * <p>NATS protocol binding, section 3.1.3.2 "NATS Header Values".
  */

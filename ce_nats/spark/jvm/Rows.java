@@ -13,7 +13,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Events as rows: their schemas and their values, as {@code ce_nats/spark/schema.py} has them. */
+/** Events as rows: their schemas and their values, as {@code ce_nats/spark/columns/schema.py} has them. */
 final class Rows {
     private static final DataType TEXTS = DataTypes.createMapType(DataTypes.StringType, DataTypes.StringType, true);
 

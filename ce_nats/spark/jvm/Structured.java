@@ -6,7 +6,7 @@ import java.util.Arrays;
 import java.util.Map;
 
 /**
- * Structured content mode, the whole event as one JSON object in the payload: {@code ce_nats/structured.py}.
+ * Structured content mode, the whole event as one JSON object in the payload: {@code ce_nats/codec/structured.py}.
  *
  * <p>NATS binding, section 3.2; JSON event format, sections 2 and 3. One object, never a batch; strict JSON in UTF-8;
  * every member is an attribute, {@code data} or {@code data_base64}.

@@ -5,7 +5,7 @@ import java.time.Month;
 import java.time.Year;
 
 /**
- * RFC 3339 text and the instant that it names: {@code ce_nats/timestamp.py}.
+ * RFC 3339 text and the instant that it names: {@code ce_nats/codec/timestamp.py}.
  *
  * <p>CloudEvents "Timestamp" (RFC 3339 5.6 and 5.7). A TIMESTAMP has microseconds and no offset: further digits are cut,
  * and the leap second 23:59:60 becomes 23:59:59.999999. It holds the years 1 to 9999 of UTC; a time that is valid with
