@@ -9,7 +9,7 @@ brokers.
 from ._version import __version__
 from .codec.binary import Dialect
 from .codec.binding import dedup_id, from_nats_message, to_nats_message
-from .codec.event import DecodedEvent
+from .codec.event import DecodedEvent, Event
 from .codec.mode import ContentMode, detect_mode
 from .codec.subject_template import SubjectTemplate
 from .codec.timestamp import Timestamp
@@ -39,6 +39,7 @@ __all__ = [
     "Dialect",
     "EncodeError",
     "ErrorCode",
+    "Event",
     "Headers",
     "NatsMessage",
     "NoStreamError",

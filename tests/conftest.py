@@ -26,15 +26,15 @@ LONGEST = (
 
 # Marker -> beginnings of the names of tests that have it. "not spark and not server" is what needs Python alone.
 MARKED = {
-    "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/test_readme.py", "tests/test_docs.py"),
+    "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/test_docs.py"),
     "server": (
         *("tests/aio/", "tests/cli/", "tests/interop/", "tests/spark/connector/"),
         *(f"tests/stan/test_{name}.py" for name in ("loss", "migrate", "protocol", "publish", "subscribe")),
-        *("tests/test_readme.py", "tests/test_docs.py", "tests/test_testing.py"),
+        *("tests/test_docs.py", "tests/test_testing.py"),
     ),
     "interop": ("tests/interop/",),
     "slow": (
-        *("tests/cli/test_demonstration.py", "tests/test_readme.py", "tests/test_docs.py", "tests/test_wheel.py"),
+        *("tests/cli/test_demonstration.py", "tests/test_docs.py", "tests/test_wheel.py"),
         *(f"{SPARK}test_{name}.py" for name in ("cluster", "kill", "random_messages", "versions")),
     ),
 }

@@ -25,9 +25,8 @@ from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionD
 
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
-from ..codec.binding import from_nats_message
+from ..codec.binding import DialectName, Mode, from_nats_message
 from ..codec.event import DecodedEvent
-from ..codec.mode import ContentMode
 from ..errors import DecodeError, DeliveryError, ErrorCode
 from ._nats import client_of, end_iteration, is_unsubscribed
 from .checks import check_client, check_subscription
@@ -121,8 +120,8 @@ class Events:
 def events(
     subscription: Subscription,
     *,
-    mode: ContentMode | None = None,
-    dialect: Dialect = Dialect.SPEC,
+    mode: Mode | None = None,
+    dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> Events:
@@ -157,8 +156,8 @@ async def subscribe(
     subject: str,
     *,
     queue: str = "",
-    mode: ContentMode | None = None,
-    dialect: Dialect = Dialect.SPEC,
+    mode: Mode | None = None,
+    dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> Events:

@@ -19,8 +19,8 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ..codec.attributes import canonical
-from ..codec.binding import dedup_id, dedup_text
-from ..codec.event import attributes_and_data
+from ..codec.binding import Mode, dedup_id, dedup_text
+from ..codec.event import Event, attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..codec.timestamp import Timestamp
@@ -53,10 +53,10 @@ _MAX_BATCH_BYTES: Final = 16 * 2**20
 
 async def publish(
     js: JetStreamContext,
-    event: Any,
+    event: Event,
     subject: str | SubjectTemplate,
     *,
-    mode: ContentMode = ContentMode.BINARY,
+    mode: Mode = ContentMode.BINARY,
     headers: HeadersLike = None,
     dedup: DedupId | None = dedup_id,
     timeout: float | None = None,
@@ -106,7 +106,7 @@ async def publish(
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
 
 
-def bare_id(event: Any) -> str:
+def bare_id(event: Event) -> str:
     """
     The ``Nats-Msg-Id`` that Knative, Dapr and Argo give an event: its id as it stands.
 
@@ -123,10 +123,10 @@ def bare_id(event: Any) -> str:
 
 def prepare_for_stream(
     nc: Client,
-    event: Any,
+    event: Event,
     subject: str | SubjectTemplate,
     *,
-    mode: ContentMode,
+    mode: Mode,
     headers: HeadersLike,
     dedup: DedupId | None,
     headerless: bool = False,
@@ -150,7 +150,7 @@ def prepare_for_stream(
     return message
 
 
-def _message_id(event: Any, dedup: DedupId) -> str:
+def _message_id(event: Event, dedup: DedupId) -> str:
     if dedup is dedup_id:
         attributes = attributes_and_data(event)[0]  # which have been checked
         return dedup_text(str(attributes["source"]), str(attributes["id"]))

@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 
 from nats.aio.client import Client
 
-from ..codec.binding import to_nats_message
-from ..codec.event import ExtendedEvent, attributes_and_data
+from ..codec.binding import Mode, to_nats_message
+from ..codec.event import Event, ExtendedEvent, attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
@@ -41,10 +41,10 @@ _MAX_SUBJECT_BYTES: Final = 4096 - 256
 
 async def publish(
     nc: Client,
-    event: Any,
+    event: Event,
     subject: str | SubjectTemplate,
     *,
-    mode: ContentMode = ContentMode.BINARY,
+    mode: Mode = ContentMode.BINARY,
     reply: str = "",
     headers: HeadersLike = None,
     headerless: bool = False,
@@ -113,10 +113,10 @@ async def round_trip(nc: Client) -> None:
 
 def prepare(
     nc: Client,
-    event: Any,
+    event: Event,
     subject: str | SubjectTemplate,
     *,
-    mode: ContentMode,
+    mode: Mode,
     reply: str = "",
     headers: HeadersLike = None,
     headerless: bool = False,
@@ -239,7 +239,7 @@ def _check_headerless(headerless: bool, headers: HeadersLike) -> None:
         )
 
 
-def _traced(event: Any, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
+def _traced(event: Event, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
     """Event and headers with a trace, unless they have one: an event's trace is the one that it began with."""
     pairs = _pairs(headers)
     if not any(folded(name) == TRACEPARENT for name, _ in pairs):

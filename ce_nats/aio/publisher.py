@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any
 
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
-from ..codec.binding import dedup_id
+from ..codec.binding import Mode, dedup_id
+from ..codec.event import Event
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure, PublishError
@@ -67,7 +67,7 @@ class Publisher:
         self,
         js: JetStreamContext,
         *,
-        mode: ContentMode = ContentMode.BINARY,
+        mode: Mode = ContentMode.BINARY,
         dedup: DedupId | None = dedup_id,
         headerless: bool = False,
         window: int = 1000,
@@ -115,7 +115,7 @@ class Publisher:
 
     async def publish(
         self,
-        event: Any,
+        event: Event,
         subject: str | SubjectTemplate,
         *,
         headers: HeadersLike = None,

@@ -30,7 +30,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
-from ..codec.binding import from_nats_message
+from ..codec.binding import DialectName, Mode, from_nats_message
 from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import MARKERS, ContentMode, detect_mode
 from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
@@ -116,8 +116,8 @@ class PullConsumer:
         backoff: Backoff | Sequence[float] = _BACKOFF,
         prefetch: int = 64,
         double_ack: bool = False,
-        mode: ContentMode | None = None,
-        dialect: Dialect = Dialect.SPEC,
+        mode: Mode | None = None,
+        dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
         on_error: Callable[[Exception, Delivery | None], None] | None = None,

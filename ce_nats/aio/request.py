@@ -16,8 +16,8 @@ from nats.aio.msg import Msg
 
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
-from ..codec.binding import from_nats_message
-from ..codec.event import DecodedEvent, ExtendedEvent, attributes_and_data
+from ..codec.binding import DialectName, Mode, from_nats_message
+from ..codec.event import DecodedEvent, Event, ExtendedEvent, attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
@@ -38,15 +38,15 @@ __all__ = ["request", "respond"]
 
 async def request(
     nc: Client,
-    event: Any,
+    event: Event,
     subject: str | SubjectTemplate,
     *,
-    mode: ContentMode = ContentMode.BINARY,
+    mode: Mode = ContentMode.BINARY,
     timeout: float = 5.0,
     headers: HeadersLike = None,
     headerless: bool = False,
     trace: TraceContext | None = None,
-    dialect: Dialect = Dialect.SPEC,
+    dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> Received:
@@ -100,9 +100,9 @@ async def request(
 
 async def respond(
     request: Msg | Received,
-    event: Any,
+    event: Event,
     *,
-    mode: ContentMode = ContentMode.BINARY,
+    mode: Mode = ContentMode.BINARY,
     headers: HeadersLike = None,
     headerless: bool = False,
     correlate: bool = True,
@@ -143,7 +143,7 @@ async def respond(
     await publish(nc, event, message.reply, mode=mode, headers=headers, headerless=headerless, trace=trace)
 
 
-def _caused_by(event: Any, request: Msg | Received) -> Any:
+def _caused_by(event: Event, request: Msg | Received) -> Any:
     try:
         cause: DecodedEvent = request.event if isinstance(request, Received) else from_nats_message(request)
     except DecodeError:

@@ -24,6 +24,7 @@ __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 # Longer ids are hashed, so that a header stays a header.
 _MAX_DEDUP_ID_LENGTH: Final = 256
 Mode: TypeAlias = ContentMode | Literal["binary", "structured"]
+DialectName: TypeAlias = Dialect | Literal["spec", "sdk-go"]
 
 # By names of their own, because an enum looks its members up slowly in Python 3.11.
 _BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
@@ -79,7 +80,7 @@ def from_nats_message(
     message: Message,
     *,
     mode: Mode | None = None,
-    dialect: Dialect | Literal["spec", "sdk-go"] = Dialect.SPEC,
+    dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:

@@ -8,13 +8,13 @@ characters but letters, digits, ``-`` and ``_`` are percent-encoded as UTF-8, an
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import EncodeError, ErrorCode, preview
 from ..message import check_subject
 from .attributes import canonical, check_name
-from .event import attributes_and_data
+from .event import Event, attributes_and_data
 from .percent import join_surrogates
 
 __all__ = ["SubjectTemplate"]
@@ -65,7 +65,7 @@ class SubjectTemplate:
     def __repr__(self) -> str:
         return f"SubjectTemplate({self.template!r})"
 
-    def format(self, event: Any) -> str:
+    def format(self, event: Event) -> str:
         """
         The subject of an event.
 

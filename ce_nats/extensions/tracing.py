@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
-from ..codec.event import attributes_and_data
+from ..codec.event import Event, attributes_and_data
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike
 
@@ -82,7 +82,7 @@ class TraceContext:
         return {TRACEPARENT: self.traceparent, **({TRACESTATE: self.tracestate} if self.tracestate else {})}
 
 
-def trace_of_event(event: Any) -> TraceContext | None:
+def trace_of_event(event: Event) -> TraceContext | None:
     """
     Where an event's trace began, from its extension attributes.
 

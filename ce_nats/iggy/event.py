@@ -21,7 +21,8 @@ from ..codec.attributes import (
     checked_attributes,
     decode_typed_attribute,
 )
-from ..codec.event import DecodedEvent, attributes_data_and_presence
+from ..codec.binding import Mode
+from ..codec.event import DecodedEvent, Event, attributes_data_and_presence
 from ..codec.mode import PREFIX, STRUCTURED_TYPE, ContentMode, structured_by
 from ..errors import DecodeError, EncodeError, ErrorCode, at_header, choice, preview
 from ..message import folded
@@ -43,7 +44,7 @@ _KINDS: Final[Mapping[type, HeaderKind]] = {
 _ADVICE: Final = "send the event in structured mode"
 
 
-def to_iggy_message(event: Any, *, mode: ContentMode = ContentMode.BINARY) -> IggyMessage:
+def to_iggy_message(event: Event, *, mode: Mode = ContentMode.BINARY) -> IggyMessage:
     """
     Encode an event.
 
@@ -163,7 +164,7 @@ def _is_attribute(key: str) -> bool:
 def from_iggy_message(
     message: IggyMessage,
     *,
-    mode: ContentMode | None = None,
+    mode: Mode | None = None,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from nats.aio.client import Client
 
@@ -16,7 +16,7 @@ from ..aio.publish import check_size
 from ..aio.publisher import raise_failures
 from ..codec.attributes import ExtensionTypes
 from ..codec.binding import from_nats_message, to_nats_message
-from ..codec.event import DecodedEvent
+from ..codec.event import DecodedEvent, Event
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, StanError
@@ -210,7 +210,7 @@ class Connection:
 
     # --- Publish ------------------------------------------------------------------------------------------------------
 
-    async def publish(self, event: Any, channel: str | SubjectTemplate) -> str:
+    async def publish(self, event: Event, channel: str | SubjectTemplate) -> str:
         """
         Publish an event, as JSON in structured mode, and wait until it is stored.
 
@@ -232,7 +232,7 @@ class Connection:
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
         return await (await self._send(message.data, message.subject))
 
-    async def publish_async(self, event: Any, channel: str | SubjectTemplate) -> asyncio.Future[str]:
+    async def publish_async(self, event: Event, channel: str | SubjectTemplate) -> asyncio.Future[str]:
         """
         Publish an event; returns as soon as it has a place in the window.
 
@@ -286,7 +286,7 @@ class Connection:
             if self._session is session:
                 return await self._window.send(guid, subject, message, on_failure)
 
-    def _note(self, event: Any, channel: str, error: StanError) -> None:
+    def _note(self, event: Event, channel: str, error: StanError) -> None:
         self.failures.append(Failure(event, channel, error))
 
     # --- Subscribe ----------------------------------------------------------------------------------------------------
