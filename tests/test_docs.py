@@ -329,12 +329,12 @@ async def _errors() -> AsyncIterator[str]:
 
 def test_every_option_of_spark_is_listed() -> None:
     from ce_nats.spark.connector.connection import CONNECTION_OPTIONS
-    from ce_nats.spark.connector.read_options import SELECTION_OPTIONS
+    from ce_nats.spark.connector.read_options import READ_OPTIONS
     from ce_nats.spark.connector.sink import SINK_OPTIONS
 
     page = (DOCS / "guides" / "spark-source-sink.md").read_text("utf-8")
     listed = {name for row in re.findall(r"^\|([^|]*)\|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    assert {*CONNECTION_OPTIONS, *SELECTION_OPTIONS, *SINK_OPTIONS} <= listed
+    assert {*CONNECTION_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS} <= listed
 
 
 def test_the_picture_of_a_message_is_true() -> None:
