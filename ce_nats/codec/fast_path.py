@@ -173,8 +173,12 @@ def _undo_percent(value: str) -> str:
     return text if text.isprintable() else _refuse()
 
 
+def _scalar_texts(values: Iterable[object]) -> list[str]:
+    return [value if value.__class__ is str else _scalar_text(value) for value in values]
+
+
 def _scalar_text(value: object) -> str:
-    """The canonical string of an extension that is an integer or a boolean."""
+    """The canonical string of an integer or a boolean."""
     if value.__class__ is int:
         return str(check_integer("", value, EncodeError))
     return scalar_text(value) if value.__class__ is bool else _refuse()
@@ -308,8 +312,7 @@ def header_encoder_source(names: Sequence[str]) -> str:
     return _source(
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
-        *_demand_strings(variable for name, variable in variables.items() if name in CORE and name != "time"),
-        *_scalars_to_texts(variables),
+        *_strings_of(variables),
         *_demand_version(variables["specversion"]),
         *_demand_texts("escape_all", _fresh(variables)),
         *_time_to_text(variables),
@@ -330,8 +333,7 @@ def member_encoder_source(names: Sequence[str]) -> str:
     return _source(
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
-        *_demand_strings(variable for name, variable in variables.items() if name in CORE and name != "time"),
-        *_scalars_to_texts(variables),
+        *_strings_of(variables),
         *_demand_version(variables["specversion"]),
         *_demand(" and ".join(strings)),
         *(f"{memory}[{variables[name]}]" for name, memory in _CHECKS.items() if name in variables),
@@ -392,11 +394,17 @@ def _demand_strings(variables: Iterable[str]) -> Iterator[str]:
     return _demand(f"{' is '.join(f'{variable}.__class__' for variable in variables)} is str")
 
 
-def _scalars_to_texts(variables: Mapping[str, str]) -> Iterator[str]:
-    for name, variable in variables.items():
-        if name not in CORE:
-            yield f"if {variable}.__class__ is not str:"
-            yield f"    {variable} = scalar_text({variable})"
+def _strings_of(variables: Mapping[str, str]) -> Iterator[str]:
+    """Strings but for the time, once extensions that are integers or booleans were converted."""
+    core = [variable for name, variable in variables.items() if name in CORE and name != "time"]
+    extensions = [variable for name, variable in variables.items() if name not in CORE]
+    first, *rest = _demand_strings([*core, *extensions])
+    yield first
+    if extensions:
+        yield from (f"    {line}" for line in _demand_strings(core))
+        yield f"    {', '.join(extensions)}, = scalar_texts(({', '.join(extensions)},))"
+    else:
+        yield from rest
 
 
 def _demand_version(variable: str) -> Iterator[str]:
@@ -432,7 +440,7 @@ _SCOPE: Final[Mapping[str, object]] = {
     "escape_all": _escape_all,
     "unescape_all": _unescape_all,
     "is_printable": _is_printable,
-    "scalar_text": _scalar_text,
+    "scalar_texts": _scalar_texts,
     "time_text": _time_text,
     "timestamp": _timestamp,
     "media_types": Memory(_must(media_type.parse)),
@@ -514,9 +522,11 @@ def make_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], rep
     Raises:
         EncodeError: ``invalid-subject``.
     """
-    if subject != "":
-        # Of an exact str only, because an object of another class can be equal to one.
-        _subjects[subject] if subject.__class__ is str else check_subject(subject)
+    if subject.__class__ is str:  # an object of another class can be equal to a remembered one
+        if subject:
+            _subjects[subject]
+    elif subject != "":
+        check_subject(subject)
     if reply != "":
         check_subject(reply)
     headers = _new(Headers)
