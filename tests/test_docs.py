@@ -349,3 +349,16 @@ def test_the_picture_of_a_message_is_true() -> None:
         message = to_nats_message(event, mode=mode)
         lines = (encode_header_block(message.headers) + message.data).decode().split("\r\n")
         assert "".join(groups[str(mode)]) == "".join(lines)
+
+
+def test_the_codecs_figures_are_those_that_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table, the file and the picture come from one run of the benchmark."""
+    from benchmarks import codec
+
+    results = codec.read(ROOT / "benchmarks" / "codec.json")
+    codec.show(results, markdown=True)
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) > 10
+    assert "\n".join(table) in (DOCS / "speed.md").read_text(encoding="utf-8")
+    picture = (DOCS / "codec.svg").read_text(encoding="utf-8")
+    assert all(f">{one.event}, {one.operation}<" in picture for one in results)
