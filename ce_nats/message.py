@@ -98,7 +98,7 @@ class Headers:
         self._pairs += pairs
 
     def delete(self, name: str, *, ignore_case: bool = False) -> None:
-        """Remove every value under a name; a missing name is no error (ADR-4 DELETE)."""
+        """Remove every value under a name; a missing name is not an error (ADR-4 DELETE)."""
         if ignore_case:
             wanted = folded(name)
             self._pairs = [pair for pair in self._pairs if folded(pair[0]) != wanted]
@@ -201,7 +201,7 @@ class StoredMessage(NamedTuple):
         subject: NATS subject.
         reply: Reply subject; ``""`` for what comes from a JetStream stream, which does not keep it.
         headers: ``(name, value)`` pairs, in wire order, repeats included, white space around values removed. Bytes that
-            are no UTF-8 are surrogate escapes (PEP 383), so that the wire bytes can be recovered.
+            are not UTF-8 are surrogate escapes (PEP 383), so that the wire bytes can be recovered.
         data: Payload bytes.
         stream: Name of the stream.
         sequence: Stream sequence, from 1.
@@ -276,7 +276,7 @@ def check_header(name: str, value: str, error_class: type[CeNatsError] = EncodeE
 
 def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError) -> None:
     """
-    Refuse what is no subject to publish to: white space, empty tokens, wildcards.
+    Refuse what is not a subject to publish to: white space, empty tokens, wildcards.
 
     Raises:
         error_class: ``invalid-subject``.

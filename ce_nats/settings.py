@@ -215,7 +215,7 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
     Raises:
         EncodeError: ``invalid-option``: one is malformed, or two contradict one another. Values are not shown where
             they may be secret.
-        TypeError: ``servers`` are no text.
+        TypeError: ``servers`` are not text.
     """
     known = names or {}
     checked = _with_bare_servers({name: value for name, value in given.items() if value is not None})
@@ -245,7 +245,7 @@ def api_prefix(prefix: str | None, domain: str | None, names: Mapping[str, str] 
         names: As for :func:`read_settings`.
 
     Raises:
-        EncodeError: ``invalid-option``: both are given, or one is no subject.
+        EncodeError: ``invalid-option``: both are given, or one is not a subject.
     """
     known = names or {}
     if prefix and domain:

@@ -21,7 +21,7 @@ _TOKEN: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+")
 
 def check_pattern(pattern: str) -> None:
     """
-    Refuse what is no subject to subscribe to: white space, empty tokens, ``>`` before the end.
+    Refuse what is not a subject to subscribe to: white space, empty tokens, ``>`` before the end.
 
     Raises:
         EncodeError: ``invalid-subject``.

@@ -69,7 +69,7 @@ class Decoded(NamedTuple):
     The events of a batch.
 
     Attributes:
-        columns: Arrays of :data:`TYPES`, by name; a row that is no event is NULL in each.
+        columns: Arrays of :data:`TYPES`, by name; a row that is not an event is NULL in each.
         typed: Arrays of the extensions whose types were declared.
         errors: What is wrong with the others, by row.
     """
@@ -353,7 +353,7 @@ def _times(column: pa.Array, odd: set[int]) -> tuple[pa.Array, pa.Array]:
 
 
 def _common_times(column: pa.Array) -> pa.Array | None:
-    """Instants in the most common spelling, which Arrow reads just as the codec does; None where one is no date."""
+    """Instants in the most common spelling, which Arrow reads just as the codec does; None where one is not a date."""
     try:
         instants = column.cast(_INSTANT)
     except pa.ArrowInvalid:

@@ -126,7 +126,7 @@ def explode_capture(
 
     Raises:
         DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for
-            what is no Parquet, and for a directory without any.
+            what is not Parquet, and for a directory without any.
         OSError: It cannot be read.
     """
     files = capture_files(path)

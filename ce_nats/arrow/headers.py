@@ -1,7 +1,7 @@
 """
 Headers of a batch of messages as two flat columns, from every shape in which captured messages hold them.
 
-What headers mean is not known here. A header that is no text is a fault of its row, told as the codec tells it.
+What headers mean is not known here. A header that is not text is a fault of its row, told as the codec tells it.
 """
 
 from __future__ import annotations
@@ -142,14 +142,14 @@ def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Arr
     try:
         names, values = raw_names.cast(pa.string()), raw_values.cast(pa.string())
         wrong = names.null_count + values.null_count
-    except pa.ArrowInvalid:  # what is no UTF-8 may come from Spark in a string, too
+    except pa.ArrowInvalid:  # what is not UTF-8 may come from Spark in a string, too
         wrong = 1
         names, values = _repaired(raw_names), _repaired(raw_values)
     return Pairs(starts, ends, names, values, dict(_faults(starts, ends, raw_names, raw_values)) if wrong else {})
 
 
 def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
-    """Rows with a header that is no text, and the first that is wrong there."""
+    """Rows with a header that is not text, and the first that is wrong there."""
     last = -1
     for place, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist())):
         error = _fault(name, value)

@@ -137,7 +137,7 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
     A last line that is cut off is left out; in Parquet, times have microseconds and escaped values stay escaped.
 
     Raises:
-        DecodeError: A line is no message; ``invalid-message`` for Parquet that is no capture.
+        DecodeError: A line is not a message; ``invalid-message`` for Parquet that is not a capture.
         ImportError: It is Parquet, and pyarrow is not installed.
         OSError: It cannot be read.
     """

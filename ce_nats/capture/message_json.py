@@ -4,7 +4,7 @@ A NATS message as a JSON object: what the command line's pipes and a capture in 
     {"subject": "orders.paid", "headers": [["ce-id", "1"], ...], "data": "text"}
 
 ``headers`` is an array of pairs, because names repeat and order counts. A payload that is UTF-8 is the string ``data``,
-any other is ``data_base64``. A byte of a header that is no UTF-8 is a lone surrogate (PEP 383), which JSON writes as
+any other is ``data_base64``. A byte of a header that is not UTF-8 is a lone surrogate (PEP 383), which JSON writes as
 ``"\udcff"``, so that nothing is lost. Members that are empty may be left out, unknown ones are passed over.
 """
 

@@ -236,7 +236,7 @@ def _from_row(row: dict[str, Any]) -> StoredMessage:
             Timestamp(row["timestamp"]),
         )
     except (LookupError, TypeError) as error:
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a row is no captured message: {error!r}") from error
+        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a row is not a captured message: {error!r}") from error
 
 
 def _schema() -> pa.Schema:
@@ -278,5 +278,5 @@ def _in_unicode(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def escape_bytes(text: str) -> str:
-    """Text with ``%FF`` in place of each byte that is no UTF-8 (a surrogate escape, PEP 383)."""
+    """Text with ``%FF`` in place of each byte that is not UTF-8 (a surrogate escape, PEP 383)."""
     return _SURROGATE_ESCAPE.sub(lambda found: f"%{ord(found.group()) & 0xFF:02X}", text)

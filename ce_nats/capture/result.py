@@ -14,7 +14,7 @@ class CaptureResult:
     Attributes:
         messages: Rows.
         data_bytes: Payload bytes, uncompressed.
-        escaped_values: Header values with bytes that are no UTF-8, which a Parquet string cannot hold; each stands as
+        escaped_values: Header values with bytes that are not UTF-8, which a Parquet string cannot hold; each stands as
             ``%FF``, so that a decoder still finds what is wrong with an attribute (U+FFFD would pass for a character).
     """
 

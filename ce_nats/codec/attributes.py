@@ -50,7 +50,7 @@ _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z
 
 def check_name(name: object, error_class: ErrorClass) -> None:
     """
-    Refuse what is no attribute name.
+    Refuse what is not an attribute name.
 
     Raises:
         error_class: ``invalid-attribute-name``, also for ``data``, which is a member of JSON events and no attribute.
@@ -311,7 +311,7 @@ def _wrong_type(name: str, value: object, wanted: str, error_class: ErrorClass) 
 
 def check_extension_types(types: object) -> None:
     """
-    Refuse declared types that are no mapping; the types themselves are looked at when a value has one.
+    Refuse declared types that are not a mapping; the types themselves are looked at when a value has one.
 
     Raises:
         TypeError: They are not.
@@ -352,9 +352,9 @@ def decode_typed_attribute(name: str, value: object, wanted: type | None) -> Any
         wanted: Type that the caller declared; None keeps that of the value.
 
     Raises:
-        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for what is no string,
-            boolean, integer or bytes (a number with a fraction or exponent, an array, an object), and for anything but
-            a string in an attribute that the specification defines.
+        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for what is not a
+            string, boolean, integer or bytes (a number with a fraction or exponent, an array, an object), and for
+            anything but a string in an attribute that the specification defines.
     """
     check = CORE.get(name)
     if check is not None:

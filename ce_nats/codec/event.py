@@ -105,7 +105,7 @@ class ExtendedEvent:
         further: Attributes by name.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is no event.
+        EncodeError: ``invalid-message`` where it is not an event.
     """
 
     def __init__(self, event: Event, further: Mapping[str, Any]) -> None:
@@ -126,7 +126,7 @@ def attributes_and_data(event: Event) -> tuple[Mapping[str, Any], Any]:
     Attributes and data of any event, unchecked.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is no event.
+        EncodeError: ``invalid-message`` where it is not an event.
     """
     try:
         attributes, value = event.get_attributes(), event.get_data()
@@ -146,7 +146,7 @@ def attributes_data_and_presence(event: Event) -> tuple[Mapping[str, Any], Any, 
     Data without a datacontenttype is JSON unless it is bytes, and the attributes say so.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is no event.
+        EncodeError: ``invalid-message`` where it is not an event.
     """
     attributes, value = attributes_and_data(event)
     # An event that was decoded knows null from nothing.

@@ -631,7 +631,7 @@ def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
     """
     The members of a JSON event all of which but ``data`` are strings, integers, booleans or null.
 
-    The event is split at the first ``"data":``. In JSON these quotes are no escaped ones, because a backslash before
+    The event is split at the first ``"data":``. In JSON these quotes are not escaped ones, because a backslash before
     the second one would stand behind ``data``. What is left without the data is read as an object of plain values,
     so that the name was not one in an object inside of the event.
 

@@ -58,7 +58,7 @@ class MediaType(NamedTuple):
             return "utf-8"
         try:
             found = codecs.lookup(self.charset)
-            b" ".decode(self.charset, "ignore")  # refuses codecs that are no character sets, "hex" for one
+            b" ".decode(self.charset, "ignore")  # refuses codecs that are not character sets, "hex" for one
         except (LookupError, ValueError):
             return None
         return None if found.name.replace("-", "_") in _NOT_CHARSETS else found.name

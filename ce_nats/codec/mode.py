@@ -91,7 +91,7 @@ def detect_mode(message: Message) -> ContentMode:
     Raises:
         DecodeError: ``not-a-cloudevent``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``,
             ``duplicate-header``; ``invalid-header-name`` and ``invalid-header-value`` for headers that are not text;
-            ``invalid-message`` for what is no message.
+            ``invalid-message`` for what is not a message.
     """
     return inspect(message).mode
 

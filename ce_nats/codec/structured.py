@@ -137,7 +137,7 @@ def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
 def _no_event(why: str) -> DecodeError:
     return DecodeError(
         ErrorCode.NOT_A_CLOUDEVENT,
-        f"no header says that this is a CloudEvent, and the payload is no CloudEvent in JSON: {why}",
+        f"no header says that this is a CloudEvent, and the payload is not a CloudEvent in JSON: {why}",
     )
 
 

@@ -59,7 +59,7 @@ def answer_lines(lines: Iterable[str | bytes]) -> Iterator[str]:
     """
     Speak the protocol of the fixtures' README as the implementation under test: a JSON line in, a JSON line out.
 
-    A case that makes ce_nats crash is answered with ``crashed``, which is no answer and so a failure, as it should be.
+    A case that makes ce_nats crash is answered with ``crashed``, which is not an answer, and so a failure.
     """
     for line in lines:
         case = json.loads(line)

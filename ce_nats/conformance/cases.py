@@ -157,7 +157,7 @@ def load_requirements(folder: Path | None = None) -> dict[str, Requirement]:
     try:
         listed = [Requirement(**line) for line in json.loads(path.read_text(encoding="utf-8"))["requirements"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise FixtureError(f"{path.name} is no list of requirements: {error!r}") from error
+        raise FixtureError(f"{path.name} is not a list of requirements: {error!r}") from error
     found = {requirement.id: requirement for requirement in listed}
     if len(found) != len(listed):
         raise FixtureError(f"{path.name} lists an id twice")
@@ -175,7 +175,7 @@ def _load(path: Path) -> Suite:
             cases=tuple(_case(content["suite"], source) for source in content["cases"]),
         )
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise FixtureError(f"{path.name} is no fixture file: {error!r}") from error
+        raise FixtureError(f"{path.name} is not a fixture file: {error!r}") from error
     if suite.name != path.stem or not suite.cases:
         raise FixtureError(f"{path.name} is named differently inside, or holds no case")
     return suite

@@ -60,7 +60,7 @@ def _native(name: str, tagged: Input) -> object:
         return int(value)
     if kind == "Binary":
         return octets({"base64": value})
-    # The codec takes ``time`` as text too, and is the one to refuse what is no timestamp.
+    # The codec takes ``time`` as text too, and is the one to refuse what is not a timestamp.
     return Timestamp(value) if kind == "Timestamp" and name != "time" else value
 
 

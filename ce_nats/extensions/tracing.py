@@ -53,13 +53,13 @@ class TraceContext:
         if not _is_traceparent(self.traceparent):
             raise EncodeError(
                 ErrorCode.INVALID_TRACE_CONTEXT,
-                f"{preview(self.traceparent)} is no traceparent of W3C Trace Context",
+                f"{preview(self.traceparent)} is not a traceparent of W3C Trace Context",
                 attribute=TRACEPARENT,
             )
         if not _is_tracestate(self.tracestate):
             raise EncodeError(
                 ErrorCode.INVALID_TRACE_CONTEXT,
-                f"{preview(self.tracestate)} is no tracestate of W3C Trace Context",
+                f"{preview(self.tracestate)} is not a tracestate of W3C Trace Context",
                 attribute=TRACESTATE,
             )
 
@@ -86,10 +86,10 @@ def trace_of_event(event: Event) -> TraceContext | None:
     """
     Where an event's trace began, from its extension attributes.
 
-    What is no trace context counts as none, and a bad tracestate is left out, as W3C Trace Context asks of receivers.
+    What is not a trace context counts as none, and a bad tracestate is left out, as W3C Trace Context wants it.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is no event.
+        EncodeError: ``invalid-message`` where it is not an event.
     """
     attributes, _ = attributes_and_data(event)
     return _lenient(attributes.get(TRACEPARENT), attributes.get(TRACESTATE))

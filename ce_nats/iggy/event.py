@@ -120,7 +120,7 @@ def detect_mode(message: IggyMessage) -> ContentMode:
 
     Raises:
         DecodeError: ``not-a-cloudevent``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``,
-            ``duplicate-header`` for several content types; ``invalid-message`` for what is no message.
+            ``duplicate-header`` for several content types; ``invalid-message`` for what is not a message.
     """
     return _mode_of(_string_keys(message))
 
@@ -129,7 +129,9 @@ def _string_keys(message: object) -> dict[str, HeaderValue]:
     """The headers that can be those of an event; keys of other kinds than string cannot."""
     headers = message.headers if isinstance(message, IggyMessage) else None
     if not isinstance(headers, Mapping) or not all(isinstance(value, HeaderValue) for value in headers.values()):
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"{preview(message)} is no IggyMessage with a map of HeaderValues")
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE, f"{preview(message)} is not an IggyMessage with a map of HeaderValues"
+        )
     found: dict[str, HeaderValue] = {}
     for key, value in headers.items():
         name = key.python if isinstance(key, HeaderValue) and key.kind is HeaderKind.STRING else key

@@ -49,7 +49,7 @@ class Layout(str, Enum):
 
 def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.STRING_KEYS) -> bytes:
     """
-    Write a header map, in the map's order; an empty one is no bytes.
+    Write a header map, in the map's order; an empty one is not bytes.
 
     Args:
         headers: Values by key. Keys are strings, in ``Layout.TYPED_KEYS`` also :class:`HeaderValue`.
@@ -57,9 +57,9 @@ def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.STRING_KEYS) -
 
     Raises:
         EncodeError: ``invalid-header-name`` for a key that is empty, has more than 255 bytes, or is none;
-            ``invalid-header-value`` for what is no :class:`HeaderValue`; ``invalid-utf8``; ``duplicate-header`` for a
-            key that is there as a string and as a value; ``headers-too-large`` for more than 100,000 bytes;
-            ``invalid-header-block`` for what is no mapping; ``invalid-message`` for no layout.
+            ``invalid-header-value`` for what is not a :class:`HeaderValue`; ``invalid-utf8``; ``duplicate-header``
+            for a key that is there as a string and as a value; ``headers-too-large`` for more than 100,000 bytes;
+            ``invalid-header-block`` for what is not a mapping; ``invalid-message`` for no layout.
     """
     parts: list[bytes] = []
     for key, value in check_header_map(headers, layout):
@@ -95,8 +95,8 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
         if keys_are_strings and typed.kind is not HeaderKind.STRING:
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_NAME,
-                f"key {preview(key)} is no string: such keys are of Iggy 0.7 or later, for which encode_headers() and "
-                f"encode_json() write them with layout=Layout.{Layout.TYPED_KEYS.name}",
+                f"key {preview(key)} is not a string: such keys are of Iggy 0.7 or later, for which encode_headers() "
+                f"and encode_json() write them with layout=Layout.{Layout.TYPED_KEYS.name}",
                 header=key_text(key),
                 requirement="IG-01",
             )
@@ -154,7 +154,7 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.STRING_KEYS) -> dict[
         DecodeError: The first fault: ``unexpected-header-layout`` where the map is that of the other layout;
             ``truncated-frame``; ``unknown-header-kind``; ``invalid-header-name`` (a key of 0 or more than 255 bytes, or
             not of its kind); ``invalid-header-value`` (likewise, and a bool that is neither 0 nor 1); ``invalid-utf8``;
-            ``duplicate-header``; ``invalid-message`` for what is no bytes.
+            ``duplicate-header``; ``invalid-message`` for what is not bytes.
     """
     layout = choice(Layout, layout, "layout")
     octets = as_octets(data, "a header map", DecodeError)

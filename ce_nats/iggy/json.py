@@ -91,7 +91,7 @@ def as_fields(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) -> d
 
     Raises:
         EncodeError: ``invalid-frame`` for an id, offset or timestamp that does not fit; ``invalid-message`` where the
-            payload is no bytes; as ``encode_headers``.
+            payload is not bytes; as ``encode_headers``.
     """
     entries = check_header_map(message.headers, layout)
     fields: dict[str, Any] = {
@@ -127,8 +127,9 @@ def as_message(fields: object, *, layout: Layout = Layout.STRING_KEYS) -> IggyMe
         layout: Whose JSON.
 
     Raises:
-        DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is no number or does not
-            fit, and for a payload that is no string; ``invalid-base64``; ``unexpected-header-layout`` for a list where
+        DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is not a number or does
+            not fit, and for a payload that is not a string; ``invalid-base64``; ``unexpected-header-layout`` for
+            a list where
             the layout has an object, and the other way round; ``invalid-header-block`` for headers of another form; as
             ``decode_headers``.
     """

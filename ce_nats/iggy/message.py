@@ -55,7 +55,7 @@ def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
 
     Raises:
         EncodeError: ``invalid-frame`` for an id, offset or timestamp that is missing or does not fit, or more than
-            4 GiB; ``invalid-message`` where the payload is no bytes; as ``encode_headers``.
+            4 GiB; ``invalid-message`` where the payload is not bytes; as ``encode_headers``.
     """
     front = b""
     if polled:
@@ -84,7 +84,7 @@ def number_of(message: IggyMessage, name: str) -> int:
 
 def check_number(name: str, value: object, error_class: type[CeNatsError]) -> int:
     """
-    Refuse what is no id, offset or timestamp.
+    Refuse what is not an id, offset or timestamp.
 
     Raises:
         error_class: ``invalid-frame``.
@@ -109,7 +109,7 @@ def decode_messages(data: bytes, *, polled: bool = False) -> list[IggyMessage]:
 
     Raises:
         DecodeError: The first fault: ``truncated-frame``, which is also what bytes behind the last message look like;
-            as ``decode_headers``; ``invalid-message`` for what is no bytes.
+            as ``decode_headers``; ``invalid-message`` for what is not bytes.
     """
     reader = Reader(as_octets(data, "a message", DecodeError), "IG-06" if polled else "IG-05")
     messages = []

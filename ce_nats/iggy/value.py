@@ -75,7 +75,7 @@ class HeaderValue:
 
     Raises:
         EncodeError: ``unknown-header-kind``; ``invalid-header-value`` for another width, a bool that is neither 0 nor 1
-            and what is no bytes; ``invalid-utf8`` for a string that is none.
+            and what is not bytes; ``invalid-utf8`` for a string that is none.
     """
 
     kind: HeaderKind
@@ -112,7 +112,7 @@ class HeaderValue:
             ) from error
         except (TypeError, ValueError, OverflowError, struct.error) as error:
             raise EncodeError(
-                ErrorCode.INVALID_HEADER_VALUE, f"{preview(value)} is no {kind.label}", requirement="IG-01"
+                ErrorCode.INVALID_HEADER_VALUE, f"{preview(value)} is not {kind.label}", requirement="IG-01"
             ) from error
         return cls(kind, octets)
 
@@ -177,7 +177,7 @@ def _write_bool(value: Any) -> bytes:
 def _integer_writer(bits: int, signed: bool) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
         if isinstance(value, bool):
-            raise TypeError("a bool is no number")
+            raise TypeError("a bool is not a number")
         return int.to_bytes(_of_type(value, int), bits // 8, "little", signed=signed)
 
     return write
@@ -186,7 +186,7 @@ def _integer_writer(bits: int, signed: bool) -> Callable[[Any], bytes]:
 def _float_writer(layout: struct.Struct) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
         if isinstance(value, bool):
-            raise TypeError("a bool is no number")
+            raise TypeError("a bool is not a number")
         octets = layout.pack(_of_type(value, (int, float)))
         if not math.isnan(value) and layout.unpack(octets)[0] != value:
             raise ValueError("not a float of this width")

@@ -9,7 +9,7 @@ here, and their names in the protocol beside them.
     Ack(subject="orders", sequence=7).encode()
 
 Reading is stricter than the protobuf package, which takes a field of the wrong wire type for one that it does not know:
-that, groups, and strings that are no UTF-8 are errors. Fields with unknown numbers are skipped, a later server may
+that, groups, and strings that are not UTF-8 are errors. Fields with unknown numbers are skipped, a later server may
 send them; of a field that stands twice the last value counts, and an integer that is too wide is cut to its type, as
 the encoding of protocol buffers has it. A message of more than a thousand fields, those included, is an error: reading
 takes no more time and memory than the bytes are worth, whoever sent them.
@@ -69,7 +69,8 @@ _LAST_NUMBER: Final = 2**29 - 1
 # No message of the protocol has more than eleven fields; a later server may send some more.
 _MAX_RECORDS: Final = 1000
 
-# A string has the bytes of a `bytes` field. Declared as one, it lets what is no UTF-8 be told from what is no protobuf.
+# A string has the bytes of a `bytes` field. Declared as one, it lets what is not UTF-8 be told from what is not
+# protobuf.
 _TYPES: Final[Mapping[str, tuple[int, type]]] = {
     "string": (FieldDescriptorProto.TYPE_BYTES, str),
     "bytes": (FieldDescriptorProto.TYPE_BYTES, bytes),
@@ -101,8 +102,8 @@ class Message:
         Write the message, fields in the order of their numbers.
 
         Raises:
-            EncodeError: ``invalid-message`` for a value of another type, or a class that is no message of the protocol;
-                ``integer-out-of-range``; ``invalid-utf8`` for text with a lone surrogate.
+            EncodeError: ``invalid-message`` for a value of another type, or a class that is not a message of the
+                protocol; ``integer-out-of-range``; ``invalid-utf8`` for text with a lone surrogate.
         """
         codec = _codec(type(self), EncodeError)
         message = codec.factory()
@@ -116,7 +117,7 @@ class Message:
         Read a message.
 
         Raises:
-            DecodeError: ``invalid-message`` where ``data`` is no bytes, or the class no message of the protocol;
+            DecodeError: ``invalid-message`` where ``data`` is not bytes, or the class no message of the protocol;
                 ``invalid-protobuf`` for what is cut off or malformed, a known field of another wire type, a group, and
                 more than a thousand fields; ``invalid-utf8`` for a string that is none.
         """
@@ -128,7 +129,7 @@ class Message:
             message.ParseFromString(octets)
         except ProtobufError as error:
             raise DecodeError(
-                ErrorCode.INVALID_PROTOBUF, f"{preview(octets)} is no {codec.name}: {error}", requirement="ST-PB-01"
+                ErrorCode.INVALID_PROTOBUF, f"{preview(octets)} is not a {codec.name}: {error}", requirement="ST-PB-01"
             ) from error
         return cls(**{one.name: _value(codec, one, getattr(message, one.label)) for one in codec.fields})
 
@@ -438,7 +439,7 @@ def _codec(kind: type[Message], error_class: type[CeNatsError]) -> _Codec:
     for base in kind.__mro__:
         if base in _CODECS:
             return _CODECS[base]
-    raise error_class(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is no message of NATS Streaming")
+    raise error_class(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is not a message of NATS Streaming")
 
 
 def _set(message: Any, one: _Field, value: object) -> None:

@@ -152,7 +152,7 @@ def decode_header_block(block: bytes) -> HeaderBlock:
         block: All HDR_LEN bytes, the empty line included.
 
     Raises:
-        DecodeError: ``invalid-message`` where it is no bytes; ``invalid-header-block`` for a missing or early empty
+        DecodeError: ``invalid-message`` where it is not bytes; ``invalid-header-block`` for a missing or early empty
             line, a CR or LF that is not CRLF, a folded line, a line without a colon; ``invalid-header-version`` for a
             first line other than ``NATS/1.0`` with a status of three digits or none; ``invalid-header-name`` (white
             space before the colon too); ``invalid-header-value`` for a NUL; ``invalid-utf8``.
@@ -194,7 +194,7 @@ def _decode_header_line(line: bytes) -> tuple[str, str]:
 
 
 def _line_fault(line: bytes) -> DecodeError:
-    """What is wrong with a line that is no header line."""
+    """What is wrong with a line that is not a header line."""
     if line.startswith((b" ", b"\t")):
         # RFC 7230 3.2.4 would also allow to unfold; two readers that differ in that see different headers.
         return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"{preview(line)} is a folded line", requirement="H4-FMT-07")
@@ -264,7 +264,7 @@ def encode_hpub(subject: str, payload: bytes, headers: HeadersLike, *, reply: st
         reply: Reply subject, or ``""``.
 
     Raises:
-        EncodeError: ``invalid-subject``; ``invalid-message`` where the payload is no bytes; ``invalid-frame`` for more
+        EncodeError: ``invalid-subject``; ``invalid-message`` where the payload is not bytes; ``invalid-frame`` for more
             than 999,999,999 bytes, or a control line beyond :data:`MAX_CONTROL_LINE`; as :func:`encode_header_block`.
     """
     check_subject(subject)
@@ -352,7 +352,7 @@ class FrameReader:
         Take bytes, give the frames that they complete, in order.
 
         Raises:
-            DecodeError: ``invalid-message`` where ``data`` is no bytes, which leaves the reader as it was; else
+            DecodeError: ``invalid-message`` where ``data`` is not bytes, which leaves the reader as it was; else
                 ``invalid-frame`` (unknown operation, number of arguments, size, line end, length of the line),
                 ``invalid-utf8`` (control line), or what :func:`decode_header_block` raises.
         """
@@ -446,7 +446,7 @@ def _decode_control_line(line: bytes) -> Frame:
     # "NATS protocol operation names are case insensitive"
     op = name.upper().decode("latin-1")
     if op not in _OPERATIONS:
-        raise DecodeError(ErrorCode.INVALID_FRAME, f"{preview(name)} is no operation of NATS", requirement="NP-02")
+        raise DecodeError(ErrorCode.INVALID_FRAME, f"{preview(name)} is not an operation of NATS", requirement="NP-02")
     args = _utf8(line[len(name) : -1].strip(b" \t"), f"the control line of {op}")
     if op in _FREE_TEXT and args:
         return Frame(op, args)

@@ -158,7 +158,7 @@ def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
 
 
 def _complaint(df: DataFrame, error: Column) -> Column:
-    """Code and whereabouts of a message that is no event."""
+    """Code and whereabouts of a message that is not an event."""
     known = [name for name in _IDENTITY if name in df.columns]
     where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]
     return F.concat(F.lit("no CloudEvent: "), error, *where)

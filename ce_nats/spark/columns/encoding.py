@@ -59,7 +59,7 @@ def to_nats(event: Column, *, mode: str = "binary", event_type: DataType = EVENT
             BINARY, TIMESTAMP or an integer. In structured mode extensions of the map are JSON strings.
 
     Raises:
-        TypeError: ``event_type`` is no type of an event.
+        TypeError: ``event_type`` is not a type of an event.
         ValueError: Another ``mode``.
         ImportError: pyspark is older than 4.1.
     """

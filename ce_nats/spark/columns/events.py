@@ -26,8 +26,8 @@ def parse_data(
             NULL, which means JSON in structured mode; of other data the result is NULL.
         schema: Type of the result, as ``from_json`` takes it; by default VARIANT, which keeps the types of what is
             there.
-        drop_malformed: Whether text that is no JSON, or is nested more than 128 levels deep, is NULL, too; otherwise it
-            fails the query.
+        drop_malformed: Whether text that is not JSON, or is nested more than 128 levels deep, is NULL, too; otherwise
+            it fails the query.
     """
     text = F.when(datacontenttype.isNull() | is_json(datacontenttype), data.cast("string"))
     if schema is None:
@@ -43,7 +43,7 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
     """
     One row for each event, which is what source and id together say (CloudEvents "id").
 
-    Messages that are no events have neither, and all stay.
+    Messages that are not events have neither, and all stay.
 
     Args:
         df: What ``explode_cloudevents`` gives.

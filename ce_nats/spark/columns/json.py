@@ -40,7 +40,7 @@ def is_json(media_type: Column) -> Column:
 
 def is_deeper(text: Column, levels: int) -> Column:
     """
-    Whether arrays and objects of a JSON text are nested more than so many levels deep. What is no JSON has no depth.
+    Whether arrays and objects of a JSON text are nested more than so many levels deep. What is not JSON has no depth.
 
     Few texts have so many brackets at all. Only of those they are looked at one by one, and of what is wide and not
     deep most are gone before.

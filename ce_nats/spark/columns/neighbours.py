@@ -67,7 +67,7 @@ def from_stan(data: Column) -> Column:
     The event in a captured message of NATS Streaming, as the struct that :func:`ce_nats.spark.from_nats` gives.
 
     As the client in ``ce_nats.stan`` reads it, in a Python worker, which has to find ce_nats and its extra
-    ``stan``. What is no message has the code of :meth:`ce_nats.stan.wire.MsgProto.decode`. Needs pyspark 4.1 or later.
+    ``stan``. What is not a message has the code of :meth:`ce_nats.stan.wire.MsgProto.decode`. Needs pyspark 4.1.
 
     Args:
         data: What the streaming server delivers, a ``MsgProto``, BINARY; NULL is empty.

@@ -1,7 +1,7 @@
 """
 Event structs as workers get them out of Arrow, as events for the codec.
 
-A field that is NULL is an attribute that the event does not have. What Python has no value for, text that is no UTF-8
+A field that is NULL is an attribute that the event does not have. What Python has no value for, text that is not UTF-8
 and instants beyond the years 1 to 9999, becomes one that the codec refuses by the right code.
 """
 

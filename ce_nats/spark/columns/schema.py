@@ -97,7 +97,7 @@ _DATA: Final = (BinaryType, StringType, VariantType)
 
 def check_headers(kind: DataType) -> None:
     """
-    Refuse what is no type of headers.
+    Refuse what is not a type of headers.
 
     Raises:
         TypeError: It is neither an array of structs of two strings or binaries, nor a map to a string or to an array of

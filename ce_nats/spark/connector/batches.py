@@ -33,7 +33,7 @@ SCHEMA: Final = pa.schema(
 )
 
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
-# What Python makes of bytes that are no UTF-8 (PEP 383).
+# What Python makes of bytes that are not UTF-8 (PEP 383).
 _ESCAPES: Final = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
 
 
@@ -88,7 +88,7 @@ def _without_first_line(block: bytes) -> bytes:
 
 
 def _text(values: list[bytes] | tuple[bytes, ...]) -> pa.Array:
-    """Bytes as strings, with percent escapes for what is no UTF-8."""
+    """Bytes as strings, with percent escapes for what is not UTF-8."""
     octets = pa.array(values, pa.binary())
     try:
         return octets.cast(pa.string())

@@ -122,7 +122,7 @@ def _read_streams(given: Mapping[str, str]) -> list[str]:
         raise ValueError("option stream is missing: the name of a stream, or several with commas between them")
     for name in names:
         if not _STREAM_NAME.fullmatch(name):
-            raise ValueError(f"option stream: {preview(name)} is no name of a stream")
+            raise ValueError(f"option stream: {preview(name)} is not a name of a stream")
     # In an order that does not depend on how they were listed: offsets are compared as text.
     return sorted(set(names))
 

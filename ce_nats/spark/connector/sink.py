@@ -197,7 +197,7 @@ def _headers(given: Sequence[Any] | None) -> Headers:
 
 
 def _dedup_id(message: NatsMessage) -> str | None:
-    """None for a message that is no event: it has nothing that tells it from another."""
+    """None for a message that is not an event: it has nothing that tells it from another."""
     try:
         return dedup_id(from_nats_message(message, parse_data=False))
     except DecodeError:

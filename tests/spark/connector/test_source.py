@@ -318,7 +318,7 @@ def test_positions_by_time(broker):
     ("options", "text"),
     [
         ({"stream": ""}, "option stream is missing"),
-        ({"stream": "A.B"}, r"'A\.B' is no name of a stream"),
+        ({"stream": "A.B"}, r"'A\.B' is not a name of a stream"),
         ({"streams": "B"}, "stream and streams are two names"),
         ({"startingOffset": "1"}, "there is no option 'startingOffset'; is it startingOffsets"),
         ({"startingOffsets": "latest"}, "cannot be latest"),
