@@ -29,10 +29,6 @@ _FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
 # "The field-body may be composed of any ASCII characters, except CR or LF." Text beyond ASCII travels as UTF-8 when
 # the user put it there. NUL is legal by the letter and kept out: C clients end the value there.
 _FORBIDDEN_IN_VALUE: Final = re.compile("[\r\n\0\ud800-\udfff]")
-# A subject is tokens between dots; a token has no white space, and "*" and ">" alone are wildcards.
-_SUBJECT: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+(?:\\.[^\x00-\x20\x7f.\ud800-\udfff]+)*")
-_PLAIN_SUBJECT: Final = re.compile(r"[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*")
-_WILDCARDS: Final = re.compile(r"(?:^|\.)[*>](?:\.|$)")
 _ONLY_STRINGS: Final = {str}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -272,19 +268,6 @@ def check_header(name: str, value: str, error_class: type[CeNatsError] = EncodeE
             header=name,
             requirement="H4-FMT-03",
         )
-
-
-def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError) -> None:
-    """
-    Refuse what is not a subject to publish to: white space, empty tokens, wildcards.
-
-    Raises:
-        error_class: ``invalid-subject``.
-    """
-    if subject.__class__ is str and _PLAIN_SUBJECT.fullmatch(subject):
-        return
-    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
-        raise error_class(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
 
 
 def folded(name: str) -> str:

@@ -1,5 +1,5 @@
 """
-Patterns of subjects, and what they cover.
+Subjects, patterns of subjects, and what they cover.
 
 "Subject-Based Messaging" of the NATS documentation: tokens between dots; ``*`` stands for one token, ``>`` as the last
 one for one or more. Pure text: nothing here asks a server.
@@ -11,12 +11,29 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from .errors import EncodeError, ErrorCode, preview
+from .errors import CeNatsError, EncodeError, ErrorCode, preview
 
-__all__ = ["check_pattern", "covers", "disjoint", "is_literal", "overlap"]
+__all__ = ["check_pattern", "check_subject", "covers", "disjoint", "is_literal", "overlap"]
 
-# A wildcard is one as a whole token only, so "a*" is a token like any other.
-_TOKEN: Final = re.compile("[^\x00-\x20\x7f.\ud800-\udfff]+")
+# A token has no white space. A wildcard is one as a whole token only, so "a*" is a token like any other.
+_TOKEN_PATTERN: Final = "[^\x00-\x20\x7f.\ud800-\udfff]+"
+_TOKEN: Final = re.compile(_TOKEN_PATTERN)
+_SUBJECT: Final = re.compile(rf"{_TOKEN_PATTERN}(?:\.{_TOKEN_PATTERN})*")
+_PLAIN_SUBJECT: Final = re.compile(r"[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*")
+_WILDCARDS: Final = re.compile(r"(?:^|\.)[*>](?:\.|$)")
+
+
+def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError) -> None:
+    """
+    Refuse what is not a subject to publish to: white space, empty tokens, wildcards.
+
+    Raises:
+        error_class: ``invalid-subject``.
+    """
+    if subject.__class__ is str and _PLAIN_SUBJECT.fullmatch(subject):
+        return
+    if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
+        raise error_class(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
 
 
 def check_pattern(pattern: str) -> None:

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage, to_nats_message
-from ce_nats.message import check_header, check_subject, header_columns, header_pairs
+from ce_nats.message import check_header, header_columns, header_pairs
+from ce_nats.subjects import check_subject
 from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.strategies import plain_event
 

@@ -24,8 +24,9 @@ from nats.js.api import PubAck
 
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
-from ..message import NatsMessage, StoredMessage, check_subject
+from ..message import NatsMessage, StoredMessage
 from ..redelivery import KEPT_HEADER, MSG_ID, PREFIX, DeadLetter, is_kept_apart
+from ..subjects import check_subject
 from ..wire.ack_subject import parse_ack_subject
 from ._nats import api_prefix, client_of, send
 from .checks import check_jetstream

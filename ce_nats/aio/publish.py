@@ -21,7 +21,8 @@ from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..extensions.tracing import TRACEPARENT, TraceContext
-from ..message import Headers, HeadersLike, NatsMessage, check_subject, folded, header_pairs
+from ..message import Headers, HeadersLike, NatsMessage, folded, header_pairs
+from ..subjects import check_subject
 from ._nats import server_info
 from .checks import check_client
 from .nats_errors import delivery_errors

@@ -34,8 +34,9 @@ from ..codec.binding import DialectName, Mode, from_nats_message
 from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import MARKERS, ContentMode, detect_mode
 from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
-from ..message import Headers, NatsMessage, check_subject
+from ..message import Headers, NatsMessage
 from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
+from ..subjects import check_subject
 from ..wire.ack_subject import ACK_PREFIX, AckSubject
 from ._nats import client_of
 from .checks import check_config, check_jetstream

@@ -11,7 +11,8 @@ from nats.aio.client import Client
 from nats.js.api import PubAck
 
 from ..errors import DeliveryError, EncodeError, ErrorCode
-from ..message import NatsMessage, StoredMessage, check_subject
+from ..message import NatsMessage, StoredMessage
+from ..subjects import check_subject
 from ..wire.nats import write_header_block
 from .checks import check_client
 from .jetstream import MAX_HEADER_BYTES

@@ -28,7 +28,8 @@ from typing import Any, Final, NoReturn, TypeAlias
 import msgspec
 
 from ..errors import DecodeError, EncodeError
-from ..message import Headers, HeadersLike, NatsMessage, check_subject
+from ..message import Headers, HeadersLike, NatsMessage
+from ..subjects import check_subject
 from . import data, media_type, percent
 from .attributes import (
     ABSOLUTE_URI,

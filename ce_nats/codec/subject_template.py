@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from ..errors import EncodeError, ErrorCode, preview
-from ..message import check_subject
+from ..subjects import check_subject
 from .attributes import canonical, check_name
 from .event import Event, attributes_and_data
 from .percent import join_surrogates

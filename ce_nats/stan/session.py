@@ -24,7 +24,7 @@ from ..aio.ack_window import is_no_responders
 from ..aio.nats_errors import delivery_errors
 from ..aio.watch import answered
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
-from ..message import check_subject
+from ..subjects import check_subject
 from .options import check_count, check_kind, check_seconds
 from .wire import (
     CloseRequest,

@@ -20,7 +20,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from ..aio.nats_errors import delivery_errors
 from ..codec.event import DecodedEvent
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, StanError, preview
-from ..message import check_subject
+from ..subjects import check_subject
 from .options import check_count, check_kind
 from .session import Session, check_channel, listen, unlisten
 from .wire import Ack, MsgProto, StartPosition, SubscriptionRequest, SubscriptionResponse, UnsubscribeRequest

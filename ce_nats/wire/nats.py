@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
-from ..message import Headers, HeadersLike, check_header, check_subject, header_pairs
+from ..message import Headers, HeadersLike, check_header, header_pairs
+from ..subjects import check_subject
 from .octets import as_octets
 
 __all__ = [

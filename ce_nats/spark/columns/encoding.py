@@ -34,7 +34,7 @@ _ARROW_MESSAGE: Final = pa.struct(
 )
 
 
-def to_nats(event: Column, *, mode: str = "binary", event_type: DataType = EVENT) -> Column:
+def to_nats(event: Column | str, *, mode: str = "binary", event_type: DataType = EVENT) -> Column:
     """
     The message of an event, as a struct: ``headers`` (array of structs of ``key`` and ``value``), ``data`` (BINARY) and
     ``error``.

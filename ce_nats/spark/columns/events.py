@@ -13,12 +13,16 @@ __all__ = ["deduplicate", "parse_data"]
 
 
 def parse_data(
-    data: Column, datacontenttype: Column, schema: StructType | str | None = None, *, drop_malformed: bool = True
+    data: Column | str,
+    datacontenttype: Column | str,
+    schema: StructType | str | None = None,
+    *,
+    drop_malformed: bool = True,
 ) -> Column:
     """
     JSON data as values.
 
-        events.withColumn("reading", parse_data(F.col("ce_data"), F.col("ce_datacontenttype"), "celsius double"))
+        events.withColumn("reading", parse_data("ce_data", "ce_datacontenttype", "celsius double"))
 
     Args:
         data: ``ce_data``: BINARY, JSON text in UTF-8 where the data is JSON.
@@ -29,6 +33,7 @@ def parse_data(
         drop_malformed: Whether text that is not JSON, or is nested more than 128 levels deep, is NULL, too; otherwise
             it fails the query.
     """
+    data, datacontenttype = (F.col(one) if isinstance(one, str) else one for one in (data, datacontenttype))
     text = F.when(datacontenttype.isNull() | is_json(datacontenttype), data.cast("string"))
     if schema is None:
         too_deep, reason = is_deeper(text, MAX_LEVELS), f"malformed: JSON nested more than {MAX_LEVELS} levels deep"

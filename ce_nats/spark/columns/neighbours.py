@@ -30,7 +30,7 @@ __all__ = ["Outcome", "decoded_by", "from_iggy", "from_stan", "outcome_array"]
 Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | DecodeError
 
 
-def from_iggy(headers: Column, data: Column, *, layout: Layout = Layout.STRING_KEYS) -> Column:
+def from_iggy(headers: Column | str, data: Column | str, *, layout: Layout = Layout.STRING_KEYS) -> Column:
     """
     The event in a captured Iggy message, as the struct that :func:`ce_nats.spark.from_nats` gives.
 
@@ -62,7 +62,7 @@ def _decode_iggy(headers: bytes, data: bytes, layout: Layout) -> Outcome:
         return error
 
 
-def from_stan(data: Column) -> Column:
+def from_stan(data: Column | str) -> Column:
     """
     The event in a captured message of NATS Streaming, as the struct that :func:`ce_nats.spark.from_nats` gives.
 
@@ -85,7 +85,7 @@ def _decode_stan(data: bytes | None) -> Outcome:
         return error
 
 
-def decoded_by(decode: Callable[..., Outcome], *columns: Column) -> Column:
+def decoded_by(decode: Callable[..., Outcome], *columns: Column | str) -> Column:
     """
     The event struct that a function in Python makes of each row.
 

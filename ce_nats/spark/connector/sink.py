@@ -21,7 +21,8 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 from ...codec.binding import dedup_id, from_nats_message, to_nats_message
 from ...codec.mode import ContentMode
 from ...errors import DecodeError, EncodeError, ErrorCode
-from ...message import Headers, NatsMessage, check_header, check_subject
+from ...message import Headers, NatsMessage, check_header
+from ...subjects import check_subject
 from ..columns.rows import event_of, event_rows
 from ..columns.schema import check_event
 from ..workers import Shipped

@@ -473,7 +473,7 @@ CORE = "'1.0' specversion, '1' id, '/s' source, 't' type"
 def made(spark: SparkSession, event: str, mode: str = "binary") -> Any:
     """What becomes of an event that is written in SQL."""
     frame = spark.sql(f"select {event} event")
-    (row,) = frame.select(to_nats(F.col("event"), mode=mode, event_type=frame.schema["event"].dataType)).collect()
+    (row,) = frame.select(to_nats("event", mode=mode, event_type=frame.schema["event"].dataType)).collect()
     return in_spark(row[0])
 
 

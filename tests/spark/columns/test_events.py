@@ -24,7 +24,7 @@ ROWS = [
 
 def test_json_data_by_schema(spark: SparkSession) -> None:
     frame = spark.createDataFrame(ROWS, "data string, type string").select(F.col("data").cast("binary"), "type")
-    rows = frame.select(parse_data(F.col("data"), F.col("type"), "n int")["n"].alias("n")).collect()
+    rows = frame.select(parse_data("data", "type", "n int")["n"].alias("n")).collect()
     assert [row.n for row in rows] == [1, 2, 3, None, None, None, None]
 
 

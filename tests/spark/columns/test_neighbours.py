@@ -74,7 +74,7 @@ def test_headers_that_are_none(spark: SparkSession) -> None:
     cases = [case for case in cases if "layout" not in case.input and "error" in case.source]
     rows = [(case.id, bytearray(octets(case.input["block"])), bytearray(b"x")) for case in cases]
     assert len(rows) > 30
-    events = spark.createDataFrame(rows, SCHEMA).select("id", from_iggy(col("headers"), col("data")).alias("event"))
+    events = spark.createDataFrame(rows, SCHEMA).select("id", from_iggy("headers", "data").alias("event"))
     nothing = dict.fromkeys(EVENT.names)
     found = {row["id"]: row["event"].asDict() for row in events.collect()}
     assert found == {case.id: {**nothing, "error": case.source["error"]} for case in cases}
