@@ -26,7 +26,7 @@ from rich.progress import track
 from benchmarks import table
 from benchmarks.messages import messages
 from benchmarks.spark_columns import with_batches, write
-from ce_nats import DecodeError, NatsMessage, from_nats_message
+from ce_nats import DecodeError, Headers, NatsMessage, from_nats_message
 from ce_nats.arrow import explode_capture, explode_cloudevents
 
 COLUMNS = "explode_cloudevents of a table"
@@ -35,7 +35,7 @@ Way = Callable[[], object]
 
 def ways(path: Path, count: int) -> dict[str, Way]:
     whole = pq.read_table(path)
-    given = [NatsMessage("", data, pairs) for pairs, data in messages(count)]
+    given = [NatsMessage("", data, Headers(pairs)) for pairs, data in messages(count)]
     return {
         "reading the file": lambda: consume(pq.ParquetFile(path).iter_batches(10_000)),
         "explode_capture, with reading": lambda: consume(explode_capture(path)),

@@ -201,7 +201,7 @@ def floods(rounds: int, count: int = 10_000) -> list[tuple[str, str, float, floa
         for mode in ContentMode:
             encode = partial(to_nats_message, mode=mode)
             batch = flood(what, count)
-            pairs = {
+            pairs: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {
                 "to": (encode, usual, batch),
                 "from": (
                     from_nats_message,
@@ -316,7 +316,7 @@ def draw(found: list[Result], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--floods", action="store_true", help="measure ever new names and values instead")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/speed.md")

@@ -22,7 +22,7 @@ from statistics import median
 import nats
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig
 from rich.console import Console
 from rich.progress import track
 
@@ -87,13 +87,15 @@ WAYS: tuple[Way, ...] = (consume_with_nats_py, consume_with_ce_nats)
 async def rate(js: JetStreamContext, way: Way, prefetch: int, arguments: argparse.Namespace) -> float:
     """Events per second of a run with a consumer of its own."""
     name = f"c{time.monotonic_ns()}"
-    config = ConsumerConfig(name=name, durable_name=name, ack_policy="explicit", ack_wait=ACK_WAIT, max_ack_pending=-1)
+    config = ConsumerConfig(
+        name=name, durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=ACK_WAIT, max_ack_pending=-1
+    )
     await js.add_consumer(STREAM, config)
     started = time.perf_counter()
     await way(js, name, prefetch, arguments)
     took = time.perf_counter() - started
     await js.delete_consumer(STREAM, name)
-    return arguments.messages / took
+    return float(arguments.messages / took)
 
 
 async def rounds(urls: list[str], replicas: int, arguments: argparse.Namespace) -> dict[int, list[list[float]]]:

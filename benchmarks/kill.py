@@ -105,7 +105,7 @@ class Job:
             self._process = subprocess.Popen(
                 command,
                 cwd=_ROOT,
-                env={**os.environ, PASSWORD: connection.password or ""},
+                env={**os.environ, PASSWORD: str(connection.password or "")},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -379,7 +379,7 @@ def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
     found += [f"Parquet: {text}" for row in rows for text in _differences(row, outcome.sent[_number(row["subject"])])]
     found += _faults_of_copy(outcome)
     found += asyncio.run(_left_on_server(outcome.connection))
-    secret = (outcome.connection.password or "").encode()
+    secret = str(outcome.connection.password or "").encode()
     paths = (path for path in outcome.directory.rglob("*") if path.is_file())
     return found + [f"the password is in {path}" for path in paths if secret in path.read_bytes()]
 

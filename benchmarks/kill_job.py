@@ -55,7 +55,7 @@ def main() -> None:
 def session(directory: Path) -> SparkSession:
     events = directory / "spark-events"
     events.mkdir(exist_ok=True)
-    options = {
+    options: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.log.level": "WARN",
         "spark.driver.memory": "1g",

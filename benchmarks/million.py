@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from nats.aio.client import Client
 from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +186,7 @@ def run_query(rows: DataFrame, directory: Path) -> None:
 
 
 def ways(spark: SparkSession, url: str, directory: Path) -> dict[str, Callable[[], None]]:
-    options = {"url": url, "stream": STREAM, "partitions": 2}
+    options: dict[str, Any] = {"url": url, "stream": STREAM, "partitions": 2}
     table = spark.read.format("nats").options(**options).load()
     query = spark.readStream.format("nats").options(**options, startingOffsets="earliest").load()
     return {

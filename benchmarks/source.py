@@ -16,10 +16,12 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
+from typing import Any, cast
 
 import nats
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import track
@@ -72,11 +74,11 @@ def read_with_reader(url: str, messages: int) -> None:
     source = NatsDataSource({"url": url, "stream": STREAM, "partitions": "1"})
     reader = source.reader(source.schema())
     (partition,) = reader.partitions()
-    assert sum(batch.num_rows for batch in reader.read(partition)) == messages
+    assert sum(batch.num_rows for batch in cast("Iterator[pa.RecordBatch]", reader.read(partition))) == messages
 
 
 def read_with_spark(spark: SparkSession, url: str, partitions: int) -> None:
-    options = {"url": url, "stream": STREAM, "partitions": partitions}
+    options: dict[str, Any] = {"url": url, "stream": STREAM, "partitions": partitions}
     spark.read.format("nats").options(**options).load().write.format("noop").mode("overwrite").save()
 
 

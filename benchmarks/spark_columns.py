@@ -38,7 +38,7 @@ from rich.progress import track
 
 from benchmarks import table
 from benchmarks.messages import messages
-from ce_nats import DecodeError, NatsMessage, from_nats_message
+from ce_nats import DecodeError, Headers, NatsMessage, from_nats_message
 from ce_nats.codec.attributes import canonical
 from ce_nats.spark import explode_cloudevents, from_nats
 from ce_nats.spark.columns.schema import ATTRIBUTES, FLAT
@@ -62,7 +62,7 @@ def write(path: Path, count: int) -> None:
 def decode(pairs: list[tuple[str, str]], data: bytes) -> tuple[Any, ...]:
     """A row of ``FLAT``, by the codec."""
     try:
-        event = from_nats_message(NatsMessage("", data, pairs), parse_data=False)
+        event = from_nats_message(NatsMessage("", data, Headers(pairs)), parse_data=False)
     except DecodeError as error:
         return (*(None for _ in FLAT.fields[:-1]), str(error.code))
     attributes = dict(event.get_attributes())
