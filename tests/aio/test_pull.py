@@ -356,7 +356,7 @@ async def test_a_cancelled_wait_loses_nothing(js, subject, publish, consume, dea
             for _ in range(turns):
                 await asyncio.sleep(0)
             reader.cancel()
-            (got,) = await asyncio.gather(reader, return_exceptions=True)
+            got: Any = (await asyncio.gather(reader, return_exceptions=True))[0]
             if not isinstance(got, asyncio.CancelledError):
                 delivery = got
                 break

@@ -663,8 +663,13 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_a_flood_of_names_has_ever_fewer_functions_made() -> None:
-    made: list[int] = []
-    shapes = Shapes(lambda names: made.append(1))
+    made: list[Any] = []
+
+    def make(names: Any) -> Any:
+        made.append(names)
+        return len
+
+    shapes = Shapes(make)
     shapes.sightings = 2
     for number in range(4 * memory.MAX_LISTS):
         for _ in range(2):

@@ -5,7 +5,12 @@ from ce_nats.codec.memory import MAX_LENGTH, MAX_STRINGS, Memory
 
 def test_a_memory_is_bounded() -> None:
     calls: list[str] = []
-    known = Memory(lambda text: calls.append(text) or len(text))
+
+    def make(text: str) -> int:
+        calls.append(text)
+        return len(text)
+
+    known = Memory(make)
     assert [known["a"], known["a"], known["bb"]] == [1, 1, 2]
     assert calls == ["a", "bb"]
     assert [known["x" * (MAX_LENGTH + 1)] for _ in range(2)] == [MAX_LENGTH + 1] * 2

@@ -156,7 +156,7 @@ def test_maps_with_typed_keys_come_back(headers: Any) -> None:
 @given(st.sampled_from(Layout), st.data())
 def test_layouts_are_told_apart(layout: Layout, data: st.DataObject) -> None:
     """No map can be read as one of the other layout, and the error says which it is, unless its first key is odd."""
-    headers = data.draw((seed_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
+    headers: Any = data.draw((seed_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     assume(layout is Layout.TYPED_KEYS or not next(iter(headers)).startswith("\0"))
     (other,) = set(Layout) - {layout}
     encoded = iggy.encode_headers(headers, layout=layout)

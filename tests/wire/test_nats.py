@@ -759,6 +759,7 @@ def test_frame_round_trip(subject, payload, pairs, reply, rest):
     wire = encode_hpub(subject, payload, pairs, reply=reply)
     (frame,) = decode_frames(wire)
     assert (frame.subject, frame.payload, frame.headers, frame.reply or "") == (subject, payload, Headers(pairs), reply)
+    assert frame.header_bytes is not None
     assert frame.total_bytes == frame.header_bytes + len(payload)
     assert len(wire) == len(b"HPUB  \r\n\r\n") + len(frame.args.encode()) - 1 + frame.total_bytes
 
