@@ -1,6 +1,7 @@
 import asyncio
 import logging
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
