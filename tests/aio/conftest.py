@@ -6,19 +6,15 @@ from uuid import uuid4
 
 import nats
 import pytest
-from cloudevents.core.v1.event import CloudEvent
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsCluster, NatsServer
+from tests.broker import make_event, server
 
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[NatsServer]:
-    with NatsServer(jetstream=True) as server:
-        yield server
+__all__ = ["make_event", "server"]
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +27,9 @@ def whole_cluster() -> Iterator[NatsCluster]:
 def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
     """Three servers, all of which run; a test may do to them what it likes."""
     yield whole_cluster
-    for server in whole_cluster.servers:
-        server.resume()
-        server.start()
+    for member in whole_cluster.servers:
+        member.resume()
+        member.start()
     whole_cluster.wait_until_whole()
 
 
@@ -95,17 +91,6 @@ def send_raw(server: NatsServer) -> Callable[..., None]:
             assert lines.readline() == b"PONG\r\n"
 
     return send
-
-
-@pytest.fixture
-def make_event() -> Callable[..., CloudEvent]:
-    def make(number: int = 1, data: object = None, **attributes: object) -> CloudEvent:
-        known = {"specversion": "1.0", "id": f"event {number}", "source": "/tests", "type": "com.example.test"}
-        event = CloudEvent({**known, **attributes}, data)
-        del event._attributes["time"]  # the package's own invention
-        return event
-
-    return make
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ final class Attributes {
     private static final byte[] VERSION = Text.bytes("1.0");
     private static final byte[] TRUE = Text.bytes("true");
     private static final byte[] FALSE = Text.bytes("false");
-    private static final int MOST_DIGITS = "-2147483648".length();
+    private static final int MAX_DIGITS = "-2147483648".length();
 
     private Attributes() {}
 
@@ -188,7 +188,7 @@ final class Attributes {
      * @throws DecodeError {@code integer-out-of-range} for more than 32 bits
      */
     static int checkInteger(byte[] digits) throws DecodeError {
-        require(digits.length <= MOST_DIGITS, ErrorCode.INTEGER_OUT_OF_RANGE);
+        require(digits.length <= MAX_DIGITS, ErrorCode.INTEGER_OUT_OF_RANGE);
         boolean isNegative = digits[0] == '-';
         long value = 0;
         for (int at = isNegative ? 1 : 0; at < digits.length; at++) {

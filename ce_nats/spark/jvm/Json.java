@@ -13,12 +13,12 @@ import java.util.Map;
  */
 final class Json {
     /** Of arrays and objects in data, the outermost one counted: {@code ce_nats/codec/nesting.py}. */
-    static final int MOST_LEVELS = 128;
+    static final int MAX_LEVELS = 128;
 
     /** Characters of an integer. */
-    private static final int LONGEST_INTEGER = 4300;
+    private static final int MAX_INTEGER_LENGTH = 4300;
     /** A float holds every number with so many digits before the point, if it has no exponent. */
-    private static final int MOST_DIGITS = 308;
+    private static final int MAX_DIGITS = 308;
 
     /** What a JSON value is; a number with a fraction or an exponent is no integer, whatever its value. */
     enum Kind {
@@ -137,7 +137,7 @@ final class Json {
                 return Kind.STRING;
             }
             case '{', '[' -> {
-                require(level <= MOST_LEVELS);
+                require(level <= MAX_LEVELS);
                 skipContainer(first == '{', level + 1);
                 return Kind.CONTAINER;
             }
@@ -298,10 +298,10 @@ final class Json {
             skipExponent();
         }
         if (!hasFraction && !hasExponent) {
-            require(at - start <= LONGEST_INTEGER);
+            require(at - start <= MAX_INTEGER_LENGTH);
             return Kind.INTEGER;
         }
-        require(!hasExponent && digits <= MOST_DIGITS || isFinite(start));
+        require(!hasExponent && digits <= MAX_DIGITS || isFinite(start));
         return Kind.FLOAT;
     }
 

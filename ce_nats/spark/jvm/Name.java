@@ -20,8 +20,8 @@ record Name(boolean isUtf8, boolean isContentType, String attribute, int place) 
 
     private static final ConcurrentHashMap<UTF8String, Name> KNOWN = new ConcurrentHashMap<>();
     /** Names that are kept, and bytes of one: nobody makes them take more room. */
-    private static final int MOST_KNOWN = 1_000;
-    private static final int LONGEST_KNOWN = 100;
+    private static final int MAX_KNOWN = 1_000;
+    private static final int MAX_KNOWN_LENGTH = 100;
 
     /** What a name says; null is none. */
     static Name of(UTF8String text) {
@@ -34,7 +34,7 @@ record Name(boolean isUtf8, boolean isContentType, String attribute, int place) 
 
     private static Name learnt(byte[] text) {
         Name name = of(text);
-        if (text.length <= LONGEST_KNOWN && KNOWN.size() < MOST_KNOWN) {
+        if (text.length <= MAX_KNOWN_LENGTH && KNOWN.size() < MAX_KNOWN) {
             // A copy, because Spark may use the bytes again.
             KNOWN.put(UTF8String.fromBytes(Arrays.copyOf(text, text.length)), name);
         }
