@@ -12,11 +12,12 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 SPARK = "tests/spark/"
-OLD_SPARK = f"{SPARK}test_versions.py"
+# Most of what these do is done by other programs, so a Spark session more is cheaper than to wait for the first.
+APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
 # What takes longest begins first: all that share the one Spark session, then programs that start a Spark of their own.
 LONGEST = (
     SPARK,
-    OLD_SPARK,
+    *APART,
     "tests/cli/test_demonstration.py",
     "tests/test_docs.py",
     "tests/stan/test_loss.py",
@@ -43,7 +44,7 @@ MARKED = {
 def scope_of(nodeid: str) -> str:
     """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
     file = nodeid.partition("::")[0]
-    return SPARK if file.startswith(SPARK) and file != OLD_SPARK else file
+    return SPARK if file.startswith(SPARK) and file not in APART else file
 
 
 @pytest.hookimpl(tryfirst=True)
