@@ -88,7 +88,7 @@ class ReadOptions:
         Read the options of a data source.
 
         Args:
-            options: Names in any case; those that are none of a read_options's are left alone.
+            options: Names in any case; others are left alone.
             streaming: Whether a query begins, which has no end, or a table is read, which has one.
 
         Raises:

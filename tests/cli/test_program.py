@@ -1,0 +1,80 @@
+"""How commands end: exit statuses and complaints. Nothing here needs a server."""
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+import typer
+
+from ce_nats import DecodeError, DeliveryError, EncodeError, ErrorCode
+from ce_nats.cli.files import InputError
+from ce_nats.cli.program import BAD_INPUT, NOT_DELIVERED, USAGE, complain, guarded, run
+
+ENDS = [
+    (EncodeError(ErrorCode.INVALID_SUBJECT, "no\nsubject"), BAD_INPUT, "ce-nats: invalid-subject: no subject"),
+    (DecodeError(ErrorCode.INVALID_JSON, "bad"), BAD_INPUT, "ce-nats: invalid-json: bad"),
+    (DeliveryError(ErrorCode.TIMEOUT, "late"), NOT_DELIVERED, "ce-nats: timeout: late"),
+    (InputError("empty"), USAGE, "ce-nats: empty"),
+    (FileNotFoundError(2, "No such file", "x"), USAGE, "ce-nats: [Errno 2] No such file: 'x'"),
+    (ImportError("needs pyarrow"), USAGE, "ce-nats: needs pyarrow"),
+    (OSError(), USAGE, "ce-nats: OSError"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "line"), ENDS)
+def test_errors_are_one_line_and_a_status(
+    error: Exception, status: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        guarded(command)()
+    assert caught.value.exit_code == status
+    assert capsys.readouterr() == ("", f"{line}\n")
+
+
+def test_where_an_error_was(capsys: pytest.CaptureFixture[str]) -> None:
+    complain(DecodeError(ErrorCode.INVALID_JSON, "bad"), "line 3")
+    assert capsys.readouterr().err == "ce-nats: line 3: invalid-json: bad\n"
+
+
+def test_ctrl_c() -> None:
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as caught:
+        guarded(command)()
+    assert caught.value.exit_code == 128 + signal.SIGINT
+
+
+def test_a_bug_is_not_hidden() -> None:
+    """What no command expects comes with its traceback."""
+
+    def command() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        guarded(command)()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_work(number: signal.Signals) -> None:
+    """Whatever it does then to end well is waited for."""
+    ended: list[Any] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(number)
+
+    with pytest.raises(typer.Exit) as caught:
+        guarded(lambda: run(work()))()
+    assert caught.value.exit_code == 128 + number
+    assert ended == [number]
