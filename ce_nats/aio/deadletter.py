@@ -242,7 +242,7 @@ def _original_of(nc: Client, stored: StoredMessage) -> tuple[NatsMessage, bytes]
     dead_letter, headers = DeadLetter.split(stored.headers)
     if not dead_letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
         raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
-    identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(Timestamp(stored.timestamp))}"
+    identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
     kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
     copy = stored._replace(subject=dead_letter.subject, headers=[*kept, (MSG_ID, identifier)])
     return framed(nc, copy)

@@ -28,7 +28,6 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..codec.timestamp import Timestamp
 from ..errors import ApiError, DataLossError, DecodeError, DeliveryError, ErrorCode
 from ..message import StoredMessage
 from ..ranges import StreamRange, StreamState
@@ -476,6 +475,6 @@ def _is_wanted(message: StoredMessage, wanted: StreamRange) -> bool:
 def _as_raw(message: StoredMessage) -> RawMessage:
     """A message from the API as a consumer would deliver it."""
     block = write_header_block(message.headers) if message.headers else None
-    sequence, at = message.sequence, nanoseconds(Timestamp(message.timestamp))
+    sequence, at = message.sequence, nanoseconds(message.timestamp)
     reply = ack_subject(AckSubject(message.stream, "-", 1, sequence, sequence, at, 0))
     return message.subject.encode(), reply.encode(), message.data, block

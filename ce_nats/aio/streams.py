@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from calendar import timegm
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -369,9 +370,10 @@ def is_final(error: Exception) -> bool:
     return isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED
 
 
-def nanoseconds(at: Timestamp) -> int:
-    """Nanoseconds since 1970, UTC."""
-    return timegm(at.utctimetuple()) * 1_000_000_000 + at.nanosecond
+def nanoseconds(at: datetime) -> int:
+    """Nanoseconds since 1970, UTC, of an aware time; a Timestamp has all digits."""
+    fraction = at.nanosecond if isinstance(at, Timestamp) else at.microsecond * 1000
+    return timegm(at.utctimetuple()) * 1_000_000_000 + fraction
 
 
 def _consumer_config(fields: dict[str, Any]) -> ConsumerConfig:

@@ -286,13 +286,10 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
         if not value.encode("utf-8", "surrogatepass").translate(None, _LITERAL):
             continue
         try:
-            value = percent.decode(value.strip(" \t"))
-        except DecodeError:
-            value = ""
-        if not value or not value.isprintable():
+            values[place] = fast_path.unescape(value)
+        except ValueError:
             odd.add(place)
-            value = ""
-        values[place] = value
+            values[place] = ""
     return pa.array(values, _TEXT)
 
 

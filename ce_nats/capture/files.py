@@ -142,11 +142,9 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
         OSError: It cannot be read.
     """
     path = Path(path)
-    if path.is_dir():
+    if _is_parquet(path):
         for part in parts(path):
             yield from read_parquet(part)
-    elif path.suffix == _PARQUET:
-        yield from read_parquet(path)
     else:
         with path.open("rb") as lines:
             yield from (from_json_line(line) for line in lines if line.endswith(b"\n"))
@@ -160,9 +158,9 @@ def count_captured(path: str | os.PathLike[str]) -> int:
         DecodeError, ImportError, OSError: As :func:`read_capture` does.
     """
     path = Path(path)
-    if path.is_dir() or path.suffix == _PARQUET:
+    if _is_parquet(path):
         count = 0
-        for part in parts(path) if path.is_dir() else [path]:
+        for part in parts(path):
             with parquet_file(part) as file:
                 count += file.metadata.num_rows
         return count
@@ -180,9 +178,11 @@ def last_captured(path: str | os.PathLike[str]) -> StoredMessage | None:
     path = Path(path)
     if not path.exists():
         return None
-    if path.is_dir() or path.suffix == _PARQUET:
-        return last_row(parts(path) if path.is_dir() else [path])
-    return last_line(path)
+    return last_row(parts(path)) if _is_parquet(path) else last_line(path)
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.is_dir() or path.suffix == _PARQUET
 
 
 @contextmanager

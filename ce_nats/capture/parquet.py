@@ -181,8 +181,9 @@ class _Part:
         self._rows, self._row_bytes = [], 0
 
 
-def parts(directory: Path) -> list[Path]:
-    return sorted(directory.glob("part-*.parquet"))
+def parts(path: Path) -> list[Path]:
+    """The files of a capture, in its order: those in a directory, or a single one."""
+    return sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
 
 
 def read_parquet(path: Path) -> Iterator[StoredMessage]:

@@ -49,7 +49,16 @@ from .mode import PREFIX, ContentMode, sort_names, structured_by
 from .nesting import is_deeper
 from .timestamp import Timestamp, format_datetime
 
-__all__ = ["are_distinct", "are_valid", "decode", "encode_event", "encode_headers", "make_message", "split_event"]
+__all__ = [
+    "are_distinct",
+    "are_valid",
+    "decode",
+    "encode_event",
+    "encode_headers",
+    "make_message",
+    "split_event",
+    "unescape",
+]
 
 # What a peer can have us remember: sets of names, names in each, and characters in these.
 MAX_SHAPES: Final = 256
@@ -146,29 +155,36 @@ def _escape_all(texts: Sequence[str]) -> list[str]:
     return [_escape(text) for text in texts]
 
 
-def _unescape(value: str) -> str:
+def unescape(value: str) -> str:
+    """
+    The attribute text in a header value, where that is printable.
+
+    Raises:
+        ValueError: The value is malformed or empty, or holds a character that may be illegal.
+    """
     text = value.strip(" \t")
-    if "%" in text and _is_literal(text.replace("%", "")):
+    if "%" in text and "=" not in text and _is_literal(text.replace("%", "")):
         return _undo_percent(text)
     text = percent.decode(text)
     return text if text and text.isprintable() else _refuse()
 
 
 def _unescape_all(values: Sequence[str]) -> list[str]:
-    if _is_literal("".join(values).replace("%", "")):
+    joined = "".join(values)
+    if "=" not in joined and _is_literal(joined.replace("%", "")):
         return [_undo_percent(value) if "%" in value else value for value in values]
-    return [_unescape(value) for value in values]
+    return [unescape(value) for value in values]
 
 
 def _undo_percent(value: str) -> str:
     """
-    Undo percent-encoding in a value whose other characters are literal ones.
+    Undo percent-encoding in a value whose other characters are literal ones, and none is "=".
 
     Quoted-printable is the same with "=" for "%". For a whole escape a2b_qp() gives two characters less, and for
     anything else that starts with "=", where there are no line ends, one less or none.
     """
     octets = a2b_qp(value.replace("%", "="))
-    if "=" in value or len(octets) != len(value) - 2 * value.count("%"):
+    if len(octets) != len(value) - 2 * value.count("%"):
         raise Unusual
     text = octets.decode("utf-8")
     return text if text.isprintable() else _refuse()
@@ -232,7 +248,7 @@ def _header_text(is_right: Callable[[str], object]) -> Callable[[str], str]:
 
 def _attribute_text(is_right: Callable[[str], object]) -> Callable[[str], str]:
     def make(value: str) -> str:
-        text = _unescape(value)
+        text = unescape(value)
         return text if text and is_right(text) else _refuse()
 
     return make

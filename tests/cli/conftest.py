@@ -16,12 +16,9 @@ from ce_nats.aio.jetstream import read_stream
 from ce_nats.cli import app
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
+from tests.broker import server
 
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[NatsServer]:
-    with NatsServer(jetstream=True) as server:
-        yield server
+__all__ = ["server"]
 
 
 @pytest.fixture(autouse=True)
