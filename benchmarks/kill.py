@@ -57,6 +57,7 @@ _SECONDS = 180.0  # for any one thing that has to happen
 _POLL_SECONDS = 0.02
 # Every fourth kill falls into the start of the job, before it reads anything.
 _EARLY = 4
+_MAX_UNLUCKY_STARTS = 10
 # Characters of a line of a log that are worth reading: a plan is longer than all else, and has few lines.
 _LINE = 400
 
@@ -73,7 +74,8 @@ class Outcome:
         kills: How often the job was killed.
         open_batches: At how many of the kills a batch was planned and not committed.
         server_kills: How often the server was killed.
-        unlucky_starts: How often the job ended by itself because the server was down when it began.
+        unlucky_starts: How often the job ended by itself because the server was down when it began, or because the
+            machine was too busy for Spark.
         refused: How many checkpoints Spark would have refused, and were begun anew.
         broken: Set when the producer or the power cuts have failed.
     """
@@ -116,8 +118,9 @@ class Job:
         return self._process.poll() is None
 
     @property
-    def found_no_server(self) -> bool:
-        return "cannot connect to nats" in self.log
+    def ended_in_vain(self) -> bool:
+        """It found no server, or Spark's Python process did not start within the ten seconds that Spark gives it."""
+        return any(text in self.log for text in ("cannot connect to nats", "Python worker failed to connect back"))
 
     @property
     def log(self) -> str:
@@ -128,10 +131,9 @@ class Job:
         """The end of the log."""
         return "\n".join(line[:_LINE] for line in self.log.splitlines())[-8000:]
 
-    def wait(self) -> None:
-        """Wait for its end, which has to be a good one."""
-        if self._process.wait(_SECONDS) != 0:
-            raise RuntimeError(f"the job failed:\n{self.last_words}")
+    def wait(self) -> int:
+        """Wait for its end, and return its exit status."""
+        return self._process.wait(_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL to all of it, and wait until nothing is left."""
@@ -273,7 +275,7 @@ def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed:
         seed: For the messages, and for how long to wait before anything is killed.
 
     Raises:
-        RuntimeError: The job ended by itself, not for want of a server; or it makes no progress.
+        RuntimeError: The job ended by itself, other than by an unlucky start; or it makes no progress.
     """
     outcome = Outcome(Connection((server.url,), user="job", password=password), directory)
     asyncio.run(_make_streams(outcome.connection))
@@ -282,12 +284,28 @@ def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed:
         while outcome.kills < kills:
             is_early = outcome.kills % _EARLY == _EARLY - 1
             _live_and_die(outcome, cuts, random, is_early=is_early)
-    last = Job(outcome, drain=True)
-    try:
-        last.wait()
-    finally:
-        last.kill()
+    while not _drain(outcome):
+        _count_unlucky_start(outcome)
     return outcome
+
+
+def _drain(outcome: Outcome) -> bool:
+    """Let a job come to its end; False for an unlucky start."""
+    job = Job(outcome, drain=True)
+    try:
+        if job.wait() == 0:
+            return True
+        if job.ended_in_vain:
+            return False
+        raise RuntimeError(f"the job failed:\n{job.last_words}")
+    finally:
+        job.kill()
+
+
+def _count_unlucky_start(outcome: Outcome) -> None:
+    outcome.unlucky_starts += 1
+    if outcome.unlucky_starts > _MAX_UNLUCKY_STARTS + outcome.kills:
+        raise RuntimeError(f"the job could not start {outcome.unlucky_starts} times")
 
 
 def _live_and_die(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early: bool) -> None:
@@ -308,8 +326,8 @@ def _live_and_die(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early
             outcome.kills += 1
             job.kill()
             outcome.open_batches += _has_open_batch(directory)
-        elif job.found_no_server:
-            outcome.unlucky_starts += 1
+        elif job.ended_in_vain:
+            _count_unlucky_start(outcome)
         else:
             raise RuntimeError(f"the job ended by itself:\n{job.last_words}")
     finally:
