@@ -229,16 +229,21 @@ def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]
     return tuple(name for name, _ in pairs), [value for _, value in pairs]
 
 
-def header_pairs(headers: HeadersLike) -> list[tuple[str, str]]:
+def header_pairs(headers: HeadersLike, error_class: type[CeNatsError] = DecodeError) -> list[tuple[str, str]]:
     """
     Pairs of strings from every shape that a Python user holds, in wire order.
 
+    Args:
+        headers: The headers; the list of a :class:`Headers` itself is returned, not a copy.
+        error_class: ``EncodeError`` where the headers are to be sent.
+
     Raises:
-        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+        error_class: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text;
+            ``invalid-header-block`` where the headers are neither pairs nor a mapping.
     """
     if isinstance(headers, Headers):
         return headers._pairs
-    return list(_normalised(headers))
+    return list(_normalised(headers, error_class))
 
 
 def check_header(name: str, value: str, error_class: type[CeNatsError] = EncodeError) -> None:
@@ -275,7 +280,7 @@ def folded(name: str) -> str:
     return name.lower() if name.isascii() else name.translate(_LOWER)
 
 
-def _normalised(headers: HeadersLike) -> Iterator[tuple[str, str]]:
+def _normalised(headers: HeadersLike, error_class: type[CeNatsError] = DecodeError) -> Iterator[tuple[str, str]]:
     if headers is None:
         return
     if isinstance(headers, (Headers, Mapping)):
@@ -283,20 +288,20 @@ def _normalised(headers: HeadersLike) -> Iterator[tuple[str, str]]:
     try:
         for name, value in headers:
             if not isinstance(name, str):
-                raise DecodeError(ErrorCode.INVALID_HEADER_NAME, f"header name {preview(name)} is not text")
+                raise error_class(ErrorCode.INVALID_HEADER_NAME, f"header name {preview(name)} is not text")
             if isinstance(value, (list, tuple)):
-                yield from ((name, _text(name, one)) for one in value)
+                yield from ((name, _text(name, one, error_class)) for one in value)
             else:
-                yield name, _text(name, value)
+                yield name, _text(name, value, error_class)
     except (TypeError, ValueError) as error:
         if isinstance(error, CeNatsError):
             raise
-        raise DecodeError(
+        raise error_class(
             ErrorCode.INVALID_HEADER_BLOCK, f"headers are pairs or a mapping, not {preview(headers)}"
         ) from error
 
 
-def _text(name: str, value: object) -> str:
+def _text(name: str, value: object, error_class: type[CeNatsError]) -> str:
     if isinstance(value, str):
         return value
     chunks = getattr(value, "_chunks", None)
@@ -306,10 +311,10 @@ def _text(name: str, value: object) -> str:
         try:
             return "".join(chunk for chunk, _ in chunks).encode("utf-8", "surrogateescape").decode("utf-8")
         except UnicodeError as error:
-            raise DecodeError(
+            raise error_class(
                 ErrorCode.INVALID_UTF8, f"header {preview(name)} is not valid UTF-8", header=name
             ) from error
-    raise DecodeError(
+    raise error_class(
         ErrorCode.INVALID_HEADER_VALUE,
         f"the value of header {preview(name)} is not text: {preview(value)}",
         header=name,

@@ -19,7 +19,7 @@ from ..codec.binding import Mode, to_nats_message
 from ..codec.event import Event, ExtendedEvent, attributes_and_data
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..errors import EncodeError, ErrorCode, preview
 from ..extensions.tracing import TRACEPARENT, TraceContext
 from ..message import Headers, HeadersLike, NatsMessage, folded, header_pairs
 from ..subjects import check_subject
@@ -231,7 +231,7 @@ def _check_headerless(headerless: bool, headers: HeadersLike) -> None:
             ErrorCode.HEADERS_NOT_SUPPORTED,
             "the server does not support headers; headerless=True sends events as JSON without them",
         )
-    if headers and (further := _pairs(headers)):
+    if headers and (further := header_pairs(headers, EncodeError)):
         name = further[0][0]
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED,
@@ -242,16 +242,9 @@ def _check_headerless(headerless: bool, headers: HeadersLike) -> None:
 
 def _traced(event: Event, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
     """Event and headers with a trace, unless they have one: an event's trace is the one that it began with."""
-    pairs = _pairs(headers)
+    pairs = header_pairs(headers, EncodeError)
     if not any(folded(name) == TRACEPARENT for name, _ in pairs):
         pairs = [*pairs, *trace.fields().items()]
     if attributes_and_data(event)[0].get(TRACEPARENT) is None:
         event = ExtendedEvent(event, trace.fields())
     return event, pairs
-
-
-def _pairs(headers: HeadersLike) -> list[tuple[str, str]]:
-    try:
-        return header_pairs(headers)
-    except DecodeError as error:
-        raise EncodeError(error.code, error.message, header=error.header) from error

@@ -161,10 +161,7 @@ def dedup_text(source: str, identifier: str) -> str:
 
 def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
     has_content_type = pairs[0][0] == CONTENT_TYPE
-    try:
-        further = list(header_pairs(headers))
-    except DecodeError as error:
-        raise EncodeError(error.code, error.message, header=error.header) from error
+    further = header_pairs(headers, EncodeError)
     for name, value in further:
         check_header(name, value)
         lower = name.lower()

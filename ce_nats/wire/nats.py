@@ -128,7 +128,7 @@ def encode_header_block(headers: HeadersLike) -> bytes:
             white space, no text); ``invalid-header-block`` where ``headers`` is neither pairs nor a mapping;
             ``invalid-utf8`` for a mail header of nats-py's with other bytes.
     """
-    pairs = list(_pairs(headers))
+    pairs = header_pairs(headers, EncodeError)
     for name, value in pairs:
         check_header(name, value)
     return write_header_block(pairs)
@@ -496,10 +496,3 @@ def _utf8(octets: bytes, what: str, header: str | None = None) -> str:
             header=header,
             requirement="H4-ENC-01",
         ) from error
-
-
-def _pairs(headers: HeadersLike) -> list[tuple[str, str]]:
-    try:
-        return header_pairs(headers)
-    except DecodeError as error:
-        raise EncodeError(error.code, error.message, header=error.header, requirement=error.requirement) from error
