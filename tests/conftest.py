@@ -40,6 +40,9 @@ MARKED = {
     ),
 }
 
+# In those folders, and in need of Python alone.
+WITHOUT_SERVER = ("tests/aio/test_pending_acks.py",)
+
 
 def scope_of(nodeid: str) -> str:
     """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
@@ -51,7 +54,7 @@ def scope_of(nodeid: str) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         for marker, starts in MARKED.items():
-            if item.nodeid.startswith(starts):
+            if item.nodeid.startswith(starts) and not (marker == "server" and item.nodeid.startswith(WITHOUT_SERVER)):
                 item.add_marker(marker)
     if hasattr(config, "workerinput"):
         order = {scope: place for place, scope in enumerate(LONGEST)}
