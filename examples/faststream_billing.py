@@ -1,0 +1,49 @@
+"""
+A FastStream service whose subscriber gets CloudEvents, and answers each order with an invoice.
+
+    pip install ce-nats 'faststream[nats,cli]'
+    NATS_URL=nats://127.0.0.1:4222 faststream run --app-dir examples faststream_billing:app
+
+FastStream calls the decoder for each message, and the subscriber with what the decoder returns. A message that is not
+an event is stored under dead.orders; an exception in the subscriber redelivers the message. The streams ORDERS
+(orders.>), INVOICES (invoices.>) and DEAD (dead.>) must exist.
+"""
+
+import os
+
+from cloudevents.core.v1.event import CloudEvent
+from faststream import AckPolicy, FastStream
+from faststream.exceptions import RejectMessage
+from faststream.nats import JStream, NatsBroker, NatsMessage
+
+from ce_nats import DecodedEvent, DecodeError, dedup_id, from_nats_message, to_nats_message
+
+# Without apply_types FastStream would convert the event to the type of the parameter.
+broker = NatsBroker(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), apply_types=False)
+app = FastStream(broker)
+
+
+async def decode(message: NatsMessage) -> DecodedEvent:
+    try:
+        return from_nats_message(message.raw_message)
+    except DecodeError as error:
+        headers = {**message.headers, "Dead-Letter-Error": str(error.code), "Dead-Letter-Text": error.message}
+        await broker.publish(message.body, "dead.orders", headers=headers, stream="DEAD")
+        raise RejectMessage from error  # a redelivery would find the same bytes
+
+
+@broker.subscriber(
+    "orders.>",
+    stream=JStream("ORDERS", declare=False),
+    durable="billing",
+    decoder=decode,
+    ack_policy=AckPolicy.NACK_ON_ERROR,
+)
+async def bill(order: DecodedEvent) -> None:
+    invoice = CloudEvent(
+        # The id is made of the order's, so that a redelivered order gives the same invoice, which is stored once.
+        {"id": f"invoice-{order.get_id()}", "source": "/billing", "type": "com.example.invoice"},
+        {"order": order.get_id(), "total": order.get_data()["total"]},
+    )
+    message = to_nats_message(invoice, "invoices.new", headers={"Nats-Msg-Id": dedup_id(invoice)})
+    await broker.publish(message.data, message.subject, headers=dict(message.headers.items()), stream="INVOICES")

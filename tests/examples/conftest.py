@@ -1,0 +1,77 @@
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js import JetStreamContext
+
+from ce_nats.testing import NatsServer
+from tests.broker import make_event
+
+__all__ = ["make_event"]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    """One for each test, because examples use the same names of streams."""
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def js(server: NatsServer) -> AsyncIterator[JetStreamContext]:
+    async with await nats.connect(server.url) as nc:
+        yield nc.jetstream()
+
+
+@pytest.fixture
+def start(server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., "Program"]]:
+    """Start a module, or a script of the examples, as users do; it is killed with the test."""
+    programs = []
+
+    def run(*arguments: object) -> Program:
+        program = Program(arguments, server.url, tmp_path / f"{len(programs)}.log")
+        programs.append(program)
+        return program
+
+    yield run
+    for program in programs:
+        program.process.kill()
+        program.process.wait()
+
+
+class Program:
+    """A running example; its output and its log are in one file."""
+
+    def __init__(self, arguments: tuple[object, ...], url: str, log: Path) -> None:
+        self._log = log
+        environment = {**os.environ, "NATS_URL": url, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "default"}
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *map(str, arguments)], cwd=EXAMPLES.parent, stdout=file, stderr=file, env=environment
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text("utf-8", "replace")
+
+    async def says(self, text: str) -> str:
+        """Wait until it has written a text, and return what follows in that line."""
+        end = time.monotonic() + 60
+        while text not in self.log:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < end, self.log
+            await asyncio.sleep(0.05)
+        return self.log.partition(text)[2].partition("\n")[0]
+
+    async def ends(self, status: int = 0) -> str:
+        """Wait for its end, and return what it has written."""
+        assert await asyncio.to_thread(self.process.wait, 600) == status, self.log
+        return self.log
