@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
@@ -183,6 +183,12 @@ class NatsMessage:
     data: bytes = b""
     headers: Headers = field(default_factory=Headers)
     reply: str = ""
+
+    if TYPE_CHECKING:  # the attribute is Headers, the argument may have any shape
+
+        def __init__(
+            self, subject: str = "", data: bytes = b"", headers: HeadersLike = None, reply: str = ""
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if self.headers.__class__ is not Headers:

@@ -2,9 +2,118 @@
 CloudEvents from a Kafka topic into a JetStream stream, and back.
 
     pip install ce-nats aiokafka
-    python examples/kafka_bridge.py to-nats orders orders.from-kafka --kafka 127.0.0.1:9092 --nats nats://127.0.0.1:4222
-    python examples/kafka_bridge.py to-kafka ORDERS orders-copy
+    export KAFKA=127.0.0.1:9092 NATS_URL=nats://127.0.0.1:4222
+    python examples/kafka_bridge.py to-nats --topic orders --subject 'orders.{type}'
+    python examples/kafka_bridge.py to-kafka --stream ORDERS --topic orders-copy
 
-A record's offset is committed when the stream has stored its event, and a message is acknowledged when Kafka has stored
-its record, so that nothing is lost when the bridge is killed; a copy that is sent again into the stream is stored once.
+Offsets are committed when the stream has stored the events, and a message is acknowledged when Kafka has stored its
+record, so that nothing is lost when the bridge is killed. Events that are sent into the stream again are stored once.
+What is not an event goes to dead.kafka, or to dead.nats, with the error code.
 """
+
+import argparse
+import asyncio
+import os
+import signal
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from nats.aio.client import Client
+from nats.js.api import ConsumerConfig
+
+from ce_nats import CeNatsError, DecodedEvent, NatsMessage, SubjectTemplate, aio, from_nats_message, to_nats_message
+from ce_nats.codec import percent
+
+KAFKA = os.environ.get("KAFKA", "127.0.0.1:9092")
+NATS = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
+NAME = "ce-nats-bridge"
+
+
+def from_record(record: ConsumerRecord) -> DecodedEvent:
+    """
+    The event of a record.
+
+    Kafka's binding has ``ce_`` for ``ce-``, values that are not percent-encoded, and ``content-type`` for the
+    datacontenttype. The key is the partitioning extension.
+
+    Raises:
+        CeNatsError: It is not a valid event.
+    """
+    headers = {name.lower(): value.decode("utf-8", "surrogateescape") for name, value in record.headers}
+    if any(name.startswith("ce_") for name in headers):
+        if "content-type" in headers:
+            headers["ce_datacontenttype"] = headers.pop("content-type")
+        if record.key is not None:
+            headers["ce_partitionkey"] = record.key.decode("utf-8", "surrogateescape")
+        headers = {"ce-" + name[3:]: percent.encode(value) for name, value in headers.items() if name[:3] == "ce_"}
+    return from_nats_message(NatsMessage("", record.value or b"", headers), parse_data=False)
+
+
+def to_record(event: DecodedEvent) -> tuple[bytes | None, bytes, list[tuple[str, bytes]]]:
+    """Key, value and headers of a record for an event."""
+    message = to_nats_message(event)
+    headers = [("ce_" + name[3:], percent.decode(value).encode()) for name, value in message.headers.items()]
+    headers = [("content-type" if name == "ce_datacontenttype" else name, value) for name, value in headers]
+    key = dict(headers).get("ce_partitionkey")
+    return key, message.data, headers
+
+
+async def to_nats(nc: Client, topic: str, subject: str, stopped: asyncio.Event) -> None:
+    js, template = nc.jetstream(), SubjectTemplate(subject)
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=KAFKA, group_id=NAME, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    async with consumer, aio.Publisher(js) as publisher:
+        while not stopped.is_set():
+            batches = await consumer.getmany(timeout_ms=500)
+            for record in (record for batch in batches.values() for record in batch):
+                try:
+                    await publisher.publish(from_record(record), template)
+                except CeNatsError as error:
+                    origin = {"Kafka-Record": f"{topic}/{record.partition}/{record.offset}", "Error": str(error.code)}
+                    await js.publish("dead.kafka", record.value or b"", headers=origin)
+            if batches:
+                await publisher.flush()
+                await consumer.commit()
+
+
+async def to_kafka(nc: Client, stream: str, topic: str, stopped: asyncio.Event) -> None:
+    async with (
+        AIOKafkaProducer(bootstrap_servers=KAFKA, acks="all", enable_idempotence=True) as producer,
+        aio.PullConsumer(
+            nc.jetstream(), stream, NAME, dead_letter="dead.nats", config=ConsumerConfig(), parse_data=False
+        ) as consumer,
+    ):
+
+        async def send(delivery: aio.Delivery) -> None:
+            key, value, headers = to_record(delivery.event)
+            await producer.send_and_wait(topic, value, key=key, headers=headers)
+
+        running = asyncio.create_task(consumer.run(send))
+        await stopped.wait()
+        consumer.stop()
+        await running
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    commands = parser.add_subparsers(dest="command", required=True)
+    inwards = commands.add_parser("to-nats")
+    inwards.add_argument("--topic", required=True)
+    inwards.add_argument("--subject", required=True, help="may have {attributes} of the event")
+    outwards = commands.add_parser("to-kafka")
+    outwards.add_argument("--stream", required=True)
+    outwards.add_argument("--topic", required=True)
+    arguments = parser.parse_args()
+
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with await aio.connect(NATS) as nc:
+        if arguments.command == "to-nats":
+            await to_nats(nc, arguments.topic, arguments.subject, stopped)
+        else:
+            await to_kafka(nc, arguments.stream, arguments.topic, stopped)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -19,6 +19,7 @@ LONGEST = (
     SPARK,
     *APART,
     "tests/cli/test_demonstration.py",
+    "tests/examples/test_spark_hourly_counts.py",
     "tests/test_docs.py",
     "tests/stan/test_loss.py",
     "tests/test_wheel.py",
@@ -27,15 +28,15 @@ LONGEST = (
 
 # Marker -> beginnings of the names of tests that have it. "not spark and not server" is what needs Python alone.
 MARKED = {
-    "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/test_docs.py"),
+    "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/examples/test_spark", "tests/test_docs.py"),
     "server": (
-        *("tests/aio/", "tests/cli/", "tests/interop/", "tests/spark/connector/"),
+        *("tests/aio/", "tests/cli/", "tests/examples/", "tests/interop/", "tests/spark/connector/"),
         *(f"tests/stan/test_{name}.py" for name in ("loss", "migrate", "protocol", "publish", "subscribe")),
         *("tests/test_docs.py", "tests/test_testing.py"),
     ),
-    "interop": ("tests/interop/",),
+    "interop": ("tests/examples/test_kafka_bridge.py", "tests/interop/"),
     "slow": (
-        *("tests/cli/test_demonstration.py", "tests/test_docs.py", "tests/test_wheel.py"),
+        *("tests/cli/test_demonstration.py", "tests/examples/", "tests/test_docs.py", "tests/test_wheel.py"),
         *(f"{SPARK}test_{name}.py" for name in ("cluster", "kill", "random_messages", "versions")),
     ),
 }
