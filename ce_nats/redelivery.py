@@ -1,8 +1,8 @@
 """
 The policy for deliveries: acknowledge, redeliver later, or dead-letter.
 
-``decide`` is a pure function of what happened, how often the message was delivered, and a policy, so that fixtures in
-any language can test it. :class:`DeadLetter` is the content of a dead letter's own headers.
+``decide`` is a pure function of what happened, how often the message was delivered, a policy and a random number, so
+that fixtures in any language can test it. :class:`DeadLetter` is the content of a dead letter's own headers.
 
 A dead letter has the payload and the headers of the original, and further headers that begin with ``Dead-Letter-``,
 a prefix that no CloudEvents attribute has. Headers for the server are not kept under their own names: ``Nats-Rollup``
@@ -73,24 +73,44 @@ class Backoff:
     """
     Delays that grow by a factor up to a limit: ``first * factor ** (deliveries - 1)`` seconds, ``most`` at most.
 
+    A part of each delay is random, so that messages that failed together, because a database was down for instance, do
+    not all come back at one moment.
+
+    Args:
+        first: Delay after the first delivery, in seconds.
+        factor: How much longer each delay is than the one before it, 1 or more.
+        most: Longest delay, in seconds.
+        jitter: Which part of each delay is random, 0 to 1. With 0.5 a delay is between its half and its whole, with 1
+            between nothing and its whole; 0 gives it as it stands.
+
     Raises:
-        ValueError: A delay is negative, or the factor is below 1.
+        ValueError: A delay is negative, the factor is below 1, or the jitter is not from 0 to 1.
     """
 
     first: float = 1.0
     factor: float = 2.0
     most: float = 300.0
+    jitter: float = 0.5
 
     def __post_init__(self) -> None:
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter must be from 0 to 1, got {self.jitter}")
         if not (0 <= self.first < float("inf") and 0 <= self.most < float("inf") and 1 <= self.factor < float("inf")):
             raise ValueError(f"first and most must be finite, 0 or more, and factor finite, 1 or more, got {self}")
 
-    def delay(self, deliveries: int) -> float:
-        """Seconds to wait after so many deliveries (1 or more)."""
+    def delay(self, deliveries: int, random: float = 0.0) -> float:
+        """
+        Seconds to wait.
+
+        Args:
+            deliveries: After so many deliveries, 1 or more.
+            random: A random number, 0 or more and below 1. With 0 the delay is the whole one.
+        """
         try:
-            return float(min(self.most, self.first * self.factor ** (deliveries - 1)))
+            whole = float(min(self.most, self.first * self.factor ** (deliveries - 1)))
         except OverflowError:
-            return float(self.most if self.first else 0)
+            whole = float(self.most if self.first else 0)
+        return whole * (1 - self.jitter * random)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +120,8 @@ class RetryPolicy:
 
     Args:
         max_deliveries: Deliveries after which a message is a dead letter, 1 or more.
-        backoff: A :class:`Backoff`, or the delays in seconds one by one; the last one is used for all later ones.
+        backoff: A :class:`Backoff`, or the delays in seconds one by one, without jitter; the last one is used for all
+            later ones.
 
     Raises:
         ValueError: ``max_deliveries`` is below 1, there is no delay, or one is negative.
@@ -120,10 +141,16 @@ class RetryPolicy:
                 )
             object.__setattr__(self, "backoff", delays)
 
-    def delay(self, deliveries: int) -> float:
-        """Seconds to wait after so many deliveries (1 or more)."""
+    def delay(self, deliveries: int, random: float = 0.0) -> float:
+        """
+        Seconds to wait.
+
+        Args:
+            deliveries: After so many deliveries, 1 or more.
+            random: As for :meth:`Backoff.delay`.
+        """
         if isinstance(self.backoff, Backoff):
-            return self.backoff.delay(deliveries)
+            return self.backoff.delay(deliveries, random)
         return self.backoff[min(deliveries, len(self.backoff)) - 1]
 
 
@@ -143,7 +170,7 @@ class Decision:
     reason: Reason | None = None
 
 
-def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy) -> Decision:
+def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float = 0.0) -> Decision:
     """
     Decide what to do about a delivery.
 
@@ -155,6 +182,7 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy) -> Decision:
         outcome: What happened.
         deliveries: How often the message was delivered, this time included; 1 or more.
         policy: How often a message is delivered, and with which delays.
+        random: A random number, 0 or more and below 1, from which the jitter of a delay is made; 0 gives none.
     """
     if outcome in (Outcome.DONE, Outcome.MARKER):
         return Decision(Action.ACK)
@@ -167,7 +195,7 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy) -> Decision:
     if outcome is Outcome.RECEIVED and deliveries <= policy.max_deliveries:
         return Decision(Action.HANDLE)
     if outcome is Outcome.FAILED and deliveries < policy.max_deliveries:
-        return Decision(Action.RETRY, delay=policy.delay(deliveries))
+        return Decision(Action.RETRY, delay=policy.delay(deliveries, random))
     return Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
 
 

@@ -10,10 +10,21 @@ from ce_nats.redelivery import Action, Backoff, DeadLetter, Outcome, Reason, Ret
 LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "orders.paid", "ORDERS", "billing", 7, 3)
 
 
-@given(st.sampled_from(Outcome), st.integers(1, 10**9), st.integers(1, 10**9), st.floats(0, 1e9), st.floats(1, 1e9))
-def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, factor):
+randoms = st.floats(0, 1, exclude_max=True)
+
+
+@given(
+    st.sampled_from(Outcome),
+    st.integers(1, 10**9),
+    st.integers(1, 10**9),
+    st.floats(0, 1e9),
+    st.floats(1, 1e9),
+    st.floats(0, 1),
+    randoms,
+)
+def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, factor, jitter, random):
     """A delay goes with a retry only, is never negative and within the limit; a reason goes with dead letters."""
-    decision = decide(outcome, deliveries, RetryPolicy(most, Backoff(first, factor, 60)))
+    decision = decide(outcome, deliveries, RetryPolicy(most, Backoff(first, factor, 60, jitter)), random)
     assert (decision.action is Action.RETRY) or decision.delay == 0
     assert 0 <= decision.delay <= 60
     assert (decision.action is Action.DEAD_LETTER) == (decision.reason is not None)
@@ -30,11 +41,40 @@ def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, fac
         lambda: Backoff(first=-1),
         lambda: Backoff(factor=0.5),
         lambda: Backoff(most=float("inf")),
+        lambda: Backoff(jitter=-0.1),
+        lambda: Backoff(jitter=1.1),
+        lambda: Backoff(jitter=float("nan")),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(make):
     with pytest.raises(ValueError, match=r"must be .* got "):
         make()
+
+
+@pytest.mark.parametrize(
+    ("jitter", "random", "delays"),
+    [
+        (0, 0.9, [1, 2, 4, 5, 5]),
+        (0.5, 0, [1, 2, 4, 5, 5]),
+        (0.5, 0.5, [0.75, 1.5, 3, 3.75, 3.75]),
+        (1, 0.75, [0.25, 0.5, 1, 1.25, 1.25]),
+    ],
+)
+def test_a_part_of_the_delay_is_random(jitter, random, delays):
+    """The given random number decides; the limit holds for the whole delay, so that late delays differ, too."""
+    policy = RetryPolicy(9, Backoff(1, 2, 5, jitter))
+    assert [decide(Outcome.FAILED, number, policy, random).delay for number in range(1, 6)] == delays
+    assert [policy.delay(number, random) for number in range(1, 6)] == delays
+
+
+@given(randoms)
+def test_the_default_keeps_half_of_the_delay(random):
+    assert 0.5 < Backoff().delay(1, random) <= 1
+
+
+@given(randoms)
+def test_delays_that_are_listed_have_no_jitter(random):
+    assert [RetryPolicy(backoff=[1, 5]).delay(number, random) for number in (1, 2, 3)] == [1, 5, 5]
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)

@@ -23,6 +23,7 @@ from ..message import NatsMessage
 from ..wire.nats import encode_header_block
 from .jetstream import MAX_HEADER_BYTES
 from .nats_errors import delivery_error, delivery_errors
+from .pausing import pause
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import as_nats_headers, check_size, flush
 
@@ -130,7 +131,7 @@ class BulkPublisher:
                 raise last_error
             if outstanding:
                 await self._disconnect()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await pause(_PAUSE_SECONDS)
         return PublishResult(total, duplicates)
 
     async def _send(self, acks: PendingAcks, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
@@ -192,7 +193,7 @@ class BulkPublisher:
                 if time.monotonic() >= give_up:
                     raise
                 await self._disconnect()
-                await asyncio.sleep(_PAUSE_SECONDS)
+                await pause(_PAUSE_SECONDS)
         return self._client
 
     async def _disconnect(self) -> None:

@@ -25,6 +25,7 @@ from nats.aio.client import Client, Srv
 from ..errors import DeliveryError, ErrorCode, preview
 from ..settings import ConnectionSettings, Secret, invalid, resolve
 from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
+from .pausing import random_number
 from .watch import ConnectionWatch
 
 __all__ = ["connect", "disconnect", "establish"]
@@ -36,6 +37,8 @@ ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
 
 _RECONNECT_ATTEMPTS: Final = 60
 _RECONNECT_SECONDS: Final = 2.0
+# Each connection waits longer by a random part of this, so that those of one server do not all come back at one moment.
+_RECONNECT_JITTER_SECONDS: Final = 0.5
 # Between two attempts at one server, while there was no connection yet.
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2.0
@@ -105,9 +108,9 @@ async def connect(
         name: Name of the connection in the server's monitoring.
         inbox_prefix: First tokens of the subjects that answers come to.
         connect_timeout: Seconds to wait for each server.
-        max_reconnect_attempts: Attempts at each server before a connection that was lost is closed for good, two
-            seconds after one another unless ``reconnect_time_wait`` says otherwise: two minutes, by default. None, or
-            -1, never gives up; 0 does not try.
+        max_reconnect_attempts: Attempts at each server before a connection that was lost is closed for good, 2 to
+            2.5 seconds after one another (each connection has an interval of its own) unless ``reconnect_time_wait``
+            says otherwise: two minutes, by default. None, or -1, never gives up; 0 does not try.
         error_cb: Called with errors that no operation raises: a denied permission, messages dropped because they are
             not read fast enough, failed reconnects. The four callbacks are asynchronous functions.
         disconnected_cb: Called when the connection is lost or closed.
@@ -166,7 +169,7 @@ async def establish(
     *,
     allow_reconnect: bool = True,
     max_reconnect_attempts: int | None = _RECONNECT_ATTEMPTS,
-    reconnect_time_wait: float = _RECONNECT_SECONDS,
+    reconnect_time_wait: float | None = None,
     **options: Any,
 ) -> None:
     """
@@ -177,7 +180,7 @@ async def establish(
         settings: How to connect.
         allow_reconnect: False closes a connection that is lost, and logs nothing.
         max_reconnect_attempts: As for :func:`connect`.
-        reconnect_time_wait: Seconds between two attempts at one server.
+        reconnect_time_wait: Seconds between two attempts at one server; None for 2 to 2.5.
         options: Further ones of nats-py's ``connect()``, callbacks included.
 
     Raises:
@@ -187,6 +190,8 @@ async def establish(
     """
     for option in options.keys() - _OPTIONS:
         raise TypeError(f"connect() has no option {option!r}")
+    if reconnect_time_wait is None:
+        reconnect_time_wait = _RECONNECT_SECONDS + random_number() * _RECONNECT_JITTER_SECONDS
     later = {
         "allow_reconnect": allow_reconnect and max_reconnect_attempts != 0,
         "max_reconnect_attempts": -1 if max_reconnect_attempts is None else max_reconnect_attempts,

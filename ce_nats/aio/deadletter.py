@@ -33,6 +33,7 @@ from .checks import check_jetstream
 from .jetstream import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS
 from .nats_errors import api_error, delivery_errors
+from .pausing import pause
 from .pending_acks import PendingAcks, PendingMessage
 from .replay import framed
 from .streams import Stored, StreamApi, nanoseconds
@@ -324,7 +325,7 @@ async def _publish(nc: Client, subject: str, block: bytes, data: bytes, timeout:
             raise api_error(subject, error.code, error.err_code, error.description, refused=refused)
         if time.monotonic() + PAUSE_SECONDS >= give_up:
             raise DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {error.description}")
-        await asyncio.sleep(PAUSE_SECONDS)
+        await pause(PAUSE_SECONDS)
 
 
 async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout: float) -> _PubAck:

@@ -7,7 +7,6 @@ no stream listens at all. Only JetStream's API tells the two cases apart.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Final
 
@@ -19,6 +18,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from ..errors import ErrorCode, NoStreamError
 from ._nats import api_prefix, client_of
+from .pausing import pause
 from .streams import StreamApi
 
 __all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "publish_patiently"]
@@ -102,4 +102,4 @@ async def publish_patiently(
                 raise
             if time.monotonic() + PAUSE_SECONDS >= give_up:
                 raise nats.errors.TimeoutError from error
-        await asyncio.sleep(PAUSE_SECONDS)
+        await pause(PAUSE_SECONDS)

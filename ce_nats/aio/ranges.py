@@ -38,6 +38,7 @@ from ._nats import SEES_RAW_MESSAGES, RawClient, subscription_id
 from .connect import disconnect
 from .jetstream import read_stream
 from .nats_errors import delivery_error, delivery_errors
+from .pausing import pause
 from .streams import DEFAULT_PREFIX, StreamApi, is_final, nanoseconds
 from .watch import denial
 
@@ -134,7 +135,7 @@ async def read_range(
                 if isinstance(error, DeliveryError):
                     raise DeliveryError(error.code, f"{target}: {error.message}") from error
                 raise delivery_error(target, error) from error
-            await asyncio.sleep(_RETRY_SECONDS)
+            await pause(_RETRY_SECONDS)
 
 
 class RangeClient(RawClient):

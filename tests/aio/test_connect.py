@@ -358,6 +358,17 @@ async def test_loss_and_return_are_logged_in_a_line_each(caplog):
         assert all(record.exc_info is None for record in caplog.records)
 
 
+async def test_each_connection_has_an_interval_of_its_own():
+    """So that clients of a server that was restarted do not all come back at one moment."""
+    with NatsServer() as server:
+        async with await connect(server.url) as one, await connect(server.url) as other:
+            waits = [nc.options["reconnect_time_wait"] for nc in (one, other)]
+        async with await connect(server.url, reconnect_time_wait=0.05) as nc:
+            assert nc.options["reconnect_time_wait"] == 0.05
+    assert len(set(waits)) == 2
+    assert all(2 <= seconds <= 2.5 for seconds in waits)
+
+
 async def test_the_end_is_logged(caplog):
     with NatsServer() as server:
         nc = await connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=2)

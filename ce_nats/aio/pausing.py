@@ -1,0 +1,20 @@
+"""Pauses before a further attempt. A part is random, so that clients that failed together do not come back together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from ..redelivery import Backoff
+
+__all__ = ["pause", "random_number"]
+
+
+async def pause(seconds: float) -> None:
+    """Wait for so many seconds at most, and for the half at least."""
+    await asyncio.sleep(Backoff(seconds, most=seconds).delay(1, random_number()))
+
+
+def random_number() -> float:
+    """0 or more, and below 1."""
+    return random.random()  # noqa: S311 - nothing is to be kept secret
