@@ -12,6 +12,7 @@ from . import jetstream
 from .connect import connect
 from .consume import Events, events, subscribe
 from .delivery import Delivery
+from .outcomes import MessageOutcome, OutcomeKind
 from .publish import flush, publish
 from .publisher import Publisher
 from .pull import PullConsumer
@@ -23,6 +24,8 @@ __all__ = [
     "DeliveryError",
     "Events",
     "Failure",
+    "MessageOutcome",
+    "OutcomeKind",
     "PublishError",
     "Publisher",
     "PullConsumer",

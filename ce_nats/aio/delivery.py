@@ -10,18 +10,29 @@ from nats.aio.msg import Msg
 
 from ..codec.event import DecodedEvent
 from ..errors import DeliveryError, Reject
-from ..redelivery import Action, Decision, Outcome, Reason, RetryPolicy, decide
+from ..redelivery import Action, Decision, Outcome, Reason
 from ..wire.ack_subject import AckSubject
 from .received import Received
 
-__all__ = ["Delivery", "Settles"]
+__all__ = ["Delivery", "Handles", "Settles"]
+
+
+class Handles(Protocol):
+    """Sees a block run: see :class:`~ce_nats.aio.outcomes.Handling`."""
+
+    def leave(self) -> None: ...
+
+    def end(self, error: BaseException | None) -> None: ...
 
 
 class Settles(Protocol):
     """What settles deliveries: see :class:`~ce_nats.aio.settling.Settler`."""
 
-    @property
-    def policy(self) -> RetryPolicy: ...
+    def begin(self, delivery: Delivery) -> Handles | None: ...
+
+    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision: ...
+
+    def delay(self, delivery: Delivery) -> float: ...
 
     async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None: ...
 
@@ -43,9 +54,10 @@ class Delivery(Received):
             consumer with ``headers_only``, the event's data is a :class:`~ce_nats.codec.event.NotDelivered`.
         is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
         is_entered: Whether its block was entered.
+        handling: Its block, while that runs and somebody looks at it; else None.
     """
 
-    __slots__ = ("_known", "_settler", "is_entered", "is_settled")
+    __slots__ = ("_known", "_settler", "handling", "is_entered", "is_settled")
 
     def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
         super().__init__(message, None)
@@ -53,11 +65,17 @@ class Delivery(Received):
         self._settler = settler
         self.is_settled = False
         self.is_entered = False
+        self.handling: Handles | None = None
 
     @property
     def stream(self) -> str:
         """Name of the stream."""
         return self._known.stream
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return self._known.consumer
 
     @property
     def _origin(self) -> AckSubject:
@@ -84,7 +102,7 @@ class Delivery(Received):
             DeliveryError: ``connection-closed`` or ``buffer-full``: it was not sent; the message is redelivered after
                 ``ack_wait``.
         """
-        seconds = self._settler.policy.delay(self.deliveries) if delay is None else delay
+        seconds = self._settler.delay(self) if delay is None else delay
         await self._settler.settle(self, Decision(Action.RETRY, delay=seconds), None)
 
     async def reject(self, reason: str = "") -> None:
@@ -109,23 +127,39 @@ class Delivery(Received):
 
     async def __aenter__(self) -> DecodedEvent:
         self.is_entered = True
-        return self.event
+        event = self.event
+        if not self.is_settled:
+            self.handling = self._settler.begin(self)
+        return event
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        handling = self.handling
+        if handling is None:
+            await self._settle(error)
+            return
+        handling.leave()
+        try:
+            await self._settle(error)
+        finally:
+            self.handling = None
+            handling.end(error)
+
+    async def _settle(self, error: BaseException | None) -> None:
+        """Settle the message at the end of the block."""
         if self.is_settled:
             return
         settler = self._settler
         try:
-            await settler.settle(self, decide(_outcome(error), self.deliveries, settler.policy), error)
+            await settler.settle(self, settler.decide(self, _outcome(error)), error)
         except DeliveryError as failure:
             if error is None:
                 raise
             settler.report(failure, self)
         except asyncio.CancelledError:
             # A dead letter was being stored; if it was, its id keeps it from being stored again.
-            await settler.settle(self, decide(Outcome.RELEASED, self.deliveries, settler.policy), None)
+            await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)
             raise
 
     def __repr__(self) -> str:

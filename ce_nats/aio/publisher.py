@@ -19,6 +19,7 @@ from ..wire.nats import write_header_block
 from ._nats import api_prefix, client_of
 from .checks import check_jetstream
 from .jetstream import MAX_HEADER_BYTES, DedupId, prepare_for_stream
+from .outcomes import Instruments, Observer, OnOutcome, Sending
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import check_size
 
@@ -56,6 +57,9 @@ class Publisher:
         window: Most events without an acknowledgement.
         ack_timeout: Seconds to wait for an acknowledgement.
         retry_timeout: Seconds to keep sending an event.
+        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each event that was sent, once it is
+            acknowledged or given up. An exception in it is logged. What :meth:`publish` refuses is not sent.
+        instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
 
     Attributes:
         acknowledged: Events that are stored.
@@ -73,11 +77,14 @@ class Publisher:
         window: int = 1000,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: Instruments | None = None,
     ) -> None:
         check_jetstream(js)
         self._mode = mode
         self._dedup = dedup
         self._headerless = headerless
+        self._observer = Observer.of(on_outcome, instrumentation)
         self._nc = client_of(js)
         self._acks = PendingAcks(
             self._nc,
@@ -103,7 +110,7 @@ class Publisher:
                 await self._acks.drain()
         finally:
             for item in self._acks.pending.values():
-                self._note(
+                self._done(
                     item,
                     DeliveryError(
                         ErrorCode.TIMEOUT, f"{item.subject}: the publisher was closed before the acknowledgement came"
@@ -128,7 +135,7 @@ class Publisher:
             event: As :func:`ce_nats.to_nats_message` takes it.
             subject: NATS subject to publish to, or a template of it.
             headers: As for :func:`ce_nats.aio.jetstream.publish`.
-            trace: As for :func:`ce_nats.aio.publish`.
+            trace: As for :func:`ce_nats.aio.publish`; by default what the instrumentation says.
 
         Returns:
             A future of the acknowledgement. It need not be awaited: failures are also raised by later calls and at the
@@ -140,22 +147,28 @@ class Publisher:
                 publishing may continue.
             DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
         """
-        message = prepare_for_stream(
-            self._nc,
-            event,
-            subject,
-            mode=self._mode,
-            headers=headers,
-            dedup=self._dedup,
-            headerless=self._headerless,
-            trace=trace,
-        )
-        block = write_header_block(message.headers.items()) if message.headers else b""
-        check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
-        if self._acks.is_full:
-            await self._acks.room()
-        raise_failures(self.failures)
-        return (await self._acks.send(message, block, event)).ack
+        sending = None if self._observer is None else self._observer.send(event, subject)
+        try:
+            message = prepare_for_stream(
+                self._nc,
+                event,
+                subject,
+                mode=self._mode,
+                headers=headers,
+                dedup=self._dedup,
+                headerless=self._headerless,
+                trace=sending.trace if trace is None and sending is not None else trace,
+            )
+            block = write_header_block(message.headers.items()) if message.headers else b""
+            check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
+            if self._acks.is_full:
+                await self._acks.room()
+            raise_failures(self.failures)
+            return (await self._acks.send(message, block, (event, sending))).ack
+        except BaseException as error:
+            if sending is not None:
+                sending.abandon(error)
+            raise
 
     async def flush(self) -> None:
         """
@@ -168,14 +181,16 @@ class Publisher:
         raise_failures(self.failures)
 
     def _done(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
+        event: Event
+        sending: Sending | None
+        event, sending = item.tag
         if isinstance(outcome, DeliveryError):
-            self._note(item, outcome)
+            self.failures.append(Failure(event, item.subject, outcome))
         else:
             self.acknowledged += 1
             self.duplicates += is_duplicate(item, outcome)
-
-    def _note(self, item: PendingMessage, error: DeliveryError) -> None:
-        self.failures.append(Failure(item.tag, item.subject, error))
+        if sending is not None:
+            sending.done(item.message, outcome)
 
 
 def raise_failures(failures: list[Failure]) -> None:

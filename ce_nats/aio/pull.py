@@ -45,6 +45,7 @@ from .delivery import Delivery
 from .fetching import Fetcher
 from .holding import Holder
 from .jetstream import as_message
+from .outcomes import Instruments, Observer, OnOutcome
 from .settling import Settler
 from .streams import StreamApi, check_stream_on
 from .watch import ConnectionWatch, Denial
@@ -88,7 +89,8 @@ class PullConsumer:
         max_deliveries: Deliveries after which a message is dead-lettered; as the server counts them, so that a delivery
             that was released counts, too. A consumer whose own ``max_deliver`` is lower sets the limit; leave that
             unlimited, as it is by default: the server gives up silently, even where no dead letter could be stored.
-        backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, or seconds one by one.
+        backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, half of whose delays is random by
+            default, or seconds one by one, which are kept as they are.
         prefetch: Most messages fetched and not handled yet.
         double_ack: Wait until the server confirms each acknowledgement.
         mode: As for :func:`ce_nats.from_nats_message`, and the next three too.
@@ -98,6 +100,9 @@ class PullConsumer:
         on_error: Called with errors from which the consumer recovered: a dead letter that could not be stored (the
             original is redelivered later), an exception of a handler of :meth:`run`; and with ``permission-denied`` for
             an acknowledgement, which also ends the iteration. By default they are logged.
+        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each delivery: once the server has been told
+            and, where there is a handler, once that has ended. An exception in it is logged.
+        instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
 
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
@@ -122,6 +127,8 @@ class PullConsumer:
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
         on_error: Callable[[Exception, Delivery | None], None] | None = None,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: Instruments | None = None,
     ) -> None:
         check_jetstream(js)
         check_config("config", config)
@@ -160,6 +167,7 @@ class PullConsumer:
             report=self._report,
             on_settled=lambda delivery: self._holder.remove(delivery),
             on_denied=self._fail,
+            observer=Observer.of(on_outcome, instrumentation),
         )
         self._holder = Holder(self._nc, self._settler)
         self._fetcher = Fetcher(

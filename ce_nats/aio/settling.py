@@ -14,6 +14,8 @@ from ._nats import api_timeout, client_of
 from .deadletter import store
 from .delivery import Delivery
 from .nats_errors import delivery_errors
+from .outcomes import Handling, MessageOutcome, Observer, OutcomeKind
+from .pausing import random_number
 from .publish import round_trip
 from .watch import answered
 
@@ -36,6 +38,7 @@ class Settler:
         report: Called with errors from which the consumer recovers.
         on_settled: Called with each delivery before the server is informed.
         on_denied: Called where the server denies acknowledgements.
+        observer: Told what becomes of deliveries; or None.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Settler:
         report: Report,
         on_settled: Callable[[Delivery], None],
         on_denied: Callable[[DeliveryError], None],
+        observer: Observer | None = None,
     ) -> None:
         self.policy = policy
         self._report = report
@@ -61,6 +65,19 @@ class Settler:
         self._double_ack = double_ack
         self._on_settled = on_settled
         self._on_denied = on_denied
+        self._observer = observer
+
+    def begin(self, delivery: Delivery) -> Handling | None:
+        """A handler begins; None where nobody looks."""
+        return None if self._observer is None else self._observer.begin(delivery)
+
+    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
+        """What to do about a delivery, by the policy."""
+        return decide(outcome, delivery.deliveries, self.policy, random_number())
+
+    def delay(self, delivery: Delivery) -> float:
+        """Seconds until a delivery is redelivered, by the policy."""
+        return self.policy.delay(delivery.deliveries, random_number())
 
     def report(self, error: Exception, delivery: Delivery | None, /) -> None:
         """Report an error from which the consumer recovers."""
@@ -79,26 +96,36 @@ class Settler:
             DeliveryError: As :meth:`Delivery.ack` does.
         """
         if delivery.is_settled or delivery.message.is_acked:
+            if not delivery.is_settled:
+                self._tell(delivery, OutcomeKind.SETTLED, None, error)
             self._end(delivery)
             return
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
-            decision = Decision(Action.RETRY, delay=self.policy.delay(delivery.deliveries))
+            decision = Decision(Action.RETRY, delay=self.delay(delivery))
         self._end(delivery)
-        message = delivery.message
-        with delivery_errors(self._target):
-            if decision.action is Action.RETRY:
-                await message.nak(decision.delay)
-            elif decision.action is Action.DEAD_LETTER:
-                await message.term()
-            elif self._double_ack:
-                await self._confirm(message)
-            else:
-                await message.ack()
+        try:
+            with delivery_errors(self._target):
+                await self._inform(delivery.message, decision)
+        except BaseException as failure:
+            self._tell(delivery, OutcomeKind.UNSETTLED, None, failure)
+            raise
+        self._tell(delivery, self._kind(decision, error), decision, error)
+
+    async def _inform(self, message: Msg, decision: Decision) -> None:
+        """Tell the server."""
+        if decision.action is Action.RETRY:
+            await message.nak(decision.delay)
+        elif decision.action is Action.DEAD_LETTER:
+            await message.term()
+        elif self._double_ack:
+            await self._confirm(message)
+        else:
+            await message.ack()
 
     async def settle_quietly(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
         """Settle by the policy, and report an error."""
         try:
-            await self.settle(delivery, decide(outcome, delivery.deliveries, self.policy), error)
+            await self.settle(delivery, self.decide(delivery, outcome), error)
         except DeliveryError as failure:
             self.report(failure, delivery)
 
@@ -109,6 +136,34 @@ class Settler:
         if self._nc.is_connected:
             with suppress(CeNatsError):
                 await round_trip(self._nc)
+
+    def _kind(self, decision: Decision, error: BaseException | None) -> OutcomeKind:
+        if decision.action is Action.RETRY:
+            is_failure = decision.delay or isinstance(error, Exception)
+            return OutcomeKind.REDELIVERED if is_failure else OutcomeKind.RELEASED
+        if decision.action is Action.DEAD_LETTER:
+            return OutcomeKind.TERMINATED if self._dead_letter is None else OutcomeKind.DEAD_LETTERED
+        return OutcomeKind.ACKNOWLEDGED
+
+    def _tell(
+        self, delivery: Delivery, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
+    ) -> None:
+        """Say what became of a delivery: now, or at the end of its block."""
+        if self._observer is None:
+            return
+        outcome = MessageOutcome(
+            kind,
+            delivery.subject,
+            delivery.message,
+            delivery,
+            error=error,
+            delay=decision.delay if decision is not None and kind is OutcomeKind.REDELIVERED else None,
+            reason=None if decision is None else decision.reason,
+        )
+        if isinstance(delivery.handling, Handling):
+            delivery.handling.settled(outcome)
+        else:
+            self._observer.tell(outcome)
 
     def _end(self, delivery: Delivery) -> None:
         delivery.is_settled = True
