@@ -24,7 +24,7 @@ PUBLIC = {
     *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "Event", "__version__"),
 }
 # Modules that need an extra to be imported.
-OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.spark", "ce_nats.stan", "ce_nats.stan.wire")
+OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.otel", "ce_nats.spark", "ce_nats.stan")
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(ce_nats.__path__, "ce_nats.")

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from nats.aio.msg import Msg
 from nats.js.api import PubAck
 
+from ..codec.event import attributes_and_data
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode
 from ..extensions.tracing import TraceContext
@@ -156,7 +157,13 @@ class Observer:
         return Handling(self, delivery, operation)
 
     def send(self, event: Any, subject: str | SubjectTemplate) -> Sending:
-        """An event is being published."""
+        """
+        An event is being published.
+
+        Raises:
+            EncodeError: ``invalid-message``: it is not an event.
+        """
+        attributes_and_data(event)
         plain, template = ("", subject.template) if isinstance(subject, SubjectTemplate) else (subject, "")
         instruments = self._instruments
         operation = None if instruments is None else guarded(lambda: instruments.send(event, plain, template))

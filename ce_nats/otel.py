@@ -1,0 +1,384 @@
+"""
+OpenTelemetry: spans and metrics of what is published and consumed. Needs ``pip install 'ce-nats[otel]'``.
+
+    instrumentation = Instrumentation(subjects=["orders.{region}.{type}"])
+    async with aio.Publisher(js, instrumentation=instrumentation) as publisher: ...
+    async with aio.PullConsumer(js, "ORDERS", "billing", instrumentation=instrumentation, ...) as consumer: ...
+
+Names are those of OpenTelemetry's semantic conventions for messaging, for NATS and for CloudEvents, whose status is
+"development". Two attributes are this package's own: ``ce_nats.outcome``, an :class:`~ce_nats.aio.OutcomeKind`, and
+``ce_nats.deliveries``.
+
+Where a message was sent from is in its headers ``traceparent`` and ``tracestate``, and where its event began in the
+attributes of the same names. Of a span that processes it, the first is the parent (the second, where there is no
+first), and the second is a link.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+try:
+    from opentelemetry import context as otel_context
+    from opentelemetry import metrics, trace
+except ImportError as error:
+    raise ImportError("ce_nats.otel needs opentelemetry-api: pip install 'ce-nats[otel]'") from error
+
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from ._version import __version__
+from .aio.delivery import Delivery
+from .aio.outcomes import MessageOutcome, OutcomeKind, kind_of
+from .aio.received import Received
+from .codec.event import DecodedEvent, Event, attributes_and_data
+from .codec.subject_template import SubjectTemplate
+from .errors import CeNatsError, DeliveryError
+from .extensions.tracing import TraceContext, current_trace, trace_of_event, trace_of_headers, trace_of_span
+
+__all__ = ["Instrumentation"]
+
+# Bounds of buckets in seconds, as the conventions want them.
+_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+_SYSTEM: Final = "messaging.system"
+_OPERATION_NAME: Final = "messaging.operation.name"
+_OPERATION_TYPE: Final = "messaging.operation.type"
+_DESTINATION: Final = "messaging.destination.name"
+_TEMPLATE: Final = "messaging.destination.template"
+_GROUP: Final = "messaging.consumer.group.name"
+_MESSAGE_ID: Final = "messaging.message.id"
+_BODY_SIZE: Final = "messaging.message.body.size"
+_ERROR_TYPE: Final = "error.type"
+_EVENT_TYPE: Final = "cloudevents.event_type"
+_OUTCOME: Final = "ce_nats.outcome"
+_DELIVERIES: Final = "ce_nats.deliveries"
+
+_EVENT: Final = {
+    "id": "cloudevents.event_id",
+    "source": "cloudevents.event_source",
+    "specversion": "cloudevents.event_spec_version",
+    "type": _EVENT_TYPE,
+    "subject": "cloudevents.event_subject",
+}
+_MSG_ID: Final = "Nats-Msg-Id"
+_SEND: Final = "send"
+_PROCESS: Final = "process"
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+Attributes = dict[str, str | int]
+
+
+class _Operation:
+    """A span of one message, which may be current. See :class:`ce_nats.aio.outcomes.Operation`."""
+
+    __slots__ = ("_ended_at", "_span", "_token", "trace")
+
+    def __init__(self, span: trace.Span, sent: TraceContext | None = None, token: Any = None) -> None:
+        self.trace = sent
+        self._span = span
+        self._token = token
+        self._ended_at: int | None = None
+
+    def leave(self) -> None:
+        self._ended_at = time.time_ns()
+        if self._token is not None:
+            otel_context.detach(self._token)
+
+    def end(self, outcome: MessageOutcome | None, error: BaseException | None) -> None:
+        span = self._span
+        if span.is_recording():
+            if outcome is not None:
+                error = error or outcome.error
+                span.set_attribute(_OUTCOME, str(outcome.kind))
+                if not isinstance(outcome.delivery, Delivery):
+                    span.set_attributes({_DESTINATION: outcome.subject, **_message(outcome.message)})
+            if isinstance(error, Exception):
+                span.set_attribute(_ERROR_TYPE, _error_type(error))
+                with suppress(Exception):  # somebody's exception may do anything in __str__
+                    span.record_exception(error)
+                span.set_status(trace.Status(trace.StatusCode.ERROR, _text(error)))
+        span.end(self._ended_at)
+
+
+class Instrumentation:
+    """
+    Makes spans and metrics of messages, with whatever OpenTelemetry is configured to do with them.
+
+    Give it to :class:`~ce_nats.aio.Publisher` and :class:`~ce_nats.aio.PullConsumer` as ``instrumentation``; one serves
+    many of them. Around everything else that sends or receives, use :meth:`sending` and :meth:`processing`.
+
+    - ``send SUBJECT``, a producer span, from ``publish()`` to the acknowledgement. Its context is sent along.
+    - ``process SUBJECT``, a consumer span, current while a handler runs (``run()``, or the block of a delivery).
+    - ``messaging.client.sent.messages`` and ``messaging.client.operation.duration``, from ``publish()`` to the
+      acknowledgement.
+    - ``messaging.client.consumed.messages``: deliveries that became something, with or without a handler.
+    - ``messaging.process.duration``: how long handlers took.
+
+    Args:
+        subjects: Templates of subjects. The one that a subject fits takes its place in names of spans and in metrics,
+            because every value of an attribute makes a time series. Metrics of a subject without one have no
+            destination.
+        producer_spans: False makes no spans of sent messages; the current span's context is sent along then.
+        tracer_provider: By default OpenTelemetry's global one.
+        meter_provider: By default OpenTelemetry's global one.
+
+    Raises:
+        EncodeError: ``invalid-subject``: a template is malformed.
+    """
+
+    def __init__(
+        self,
+        *,
+        subjects: Iterable[SubjectTemplate | str] = (),
+        producer_spans: bool = True,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+    ) -> None:
+        self._templates = [one if isinstance(one, SubjectTemplate) else SubjectTemplate(one) for one in subjects]
+        self._producer_spans = producer_spans
+        self._tracer = trace.get_tracer("ce_nats", __version__, tracer_provider)
+        meter = metrics.get_meter("ce_nats", __version__, meter_provider)
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Messages that a producer attempted to send."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Messages that were delivered to the application."
+        )
+        self._sending = meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "Duration of an operation of a producer or consumer.",
+            explicit_bucket_boundaries_advisory=_BOUNDS,
+        )
+        self._processing = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "Duration of processing a message.",
+            explicit_bucket_boundaries_advisory=_BOUNDS,
+        )
+
+    # --- For code without a Publisher or PullConsumer -----------------------------------------------------------------
+
+    @contextmanager
+    def sending(self, event: Event, subject: str | SubjectTemplate) -> Iterator[TraceContext | None]:
+        """
+        A span around one message that is sent, and its metrics; gives the trace context to send along.
+
+            with instrumentation.sending(event, "orders.paid") as trace:
+                await aio.jetstream.publish(js, event, "orders.paid", trace=trace)
+
+        Args:
+            event: The event.
+            subject: What it is sent to.
+
+        Raises:
+            EncodeError: ``invalid-message``: it is not an event.
+        """
+        plain, template = ("", subject.template) if isinstance(subject, SubjectTemplate) else (subject, "")
+        operation = self.send(event, plain, template)
+        began = time.perf_counter()
+
+        def done(kind: OutcomeKind, error: DeliveryError | None) -> None:
+            name = subject.format(event) if isinstance(subject, SubjectTemplate) else subject
+            seconds = time.perf_counter() - began
+            outcome = MessageOutcome(kind, name, None, event=event, error=error, seconds=seconds, template=template)
+            operation.end(outcome, error)
+            self.record(outcome)
+
+        try:
+            yield operation.trace
+        except DeliveryError as error:
+            done(kind_of(error), error)
+            raise
+        except BaseException as error:
+            operation.end(None, error)  # it was not sent
+            raise
+        else:
+            done(OutcomeKind.PUBLISHED, None)
+
+    @contextmanager
+    def processing(self, received: Received) -> Iterator[DecodedEvent]:
+        """
+        A span around the handling of one message, and its metrics; gives the event.
+
+            async for received in await aio.subscribe(nc, "orders.>"):
+                with instrumentation.processing(received) as event:
+                    print(event.get_id())
+
+        Args:
+            received: The message. One from a PullConsumer that has this instrumentation has a span already.
+
+        Raises:
+            CeNatsError: There is no event in it: ``received.error``.
+        """
+        operation = self.process(received)
+        began = time.perf_counter()
+        failure: BaseException | None = None
+        try:
+            yield received.event
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            operation.leave()
+            operation.end(None, failure)
+            self._record_processed(received, failure, time.perf_counter() - began)
+
+    # --- What consumers and publishers call ---------------------------------------------------------------------------
+
+    def send(self, event: Any, subject: str, template: str) -> _Operation:
+        """As :meth:`ce_nats.aio.outcomes.Instruments.send` says."""
+        if not self._producer_spans:
+            return _Operation(trace.INVALID_SPAN, current_trace())
+        destination = self._destination(subject, template)
+        span = self._tracer.start_span(
+            _name(_SEND, subject, destination),
+            kind=trace.SpanKind.PRODUCER,
+            attributes={**_operation(_SEND), **_subject(subject), **destination, **_event(event)},
+            links=_links(trace_of_event(event)),
+        )
+        return _Operation(span, trace_of_span(span))
+
+    def process(self, received: Received) -> _Operation:
+        """As :meth:`ce_nats.aio.outcomes.Instruments.process` says."""
+        message, event = received.message, None if received.error else received.event
+        origin = None if event is None else trace_of_event(event)
+        parent = _remote(trace_of_headers(message.headers) or origin)
+        destination = self._destination(received.subject)
+        span = self._tracer.start_span(
+            _name(_PROCESS, received.subject, destination),
+            parent,
+            kind=trace.SpanKind.CONSUMER,
+            attributes={
+                **_operation(_PROCESS),
+                **_subject(received.subject),
+                **destination,
+                **_group(received),
+                **_message(message),
+                **({} if event is None else _event(event)),
+                _DELIVERIES: received.deliveries,
+            },
+            links=_links(origin),
+        )
+        return _Operation(span, token=otel_context.attach(trace.set_span_in_context(span, parent)))
+
+    def record(self, outcome: MessageOutcome) -> None:
+        """As :meth:`ce_nats.aio.outcomes.Instruments.record` says."""
+        if outcome.delivery is not None:
+            if outcome.kind is not OutcomeKind.RELEASED or outcome.seconds is not None:
+                self._record_processed(outcome.delivery, outcome.error, outcome.seconds, outcome)
+            return
+        attributes = {
+            _SYSTEM: "nats",
+            _OPERATION_NAME: _SEND,
+            **self._low_destination(outcome.subject, outcome.template),
+            **_event_type(outcome.event),
+            **_failure(outcome.error),
+            _OUTCOME: str(outcome.kind),
+        }
+        self._sent.add(1, attributes)
+        if outcome.seconds is not None:
+            self._sending.record(outcome.seconds, {**attributes, _OPERATION_TYPE: _SEND})
+
+    def _record_processed(
+        self,
+        received: Received,
+        error: BaseException | None,
+        seconds: float | None,
+        outcome: MessageOutcome | None = None,
+    ) -> None:
+        attributes = {
+            _SYSTEM: "nats",
+            _OPERATION_NAME: _PROCESS,
+            **self._low_destination(received.subject),
+            **_group(received),
+            **({} if received.error else _event_type(received.event)),
+            **_failure(error),
+            **({} if outcome is None else {_OUTCOME: str(outcome.kind)}),
+        }
+        self._consumed.add(1, attributes)
+        if seconds is not None:
+            self._processing.record(seconds, attributes)
+
+    def _destination(self, subject: str, template: str = "") -> Attributes:
+        """The template that a subject was made of, or fits."""
+        if not template:
+            template = next((one.template for one in self._templates if one.parse(subject) is not None), "")
+        return {_TEMPLATE: template} if template else {}
+
+    def _low_destination(self, subject: str, template: str = "") -> Attributes:
+        """Likewise, for metrics; one without places in it is the subject itself."""
+        destination = self._destination(subject, template)
+        return _subject(subject) if destination.get(_TEMPLATE) == subject else destination
+
+
+def _name(operation: str, subject: str, destination: Attributes) -> str:
+    return f"{operation} {destination.get(_TEMPLATE) or subject}"
+
+
+def _operation(name: str) -> Attributes:
+    return {_SYSTEM: "nats", _OPERATION_NAME: name, _OPERATION_TYPE: name}
+
+
+def _subject(subject: str) -> Attributes:
+    return {_DESTINATION: subject} if subject else {}
+
+
+def _group(received: Received) -> Attributes:
+    """Consumers of a stream share its messages by name; subscribers have none."""
+    return {_GROUP: received.consumer} if isinstance(received, Delivery) else {}
+
+
+def _message(message: Any) -> Attributes:
+    """Id and size of a message: nats-py's, one of ce_nats, or None."""
+    if message is None:
+        return {}
+    identifier = (message.headers or {}).get(_MSG_ID, "")
+    return {_BODY_SIZE: len(message.data), **({_MESSAGE_ID: identifier} if identifier else {})}
+
+
+def _event(event: Event) -> Attributes:
+    own, _ = attributes_and_data(event)
+    return {key: str(own[name]) for name, key in _EVENT.items() if own.get(name) is not None}
+
+
+def _event_type(event: Event) -> Attributes:
+    own, _ = attributes_and_data(event)
+    return {_EVENT_TYPE: str(own["type"])} if own.get("type") is not None else {}
+
+
+def _failure(error: BaseException | None) -> Attributes:
+    """What it is that failed; a cancellation is no failure."""
+    return {_ERROR_TYPE: _error_type(error)} if isinstance(error, Exception) else {}
+
+
+def _error_type(error: Exception) -> str:
+    """The code of an error of this package, the full name of another one's class."""
+    if isinstance(error, CeNatsError):
+        return str(error.code)
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def _remote(sender: TraceContext | None) -> Context:
+    """The current context, in which a sender's span takes the place of a span of this process."""
+    current = otel_context.get_current()
+    return current if sender is None else _PROPAGATOR.extract(sender.fields(), current)
+
+
+def _links(origin: TraceContext | None) -> list[trace.Link]:
+    if origin is None:
+        return []
+    context = _PROPAGATOR.extract(origin.fields(), Context())
+    return [trace.Link(trace.get_current_span(context).get_span_context())]
