@@ -1,0 +1,66 @@
+"""
+A worker that consumes a stream, and serves its metrics for Prometheus.
+
+    pip install 'ce-nats[otel]' opentelemetry-exporter-prometheus
+    python examples/metrics_prometheus.py nats://127.0.0.1:4222 9464
+    curl http://127.0.0.1:9464/metrics
+
+Arguments are the server and the port of the page, 0 for a free one. SIGINT and SIGTERM end the worker when the handler
+that runs has ended. The streams ORDERS and DEAD are created where they do not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import start_http_server
+
+from ce_nats import Reject, aio
+from ce_nats.otel import Instrumentation
+
+
+async def charge(delivery: aio.Delivery) -> None:
+    """The work: an order without a positive total can never be charged."""
+    data = delivery.event.get_data()
+    total = data.get("total") if isinstance(data, dict) else None
+    if not isinstance(total, (int, float)) or total <= 0:
+        raise Reject(f"total must be a positive number, got {total!r}")
+    await asyncio.sleep(0.01)
+
+
+async def add_streams(js: JetStreamContext) -> None:
+    await js.add_stream(name="ORDERS", subjects=["orders.>"])
+    await js.add_stream(name="DEAD", subjects=["dead.>"])
+
+
+async def main(url: str, port: int) -> None:
+    meters = MeterProvider([PrometheusMetricReader()])
+    server, _ = start_http_server(port, addr="127.0.0.1")
+    # Of the subject only the template becomes a label: every customer's own subject would be a time series.
+    instrumentation = Instrumentation(subjects=["orders.{customer}.{type:tokens}"], meter_provider=meters)
+    async with await aio.connect(url) as nc:
+        js = nc.jetstream()
+        await add_streams(js)
+        async with aio.PullConsumer(
+            js,
+            "ORDERS",
+            "billing",
+            dead_letter="dead.orders",
+            config=ConsumerConfig(),
+            instrumentation=instrumentation,
+        ) as consumer:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, consumer.stop)
+            print(f"http://127.0.0.1:{server.server_port}/metrics", flush=True)
+            await consumer.run(charge, concurrency=4)
+    server.shutdown()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
