@@ -69,7 +69,7 @@ def test_a_part_of_the_delay_is_random(jitter, random, delays):
 
 @given(randoms)
 def test_the_default_keeps_half_of_the_delay(random):
-    assert 0.5 < Backoff().delay(1, random) <= 1
+    assert 0.5 <= Backoff().delay(1, random) <= 1
 
 
 @given(randoms)

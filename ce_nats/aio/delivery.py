@@ -136,23 +136,12 @@ class Delivery(Received):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         handling = self.handling
-        if handling is None:
-            await self._settle(error)
-            return
-        handling.leave()
-        try:
-            await self._settle(error)
-        finally:
-            self.handling = None
-            handling.end(error)
-
-    async def _settle(self, error: BaseException | None) -> None:
-        """Settle the message at the end of the block."""
-        if self.is_settled:
-            return
+        if handling is not None:
+            handling.leave()
         settler = self._settler
         try:
-            await settler.settle(self, settler.decide(self, _outcome(error)), error)
+            if not self.is_settled:
+                await settler.settle(self, settler.decide(self, _outcome(error)), error)
         except DeliveryError as failure:
             if error is None:
                 raise
@@ -161,6 +150,10 @@ class Delivery(Received):
             # A dead letter was being stored; if it was, its id keeps it from being stored again.
             await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)
             raise
+        finally:
+            if handling is not None:
+                self.handling = None
+                handling.end(error)
 
     def __repr__(self) -> str:
         return f"Delivery({self.stream!r}, {self.sequence}, deliveries={self.deliveries}, event={self._event!r})"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Final
 
 from ..redelivery import Backoff
 
 __all__ = ["pause", "random_number"]
 
+# 0 or more, and below 1.
+random_number: Final = random.random
+
 
 async def pause(seconds: float) -> None:
     """Wait for so many seconds at most, and for the half at least."""
     await asyncio.sleep(Backoff(seconds, most=seconds).delay(1, random_number()))
-
-
-def random_number() -> float:
-    """0 or more, and below 1."""
-    return random.random()  # noqa: S311 - nothing is to be kept secret

@@ -103,24 +103,22 @@ class Settler:
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
             decision = Decision(Action.RETRY, delay=self.delay(delivery))
         self._end(delivery)
+        message = delivery.message
         try:
             with delivery_errors(self._target):
-                await self._inform(delivery.message, decision)
+                if decision.action is Action.RETRY:
+                    await message.nak(decision.delay)
+                elif decision.action is Action.DEAD_LETTER:
+                    await message.term()
+                elif self._double_ack:
+                    await self._confirm(message)
+                else:
+                    await message.ack()
         except BaseException as failure:
             self._tell(delivery, OutcomeKind.UNSETTLED, None, failure)
             raise
-        self._tell(delivery, self._kind(decision, error), decision, error)
-
-    async def _inform(self, message: Msg, decision: Decision) -> None:
-        """Tell the server."""
-        if decision.action is Action.RETRY:
-            await message.nak(decision.delay)
-        elif decision.action is Action.DEAD_LETTER:
-            await message.term()
-        elif self._double_ack:
-            await self._confirm(message)
-        else:
-            await message.ack()
+        if self._observer is not None:
+            self._tell(delivery, self._kind(decision, error), decision, error)
 
     async def settle_quietly(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
         """Settle by the policy, and report an error."""
