@@ -32,6 +32,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ._version import __version__
 from .aio.delivery import Delivery
+from .aio.jetstream import MSG_ID
 from .aio.outcomes import MessageOutcome, OutcomeKind, kind_of
 from .aio.received import Received
 from .codec.event import DecodedEvent, Event, attributes_and_data
@@ -64,7 +65,6 @@ _EVENT: Final = {
     "type": _EVENT_TYPE,
     "subject": "cloudevents.event_subject",
 }
-_MSG_ID: Final = "Nats-Msg-Id"
 _SEND: Final = "send"
 _PROCESS: Final = "process"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -337,7 +337,7 @@ def _message(message: Any) -> Attributes:
     """Id and size of a message: nats-py's, one of ce_nats, or None."""
     if message is None:
         return {}
-    identifier = (message.headers or {}).get(_MSG_ID, "")
+    identifier = (message.headers or {}).get(MSG_ID, "")
     return {_BODY_SIZE: len(message.data), **({_MESSAGE_ID: identifier} if identifier else {})}
 
 

@@ -2,16 +2,15 @@
 A worker that consumes a stream, and serves its metrics for Prometheus.
 
     pip install 'ce-nats[otel]' opentelemetry-exporter-prometheus
-    python examples/metrics_prometheus.py nats://127.0.0.1:4222 9464
+    NATS_URL=nats://127.0.0.1:4222 python examples/metrics_prometheus.py 9464
     curl http://127.0.0.1:9464/metrics
 
-Arguments are the server and the port of the page, 0 for a free one. SIGINT and SIGTERM end the worker when the handler
-that runs has ended. The streams ORDERS and DEAD are created where they do not exist.
+The argument is the port of the page, 0 for a free one. SIGINT and SIGTERM end the worker when the handlers that run
+have ended. The streams ORDERS and DEAD are created where they do not exist.
 """
 
-from __future__ import annotations
-
 import asyncio
+import os
 import signal
 import sys
 
@@ -23,6 +22,8 @@ from prometheus_client import start_http_server
 
 from ce_nats import Reject, aio
 from ce_nats.otel import Instrumentation
+
+URL = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 
 
 async def charge(delivery: aio.Delivery) -> None:
@@ -39,12 +40,12 @@ async def add_streams(js: JetStreamContext) -> None:
     await js.add_stream(name="DEAD", subjects=["dead.>"])
 
 
-async def main(url: str, port: int) -> None:
+async def main(port: int) -> None:
     meters = MeterProvider([PrometheusMetricReader()])
     server, _ = start_http_server(port, addr="127.0.0.1")
     # Of the subject only the template becomes a label: every customer's own subject would be a time series.
     instrumentation = Instrumentation(subjects=["orders.{customer}.{type:tokens}"], meter_provider=meters)
-    async with await aio.connect(url) as nc:
+    async with await aio.connect(URL) as nc:
         js = nc.jetstream()
         await add_streams(js)
         async with aio.PullConsumer(
@@ -63,4 +64,4 @@ async def main(url: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1])))
