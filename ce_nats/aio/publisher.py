@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import NamedTuple
 
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
@@ -14,7 +15,7 @@ from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure, PublishError
 from ..extensions.tracing import TraceContext
-from ..message import HeadersLike
+from ..message import HeadersLike, NatsMessage
 from ..wire.nats import write_header_block
 from ._nats import api_prefix, client_of
 from .checks import check_jetstream
@@ -23,6 +24,14 @@ from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import check_size
 
 __all__ = ["Publisher"]
+
+
+class Prepared(NamedTuple):
+    """An event that is encoded, and not sent yet: its message, the header block of that, and the event itself."""
+
+    message: NatsMessage
+    block: bytes
+    event: Event
 
 
 class Publisher:
@@ -140,6 +149,26 @@ class Publisher:
                 publishing may continue.
             DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
         """
+        prepared = self.prepare(event, subject, headers=headers, trace=trace)
+        if self._acks.is_full:
+            await self._acks.room()
+        raise_failures(self.failures)
+        return await self.send(prepared)
+
+    def prepare(
+        self,
+        event: Event,
+        subject: str | SubjectTemplate,
+        *,
+        headers: HeadersLike = None,
+        trace: TraceContext | None = None,
+    ) -> Prepared:
+        """
+        The first half of :meth:`publish`: encode an event, and check what can be checked; in any thread.
+
+        Raises:
+            EncodeError: As :meth:`publish` does.
+        """
         message = prepare_for_stream(
             self._nc,
             event,
@@ -152,10 +181,16 @@ class Publisher:
         )
         block = write_header_block(message.headers.items()) if message.headers else b""
         check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
-        if self._acks.is_full:
-            await self._acks.room()
-        raise_failures(self.failures)
-        return (await self._acks.send(message, block, event)).ack
+        return Prepared(message, block, event)
+
+    async def send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
+        """
+        The second half of :meth:`publish`: send once there is room in the window.
+
+        Raises:
+            DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
+        """
+        return (await self._acks.send(prepared.message, prepared.block, prepared.event)).ack
 
     async def flush(self) -> None:
         """
