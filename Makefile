@@ -39,6 +39,7 @@ bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.codec --json benchmarks/codec.json --svg docs/codec.svg
 	$(BIN)/python -m benchmarks.codec --floods
 	$(BIN)/python -m benchmarks.publish
+	$(BIN)/python -m benchmarks.sync
 	$(BIN)/python -m benchmarks.source
 	$(BIN)/python -m benchmarks.arrow
 	$(BIN)/python -m benchmarks.spark_columns

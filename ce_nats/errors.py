@@ -3,7 +3,7 @@ All exceptions of the package, and one list of stable codes.
 
     CeNatsError                         base class; itself raised for a version of nats-py that is not supported
     ├── EncodeError (also ValueError)   the specifications forbid what was to be sent
-    ├── DecodeError (also ValueError)   the specifications forbid what was received
+    ├── DecodeError (also ValueError)   the specifications forbid what was received, or it has other data than expected
     └── DeliveryError                   a server refused, did not answer, or is not connected (network only)
         ├── ApiError                    JetStream's API refused a request
         ├── NoStreamError               the server says that no stream listens on the subject
@@ -47,7 +47,8 @@ class ErrorCode(str, Enum):
     """
     Stable names of everything that can go wrong.
 
-    Codes of the codec say which rule a message or an event breaks. Codes of the network say what a program can do:
+    Codes of the codec say which rule a message or an event breaks; ``data-mismatch``, that its data is not of the type
+    that the program asked for. Codes of the network say what a program can do:
 
     - ``connection-failed``: no connection could be made; check URLs and TLS, or try again later.
     - ``authentication-failed``: the server refused the credentials; give others, trying again does not help.
@@ -113,6 +114,7 @@ class ErrorCode(str, Enum):
     NOT_AN_OBJECT = "not-an-object"
     DATA_CONFLICT = "data-conflict"
     INVALID_DATA = "invalid-data"
+    DATA_MISMATCH = "data-mismatch"
 
     # Headers, frames and subjects.
     DUPLICATE_HEADER = "duplicate-header"
@@ -265,7 +267,7 @@ class EncodeError(CeNatsError, ValueError):
 
 
 class DecodeError(CeNatsError, ValueError):
-    """What was received breaks a rule of the specifications."""
+    """What was received breaks a rule of the specifications, or has other data than the program asked for."""
 
 
 class DeliveryError(CeNatsError):

@@ -24,7 +24,14 @@ PUBLIC = {
     *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "Event", "__version__"),
 }
 # Modules that need an extra to be imported.
-OPTIONAL = ("ce_nats.cli", "ce_nats.conformance.report", "ce_nats.otel", "ce_nats.spark", "ce_nats.stan")
+OPTIONAL = (
+    "ce_nats.cli",
+    "ce_nats.conformance.report",
+    "ce_nats.otel",
+    "ce_nats.spark",
+    "ce_nats.stan",
+    "ce_nats.sync",
+)
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(ce_nats.__path__, "ce_nats.")
@@ -141,10 +148,14 @@ def test_enums_are_strings(name: str, members: set[str]) -> None:
 @pytest.mark.parametrize(
     ("statement", "forbidden"),
     [
-        ("import ce_nats", {"pyspark", "typer", "rich", "nats", "jsonschema", "pyarrow", "google.protobuf", "asyncio"}),
+        (
+            "import ce_nats",
+            {"pyspark", "typer", "rich", "nats", "jsonschema", "pyarrow", "google.protobuf", "asyncio", "pydantic"},
+        ),
         ("import ce_nats.wire.nats", {"pyspark", "typer", "rich", "nats", "asyncio"}),
         ("import ce_nats.iggy", {"pyspark", "typer", "rich", "nats", "asyncio"}),
-        ("import ce_nats.aio", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf"}),
+        ("import ce_nats.aio", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf", "anyio"}),
+        ("import ce_nats.sync", {"pyspark", "typer", "rich", "jsonschema", "pyarrow", "google.protobuf", "pydantic"}),
     ],
 )
 def test_imports_are_light(statement: str, forbidden: set[str]) -> None:

@@ -22,10 +22,10 @@ SOURCES = {
 # each other and do not know of one another.
 FLOORS: tuple[dict[str, set[str]], ...] = (
     {"_version": set(), "errors": set(), "message": set(), "subjects": set(), "ranges": set(), "settings": set()},
-    {"codec": {"cloudevents", "msgspec"}, "wire": set()},
+    {"codec": {"cloudevents", "msgspec", "pydantic"}, "wire": set()},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "msgspec"}},
-    {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}},
+    {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )
 # On top of everything, with whatever they need.
@@ -140,6 +140,7 @@ def _packages_of(module: str) -> set[str]:
         ("ce_nats.aio.publish", "from ..cli import program", ["ce_nats.cli.program"]),
         ("ce_nats.aio.publish", "from ..stan import wire", ["ce_nats.stan.wire"]),
         ("ce_nats.aio.publisher", "from ..otel import Instrumentation", ["ce_nats.otel.Instrumentation"]),
+        ("ce_nats.aio.publish", "from ..sync import connect\nimport anyio", ["ce_nats.sync.connect", "anyio"]),
         ("ce_nats.stan.connection", "from .. import iggy\nfrom ..aio import publish", ["ce_nats.iggy"]),
         ("ce_nats.spark.session", "from ..cli import program", ["ce_nats.cli.program"]),
         ("ce_nats.spark.session", "from ..errors import ErrorCode\nfrom . import columns\nimport pyspark.sql", []),

@@ -9,7 +9,7 @@ from typing import Protocol
 from nats.aio.msg import Msg
 
 from ..codec.event import DecodedEvent
-from ..errors import DeliveryError, Reject
+from ..errors import DecodeError, DeliveryError, ErrorCode, Reject
 from ..redelivery import Action, Decision, Outcome, Reason
 from ..wire.ack_subject import AckSubject
 from .received import Received
@@ -45,8 +45,8 @@ class Delivery(Received):
 
     As a context manager it gives the event, and settles the message at the end of the block unless the block has done
     so: acknowledged; redelivered after the policy's delay where there was an exception; dead-lettered after
-    :class:`~ce_nats.Reject`, or after too many deliveries; released to others at once where the block was cancelled.
-    An exception propagates in any case.
+    :class:`~ce_nats.Reject`, ``data-mismatch`` of ``data_as()``, or too many deliveries; released to others at once
+    where the block was cancelled. An exception propagates in any case.
 
     Attributes:
         message: nats-py's message. One that is redelivered while it is held takes the place of the earlier one.
@@ -162,6 +162,6 @@ class Delivery(Received):
 def _outcome(error: BaseException | None) -> Outcome:
     if error is None:
         return Outcome.DONE
-    if isinstance(error, Reject):
+    if isinstance(error, Reject) or (isinstance(error, DecodeError) and error.code is ErrorCode.DATA_MISMATCH):
         return Outcome.REJECTED
     return Outcome.FAILED if isinstance(error, Exception) else Outcome.RELEASED

@@ -78,6 +78,16 @@ async def publish(
     check_client(nc)
     message = prepare(nc, event, subject, mode=mode, reply=reply, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
+    await send(nc, message)
+
+
+async def send(nc: Client, message: NatsMessage) -> None:
+    """
+    Publish a message that was prepared, and whose size was checked.
+
+    Raises:
+        DeliveryError: ``connection-closed``, ``buffer-full``.
+    """
     ConnectionWatch.of(nc)
     with delivery_errors(message.subject):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))

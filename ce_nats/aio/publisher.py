@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import NamedTuple
 
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
@@ -14,7 +15,7 @@ from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure, PublishError
 from ..extensions.tracing import TraceContext
-from ..message import HeadersLike
+from ..message import HeadersLike, NatsMessage
 from ..wire.nats import write_header_block
 from ._nats import api_prefix, client_of
 from .checks import check_jetstream
@@ -24,6 +25,28 @@ from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import check_size
 
 __all__ = ["Publisher"]
+
+
+class Prepared(NamedTuple):
+    """
+    An event that is encoded, and not sent yet.
+
+    Attributes:
+        message: Its message.
+        block: The message's header block.
+        event: The event itself.
+        sending: Who is told what becomes of it, if anybody.
+    """
+
+    message: NatsMessage
+    block: bytes
+    event: Event
+    sending: Sending | None
+
+    def abandon(self, error: BaseException) -> None:
+        """It will not be sent."""
+        if self.sending is not None:
+            self.sending.abandon(error)
 
 
 class Publisher:
@@ -147,6 +170,30 @@ class Publisher:
                 publishing may continue.
             DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
         """
+        prepared = self.prepare(event, subject, headers=headers, trace=trace)
+        try:
+            if self._acks.is_full:
+                await self._acks.room()
+            raise_failures(self.failures)
+        except BaseException as error:
+            prepared.abandon(error)
+            raise
+        return await self.send(prepared)
+
+    def prepare(
+        self,
+        event: Event,
+        subject: str | SubjectTemplate,
+        *,
+        headers: HeadersLike = None,
+        trace: TraceContext | None = None,
+    ) -> Prepared:
+        """
+        The first half of :meth:`publish`: encode an event, and check what can be checked; in any thread.
+
+        Raises:
+            EncodeError: As :meth:`publish` does.
+        """
         sending = None if self._observer is None else self._observer.send(event, subject)
         try:
             message = prepare_for_stream(
@@ -161,13 +208,24 @@ class Publisher:
             )
             block = write_header_block(message.headers.items()) if message.headers else b""
             check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
-            if self._acks.is_full:
-                await self._acks.room()
-            raise_failures(self.failures)
-            return (await self._acks.send(message, block, (event, sending))).ack
         except BaseException as error:
             if sending is not None:
                 sending.abandon(error)
+            raise
+        return Prepared(message, block, event, sending)
+
+    async def send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
+        """
+        The second half of :meth:`publish`: send once there is room in the window.
+
+        Raises:
+            DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
+        """
+        try:
+            tag = (prepared.event, prepared.sending)
+            return (await self._acks.send(prepared.message, prepared.block, tag)).ack
+        except BaseException as error:
+            prepared.abandon(error)
             raise
 
     async def flush(self) -> None:

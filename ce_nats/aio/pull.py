@@ -235,8 +235,8 @@ class PullConsumer:
         Call a handler with each delivery, until :meth:`stop`.
 
         The message is acknowledged when the handler returns, unless it has settled the delivery itself. After an
-        exception it is redelivered with back-off, and the exception is reported; :class:`~ce_nats.Reject` dead-letters
-        it.
+        exception it is redelivered with back-off, and the exception is reported; :class:`~ce_nats.Reject`, and
+        ``data-mismatch`` of ``data_as()``, dead-letter it.
 
             async def charge(delivery):
                 print(delivery.subject, delivery.event.get_id())

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
-from . import media_type
+from . import media_type, models
 from .media_type import DataKind, MediaType
 from .nesting import MAX_LEVELS, is_deeper
 
@@ -89,11 +89,11 @@ def encode_json(value: object) -> bytes:
     Compact UTF-8 JSON that reads back as the same value.
 
     Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None, nested up to
-    ``MAX_LEVELS`` levels deep.
+    ``MAX_LEVELS`` levels deep; and models (Structs, dataclasses, pydantic's) as their library writes them.
 
     Raises:
-        EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes, dates, keys that are no
-            strings; for what is nested deeper.
+        EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes and dates outside of models,
+            keys that are no strings; for what is nested deeper.
     """
     try:
         text = _to_json(value)
@@ -104,6 +104,8 @@ def encode_json(value: object) -> bytes:
             return text
     except Exception:  # noqa: S110  # whatever it is, the slow path names the fault, or knows better (large integers)
         pass
+    if models.is_model(value):
+        return encode_json(_plain(value))
     try:
         plain = _json_value(value, MAX_LEVELS)
         return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -147,7 +149,16 @@ def _json_value(value: object, levels: int) -> object:
             if not isinstance(key, str):
                 raise _no_json(f"has the key {preview(key)}, which is not a string")
         return {key: _json_value(item, levels - 1) for key, item in value.items()}
+    if models.is_model(value):
+        return _json_value(_plain(value), levels)
     raise _no_json(f"holds {type(value).__name__} {preview(value)}")
+
+
+def _plain(model: object) -> object:
+    try:
+        return models.as_plain(model)
+    except Exception as error:  # a model may have functions of the program that are called here
+        raise _no_json(f"holds {type(model).__name__}, of which its library says: {error}") from error
 
 
 def _no_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:

@@ -7,13 +7,13 @@ The package's own constructor makes up an id, a time and a specversion where the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 from cloudevents.core.v1.event import CloudEvent
 
-from ..errors import EncodeError, ErrorCode, preview
-from . import data
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from . import data, media_type, models
+from .media_type import DataKind
 from .timestamp import Timestamp
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "attributes_data_and_presence",
 ]
 
+T = TypeVar("T")
+
 
 class Event(Protocol):
     """What an event has to have to be sent: every CloudEvent of the ``cloudevents`` package does."""
@@ -34,21 +36,33 @@ class Event(Protocol):
     def get_data(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
 class NotDelivered:
     """
     Stands for data that is there and was not sent along, as to a consumer that takes headers only.
 
-    No mode has a form for it, so an event with it cannot be encoded by mistake and lose its data.
+    No mode has a form for it, so an event with it cannot be encoded by mistake and lose its data. (Not a dataclass:
+    those can be sent.)
 
     Attributes:
         size: Bytes of the payload.
     """
 
-    size: int
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
 
     def __bool__(self) -> bool:
         return False
+
+    def __eq__(self, other: object) -> bool:
+        return self.size == other.size if isinstance(other, NotDelivered) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((NotDelivered, self.size))
+
+    def __repr__(self) -> str:
+        return f"NotDelivered(size={self.size})"
 
 
 class DecodedEvent(CloudEvent):
@@ -80,6 +94,61 @@ class DecodedEvent(CloudEvent):
     def get_data(self) -> Any:
         """A JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None where there is none."""
         return self._data
+
+    @overload
+    def data_as(self, model: type[T]) -> T: ...
+
+    @overload
+    def data_as(self, model: Any) -> Any: ...
+
+    def data_as(self, model: Any) -> Any:
+        """
+        The data as a type of the program, checked.
+
+            order = event.data_as(Order)
+
+        JSON is read as its text, by the rules of the type's library for JSON, whether it was parsed before or not. Of
+        numbers that were parsed, with ``parse_data``, the digits beyond a float's are gone for a ``Decimal``, too.
+        Data of another media type is text or bytes. Data that is absent is read as a JSON null.
+
+        Args:
+            model: A msgspec Struct, a dataclass, a TypedDict, a pydantic model, or a type made of such:
+                ``list[Order]``, ``Order | None``.
+
+        Raises:
+            DecodeError: ``data-mismatch``: the data is not of that type, or not JSON at all; ``__cause__`` is the
+                library's own error. A consumer of JetStream dead-letters the message of a handler that raises this.
+            TypeError: Neither msgspec nor pydantic can read the type; or the data was not delivered, because the
+                consumer takes headers only.
+        """
+        if isinstance(self._data, NotDelivered):
+            raise TypeError(
+                "data_as() must have the data, which is not delivered to a consumer that takes headers only"
+            )
+        has_data = self.has_data
+        try:
+            kind, value = self._text_of_data() if has_data else (DataKind.JSON, b"null")
+            return (models.read_json if kind is DataKind.JSON else models.convert)(value, model)
+        except ValueError as error:
+            reason = models.why(error) if has_data else "the event has no data"
+            text = f"the data must be {models.name_of(model)}: {reason}"
+            raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute="data") from error
+
+    def _text_of_data(self) -> tuple[DataKind, Any]:
+        """JSON text of the data where it is JSON; else the ``str`` or ``bytes`` that it is."""
+        value: Any = self._data
+        content_type = self._attributes.get("datacontenttype")
+        is_bytes = isinstance(value, data.BYTES)
+        if content_type is None and _is_json(self, value):
+            content_type = data.IMPLIED_TYPE
+        kind = media_type.parse(content_type) if content_type is not None else None
+        if kind is None or kind.kind is not DataKind.JSON:
+            return DataKind.TEXT, data.decode(bytes(value), content_type) if is_bytes else value
+        if not is_bytes:
+            return DataKind.JSON, data.encode_json(value)
+        text = bytes(value) or b"null"  # as an empty payload in binary mode
+        data.decode(text, content_type)  # the libraries are less strict
+        return DataKind.JSON, text
 
     def get_time(self) -> Timestamp | None:
         """When it happened, with the text that was sent."""

@@ -177,6 +177,41 @@ async def test_a_rejected_event_is_a_dead_letter_at_once(publish, consume, is_se
     ]
 
 
+@pytest.mark.parametrize("options", [{}, {"parse_data": False}])
+async def test_data_of_another_type_is_a_dead_letter_at_once(
+    js, subject, publish, consume, is_settled, options, dead_letters
+):
+    class Counted(msgspec.Struct):
+        n: int
+
+    await publish(1)
+    headers = {"ce-specversion": "1.0", "ce-id": "order 2", "ce-source": "/s", "ce-type": "t"}
+    headers["ce-datacontenttype"] = "application/json"
+    await js.publish(subject, b'{"n":"two"}', headers=headers)
+    await publish(3)
+    numbers, reported = [], []
+    done = asyncio.Event()
+
+    async def count(delivery):
+        numbers.append(delivery.event.data_as(Counted).n)
+        if numbers[-1] == 3:
+            done.set()
+
+    async with consume(on_error=lambda error, _: reported.append(error), **options) as consumer:
+        running = asyncio.create_task(consumer.run(count))
+        await after(done.wait())
+        consumer.stop()
+        await after(running)
+    assert numbers == [1, 3]
+    assert [error.code for error in reported] == ["data-mismatch"]
+    [letter] = await dead_letters(1)
+    told, _ = DeadLetter.split(letter.headers)
+    assert (told.reason, told.error, told.deliveries) == (Reason.REJECTED, "data-mismatch", 1)
+    assert "`$.n`" in told.text
+    assert letter.data == b'{"n":"two"}'
+    await is_settled()
+
+
 async def test_a_block_may_settle_its_message_itself(publish, consume, acks, is_settled):
     await publish(1)
     async with consume() as consumer:

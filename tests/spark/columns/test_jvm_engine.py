@@ -27,9 +27,11 @@ from tests.spark.columns.test_decoding import ROWS
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 FOUND = [(1, "a", None), (2, None, "invalid-utf8"), (3, "b", None)]
 
-# Codes of Python that no captured message has: they are about sending, about frames, and about other protocols.
+# Codes of Python that no captured message has: they are about sending, about frames, about other protocols, and about
+# what a program expects.
 NOT_OF_MESSAGES = {
     *("INVALID_MESSAGE", "INVALID_TRACE_CONTEXT", "INVALID_PROTOBUF", "RESERVED_HEADER", "INVALID_SUBJECT"),
+    "DATA_MISMATCH",
     *("INVALID_FRAME", "TRUNCATED_FRAME", "UNKNOWN_HEADER_KIND", "UNEXPECTED_HEADER_LAYOUT"),
     *("PAYLOAD_TOO_LARGE", "HEADERS_TOO_LARGE", "HEADERS_NOT_SUPPORTED", "INVALID_OPTION"),
     *(code.name for code in list(ErrorCode)[list(ErrorCode).index(ErrorCode.CONNECTION_FAILED) :]),
