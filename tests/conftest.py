@@ -32,7 +32,7 @@ MARKED = {
     "server": (
         *("tests/aio/", "tests/cli/", "tests/examples/", "tests/interop/", "tests/spark/connector/"),
         *(f"tests/stan/test_{name}.py" for name in ("loss", "migrate", "protocol", "publish", "subscribe")),
-        *("tests/test_docs.py", "tests/test_testing.py"),
+        *("tests/test_docs.py", "tests/test_pytest_plugin.py", "tests/test_testing.py"),
     ),
     "interop": ("tests/examples/test_kafka_bridge.py", "tests/interop/"),
     "slow": (

@@ -29,7 +29,7 @@ FLOORS: tuple[dict[str, set[str]], ...] = (
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )
 # On top of everything, with whatever they need.
-TOOLS = {"cli", "__main__", "conformance", "testing"}
+TOOLS = {"cli", "__main__", "conformance", "testing", "pytest_plugin"}
 # Two neighbours of NATS and CloudEvents, each of which can be taken out with its folder and a line at each edge.
 NEIGHBOURS = {"stan", "iggy"}
 EDGES = {"spark", *TOOLS}
