@@ -23,10 +23,9 @@ from ..aio.streams import Lag, StreamApi, is_final
 from ..capture.message_json import as_line
 from ..codec.binary import Dialect
 from ..codec.mode import detect_mode
-from ..errors import DeliveryError
+from ..errors import DeliveryError, visible
 from .codec import DialectOption, JsonOption
 from .connection import Settings, with_connection
-from .explain import visible
 from .files import InputError, console, table, write
 from .listening import listening
 from .program import guarded, until_stopped

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from cloudevents.core.v1.event import CloudEvent
 
 from ..errors import EncodeError, ErrorCode, preview
+from ..notebook import event_rows, html_table
 from . import data
 from .timestamp import Timestamp
 
@@ -94,6 +95,9 @@ class DecodedEvent(CloudEvent):
 
     def __repr__(self) -> str:
         return f"DecodedEvent({self._attributes!r}, {self._data!r})"
+
+    def _repr_html_(self) -> str:
+        return html_table("CloudEvent", event_rows(self))
 
 
 class ExtendedEvent:
