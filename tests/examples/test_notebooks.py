@@ -8,6 +8,7 @@ from html import unescape
 import nbformat
 import pytest
 
+from hatch_build import build_jar
 from tests.examples.notebooks import NOTEBOOKS, ROOT
 
 
@@ -39,6 +40,8 @@ def test_notebooks_were_found():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_printed_is_what_is_in_the_repository(path, tmp_path):
+    if path.stem == "spark_columns":
+        assert build_jar(), "a JDK is needed, 17 or 21"
     command = [sys.executable, "-m", "tests.examples.notebooks", path, "--into", tmp_path]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
