@@ -455,3 +455,8 @@ def preview(value: object, limit: int = 60) -> str:
     except Exception:  # a caller's object may do anything in __repr__
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def visible(text: str) -> str:
+    """Text without control characters, which a terminal would obey, and without lone surrogates."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from .notebook import html_table, message_rows
 
 __all__ = ["Headers", "HeadersLike", "Message", "NatsMessage", "StoredMessage"]
 
@@ -194,6 +195,10 @@ class NatsMessage:
         if self.headers.__class__ is not Headers:
             self.headers = Headers(self.headers)
 
+    def _repr_html_(self) -> str:
+        rows = [("subject", self.subject), *message_rows(self.headers.items(), self.data)]
+        return html_table("NATS message", [*rows, ("reply", self.reply)] if self.reply else rows)
+
 
 class StoredMessage(NamedTuple):
     """
@@ -217,6 +222,11 @@ class StoredMessage(NamedTuple):
     stream: str
     sequence: int
     timestamp: datetime
+
+    def _repr_html_(self) -> str:
+        where = [("stream", self.stream), ("sequence", self.sequence), ("timestamp", str(self.timestamp))]
+        rows = [*where, ("subject", self.subject), *message_rows(self.headers, self.data)]
+        return html_table("stored NATS message", rows)
 
 
 def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]]:

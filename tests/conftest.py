@@ -20,19 +20,33 @@ LONGEST = (
     *APART,
     "tests/cli/test_demonstration.py",
     "tests/examples/test_spark_hourly_counts.py",
+    "tests/examples/test_notebooks.py",
     "tests/test_docs.py",
     "tests/stan/test_loss.py",
     "tests/test_wheel.py",
 )
 
+SPARK_NOTEBOOK = "tests/examples/test_notebooks.py::test_what_is_printed_is_what_is_in_the_repository[spark_columns]"
 
 # Marker -> beginnings of the names of tests that have it. "not spark and not server" is what needs Python alone.
 MARKED = {
-    "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/examples/test_spark", "tests/test_docs.py"),
+    "spark": (
+        SPARK,
+        "tests/cli/test_demonstration.py",
+        "tests/examples/test_spark",
+        SPARK_NOTEBOOK,
+        "tests/test_docs.py",
+    ),
     "server": (
         *("tests/aio/", "tests/cli/", "tests/examples/", "tests/interop/", "tests/spark/connector/"),
         *(f"tests/stan/test_{name}.py" for name in ("loss", "migrate", "protocol", "publish", "subscribe")),
-        *("tests/test_docs.py", "tests/test_otel.py", "tests/test_sync.py", "tests/test_testing.py"),
+        *(
+            "tests/test_docs.py",
+            "tests/test_otel.py",
+            "tests/test_pytest_plugin.py",
+            "tests/test_sync.py",
+            "tests/test_testing.py",
+        ),
     ),
     "interop": ("tests/examples/test_kafka_bridge.py", "tests/interop/"),
     "slow": (

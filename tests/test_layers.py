@@ -21,7 +21,7 @@ SOURCES = {
 # From the ground up. Each floor may import those before it and no library but its own; those on one line stand beside
 # each other and do not know of one another.
 FLOORS: tuple[dict[str, set[str]], ...] = (
-    {"_version": set(), "errors": set(), "message": set(), "subjects": set(), "ranges": set(), "settings": set()},
+    {name: set() for name in ("_version", "errors", "notebook", "message", "subjects", "ranges", "settings")},
     {"codec": {"cloudevents", "msgspec", "pydantic"}, "wire": set()},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "msgspec"}},
@@ -29,7 +29,7 @@ FLOORS: tuple[dict[str, set[str]], ...] = (
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )
 # On top of everything, with whatever they need.
-TOOLS = {"cli", "__main__", "conformance", "testing"}
+TOOLS = {"cli", "__main__", "conformance", "testing", "pytest_plugin"}
 # Two neighbours of NATS and CloudEvents, each of which can be taken out with its folder and a line at each edge.
 NEIGHBOURS = {"stan", "iggy"}
 EDGES = {"spark", *TOOLS}

@@ -1,5 +1,6 @@
 """The wheel, installed alone into an environment of its own, is all that a user needs."""
 
+import os
 import subprocess
 import sys
 import venv
@@ -19,9 +20,17 @@ assert received.get_subject() == "\\u20ac" and received.get_data() == {"a": 1}
 print(ce_nats.__file__, ce_nats.__version__)
 """
 
+TEST = """
+def test_fixtures(nats_server, jetstream):
+    assert nats_server.is_running and jetstream.is_running
+"""
+
 
 def run(*command: object, cwd: Path) -> str:
-    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=300)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -32,10 +41,12 @@ def test_the_built_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     assert list(tmp_path.glob("ce_nats-*.tar.gz"))
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]", cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli,testing]", cwd=tmp_path)
     assert str(tmp_path / "env") in run(python, "-c", PROGRAM, cwd=tmp_path)
     table = run(tmp_path / "env" / "bin" / "ce-nats", "conformance", cwd=tmp_path)
     assert "percent-encoding" in table
+    (tmp_path / "test_fixtures.py").write_text(TEST)
+    assert "1 passed" in run(python, "-m", "pytest", "-q", "-W", "error", "test_fixtures.py", cwd=tmp_path)
     (jar,) = (tmp_path / "env").glob("lib/*/site-packages/ce_nats/spark/jvm/*")
     assert jar.name == "ce-nats.jar"
     with ZipFile(jar) as classes:

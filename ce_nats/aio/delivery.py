@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 
 from ..codec.event import DecodedEvent
 from ..errors import DecodeError, DeliveryError, ErrorCode, Reject
+from ..notebook import Row, html_table
 from ..redelivery import Action, Decision, Outcome, Reason
 from ..wire.ack_subject import AckSubject
 from .received import Received
@@ -154,6 +155,11 @@ class Delivery(Received):
             if handling is not None:
                 self.handling = None
                 handling.end(error)
+
+    def _repr_html_(self) -> str:
+        numbers = [("sequence", self.sequence), ("deliveries", self.deliveries), ("settled", self.is_settled)]
+        rows: list[Row] = [("stream", self.stream), *numbers, ("subject", self.subject), *self._rows()]
+        return html_table("delivery", rows)
 
     def __repr__(self) -> str:
         return f"Delivery({self.stream!r}, {self.sequence}, deliveries={self.deliveries}, event={self._event!r})"

@@ -12,6 +12,8 @@ from nats.aio.msg import Msg
 
 from ..codec.event import DecodedEvent
 from ..errors import CeNatsError, DecodeError
+from ..message import header_pairs
+from ..notebook import Row, event_rows, html_table, message_rows
 from ..wire.ack_subject import AckSubject, parse_ack_subject
 
 __all__ = ["Received"]
@@ -70,6 +72,16 @@ class Received:
             return parse_ack_subject(self.message.reply)
         except DecodeError:
             return None
+
+    def _repr_html_(self) -> str:
+        return html_table("received", [("subject", self.subject), *self._rows()])
+
+    def _rows(self) -> list[Row]:
+        """The event, or why there is none and the message."""
+        if self._event is not None:
+            return event_rows(self._event)
+        reason = "not decoded" if self.error is None else str(self.error)
+        return [("error", reason), *message_rows(header_pairs(self.message.headers), self.message.data)]
 
     def __repr__(self) -> str:
         return f"Received({self.subject!r}, {self._event!r}, {self.error and str(self.error)!r})"

@@ -12,7 +12,7 @@ import asyncio
 from calendar import timegm
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import nats.errors
@@ -29,7 +29,7 @@ from .checks import check_client
 from .nats_errors import NOT_ENABLED, api_error, delivery_errors
 from .watch import answered
 
-__all__ = ["DEFAULT_PREFIX", "Stored", "StreamApi", "is_final", "nanoseconds"]
+__all__ = ["DEFAULT_PREFIX", "Lag", "Stored", "StreamApi", "is_final", "nanoseconds"]
 
 # For an answer that is not required.
 _NAMES_SECONDS: Final = 2.0
@@ -82,10 +82,28 @@ class _Found(_Answer):
 
 class _Consumer(_Answer):
     config: dict[str, Any] = {}
+    num_pending: int = 0
+    num_ack_pending: int = 0
+    num_redelivered: int = 0
 
 
 class _Names(_Answer):
     streams: list[str] | None = None
+
+
+class Lag(NamedTuple):
+    """
+    What a consumer has before it, in messages.
+
+    Attributes:
+        pending: Not delivered yet.
+        ack_pending: Delivered, and not settled.
+        redelivered: Of these, delivered more than once.
+    """
+
+    pending: int
+    ack_pending: int
+    redelivered: int
 
 
 class StreamApi:
@@ -256,8 +274,20 @@ class StreamApi:
         Raises:
             DeliveryError: As :meth:`state` does; ``consumer-not-found``.
         """
-        answer = await self._ask(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
-        return _consumer_config(answer.config)
+        return _consumer_config((await self._consumer_info(stream, name)).config)
+
+    async def lag(self, stream: str, name: str) -> Lag:
+        """
+        How far a consumer is behind.
+
+        Raises:
+            DeliveryError: As :meth:`consumer` does.
+        """
+        answer = await self._consumer_info(stream, name)
+        return Lag(answer.num_pending, answer.num_ack_pending, answer.num_redelivered)
+
+    async def _consumer_info(self, stream: str, name: str) -> _Consumer:
+        return await self._ask(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
 
     async def create_consumer(self, stream: str, name: str, config: dict[str, Any]) -> ConsumerConfig:
         """

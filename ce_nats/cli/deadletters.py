@@ -17,12 +17,12 @@ from ..aio.jetstream import read_stream
 from ..aio.streams import StreamApi
 from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
-from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode, visible
 from ..message import Headers, NatsMessage, StoredMessage
 from ..redelivery import DeadLetter
 from .codec import JsonOption
 from .connection import Settings, connected, with_connection
-from .explain import error_fields, explanation, show, visible
+from .explain import error_fields, explanation, show
 from .files import InputError, console, table, write
 from .program import complain, guarded, run
 from .progress import progress

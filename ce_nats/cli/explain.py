@@ -15,14 +15,14 @@ from ..codec.attributes import canonical, check_characters
 from ..codec.binary import Dialect, decode_header
 from ..codec.binding import from_nats_message
 from ..codec.mode import PREFIX, ContentMode, inspect
-from ..errors import CeNatsError, DecodeError, ErrorCode
+from ..errors import CeNatsError, DecodeError, ErrorCode, visible
 from ..message import NatsMessage, folded
 from .codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
 from .files import console, table, write
 from .program import BAD_INPUT, complain, guarded
 from .progress import counted
 
-__all__ = ["error_fields", "explanation", "register", "show", "visible"]
+__all__ = ["error_fields", "explanation", "register", "show"]
 
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -215,8 +215,3 @@ def _part(text: str, position: int | None) -> str:
     before = f"[{start} characters] " if start else ""
     after = f" [{len(text) - end} characters]" if end < len(text) else ""
     return f"{before}{visible(text[start:end])}{after}"
-
-
-def visible(text: str) -> str:
-    """Text without control characters, which a terminal would obey, and without lone surrogates."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

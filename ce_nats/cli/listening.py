@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -54,4 +55,4 @@ async def listening(
 
 
 def _print(text: str) -> None:
-    typer.echo(f"ce-nats: {text}", err=True)
+    print(f"ce-nats: {text}", file=sys.stderr)  # not typer.echo(), which writes into a table that is being drawn

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, overload
 from cloudevents.core.v1.event import CloudEvent
 
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..notebook import event_rows, html_table
 from . import data, media_type, models
 from .media_type import DataKind
 from .timestamp import Timestamp
@@ -163,6 +164,9 @@ class DecodedEvent(CloudEvent):
 
     def __repr__(self) -> str:
         return f"DecodedEvent({self._attributes!r}, {self._data!r})"
+
+    def _repr_html_(self) -> str:
+        return html_table("CloudEvent", event_rows(self))
 
 
 class ExtendedEvent:

@@ -1,4 +1,4 @@
-"""What ``sub`` and ``capture --subject`` say of their connection, and how commands end that are denied something."""
+"""What ``sub``, ``top`` and ``capture --subject`` say of their connection, and how commands end that are denied."""
 
 import json
 import signal
@@ -34,7 +34,11 @@ def url(server, user):
 
 
 def commands(tmp_path):
-    return {"sub": ["sub", "orders"], "capture": ["capture", tmp_path / "live.jsonl", "--subject", "orders"]}
+    return {
+        "sub": ["sub", "orders"],
+        "capture": ["capture", tmp_path / "live.jsonl", "--subject", "orders"],
+        "top": ["top", "orders", "--interval", 1000],
+    }
 
 
 @pytest.mark.parametrize("command", ["sub", "capture"])
@@ -87,7 +91,7 @@ def pump(source, target):
         target.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("command", ["sub", "capture"])
+@pytest.mark.parametrize("command", ["sub", "capture", "top"])
 def test_a_connection_that_is_lost_for_good_is_status_3(start, tmp_path, command):
     """nats-py does not reconnect after such an error."""
     with NatsServer() as server, relayed(server) as (address, expire):
@@ -101,7 +105,7 @@ def test_a_connection_that_is_lost_for_good_is_status_3(start, tmp_path, command
     assert stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("command", ["sub", "capture"])
+@pytest.mark.parametrize("command", ["sub", "capture", "top"])
 def test_a_permission_that_is_taken_away_is_status_3(start, tmp_path, command):
     with server_for(one={}) as server:
         process = start(*commands(tmp_path)[command], url=url(server, "one"))
@@ -128,6 +132,7 @@ def test_what_is_denied_is_status_3(cli, event, tmp_path):
             " publish": ["replay", capture],
             " publish ": ["replay", "-J", capture],
             "subscribe": ["sub", "orders"],
+            "subscribe  ": ["top", "orders"],
             "subscribe ": ["capture", tmp_path / "other.jsonl", "--subject", "orders"],
         }.items():
             result = cli(*arguments, *at)
@@ -136,11 +141,11 @@ def test_what_is_denied_is_status_3(cli, event, tmp_path):
             assert f"permission to {verb.strip()} to 'orders'" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["sub", "capture"])
+@pytest.mark.parametrize("command", ["sub", "capture", "top"])
 def test_ctrl_c_is_a_clean_end(start, tmp_path, command):
     with NatsServer() as server:
         process = start(*commands(tmp_path)[command], url=server.url)
         assert process.stderr.readline() == b"listening on orders\n"
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=30)
-        assert (process.returncode, stderr) == (0, b"" if command == "sub" else b"0 messages captured\n")
+        assert (process.returncode, stderr) == (0, b"0 messages captured\n" if command == "capture" else b"")

@@ -86,6 +86,7 @@ def test_pub_passes_over_what_is_refused(at_server, event, stream, stored, subje
     [
         (["pub", "-J", "nobody.listens"], "no-responders"),
         (["pub", "a", "--server", "nats://name:secret@127.0.0.1:1"], "connection-failed"),
+        (["top", "a", "--server", "nats://name:secret@127.0.0.1:1"], "connection-failed"),
     ],
 )
 def test_what_nats_does_not_do_is_status_3(at_server, event, arguments, code):
@@ -95,7 +96,8 @@ def test_what_nats_does_not_do_is_status_3(at_server, event, arguments, code):
     assert "secret" not in result.stderr
 
 
-def test_sub_refuses_what_is_no_subject(at_server):
-    result = at_server("sub", "a b")
+@pytest.mark.parametrize("command", ["sub", "top"])
+def test_what_is_no_subject_is_refused(at_server, command):
+    result = at_server(command, "a b")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1].startswith("ce-nats: invalid-subject: ")
