@@ -37,7 +37,7 @@ def main() -> None:
     spark = session(arguments.directory)
     register(spark)
     server = {"url": arguments.url, "user": "job", "password": os.environ[PASSWORD]}
-    source = spark.readStream.format("nats").options(**server, stream="IN", startingOffsets="earliest", partitions=2)
+    source = spark.readStream.format("nats").options(**server, stream="IN", startingOffsets="earliest", minPartitions=2)
     rows = (source if arguments.drain else source.option("maxMessagesPerTrigger", _PER_BATCH)).load()
     copy = copies(rows).writeStream.format("nats").options(**server, maxPending=100)
     events = rows.writeStream.format("parquet").option("path", str(arguments.directory / "rows"))

@@ -186,7 +186,7 @@ def run_query(rows: DataFrame, directory: Path) -> None:
 
 
 def ways(spark: SparkSession, url: str, directory: Path) -> dict[str, Callable[[], None]]:
-    options: dict[str, Any] = {"url": url, "stream": STREAM, "partitions": 2}
+    options: dict[str, Any] = {"url": url, "stream": STREAM, "minPartitions": 2}
     table = spark.read.format("nats").options(**options).load()
     query = spark.readStream.format("nats").options(**options, startingOffsets="earliest").load()
     return {

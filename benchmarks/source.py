@@ -71,14 +71,14 @@ async def read_with_nats_py(url: str, messages: int) -> None:
 
 
 def read_with_reader(url: str, messages: int) -> None:
-    source = NatsDataSource({"url": url, "stream": STREAM, "partitions": "1"})
+    source = NatsDataSource({"url": url, "stream": STREAM, "minPartitions": "1"})
     reader = source.reader(source.schema())
     (partition,) = reader.partitions()
     assert sum(batch.num_rows for batch in cast("Iterator[pa.RecordBatch]", reader.read(partition))) == messages
 
 
 def read_with_spark(spark: SparkSession, url: str, partitions: int) -> None:
-    options: dict[str, Any] = {"url": url, "stream": STREAM, "partitions": partitions}
+    options: dict[str, Any] = {"url": url, "stream": STREAM, "minPartitions": partitions}
     spark.read.format("nats").options(**options).load().write.format("noop").mode("overwrite").save()
 
 

@@ -1,4 +1,4 @@
-"""Settings for all tests, their markers, and how they are divided among the processes of pytest-xdist."""
+"""Settings for all tests, their markers, and their distribution to the processes of pytest-xdist."""
 
 import os
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Other tests and a busy machine make single examples slow; the number of examples bounds the time.
+# No deadline for single examples, because a busy machine makes them slow; max_examples limits the time.
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 SPARK = "tests/spark/"
-# Most of what these do is done by other programs, so a Spark session more is cheaper than to wait for the first.
+# Most work of these is done by other processes, so another Spark session costs less than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
-# What takes longest begins first: all that share the one Spark session, then programs that start a Spark of their own.
+# The slowest start first: tests that share the Spark session, then those that start their own Spark.
 LONGEST = (
     SPARK,
     *APART,
@@ -28,7 +28,7 @@ LONGEST = (
 
 SPARK_NOTEBOOK = "tests/examples/test_notebooks.py::test_what_is_printed_is_what_is_in_the_repository[spark_columns]"
 
-# Marker -> beginnings of the names of tests that have it. "not spark and not server" is what needs Python alone.
+# Markers, and prefixes of the ids of tests that get them. Tests that need only Python: "not spark and not server".
 MARKED = {
     "spark": (
         SPARK,
@@ -60,7 +60,7 @@ WITHOUT_SERVER = ("tests/aio/test_pending_acks.py",)
 
 
 def scope_of(nodeid: str) -> str:
-    """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
+    """Tests with the same scope run in one process: those of a file, and all that share the Spark session."""
     file = nodeid.partition("::")[0]
     return SPARK if file.startswith(SPARK) and file not in APART else file
 

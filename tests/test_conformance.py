@@ -380,7 +380,7 @@ def test_failures_are_counted_without_the_option(peer: str) -> None:
     """The list of failures is long, so it is asked for."""
     _, output = run("--suite", "percent-encoding", "--exec", peer)
     assert "percent-encoding/overlong-space" not in output
-    assert "failed; --failures lists them" in output
+    assert "failed; use --failures to list them" in output
 
 
 def test_verdicts_as_json(peer: str) -> None:

@@ -1,13 +1,14 @@
 """
 The command line, ``ce-nats``. Needs the extra ``cli``.
 
-Results go to standard output, progress and complaints to standard error: a complaint is one line, ``ce-nats: code:
-text``. Exit status: 0 for yes; 1 for no, and for input that is refused (EncodeError, DecodeError); 2 where the question
-could not be asked: wrong usage, files that cannot be read or written; 3 where NATS did not do its part (DeliveryError);
-130 and 143 after Ctrl-C and SIGTERM, but 0 where that is how a command ends, ``sub``, ``top``, and ``capture``
-without ``--stream``; 141 where the reader of the output has closed the pipe.
+Results are written to standard output, progress and errors to standard error. An error is one line, ``ce-nats: code:
+text``. Exit status: 0 for success; 1 for a negative result, or invalid input (EncodeError, DecodeError); 2 for wrong
+usage, and files that cannot be read or written; 3 for errors of NATS (DeliveryError); 130 after Ctrl-C and 143 after
+SIGTERM, but 0 for commands that run until then, ``sub``, ``top``, and
+``capture`` without ``--stream``; 141 if the reader of
+standard output closed the pipe.
 
-Modules hold a command or a few that belong together; all of them build on the library and add no rules of their own.
+Each module has one command, or a few related ones. They use the library, and have no rules for events of their own.
 """
 
 from . import captures, codec, conformance, deadletters, demo, explain, migration, top, traffic

@@ -1,4 +1,4 @@
-"""The commands ``capture`` and ``replay``: messages to a file, and back to NATS."""
+"""The commands ``capture`` and ``replay``: NATS messages to a file, and from a file to NATS."""
 
 from __future__ import annotations
 
@@ -50,28 +50,29 @@ def register(app: typer.Typer) -> None:
 def capture(
     settings: Settings,
     output: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="FILE.jsonl, directory DIR.parquet, or - for a pipe.")
+        str, typer.Argument(metavar="OUTPUT", help="FILE.jsonl, directory DIR.parquet, or - for standard output.")
     ],
-    stream: Annotated[str | None, typer.Option("--stream", help="Stream to capture, up to its present end.")] = None,
+    stream: Annotated[str | None, typer.Option("--stream", help="Stream to capture, up to its last message.")] = None,
     subject: Annotated[
         str | None,
-        typer.Option("--subject", help="Only this subject; without --stream, what is published from now on."),
+        typer.Option("--subject", help="Only messages on this subject; without --stream, new ones only."),
     ] = None,
-    start: Annotated[int, typer.Option("--start", min=1, help="First sequence of the stream.")] = 1,
+    start: Annotated[int, typer.Option("--start", min=1, help="With --stream, the first sequence to capture.")] = 1,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many messages of a subject.")
+        int | None, typer.Option("--count", "-n", min=1, help="Without --stream, the number of messages to capture.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Keep messages in Parquet or JSON lines.
+    Write messages to Parquet or JSON lines.
 
-    Messages are kept unchanged, events or not. A capture of a stream continues where the last one into the same output
-    stopped, for whatever reason, in Python too. Without --stream it takes what is published until Ctrl-C (exit status
-    0) or until the connection is lost for good (3); nats-py then loses repeated headers and bytes that are not UTF-8.
+    Messages are written unchanged, whether they are events or not. A capture of a stream continues where an earlier one
+    to the same output ended, whether that was complete or not. Without --stream, new messages are captured until Ctrl-C
+    (exit status 0), or until the connection is closed permanently (exit status 3); nats-py then does not preserve
+    repeated headers and bytes that are not UTF-8.
     """
     if stream is None and subject is None:
-        raise InputError("give --stream or --subject")
+        raise InputError("--stream or --subject must be given")
     with _sink(output) as sink:
         if stream is not None:
             run(_capture_stream(settings, sink, stream, subject or ">", start))
@@ -90,19 +91,19 @@ def capture(
 
 def replay_command(
     settings: Settings,
-    source: Annotated[str, typer.Argument(metavar="INPUT", help="What capture wrote, or - for standard input.")],
+    source: Annotated[str, typer.Argument(metavar="INPUT", help="Output of capture, or - for standard input.")],
     subject: Annotated[
-        str | None, typer.Option("--subject", help="Publish to this subject; by default to the messages' own.")
+        str | None, typer.Option("--subject", help="Publish to this subject; by default to that of each message.")
     ] = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Most messages per second.")] = None,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Limit in messages per second.")] = None,
     jetstream: JetStreamOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """
     Publish captured messages again.
 
-    The same bytes and headers, in the same order. A stream drops those whose Nats-Msg-Id it has seen within its
-    duplicate window; they are counted.
+    Messages are published with the same bytes and headers, in the same order. A stream does not store a message again
+    whose Nats-Msg-Id it received within its duplicate window; such duplicates are counted.
     """
     result = ReplayResult()
 
@@ -155,8 +156,8 @@ async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredM
     Check that a capture has messages of this stream.
 
     Raises:
-        DeliveryError: ``stream-mismatch``: it has messages of another stream, or of one that was deleted and
-            created again.
+        DeliveryError: ``stream-mismatch``: it has messages of another stream, or of an earlier one of the same name
+            that was deleted.
     """
     check_same_stream(last, stream)
     if last.sequence > end:
@@ -169,15 +170,15 @@ async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredM
 async def _capture_subject(
     settings: Settings, sink: JsonLinesCapture | ParquetParts, subject: str, count: int | None
 ) -> None:
-    left = count
+    remaining = count
     async with listening(settings, subject) as items:
         async for item in items:
             message = item.message
             now = Timestamp(datetime.now(timezone.utc))
             pairs = header_pairs(message.headers)
             sink.write([StoredMessage(message.subject, message.reply, pairs, message.data, "", 0, now)])
-            left = None if left is None else left - 1
-            if left == 0:
+            remaining = None if remaining is None else remaining - 1
+            if remaining == 0:
                 return
 
 

@@ -1,4 +1,4 @@
-"""The commands ``encode`` and ``decode``: the codec, through pipes."""
+"""The commands ``encode`` and ``decode``: events to NATS messages and back, without a connection."""
 
 from __future__ import annotations
 
@@ -39,20 +39,22 @@ __all__ = [
 
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
 _END_OF_BLOCK: Final = b"\r\n\r\n"
-_WITH_EVENT: Final = "this looks like what sub --json prints: the event is its member event (jq -c .event)"
+_WITH_EVENT: Final = "this looks like output of sub --json, whose member event is the event (jq -c .event)"
 
 
-ModeOption = Annotated[ContentMode, typer.Option("--mode", "-m", help="How events travel.")]
-DialectOption = Annotated[Dialect, typer.Option("--dialect", help="Whose binary mode it is.")]
-HeaderOption = Annotated[
-    list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="A header; may be repeated.")
+ModeOption = Annotated[ContentMode, typer.Option("--mode", "-m", help="Content mode of the messages.")]
+DialectOption = Annotated[
+    Dialect, typer.Option("--dialect", help="How senders encode binary mode: as specified, or as sdk-go.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]
+HeaderOption = Annotated[
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME:VALUE", help="Message header; may be repeated.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 EventArgument = Annotated[
-    str | None, typer.Argument(metavar="EVENT", help="An event in JSON; by default those on standard input.")
+    str | None, typer.Argument(metavar="EVENT", help="Event in JSON; by default all events on standard input.")
 ]
 MessageArgument = Annotated[
-    str | None, typer.Argument(metavar="MESSAGE", help="A message; by default those on standard input.")
+    str | None, typer.Argument(metavar="MESSAGE", help="Message; by default all messages on standard input.")
 ]
 
 
@@ -66,14 +68,15 @@ def encode(
     event: EventArgument = None,
     mode: ModeOption = ContentMode.BINARY,
     header: HeaderOption = None,
-    subject: Annotated[str, typer.Option("--subject", help="Subject to put into the JSON.")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="With --json, the subject of the messages.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """
     Encode events in JSON as NATS messages.
 
-    Prints the header block and the payload as they stand on the wire; with --json an object with subject, headers and
-    data, which decode, explain and replay read. An event that is refused does not hold up those behind it.
+    Prints each message as its raw header block and payload; with --json, as a JSON object with subject, headers and
+    data, which decode, explain and replay read. Invalid events are reported on standard error, and the next one is
+    read; the exit status is then 1.
     """
     headers = read_headers(header)
     status = 0
@@ -96,28 +99,30 @@ def decode(
     dialect: DialectOption = Dialect.SPEC,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE.parquet", help="Decode a Parquet capture, named by MESSAGE."),
+        typer.Option(
+            "--output", "-o", metavar="FILE.parquet", help="Write the events of the capture MESSAGE to this file."
+        ),
     ] = None,
     extension: Annotated[
         list[str] | None,
-        typer.Option("--extension", metavar="NAME:TYPE", help="With -o, an extension with a column of its own."),
+        typer.Option("--extension", metavar="NAME:TYPE", help="With -o, an extension that gets its own column."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Decode NATS messages; prints each event as a line of JSON.
+    Decode NATS messages to events in JSON.
 
-    A message is a JSON object with headers and data, as encode --json and capture print it; or a header block and the
-    payload as they stand on the wire. With --header, it is a payload. A message that is not an event is reported on
-    standard error, and does not stop later ones.
+    Prints each event as a line of JSON. A message is a JSON object with headers and data, as encode --json and capture
+    print it, or a raw header block followed by the payload. With --header, it is only the payload. Messages that are
+    not events are reported on standard error, and the next one is read; the exit status is then 1.
 
-    With --output, MESSAGE is a capture in Parquet, and each row gets the columns of its event, ce_id, ce_type and so
-    on; a message that is not an event has a code in ce_error, and the exit status is 1. A type of an extension is
-    string, int, boolean, binary or timestamp.
+    With --output, MESSAGE is the path of a Parquet capture. The columns of each event are added to its row: ce_id,
+    ce_type and so on. A message that is not an event has an error code in ce_error, and the exit status is 1. The type
+    of an extension is string, int, boolean, binary or timestamp.
     """
     if output is not None:
         if message is None or header or dialect is not Dialect.SPEC:
-            raise InputError("--output must be used with a capture, without --header and --dialect")
+            raise InputError("--output must be used with the path of a capture, without --header and --dialect")
         decode_capture(message, output, read_extensions(extension), as_json=as_json)
         return
     if extension:
@@ -133,11 +138,11 @@ def decode(
 
 def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[str, Callable[[], NatsMessage]]]:
     """
-    Where messages are, and a function that reads each of them, or raises DecodeError.
+    For each message, its position in the input and a function that returns it or raises DecodeError.
 
     Args:
-        argument: What stands on the command line, or None for standard input.
-        header: ``NAME:VALUE`` from the command line.
+        argument: The argument of the command line, or None for standard input.
+        header: Headers of the command line, as ``NAME:VALUE``; with any, the input is one payload.
     """
     if header:
         headers = Headers(read_headers(header))
@@ -163,7 +168,7 @@ def read_event(text: bytes) -> DecodedEvent:
     The event in a JSON document.
 
     Raises:
-        DecodeError: It is not an event; the text suggests what it may be.
+        DecodeError: The document is not an event. The text says what it may be instead, if that is known.
     """
     try:
         return from_nats_message(NatsMessage(data=text), mode=ContentMode.STRUCTURED)
@@ -184,35 +189,35 @@ def _hinted(error: DecodeError, hint: str) -> DecodeError:
 
 
 def _not_a_message(text: bytes) -> str:
-    """What was given in place of a message, and what to do; "" where that is not known."""
+    """What was given instead of a message, and what to do; ``""`` if that is not known."""
     fields = _loaded(text)
     if isinstance(fields, dict) and "headers" not in fields:
         if "event" in fields:
             return _WITH_EVENT
         if "specversion" in fields:
             return (
-                'this looks like an event, and a message is wanted: {"headers":[[NAME,VALUE],...],"data":TEXT}; '
-                "encode --json makes one of an event"
+                'this looks like an event, but it must be a message: {"headers":[[NAME,VALUE],...],"data":TEXT}; '
+                "encode --json encodes an event as a message"
             )
     return _neither(text, fields)
 
 
 def _not_an_event(text: bytes) -> str:
-    """The same, in place of an event."""
+    """What was given instead of an event, and what to do; ``""`` if that is not known."""
     fields = _loaded(text)
     if isinstance(fields, dict) and "specversion" not in fields:
         if isinstance(fields.get("event"), dict):
             return _WITH_EVENT
         if isinstance(fields.get("headers"), list):
-            return "this looks like a message, and an event is wanted; decode makes one of a message"
+            return "this looks like a message, but it must be an event; decode prints the event of a message"
     return _neither(text, fields)
 
 
 def _neither(text: bytes, fields: Any) -> str:
     if isinstance(fields, list):
-        return "this looks like an array; give what is in it one a line (jq -c '.[]')"
+        return "this looks like an array; give one element per line (jq -c '.[]')"
     if fields is None and _is_file(text):
-        return "this is the name of a file, whose content is read from standard input (< FILE)"
+        return "this is the name of a file; give its content on standard input (< FILE)"
     return ""
 
 
@@ -231,7 +236,7 @@ def _is_file(text: bytes) -> bool:
 
 
 def event_line(event: DecodedEvent) -> bytes:
-    """An event in JSON, in a line of its own."""
+    """An event as a line of JSON, in structured mode."""
     return to_nats_message(event, mode=ContentMode.STRUCTURED).data + b"\n"
 
 

@@ -40,24 +40,25 @@ def register(app: typer.Typer) -> None:
 
 def conformance(
     command: Annotated[
-        str | None, typer.Option("--exec", metavar="CMD", help="Judge this program; without it, ce_nats itself.")
+        str | None, typer.Option("--exec", metavar="CMD", help="Program to test; by default ce_nats itself.")
     ] = None,
     suites: Annotated[
         list[str] | None, typer.Option("--suite", metavar="NAME", help="Only this suite; may be repeated.")
     ] = None,
-    as_json_text: Annotated[bool, typer.Option("--json", help="Print every verdict as JSON, no tables.")] = False,
+    as_json_text: Annotated[bool, typer.Option("--json", help="Print all verdicts as JSON instead of tables.")] = False,
     with_failures: Annotated[
-        bool, typer.Option("--failures", "-v", help="List each failed case with what was wanted and got.")
+        bool, typer.Option("--failures", "-v", help="List each failed case with its expected and actual result.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="What the program may take for a case.", min=0.01)
+        float, typer.Option(metavar="SECONDS", help="Time limit of the program for one case.", min=0.01)
     ] = DEFAULT_TIMEOUT,
 ) -> None:
     """
-    Judge an implementation by the conformance fixtures.
+    Test an implementation with the conformance fixtures.
 
-    A program given with --exec reads one case per line and answers each with one line, all in JSON; "ce-nats answer" is
-    such a program. The exit status is 0 where no MUST fails, 1 where one does, 2 where the program cannot be run.
+    A program given with --exec reads one case per line from standard input and writes one answer per line to standard
+    output, all in JSON; "ce-nats answer" is such a program. The exit status is 0 if all cases of a MUST pass, 1 if one
+    fails, 2 if the program cannot be run.
     """
     try:
         cases, requirements = load_cases(suites or ()), load_requirements()
@@ -75,9 +76,10 @@ def conformance(
 
 def answer() -> None:
     """
-    Answer conformance cases, as a program for --exec does.
+    Answer conformance cases with ce_nats.
 
-    One case as a line of JSON on standard input, one answer as a line of JSON on standard output.
+    Reads one case per line from standard input, and writes one answer per line to standard output, all in JSON. Other
+    implementations provide such a program for conformance --exec.
     """
     for line in answer_lines(sys.stdin.buffer):
         typer.echo(line)
@@ -109,4 +111,4 @@ def _print_tables(verdicts: Sequence[Verdict], requirements: Mapping[str, Requir
         for paragraph in listed:
             console.print(paragraph, soft_wrap=True)
     elif listed:
-        console.print(f"{len(listed)} failed; --failures lists them.")
+        console.print(f"{len(listed)} failed; use --failures to list them.")

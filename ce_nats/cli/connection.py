@@ -1,7 +1,7 @@
 """
-Connections, with the options, variables and contexts that the ``nats`` command line has.
+Connections, with the same options, environment variables and contexts as the ``nats`` command line.
 
-An option comes first, then its environment variable, then the context: ``ce_nats.settings`` has the rules.
+An option takes precedence over its environment variable, and both over the context; see ``ce_nats.settings``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .files import InputError
 
 __all__ = ["Settings", "connected", "open_connection", "settings_of", "with_connection"]
 
-# Of reconnects, a second after one another.
+# Reconnect attempts, one second apart.
 _ATTEMPTS: Final = 60
 
 
@@ -35,7 +35,7 @@ class Settings:
     How to connect.
 
     Attributes:
-        connection: The server, and how to log in there.
+        connection: The servers and the credentials.
         timeout: Seconds to wait for an answer.
     """
 
@@ -52,52 +52,55 @@ def _option(option: str, *short: str, sets: str, metavar: str, text: str) -> Any
 
 @dataclass(frozen=True)
 class _Options:
-    """Options of the connection: an attribute for each, with the name of what it sets."""
+    """Options of the connection: one attribute for each, with the name of the setting."""
 
     servers: Annotated[
         str | None,
-        _option("--server", "-s", sets="servers", metavar="URL", text="Servers, with commas between them."),
+        _option("--server", "-s", sets="servers", metavar="URL", text="Server URL, or several separated by commas."),
     ] = None
     context: Annotated[
         str | None, _option("--context", sets="context", metavar="NAME", text="Context of the nats command line.")
     ] = None
     credentials_file: Annotated[
-        str | None, _option("--creds", sets="credentials_file", metavar="FILE", text="Credentials: a JWT and a seed.")
+        str | None,
+        _option("--creds", sets="credentials_file", metavar="FILE", text="Credentials file, with a JWT and a seed."),
     ] = None
     nkey_seed_file: Annotated[
-        str | None, _option("--nkey", sets="nkey_seed_file", metavar="FILE", text="Seed of an nkey.")
+        str | None, _option("--nkey", sets="nkey_seed_file", metavar="FILE", text="File with the seed of an nkey.")
     ] = None
     user: Annotated[
-        str | None, _option("--user", sets="user", metavar="NAME", text="User; without a password, a token.")
+        str | None, _option("--user", sets="user", metavar="NAME", text="User name; without --password, a token.")
     ] = None
     password: Annotated[str | None, _option("--password", sets="password", metavar="TEXT", text="Password.")] = None
     tls_cert_file: Annotated[
         str | None,
-        _option("--tlscert", sets="tls_cert_file", metavar="FILE", text="Certificate of the client, PEM."),
+        _option("--tlscert", sets="tls_cert_file", metavar="FILE", text="Client certificate, PEM."),
     ] = None
     tls_key_file: Annotated[
-        str | None, _option("--tlskey", sets="tls_key_file", metavar="FILE", text="Its key, PEM.")
+        str | None, _option("--tlskey", sets="tls_key_file", metavar="FILE", text="Key of the client certificate, PEM.")
     ] = None
     tls_ca_file: Annotated[
-        str | None, _option("--tlsca", sets="tls_ca_file", metavar="FILE", text="Certificates to trust, PEM.")
+        str | None, _option("--tlsca", sets="tls_ca_file", metavar="FILE", text="CA certificates to trust, PEM.")
     ] = None
     js_domain: Annotated[
         str | None, _option("--js-domain", sets="js_domain", metavar="NAME", text="JetStream domain.")
     ] = None
     js_api_prefix: Annotated[
         str | None,
-        _option("--js-api-prefix", sets="js_api_prefix", metavar="SUBJECT", text="Prefix of JetStream's API."),
+        _option(
+            "--js-api-prefix", sets="js_api_prefix", metavar="SUBJECT", text="Subject prefix of the JetStream API."
+        ),
     ] = None
     inbox_prefix: Annotated[
         str | None,
-        _option("--inbox-prefix", sets="inbox_prefix", metavar="SUBJECT", text="First tokens of subjects for answers."),
+        _option("--inbox-prefix", sets="inbox_prefix", metavar="SUBJECT", text="Subject prefix of replies."),
     ] = None
     timeout: Annotated[
         float,
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="Seconds to wait for an answer of the server.",
+            help="Time limit for each request to the server.",
             rich_help_panel="Connection",
         ),
     ] = 5.0
@@ -117,8 +120,8 @@ _SHOWN: Final = {
 
 
 def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """Add options of a connection to a command, whose first argument is called ``settings``: :class:`Settings`."""
-    # Not get_type_hints(), which before Python 3.11 puts an Optional around what has None for its default.
+    """Add the options of a connection to a command, whose first argument must be ``settings``: :class:`Settings`."""
+    # Not get_type_hints(): before Python 3.11, it adds Optional to the type of a parameter with the default None.
     own = [
         parameter
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
@@ -136,7 +139,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
     def take_settings(line: typer.Context, **given: Any) -> None:
         options = {name: given.pop(name) for name in _NAMES}
         timeout = options.pop("timeout")
-        # resolve() reads variables and contexts; the options name the variables for --help only.
+        # resolve() reads the environment variables; the options have their names only for --help.
         for name in options:
             source = line.get_parameter_source(name)
             if source is None or source.name != "COMMANDLINE":
@@ -152,7 +155,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
 
 def settings_of(server: str | None, context: str | None, timeout: float) -> Settings:
     """
-    Settings of a second server, given by its URL or its context only.
+    Settings of a second server, from its URL or its context only.
 
     Raises:
         InputError: The context does not exist or cannot be read, or the URL is not valid.
@@ -162,7 +165,7 @@ def settings_of(server: str | None, context: str | None, timeout: float) -> Sett
 
 def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = True) -> Settings:
     """
-    Settings from options, completed by variables and contexts.
+    Settings from options, with environment variables and a context for those that are not given.
 
     Raises:
         InputError: An option is not valid, or the context does not exist.
@@ -177,7 +180,7 @@ def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = T
 @asynccontextmanager
 async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator[Client]:
     """
-    A connection that reconnects after it was established.
+    A connection that reconnects if it is lost.
 
     Args:
         settings: How to connect.

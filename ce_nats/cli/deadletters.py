@@ -29,10 +29,10 @@ from .progress import progress
 
 __all__ = ["register"]
 
-# Dead letters that are read before the first of them is sent.
+# Dead letters that are read at a time.
 _BATCH: Final = 100
 
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Stream that has the dead letters.")]
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Stream with the dead letters.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,10 +49,17 @@ def register(app: typer.Typer) -> None:
 def list_dead_letters(
     settings: Settings,
     stream: StreamArgument,
-    subject: Annotated[str, typer.Option("--subject", help="Only on this subject, wildcards allowed.")] = ">",
+    subject: Annotated[
+        str, typer.Option("--subject", help="Only dead letters on this subject, wildcards allowed.")
+    ] = ">",
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters: sequence, reason, error, and the original's subject, stream and sequence."""
+    """
+    List dead letters.
+
+    For each one: its sequence, why it was dead-lettered, the error code, and subject, stream, sequence and number of
+    deliveries of the original message.
+    """
     rows = table("sequence", "reason", "error", "subject", "from", "deliveries")
 
     async def read() -> None:
@@ -71,14 +78,14 @@ def list_dead_letters(
 def show_dead_letter(
     settings: Settings,
     stream: StreamArgument,
-    sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="As in the list.")],
+    sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="Sequence, as printed by list.")],
     as_json: JsonOption = False,
 ) -> None:
     """
     Show a dead letter.
 
-    Why it was dead-lettered, and what explain prints for the original. With --json, headers and data of the original
-    are included as decode, explain and replay read them.
+    Prints why it was dead-lettered, and for the original message the same as explain. With --json, the object has
+    headers and data of the original, and can be given to decode, explain and replay.
     """
 
     async def read() -> None:
@@ -96,19 +103,22 @@ def show_dead_letter(
 def requeue_dead_letters(
     settings: Settings,
     stream: StreamArgument,
-    sequences: Annotated[list[int] | None, typer.Argument(metavar="SEQUENCE...", help="As in the list.")] = None,
-    all_of_them: Annotated[bool, typer.Option("--all", help="All dead letters of the stream.")] = False,
+    sequences: Annotated[
+        list[int] | None, typer.Argument(metavar="SEQUENCE...", help="Sequences, as printed by list.")
+    ] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="Requeue all dead letters of the stream.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the dead letters.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Publish originals to their subjects again; each dead letter is deleted when its original is stored.
+    Publish original messages again.
 
-    Headers for the server (Nats-...) are not sent again, and the Nats-Msg-Id is a new one. A dead letter that cannot be
-    requeued is kept and does not stop the others.
+    Each original is published to its subject, and its dead letter is deleted when a stream has stored the original.
+    Headers for the server (Nats-...) are not published again, and the Nats-Msg-Id is a new one. A dead letter that
+    cannot be requeued is kept and reported on standard error, and the next one is requeued.
     """
     if bool(sequences) == all_of_them:
-        raise InputError("give either sequences or --all")
+        raise InputError("either sequences or --all must be given")
     statuses: list[int] = []
 
     async def send() -> None:
@@ -120,7 +130,7 @@ def requeue_dead_letters(
                 total = len(sequences or [])
                 dead_letters = _chosen(js, stream, sequences or [], statuses)
             results = requeue_all(js, dead_letters, delete=not keep, timeout=settings.timeout)
-            # On a terminal the printed lines show the progress.
+            # A terminal already shows progress through the printed lines.
             with nullcontext(_no_progress) if sys.stdout.isatty() else progress("requeue", total) as advance:
                 async with aclosing(dead_letters), aclosing(results):
                     done = 0
@@ -144,7 +154,7 @@ def _print_result(result: RequeueResult, ack: PubAck, *, as_json: bool) -> None:
         stored = {"stream": ack.stream, "sequence": ack.seq}
         write(as_line({"sequence": result.sequence, "stored": stored, "deleted": result.is_deleted}))
     else:
-        write(f"{result.sequence} is message {ack.seq} of stream {ack.stream}\n".encode())
+        write(f"dead letter {result.sequence} is now message {ack.seq} of stream {ack.stream}\n".encode())
 
 
 async def _read(
@@ -205,17 +215,17 @@ def _cells(stored: StoredMessage) -> list[str]:
 
 def _show(stored: StoredMessage) -> None:
     dead_letter, headers = DeadLetter.split(stored.headers)
-    paper = console()
-    paper.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
-    paper.print(
+    output = console()
+    output.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
+    output.print(
         f"{dead_letter.reason} by {dead_letter.consumer or 'a consumer without a name'}, "
         f"deliveries: {dead_letter.deliveries}",
         soft_wrap=True,
     )
     if dead_letter.error or dead_letter.text:
-        paper.print(f"{visible(dead_letter.error)}: {visible(dead_letter.text)}", soft_wrap=True)
-    gone = "" if dead_letter.is_complete else " (incomplete: the stream did not have it any more)"
-    paper.print(
-        f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{gone}", soft_wrap=True
+        output.print(f"{visible(dead_letter.error)}: {visible(dead_letter.text)}", soft_wrap=True)
+    note = "" if dead_letter.is_complete else " (incomplete: it was already deleted from the stream)"
+    output.print(
+        f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{note}", soft_wrap=True
     )
     show(explanation(NatsMessage(dead_letter.subject, stored.data, Headers(headers)), Dialect.SPEC))

@@ -1,8 +1,8 @@
 """
-What ``ce-nats demo`` does, end to end.
+The steps of ``ce-nats demo``.
 
-Starts a nats-server, publishes a few hundred events and broken messages, receives them, captures the stream as
-Parquet, explodes that with Spark, and compares what the steps found. The exit status is 1 where they differ.
+It starts a nats-server, publishes a few hundred events and invalid messages, receives them, captures the stream to
+Parquet, decodes the capture with Spark, and compares the results of the steps. The exit status is 1 if they differ.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 STREAM: Final = "DEMO"
 WIDTH: Final = 100
 
-# --- What is sent ----------------------------------------------------------------------------------------------------
+# --- Messages to send ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sample:
     """
-    One message to send: an event, or a message made by hand.
+    One message to send: an event, or a raw message.
 
     Attributes:
         subject: NATS subject.
-        outcome: What every reader has to find: a content mode, or the code of an error.
-        event: To be encoded in the mode ``outcome``; None for a message made by hand.
-        headers: Headers made by hand.
-        payload: Payload made by hand.
+        outcome: Expected result of decoding: a content mode, or an error code.
+        event: Event to encode in the mode ``outcome``; None for a raw message.
+        headers: Headers of a raw message.
+        payload: Payload of a raw message.
     """
 
     subject: str
@@ -62,7 +62,7 @@ class Sample:
 
 _TIME: Final = datetime(2026, 1, 31, 12, 30, tzinfo=timezone.utc)
 
-# Type, further attributes, data; "{n}" is the number of the event.
+# Type, further attributes, data; "{n}" is replaced with the number of the event.
 _EVENTS: Final[list[tuple[str, dict[str, Any], Any]]] = [
     ("order.placed", {"subject": "orders/{n}"}, {"total": 12.5, "items": ["tea", "Käse"]}),
     ("order.shipped", {"subject": 'Zürich → 東京 😀 "100 %"', "datacontenttype": "application/json"}, ["a", 1, None]),
@@ -88,7 +88,7 @@ _EVENTS: Final[list[tuple[str, dict[str, Any], Any]]] = [
 _CE: Final = {"ce-specversion": "1.0", "ce-id": "b{n}", "ce-source": "/broken", "ce-type": "com.example.broken"}
 _JSON: Final = "application/cloudevents+json"
 
-# How many, the code that every reader has to give, headers and payload.
+# Number of messages, expected error code, headers and payload.
 _BROKEN: Final[list[tuple[int, str, dict[str, str] | None, bytes]]] = [
     (7, "invalid-percent-escape", {**_CE, "ce-subject": 'Euro € 100% "q"'}, b""),
     (5, "invalid-utf8", {**_CE, "ce-subject": "%C0%A0"}, b""),
@@ -100,12 +100,12 @@ _BROKEN: Final[list[tuple[int, str, dict[str, str] | None, bytes]]] = [
     (4, "invalid-json", {"Content-Type": _JSON}, b'{"specversion":"1.0","id":'),
     (3, "batch-not-supported", {"Content-Type": "application/cloudevents-batch+json"}, b"[]"),
     (1, "unsupported-format", {"Content-Type": "application/cloudevents+avro"}, b"\x00"),
-    (5, "not-a-cloudevent", None, b"no event at all"),
+    (5, "not-a-cloudevent", None, b"not an event"),
 ]
 
 
 def samples() -> list[Sample]:
-    """Everything that is sent, good and broken in turn."""
+    """All messages to send, with the invalid ones spread among the events."""
     good = list(_good(280))
     broken = [
         Sample("demo.broken", code, headers=_numbered(headers, number), payload=payload)
@@ -129,7 +129,7 @@ def _good(count: int) -> Iterator[Sample]:
         attributes |= {name: _with_number(value, number) for name, value in further.items()}
         mode = list(ContentMode)[number // len(_EVENTS) % 2]
         yield Sample(f"demo.{kind}", mode.value, CloudEvent(attributes, data))
-    # What sdk-go, Knative and Argo send: the event as JSON, and no header that says so.
+    # Events as sdk-go, Knative and Argo send them: in JSON, without a header that says so.
     for number in range(40):
         payload = b'{"specversion":"1.0","id":"p%d","source":"/peers","type":"com.example.peer.said","data":1}' % number
         headers = {"Nats-Msg-Id": f"p{number}"} if number % 2 else None
@@ -150,13 +150,13 @@ def _numbered(headers: dict[str, str] | None, number: int) -> dict[str, str] | N
 @dataclass
 class Findings:
     """
-    What each step saw.
+    Results of the steps.
 
     Attributes:
         received: Messages of the subscription.
         stored: Messages of the stream, by sequence.
-        captured: How many of them were captured.
-        rows: Spark's columns, by sequence.
+        captured: Number of captured messages.
+        rows: Rows of Spark, by sequence.
     """
 
     received: list[Received] = field(default_factory=list)
@@ -192,23 +192,23 @@ async def _send(js: JetStreamContext, sample: Sample) -> None:
 
 
 def explode(spark: SparkSession, path: Path, findings: Findings) -> None:
-    """Read the capture with Spark and make columns of attributes."""
+    """Read the capture with Spark, and decode it to columns."""
     from ..spark import explode_cloudevents
 
     rows = explode_cloudevents(spark.read.parquet(str(path))).collect()
     for row in rows:
         columns = findings.rows[row["sequence"]] = row.asDict(recursive=True)
-        if row["ce_time"]:  # without a zone, in that of this machine
+        if row["ce_time"]:  # a datetime without time zone, in the zone of this machine
             columns["ce_time"] = row["ce_time"].astimezone(timezone.utc)
 
 
 @contextmanager
 def quiet_spark(directory: Path) -> Iterator[SparkSession]:
     """
-    A local Spark whose files are in a directory, and whose log too.
+    A local Spark that writes its files and its log to a directory.
 
     Raises:
-        SystemExit: It did not start; most often there is no JDK.
+        SystemExit: Spark did not start, usually because there is no JDK.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -226,22 +226,22 @@ def quiet_spark(directory: Path) -> Iterator[SparkSession]:
         try:
             gateway: Any = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
-            sys.exit(f"Spark did not start. It needs a JDK, 17 or 21. It said:\n{log.read_text()[-2000:]}")
+            sys.exit(f"Spark did not start. It needs a JDK, 17 or 21. End of its log:\n{log.read_text()[-2000:]}")
         try:
             spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
             yield spark
             spark.stop()
         finally:
             gateway.shutdown()
-            gateway.proc.stdin.close()  # at which the JVM ends
+            gateway.proc.stdin.close()  # ends the JVM
             gateway.proc.wait(30)
 
 
-# --- What is compared ------------------------------------------------------------------------------------------------
+# --- Comparison ------------------------------------------------------------------------------------------------------
 
 
 def outcome_of(message: Any) -> str:
-    """The content mode of an event, or the code of the error."""
+    """The content mode of a message, or the error code of decoding it."""
     try:
         from_nats_message(message)
     except DecodeError as error:
@@ -250,12 +250,12 @@ def outcome_of(message: Any) -> str:
 
 
 def outcome_of_row(row: dict[str, Any]) -> str:
-    """The same, as Spark has it."""
+    """The content mode or the error code in a row of Spark."""
     return str(row["ce_error"] or row["ce_mode"])
 
 
 def counts(sent: list[Sample], findings: Findings) -> dict[str, Counter[str]]:
-    """How often each outcome was found, by step."""
+    """The number of messages for each outcome, by step."""
     return {
         "sent": Counter(sample.outcome for sample in sent),
         "received": Counter(outcome_of(item.message) for item in findings.received),
@@ -265,10 +265,10 @@ def counts(sent: list[Sample], findings: Findings) -> dict[str, Counter[str]]:
 
 
 def differences(sent: list[Sample], findings: Findings) -> list[str]:
-    """Where the steps disagree, a sentence each."""
+    """The differences between the steps, one sentence for each."""
     counted = counts(sent, findings)
     found = [
-        f"{step} and sent differ: {dict(counter - counted['sent'])} too many, {dict(counted['sent'] - counter)} missing"
+        f"{step} and sent differ: {dict(counter - counted['sent'])} added, {dict(counted['sent'] - counter)} missing"
         for step, counter in counted.items()
         if counter != counted["sent"]
     ]
@@ -277,7 +277,7 @@ def differences(sent: list[Sample], findings: Findings) -> list[str]:
     for sequence, message in findings.stored.items():
         row = findings.rows.get(sequence, {})
         found += [
-            f"message {sequence}: {column} is {value!r}, and for Spark {row.get(column)!r}"
+            f"message {sequence}: {column} is {value!r} in Python, and {row.get(column)!r} in Spark"
             for column, value in columns_of(message).items()
             if value != row.get(column)
         ]
@@ -285,7 +285,7 @@ def differences(sent: list[Sample], findings: Findings) -> list[str]:
 
 
 def columns_of(message: Any) -> dict[str, Any]:
-    """What Spark should have made of a message, worked out by the Python codec; nothing for a broken one."""
+    """The columns that Spark must give for a message, from the Python codec; empty for an invalid one."""
     try:
         event = from_nats_message(message, parse_data=False)
     except DecodeError:
@@ -296,11 +296,11 @@ def columns_of(message: Any) -> dict[str, Any]:
     return columns | {"ce_data": event.get_data()}
 
 
-# --- What is shown ---------------------------------------------------------------------------------------------------
+# --- Output ----------------------------------------------------------------------------------------------------------
 
 
 def show_before_and_after(console: Console, findings: Findings) -> None:
-    """One message as it is on the wire, and the event in it."""
+    """Print one message as it is on the wire, and the event in it."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
@@ -320,12 +320,12 @@ def show_before_and_after(console: Console, findings: Findings) -> None:
 
 
 def show_columns(console: Console, findings: Findings) -> None:
-    """A row of each kind, as exploded by Spark."""
+    """Print one row of each kind from Spark."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="exploded by Spark, a row of each kind", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="decoded by Spark, one row of each kind", title_justify="left", box=box.SIMPLE_HEAD)
     columns = {"ce_type": 15, "ce_id": 9, "ce_subject": 11, "ce_extensions": 13, "ce_mode": 10, "ce_error": 23}
     for name, width in columns.items():
         table.add_column(name, width=width, overflow="ellipsis", no_wrap=True)
@@ -342,7 +342,7 @@ def _cell(value: Any) -> str:
 
 
 def show_counts(console: Console, counted: dict[str, Counter[str]]) -> None:
-    """Outcomes down, steps across."""
+    """Print the counts as a table, with a row for each outcome and a column for each step."""
     from rich import box
     from rich.table import Table
 
@@ -367,10 +367,10 @@ def main() -> int:
     Run the demonstration.
 
     Returns:
-        0 where all steps agree, else 1.
+        0 if all steps agree, else 1.
 
     Raises:
-        ImportError: Something that it needs is not installed.
+        ImportError: A required package is not installed.
     """
     try:
         import pyarrow  # noqa: F401
@@ -386,7 +386,7 @@ def main() -> int:
         with NatsServer(jetstream=True) as server:
             console.print(f"nats-server with JetStream on port {server.port}: sending {len(sent)} messages")
             asyncio.run(send_and_capture(server.url, sent, path, findings))
-        console.print(f"received {len(findings.received)}, captured {findings.captured}; now Spark")
+        console.print(f"received {len(findings.received)}, captured {findings.captured}; starting Spark")
         with quiet_spark(Path(scratch)) as spark:
             explode(spark, path, findings)
     console.print()
@@ -396,5 +396,5 @@ def main() -> int:
     wrong = differences(sent, findings)
     for difference in wrong[:10]:
         console.print(difference, markup=False)
-    console.print("NOT ALL STEPS AGREE" if wrong else "all steps agree: sent = received = captured = exploded by Spark")
+    console.print("NOT ALL STEPS AGREE" if wrong else "all steps agree: sent = received = captured = decoded by Spark")
     return 1 if wrong else 0

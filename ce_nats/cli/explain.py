@@ -1,4 +1,4 @@
-"""The command ``explain``: what a message is taken for, why, and what is wrong with it."""
+"""The command ``explain``: the content mode of a message, the reason for it, and errors with their positions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ __all__ = ["error_fields", "explanation", "register", "show"]
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")
-# Longer values are shown in part; what messages of errors quote of a value; what is quoted around an error.
+# In characters: values up to this length are shown in full; error texts quote this much of a value; and so much is
+# shown before and after the position of an error.
 _LONG: Final = 400
 _QUOTED: Final = 60
 _AROUND: Final = 30
@@ -45,10 +46,11 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Say what NATS messages are taken for, and why.
+    Explain how NATS messages are decoded.
 
-    Mode and reason, each header as it was sent and as it is read, and what is wrong and where. Messages are given as to
-    decode. The exit status is 1 where one of them is not an event.
+    Prints the content mode and the reason for it, each header as sent and as decoded, and for a message that is not an
+    event, the error and its position. Input is the same as for decode. The exit status is 1 if a message is not an
+    event.
     """
     status = 0
     for where, given in messages(message, header):
@@ -68,13 +70,13 @@ def explain(
 
 def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
     """
-    What there is to say about a message.
+    How a message is decoded.
 
     Returns:
-        ``mode`` and ``reason`` (None where there is an error before), ``headers`` with ``name``, ``raw``,
+        ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``, ``raw``,
         ``attribute``, ``value`` and ``error`` of each, ``event`` in JSON, ``data_bytes``, and ``error``. An error has
-        ``position`` and ``around`` where it is known how many characters of the header, or bytes of the payload, are in
-        front of the error, and what stands around it.
+        ``position`` and ``around`` if its position is known: the number of characters of the header value, or of bytes
+        of the payload, before the error, and the text around it.
     """
     found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None}
     found["data_bytes"] = len(message.data)
@@ -114,7 +116,7 @@ def _header(name: str, raw: str, dialect: Dialect, *, is_binary: bool) -> dict[s
 
 
 def _place(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
-    """Where in a message it is; nothing where that is not known."""
+    """The position of an error in a message; empty if it is not known."""
     if error.header is not None:
         values = message.headers.values(error.header)
         return _place_in_value(error, values[0]) if len(values) == 1 else {}
@@ -131,21 +133,21 @@ def _place(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
 
 def _place_in_value(error: CeNatsError, raw: str) -> dict[str, Any]:
     position = None
-    if '"' in raw:  # of a quoted string, what is within is read
+    if '"' in raw:  # the positions of the unquoted text are not those of the raw value
         pass
     elif error.code is ErrorCode.INVALID_PERCENT_ESCAPE:
         malformed = _MALFORMED_ESCAPE.search(raw)
         position = malformed.start() if malformed else None
     elif error.code in (ErrorCode.INVALID_UTF8, ErrorCode.INVALID_CHARACTER):
-        pieces = _ESCAPE_OR_CHARACTER.findall(raw)
-        octets = [bytes.fromhex(piece[1:]) if len(piece) > 1 else _utf8(piece) for piece in pieces]
+        tokens = _ESCAPE_OR_CHARACTER.findall(raw)
+        octets = [bytes.fromhex(token[1:]) if len(token) > 1 else _utf8(token) for token in tokens]
         decoded = b"".join(octets)
         position_of_error = (
             _first_malformed(decoded) if error.code is ErrorCode.INVALID_UTF8 else _first_forbidden(decoded)
         )
         if position_of_error is not None:
             ends = accumulate(map(len, octets))
-            position = sum(len(piece) for piece, end in zip(pieces, ends, strict=True) if end <= position_of_error)
+            position = sum(len(token) for token, end in zip(tokens, ends, strict=True) if end <= position_of_error)
     if position is None:
         return {}
     return {"position": position, "around": raw[max(0, position - _AROUND) : position + _AROUND]}
@@ -156,7 +158,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _first_malformed(octets: bytes) -> int | None:
-    """How many bytes are in front of what is not UTF-8."""
+    """The number of bytes before the first one that is not UTF-8."""
     try:
         octets.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -165,7 +167,7 @@ def _first_malformed(octets: bytes) -> int | None:
 
 
 def _first_forbidden(octets: bytes) -> int | None:
-    """How many bytes are in front of a character that no attribute may hold."""
+    """The number of bytes before the first character that is not allowed in attributes."""
     text = octets.decode("utf-8", "replace")
     for number, char in enumerate(text):
         try:
@@ -176,38 +178,38 @@ def _first_forbidden(octets: bytes) -> int | None:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print an explanation for people."""
-    paper = console()
+    """Print an explanation as text."""
+    output = console()
     if found["mode"] is not None:
-        paper.print(f"{found['mode']}: {found['reason']}", soft_wrap=True)
+        output.print(f"{found['mode']}: {found['reason']}", soft_wrap=True)
     if found["headers"]:
-        headers = table("header", "as sent", "as read")
+        headers = table("header", "as sent", "as decoded")
         for header in found["headers"]:
-            wrong = header["error"]
-            position = wrong.get("position") if wrong else None
-            read = f"{wrong['code']}: {wrong['message']}" if wrong else header["value"] or ""
+            error = header["error"]
+            position = error.get("position") if error else None
+            decoded = f"{error['code']}: {error['message']}" if error else header["value"] or ""
             if position is not None and len(header["raw"]) > _QUOTED:
-                read += f", after {position} characters: {wrong['around']}"
-            cells = visible(header["name"]), _part(header["raw"], position), _part(read, None)
+                decoded += f", after {position} characters: {error['around']}"
+            cells = visible(header["name"]), _part(header["raw"], position), _part(decoded, None)
             headers.add_row(*map(Text, cells))
-        paper.print(headers)
-    paper.print(f"payload: {counted(found['data_bytes'], 'byte')}")
+        output.print(headers)
+    output.print(f"payload: {counted(found['data_bytes'], 'byte')}")
     if found["error"] is None:
-        paper.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
+        output.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
         return
     error = found["error"]
     at = [f"{what} {visible(error[what])}" for what in ("header", "attribute", "requirement") if error[what]]
-    paper.print(f"{error['code']}: {visible(error['message'])}", soft_wrap=True)
+    output.print(f"{error['code']}: {visible(error['message'])}", soft_wrap=True)
     if at:
-        paper.print(f"  at {', '.join(at)}", soft_wrap=True)
+        output.print(f"  at {', '.join(at)}", soft_wrap=True)
     if "position" in error and error["around"] not in error["message"]:
         unit = "character of the value" if error["header"] else "byte of the payload"
         before, _, what = unit.partition(" ")
-        paper.print(f"  after {counted(error['position'], before)} {what}: {visible(error['around'])}", soft_wrap=True)
+        output.print(f"  after {counted(error['position'], before)} {what}: {visible(error['around'])}", soft_wrap=True)
 
 
 def _part(text: str, position: int | None) -> str:
-    """A value as it is shown: a long one in part, around a position."""
+    """A value to print; of a long one, only the part around a position."""
     if len(text) <= _LONG:
         return visible(text)
     start = max(0, min((position or 0) - _LONG // 2, len(text) - _LONG))

@@ -1,4 +1,4 @@
-"""``decode`` with an output: a capture to a Parquet file of events."""
+"""``decode --output``: a capture to a Parquet file with columns of events."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 __all__ = ["decode_capture", "read_extensions"]
 
 _PARQUET: Final = ".parquet"
-# A row group is what a reader holds in memory.
+# Limits of a row group, because readers hold whole row groups in memory.
 _ROWS_PER_GROUP: Final = 50_000
 _BYTES_PER_GROUP: Final = 64 * 2**20
 
 
 def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, as_json: bool) -> None:
     """
-    Write the rows of a capture, and the columns of their events beside them.
+    Write the rows of a capture, with the columns of their events added.
 
     Args:
-        source: A Parquet file, or a directory of them.
-        output: A Parquet file, which must not be there yet.
-        extensions: Types of extensions that get columns of their own.
-        as_json: Say what came of it in JSON.
+        source: Path of a Parquet file, or of a directory of them.
+        output: Path of the Parquet file to write, which must not exist.
+        extensions: Types of extensions that get their own columns, by name.
+        as_json: Print the summary as JSON.
 
     Raises:
-        typer.Exit: Status 1: some messages are not events.
+        typer.Exit: Status 1: some messages are not events. The file was written.
         InputError, OSError, CeNatsError, ImportError: Nothing was written.
     """
     if Path(output).suffix != _PARQUET:
         raise InputError(f"--output must end in {_PARQUET}, got {output!r}")
     if os.path.lexists(output):
-        raise FileExistsError(f"{output} exists, and is not overwritten")
+        raise FileExistsError(f"{output} exists already, and is not overwritten")
     errors: Counter[str] = Counter()
     messages = 0
 
@@ -59,14 +59,14 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
                 messages += len(batch)
                 errors.update(batch.column("ce_error").drop_null().to_pylist())
                 advance(messages)
-                await asyncio.sleep(0)  # a signal ends it here
+                await asyncio.sleep(0)  # where a signal can cancel this
 
     run(work())
     bad = sum(errors.values())
     counts = {"messages": messages, "events": messages - bad, "errors": dict(errors.most_common())}
     text = f"{counted(messages, 'message')}, {counted(messages - bad, 'event')}"
     if bad:
-        text += f"; no events: {', '.join(f'{code} {count}' for code, count in errors.most_common())}"
+        text += f"; errors: {', '.join(f'{code} {count}' for code, count in errors.most_common())}"
     report(counts, text, as_json=as_json)
     if bad:
         raise typer.Exit(BAD_INPUT)
@@ -77,7 +77,7 @@ def read_extensions(given: list[str] | None) -> dict[str, str]:
     Extensions from the command line.
 
     Raises:
-        InputError: One is not ``NAME:TYPE``.
+        InputError: One does not have the form ``NAME:TYPE``.
     """
     types = {}
     for text in given or ():
@@ -89,14 +89,14 @@ def read_extensions(given: list[str] | None) -> dict[str, str]:
 
 
 class _ParquetFile:
-    """A Parquet file that appears under its name when it is complete, or not at all."""
+    """A Parquet file that gets its name only when it is complete; until then it is hidden, and deleted on an error."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         from pyarrow import parquet
 
         self._path = path
-        # In the same directory, because a file can be renamed atomically within a file system only. Spark and others
-        # leave out names that begin with a dot.
+        # In the same directory, because renaming is atomic only within a file system. Spark and other readers ignore
+        # names that begin with a dot.
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._writer: Any = parquet.ParquetWriter(self._partial, schema, compression="zstd")
         self._batches: list[pa.RecordBatch] = []
@@ -106,7 +106,7 @@ class _ParquetFile:
         return self
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. They are gathered into row groups."""
+        """Add rows. They are buffered until they fill a row group."""
         self._batches.append(batch)
         self._rows += len(batch)
         self._bytes += batch.nbytes

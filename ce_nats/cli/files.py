@@ -1,4 +1,4 @@
-"""Standard input and output, as pipes and people use them."""
+"""Standard input and output, in pipes and on terminals."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class InputError(Exception):
 
 
 def write(line: bytes) -> None:
-    """Write to standard output, and flush for a reader of a pipe."""
+    """Write to standard output, and flush, so that the reader of a pipe gets each line at once."""
     sys.stdout.flush()
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
 def console() -> Console:
-    """Standard output for people: as wide as the terminal. In a pipe a line is as long as it has to be, or $COLUMNS."""
-    paper = Console(highlight=False, markup=False, emoji=False)
-    if not paper.is_terminal and "COLUMNS" not in os.environ:
-        paper.width = _WIDE
-    return paper
+    """Standard output for text: as wide as the terminal or $COLUMNS; without wrapped lines in other pipes."""
+    output = Console(highlight=False, markup=False, emoji=False)
+    if not output.is_terminal and "COLUMNS" not in os.environ:
+        output.width = _WIDE
+    return output
 
 
 def table(*columns: str) -> Table:
-    """A table without borders, whose cells are wrapped; rich would cut them off."""
-    empty = Table(box=None, pad_edge=False)
+    """An empty table without borders, whose cells are wrapped instead of truncated."""
+    made = Table(box=None, pad_edge=False)
     for column in columns:
-        empty.add_column(column, overflow="fold")
-    return empty
+        made.add_column(column, overflow="fold")
+    return made
 
 
 def is_typed() -> bool:
@@ -55,20 +55,20 @@ def is_typed() -> bool:
 
 
 def read_all(argument: str | None) -> bytes:
-    """An argument, or else all of standard input."""
+    """The argument as bytes, or all of standard input if it is None."""
     return b"".join(_chunks()) if argument is None else argument.encode("utf-8", "surrogateescape")
 
 
 def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str, bytes]]:
     """
-    JSON documents of an argument, or else of standard input, and where each of them is.
+    JSON documents in an argument or on standard input, each with its position, such as ``line 3``.
 
-    One a line, or over several lines from a ``{`` to a ``}`` that stand in lines of their own, as programs print them
-    for people. Lines without anything are passed over.
+    On standard input, a document is a line, or several lines from one that is ``{`` to one that is ``}``, as programs
+    print indented JSON. Empty lines are skipped.
 
     Args:
-        argument: From the command line, or None.
-        whole: Standard input that begins with this line is a single document, but for a line break at its end.
+        argument: Argument of the command line, or None for standard input.
+        whole: If standard input begins with this line, it is a single document; a line break at its end is removed.
     """
     if argument is not None:
         yield "", argument.encode("utf-8", "surrogateescape")
@@ -85,10 +85,10 @@ async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
     """As :func:`documents`, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[str, bytes] | Exception | None] = asyncio.Queue()
-    room = threading.Semaphore(_MAX_WAITING)
+    free_places = threading.Semaphore(_MAX_WAITING)
 
     def put(item: tuple[str, bytes] | Exception | None) -> None:
-        room.acquire()
+        free_places.acquire()
         try:
             loop.call_soon_threadsafe(queue.put_nowait, item)
         except RuntimeError:  # the loop is closed
@@ -102,10 +102,10 @@ async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
         except OSError as error:
             put(error)
 
-    # A daemon, because a read of a terminal or a pipe cannot be ended, and the program must not wait for it.
+    # A daemon thread, because reading a terminal or a pipe cannot be cancelled, and the program must not wait for it.
     threading.Thread(target=read, daemon=True).start()
     while (item := await queue.get()) is not None:
-        room.release()
+        free_places.release()
         if isinstance(item, Exception):
             raise item
         yield item
@@ -113,8 +113,8 @@ async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
 
 def _chunks() -> Iterator[bytes]:
     if is_typed():
-        typer.echo("ce-nats: reading from standard input; Ctrl-D in an empty line ends it", err=True)
-    # Past Python's own buffer: a thread that waits in that one keeps its lock, and the interpreter cannot end.
+        typer.echo("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it", err=True)
+    # Without Python's buffer: a thread that waits in it holds its lock, and then the interpreter cannot exit.
     try:
         descriptor = sys.stdin.fileno()
     except io.UnsupportedOperation:
@@ -125,14 +125,14 @@ def _chunks() -> Iterator[bytes]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    begun: list[bytes] = []
+    partial: list[bytes] = []
     for chunk in chunks:
         *ended, rest = chunk.split(b"\n")
         for line in ended:
-            yield b"".join([*begun, line])
-            begun = []
-        begun.append(rest)
-    if last := b"".join(begun):
+            yield b"".join([*partial, line])
+            partial = []
+        partial.append(rest)
+    if last := b"".join(partial):
         yield last
 
 

@@ -1,4 +1,4 @@
-"""A subscription of the command line, which reports loss and return of its connection on standard error."""
+"""A subscription of a command, which reports a lost and a restored connection on standard error."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ async def listening(
     settings: Settings, subject: str, *, queue: str = "", dialect: Dialect = Dialect.SPEC
 ) -> AsyncIterator[Events]:
     """
-    The messages of a subject.
+    Subscribe to a subject.
 
-    Core NATS does not keep messages for a disconnected subscriber, so loss and return of the connection are reported
-    at once.
+    Core NATS does not store messages for a disconnected subscriber, so the user is told at once that the connection is
+    lost, and that it is restored.
 
     Args:
         settings: How to connect.
         subject: Subject, wildcards allowed.
         queue: Queue group.
-        dialect: Whose binary mode the senders write.
+        dialect: How senders encode binary mode.
 
     Raises:
-        DeliveryError: As ``open_connection`` and ``subscribe`` do, and as the iteration does when the connection is
-            lost for good.
+        DeliveryError: As for ``open_connection`` and ``subscribe``; the iteration raises it when the connection is
+            closed permanently.
     """
     connections: list[Client] = []
 
     async def lost() -> None:
         # nats-py also calls this when the connection is closed.
         if connections and not connections[0].is_closed:
-            _print("the connection is lost; messages published until it returns are not seen")
+            _print("the connection is lost; messages published until it is back are not received")
 
     async def restored() -> None:
         _print("the connection is back")
@@ -49,7 +49,7 @@ async def listening(
     async with open_connection(settings, disconnected_cb=lost, reconnected_cb=restored) as nc:
         connections.append(nc)
         async with await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
-            # Messages that are published after this line are received.
+            # Users and tests wait for this line: messages that are published after it are received.
             typer.echo(f"listening on {subject}", err=True)
             yield items
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-# A valid name of a consumer.
+# A valid consumer name.
 _CONSUMER: Final = re.compile(r"[^\s.*>/\\]+")
 _PANEL: Final = "NATS Streaming"
 
@@ -35,11 +35,14 @@ def register(app: typer.Typer) -> None:
 def migrate_command(
     settings: Settings,
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Channel of NATS Streaming.")],
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream to copy it to, which exists.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream to copy it to; it must exist.")],
     monitor: Annotated[
         str,
         typer.Option(
-            "--monitor", metavar="URL", help="Monitoring of the streaming server (-m).", rich_help_panel=_PANEL
+            "--monitor",
+            metavar="URL",
+            help="Monitoring URL of the streaming server (its option -m).",
+            rich_help_panel=_PANEL,
         ),
     ] = "http://127.0.0.1:8222",
     from_server: Annotated[
@@ -47,29 +50,36 @@ def migrate_command(
         typer.Option(
             "--from-server",
             metavar="URL",
-            help="NATS of the streaming server; by default that of the stream.",
+            help="NATS server of the streaming server; by default --server.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
     from_context: Annotated[
         str | None,
-        typer.Option("--from-context", metavar="NAME", help="Context of the same.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--from-context",
+            metavar="NAME",
+            help="Context of the nats command line, for the streaming server.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", help="Publish to this subject; by default to that of the channel's name.")
+        str | None, typer.Option("--subject", help="Publish to this subject; by default to the name of the channel.")
     ] = None,
     durable: Annotated[
         list[str] | None,
         typer.Option(
             "--durable",
             metavar="CLIENT:NAME=CONSUMER",
-            help="Create a consumer that begins at this durable's position. Repeatable.",
+            help="Create a consumer that starts at the position of this durable; may be repeated.",
         ),
     ] = None,
     queue_durable: Annotated[
         list[str] | None,
         typer.Option(
-            "--queue-durable", metavar="GROUP:NAME=CONSUMER", help="The same for a durable queue group. Repeatable."
+            "--queue-durable",
+            metavar="GROUP:NAME=CONSUMER",
+            help="The same for a durable queue group; may be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -77,9 +87,10 @@ def migrate_command(
     """
     Copy a channel of NATS Streaming to a stream.
 
-    Messages are copied byte for byte, events or not, up to the channel's present end; another run, also after a crash,
-    continues there. At the end the stream is read: the exit status is 0 where it has each message of the channel once,
-    else 1, and then no consumers are created. Stop the clients of durables that are to become consumers before.
+    Messages are copied unchanged, whether they are events or not, up to the last message of the channel. Another run
+    continues where an earlier one ended, also after a crash. At the end, the stream is checked: if it has each message
+    of the channel exactly once, the consumers are created and the exit status is 0, else it is 1. Stop the clients of
+    the durables before the migration.
     """
     from ..stan.migrate import MigrationResult, Monitor, migrate
 
@@ -119,40 +130,40 @@ async def _source(settings: Settings, target: Client, server: str | None, contex
 
 def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durable]:
     """
-    Durables, by the name of the consumer.
+    Durables, by consumer name.
 
     Raises:
-        InputError: One has another form, or two have the same consumer.
+        InputError: A durable does not have the right form, or two have the same consumer.
     """
     from ..stan.migrate import Durable
 
     found: dict[str, Durable] = {}
     for text, is_group in [*((text, False) for text in durables), *((text, True) for text in groups)]:
         named, _, consumer = text.rpartition("=")
-        # A client's id has no colon, and the name of a queue group's durable has none.
+        # Client ids, and names of durables of queue groups, cannot have a colon.
         owner, _, name = named.rpartition(":") if is_group else named.partition(":")
         if not (owner and name and _CONSUMER.fullmatch(consumer)):
             raise InputError(f"durable must be {'GROUP' if is_group else 'CLIENT'}:NAME=CONSUMER, got {text!r}")
         if consumer in found:
-            raise InputError(f"two durables for consumer {consumer!r}")
+            raise InputError(f"each durable must have its own consumer, got two for {consumer!r}")
         found[consumer] = Durable(name, queue=owner) if is_group else Durable(name, client_id=owner)
     return found
 
 
 def _text(result: MigrationResult) -> str:
     lines = [
-        f"{result.stored} of {result.messages} messages of channel {result.channel} are in stream {result.stream}, "
-        f"{result.copied} of them copied now: {counted(result.events, 'event')}, "
+        f"{result.stored} of {result.messages} messages of channel {result.channel} are in stream {result.stream}; "
+        f"this run copied {result.copied}: {counted(result.events, 'event')}, "
         f"{counted(result.copied - result.events, 'other')}"
     ]
     if result.duplicates:
         events = counted(result.duplicates, "event")
         lines.append(f"duplicates by source and id, kept: {events}")
     if result.expired:
-        lines.append(f"{counted(result.expired, 'message')} had expired in the channel")
+        lines.append(f"expired in the channel before they were copied: {counted(result.expired, 'message')}")
     for first, last in result.gaps:
         lines.append(f"the channel has no messages {first} to {last}")
     if result.repeated:
         lines.append(f"in the stream more than once: {counted(result.repeated, 'message')}")
-    lines += [f"consumer {name} begins at message {start}" for name, start in result.consumers.items()]
+    lines += [f"consumer {name} starts at message {start}" for name, start in result.consumers.items()]
     return "\n".join(lines)

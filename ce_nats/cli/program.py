@@ -1,4 +1,4 @@
-"""The program that commands are added to, and how a command ends."""
+"""The program that commands are added to, and the errors and exit statuses of commands."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["BAD_INPUT", "NOT_DELIVERED", "USAGE", "app", "complain", "guarded", 
 BAD_INPUT: Final = 1
 USAGE: Final = 2
 NOT_DELIVERED: Final = 3
-# Exit status of a program that a signal ended, minus the signal's number.
+# Exit status after a signal, minus the number of the signal.
 _SIGNALLED: Final = 128
 _BROKEN_PIPE: Final = 141
-# Their errors are printed here in one line, or have been handled.
+# Loggers that are silenced, because commands print these errors in one line, or have handled them.
 _QUIET: Final = ("asyncio", "nats")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -40,7 +40,7 @@ class _Line(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if "permissions violation" not in text:  # the command itself fails with it
+        if "permissions violation" not in text:  # the command fails with this error itself
             typer.echo(f"ce-nats: {text}", err=True)
 
 
@@ -74,17 +74,17 @@ def _main(
 
 
 def complain(error: Exception, where: str = "") -> int:
-    """Print an error in one line; returns its exit status."""
+    """Print an error in one line; returns the exit status for it."""
     text = " ".join(str(error).split()) or type(error).__name__
     at = f"{where}: " if where else ""
-    print(f"ce-nats: {at}{text}", file=sys.stderr)  # not typer.echo(), which writes into a progress bar
+    print(f"ce-nats: {at}{text}", file=sys.stderr)  # typer.echo() would write into a progress bar
     if isinstance(error, DeliveryError):
         return NOT_DELIVERED
     return BAD_INPUT if isinstance(error, CeNatsError) else USAGE
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """A command whose errors are one line and an exit status."""
+    """A command that prints errors in one line, and exits with the status for them."""
 
     @wraps(command)
     def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -92,34 +92,34 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             try:
                 command(*args, **kwargs)
             finally:
-                sys.stdout.flush()  # here, where a broken pipe is handled
+                sys.stdout.flush()  # so that a broken pipe is detected and handled here
         except _StoppedError as stopped:
             raise typer.Exit(_SIGNALLED + stopped.number) from None
         except KeyboardInterrupt:
             raise typer.Exit(_SIGNALLED + signal.SIGINT) from None
         except BrokenPipeError:
-            _leave_pipe()
+            _exit_broken_pipe()
         except (CeNatsError, InputError, ImportError, OSError) as error:
             raise typer.Exit(complain(error)) from None
 
     return run_command
 
 
-def _leave_pipe() -> NoReturn:
-    # Python flushes standard output once more at its end, and would print an error.
+def _exit_broken_pipe() -> NoReturn:
+    # Python flushes standard output again when it exits, and would print an error.
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(_BROKEN_PIPE) from None
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run until the work is done, or a signal cancels it; then the command ends with that signal's status."""
+    """Run a coroutine. If SIGINT or SIGTERM cancels it, the command exits with the status of the signal."""
     if (number := asyncio.run(_cancelled_by_signal(work))) is not None:
         raise _StoppedError(number)
 
 
 def until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command that only a signal ends, which is not a failure."""
+    """Run a coroutine that SIGINT and SIGTERM end normally, with exit status 0."""
     asyncio.run(_cancelled_by_signal(work))
 
 
@@ -132,7 +132,7 @@ async def _cancelled_by_signal(work: Coroutine[Any, Any, None]) -> int | None:
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    # Not everywhere: neither on Windows nor outside of the main thread.
+    # Signal handlers are not available on Windows, or outside the main thread.
     with suppress(NotImplementedError, ValueError, RuntimeError):
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop, number)

@@ -37,19 +37,23 @@ def counted(number: int, noun: str) -> str:
 
 @contextmanager
 def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[Callable[..., None]]:
-    """A function to call with how many are done, and of how many; draws a bar on a terminal."""
+    """
+    Draw a progress bar on standard error, if it is a terminal.
+
+    Yields a function that takes the number of items done, and optionally a new total, ``of``.
+    """
     if not wanted or not is_watched():
         yield lambda done, of=total: None
         return
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
-    # Results are not redirected: they would end up on standard error.
+    # Standard output is not redirected, because results would then be written to standard error.
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, of=total: bar.update(task, completed=done, total=of)
 
 
 async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int], object]) -> AsyncGenerator[_T, None]:
-    """The items; calls a function with the number of them so far."""
+    """The items, unchanged; calls a function with the number of items so far."""
     count = 0
     async with aclosing(items):
         async for item in items:
@@ -59,7 +63,15 @@ async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int]
 
 
 def report(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
-    """Print a summary: counts as JSON on standard output, or a text on standard error."""
+    """
+    Print a summary.
+
+    Args:
+        counts: The summary as JSON, printed on standard output if ``as_json`` is true.
+        text: The summary as text, otherwise printed on standard error.
+        as_json: Whether to print ``counts``.
+        to_stderr: Print JSON on standard error, too, because standard output has the results.
+    """
     if as_json and not to_stderr:
         write(as_line(counts))
     else:

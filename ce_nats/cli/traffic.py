@@ -1,4 +1,4 @@
-"""The commands ``pub`` and ``sub``: events in JSON, to NATS and from there."""
+"""The commands ``pub`` and ``sub``: publish events in JSON, and print received events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .progress import progress, with_progress
 __all__ = ["JetStreamOption", "register"]
 
 JetStreamOption = Annotated[
-    bool, typer.Option("--jetstream", "-J", help="Publish to streams, and wait for their acknowledgements.")
+    bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
 ]
 
 
@@ -59,21 +59,22 @@ def register(app: typer.Typer) -> None:
 
 def pub(
     settings: Settings,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, or a template: orders.{type}.")],
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, or a template such as orders.{type}.")],
     event: EventArgument = None,
     mode: ModeOption = ContentMode.BINARY,
     header: HeaderOption = None,
-    reply: Annotated[str, typer.Option("--reply", help="Reply subject; not to streams.")] = "",
+    reply: Annotated[str, typer.Option("--reply", help="Reply subject; not with --jetstream.")] = "",
     jetstream: JetStreamOption = False,
     dedup: Annotated[
-        _Dedup, typer.Option("--dedup", help="How the Nats-Msg-Id for streams is made.")
+        _Dedup, typer.Option("--dedup", help="With --jetstream, what the Nats-Msg-Id is made of.")
     ] = _Dedup.SOURCE_AND_ID,
     as_json: JsonOption = False,
 ) -> None:
     """
     Publish events in JSON.
 
-    An event that is refused does not stop later ones. The exit status is 0 where the server has all of them.
+    Invalid events are reported on standard error, and the next one is read. The exit status is 0 if the server received
+    all events, and 1 if some were invalid.
     """
     target = SubjectTemplate(subject) if "{" in subject else subject
     headers = read_headers(header)
@@ -116,25 +117,28 @@ def sub(
     settings: Settings,
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.")],
     queue: Annotated[str, typer.Option("--queue", help="Queue group.")] = "",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after this number of messages.")
+    ] = None,
     dialect: DialectOption = Dialect.SPEC,
     as_json: JsonOption = False,
 ) -> None:
     """
-    Print what is published.
+    Subscribe, and print the events that are published.
 
-    A line for each message, with its subject and its event in JSON. A message that is not an event is printed with the
-    error's code; with --json also with its headers and data. It ends after --count messages or with Ctrl-C, with exit
-    status 0; where the connection is lost for good, with exit status 3.
+    Prints a line for each message: its subject, and its event in JSON, or the error if it is not an event. With --json,
+    each line is a JSON object; that of a message which is not an event has the error, headers and data. The command
+    ends after --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently (exit
+    status 3).
     """
 
     async def receive() -> None:
-        left = count
+        remaining = count
         async with listening(settings, subject, queue=queue, dialect=dialect) as items:
             async for item in items:
-                write(_machine_line(item) if as_json else _line(item))
-                left = None if left is None else left - 1
-                if left == 0:
+                write(_json_line(item) if as_json else _line(item))
+                remaining = None if remaining is None else remaining - 1
+                if remaining == 0:
                     return
 
     until_stopped(receive())
@@ -147,7 +151,7 @@ def _line(item: Received) -> bytes:
     return b"%s %s" % (subject, event_line(item.event))
 
 
-def _machine_line(item: Received) -> bytes:
+def _json_line(item: Received) -> bytes:
     message = item.message
     if item.error is None:
         return b'{"subject":%s,"event":%s}\n' % (json.dumps(message.subject).encode(), event_line(item.event).strip())

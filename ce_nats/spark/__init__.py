@@ -1,5 +1,5 @@
 """
-CloudEvents in Spark: messages to columns and back, JetStream as a source and a sink of rows.
+CloudEvents in Spark: messages to columns and back, and JetStream as a source and a sink.
 
 Needs the extra ``spark`` (``pip install 'ce-nats[spark]'``) and a JDK.
 """

@@ -1,4 +1,4 @@
-"""What a Spark session has to know: the data source, and the functions of Spark SQL."""
+"""Registers the data source and the SQL functions in a Spark session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
+from ..codec.mode import ContentMode
 from .columns import decoding as columns
 from .columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from .columns.encoding import messages
@@ -15,22 +16,22 @@ from .connector import source
 
 __all__ = ["register"]
 
-# Name, and mode of its messages.
-_ENCODERS: Final = (("to_nats", "binary"), ("to_nats_structured", "structured"))
+# SQL functions that encode, and the content mode of their messages.
+_ENCODERS: Final = (("to_nats", ContentMode.BINARY), ("to_nats_structured", ContentMode.STRUCTURED))
 
 
 def register(spark: SparkSession, *, functions: bool = True) -> None:
     """
-    Make ``format("nats")`` known to a session, and to Spark SQL the function ``ce_nats.from_nats(headers, data)`` and
+    Register ``format("nats")`` in a session, and for Spark SQL the function ``ce_nats.from_nats(headers, data)`` and
     the temporary functions ``to_nats(event)`` and ``to_nats_structured(event)``.
 
-    They are what :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats` make. Where a session takes no jar,
-    the name of the first one is ``from_nats``. The others need pyspark 4.1 or later; on 4.0 a warning says so, and they
-    are left out.
+    They return the same structs as :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats`. In a session that
+    does not accept a jar, the name of the first one is ``from_nats``. The other two need pyspark 4.1 or later; with 4.0
+    they are not registered, and a warning says so.
 
     Args:
         spark: The session.
-        functions: False leaves the functions of Spark SQL out.
+        functions: False registers the data source only, without the SQL functions.
 
     Raises:
         ImportError: Workers on this machine run a Python that cannot import ce_nats.
@@ -41,8 +42,8 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     columns.register(spark)
     if not HAS_ARROW_FUNCTIONS:
         names = " and ".join(name for name, _ in _ENCODERS)
-        needed = f"{names} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"
-        warnings.warn(needed, stacklevel=2)
+        text = f"{names} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"
+        warnings.warn(text, stacklevel=2)
         return
     for name, mode in _ENCODERS:
         spark.udf.register(name, messages(mode))

@@ -1,7 +1,7 @@
 """
-What runs in a worker before it is known whether there is any of this package: functions that are sent by value.
+Functions that run in a worker before it is known whether the worker can import this package.
 
-So nothing here may use anything but the standard library, imported inside.
+They are sent by value, so they may use only the standard library, imported inside the functions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["advice", "can_import", "found", "loaded"]
 
 
-def advice(fault: str) -> str:
-    """A sentence about the Python of workers, and what to do."""
+def advice(problem: str) -> str:
+    """A problem with the Python of workers, followed by what to do."""
     return (
-        f"{fault}. Set the environment variable PYSPARK_PYTHON to a Python that has ce_nats before the session is "
+        f"{problem}. Set the environment variable PYSPARK_PYTHON to a Python that has ce_nats before the session is "
         "created (os.environ['PYSPARK_PYTHON'] = sys.executable where workers run on this machine), or "
         "spark.pyspark.python with spark-submit"
     )
@@ -25,10 +25,10 @@ def advice(fault: str) -> str:
 
 def found(module: str, name: str) -> Any:
     """
-    A class of this package.
+    A class of this package, by module and name.
 
     Raises:
-        ImportError: The package cannot be imported.
+        ImportError: The package cannot be imported; the text says what to set.
     """
     from importlib import import_module
 
@@ -37,10 +37,10 @@ def found(module: str, name: str) -> Any:
 
 def loaded(pickled: bytes) -> Any:
     """
-    What was pickled with references to this package.
+    An object that was pickled with references to this package.
 
     Raises:
-        ImportError: The package cannot be imported.
+        ImportError: The package cannot be imported; the text says what to set.
     """
     from pickle import loads
 
@@ -54,9 +54,9 @@ def _imported(load: Callable[[], Any]) -> Any:
     try:
         return load()
     except ImportError as error:
-        fault = f"Spark's worker runs {sys.executable}, which cannot import ce_nats ({error})"
-    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # so that what the driver shows begins with this; the worker ends here
-    raise ImportError(advice(fault))
+        problem = f"Spark's worker runs {sys.executable}, which cannot import ce_nats ({error})"
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the driver then shows this text first; the worker ends after this error
+    raise ImportError(advice(problem))
 
 
 def can_import(_: object) -> bool:

@@ -1,8 +1,8 @@
 """
-The Python of Spark's workers, which has to find what this package ships to them.
+Checks that the Python of Spark's workers can import this package.
 
-Spark starts workers with an interpreter of its own choice: ``PYSPARK_PYTHON``, or the first ``python3`` on PATH. A
-program in a virtual environment easily gets another one than its own, without ce_nats.
+Spark starts workers with the interpreter in ``PYSPARK_PYTHON``, or the first ``python3`` on PATH. For a program in a
+virtual environment, this may be another interpreter, without ce_nats.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PROBE_SECONDS: Final = 60.0
 
 class Shipped(ABCMeta):
     """
-    The metaclass of classes that go to workers: a worker without ce_nats says so, and what to set.
+    Metaclass of classes that are sent to workers: in a worker without ce_nats, the error says what to set.
 
-    What it calls to find the class goes by value, because nothing of this package can be taken for granted there.
+    The function that imports the class is sent by value, because the worker may not be able to import this package.
     """
 
 
@@ -45,7 +45,7 @@ def _reduce(shipped: Shipped) -> tuple[Any, ...]:
 
 
 class _Sent:
-    """A function that goes to workers; there it is the function itself."""
+    """A function to be sent to workers; unpickling it there gives the function itself."""
 
     def __init__(self, work: Callable[..., Any]) -> None:
         self._work = work
@@ -58,7 +58,7 @@ class _Sent:
 
 
 def sent(work: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that goes to workers: a worker without ce_nats says so, and what to set."""
+    """A function to be sent to workers: in a worker without ce_nats, the error says what to set."""
     return _Sent(work)
 
 
@@ -68,44 +68,51 @@ cloudpickle.register_pickle_by_value(shipping)  # type: ignore[no-untyped-call]
 
 def check_workers(spark: SparkSession) -> None:
     """
-    See that workers on this machine run a Python like this one, which finds ce_nats.
+    Check that workers on this machine run the same version of Python as this process, and can import ce_nats.
 
-    Says nothing where workers run on other machines, and on Spark Connect, where the client does not know what the
-    server starts.
+    Nothing is checked if workers run on other machines, or with Spark Connect, where the client does not know which
+    Python the server's workers run.
 
     Args:
         spark: The session.
 
     Raises:
-        ImportError: They do not; the message says what to set.
+        ImportError: The check failed; the text says what to set.
     """
-    context = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
+    context = getattr(spark, "sparkContext", None)  # None with Spark Connect
     if context is None or not context.master.startswith("local"):
         return
     python = context.pythonExec
     path = shutil.which(python)
     if path is None:
-        raise ImportError(shipping.advice(f"Spark's workers cannot start: there is no {python!r}"))
+        raise ImportError(shipping.advice(f"Spark's workers cannot start: {python!r} was not found"))
     if _is_this_python(path):
         return
-    version, fault = _probe(path)
+    version, problem = _probe(path)
     own = "{}.{}".format(*sys.version_info)
     if version is not None and version != own:
-        raise ImportError(shipping.advice(f"Spark's workers run Python {version} ({path}), and this is Python {own}"))
-    # The worker itself has the last word: files that were added to the session are on its path, too.
-    if fault and not _worker_imports_package(context):
-        raise ImportError(shipping.advice(f"Spark's workers run {path}, which cannot import ce_nats ({fault})"))
+        text = f"Spark's workers must run Python {own} as this process does, got Python {version} ({path})"
+        raise ImportError(shipping.advice(text))
+    # A real worker decides, because its path also has files that were added to the session.
+    if problem and not _worker_imports_package(context):
+        raise ImportError(shipping.advice(f"Spark's workers run {path}, which cannot import ce_nats ({problem})"))
 
 
 def _is_this_python(path: str) -> bool:
-    """Whether it is the running one, by another name perhaps: links out of virtual environments are not followed."""
+    """Whether a path is this interpreter, perhaps by another name; a link to it from elsewhere is another Python."""
     own = sys.executable
     return bool(own) and os.path.dirname(os.path.abspath(path)) == os.path.dirname(own) and os.path.samefile(path, own)
 
 
 @lru_cache
 def _probe(path: str) -> tuple[str | None, str]:
-    """Version of an interpreter, None where it does not say, and why it cannot import this package, "" where it can."""
+    """
+    Start an interpreter and try to import this package.
+
+    Returns:
+        Its version, such as ``3.11``, or None if it did not print one; and why it cannot import this package, or ``""``
+        if it can.
+    """
     try:
         done = subprocess.run(  # noqa: S603
             [path, "-c", _PROBE],
@@ -118,8 +125,9 @@ def _probe(path: str) -> tuple[str | None, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
-    said = done.stderr.strip().rpartition("\n")[2]
-    return done.stdout.strip() or None, "" if done.returncode == 0 else said or f"it ended with {done.returncode}"
+    last_line = done.stderr.strip().rpartition("\n")[2]
+    problem = "" if done.returncode == 0 else last_line or f"it ended with exit status {done.returncode}"
+    return done.stdout.strip() or None, problem
 
 
 def _worker_imports_package(context: SparkContext) -> bool:

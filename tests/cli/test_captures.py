@@ -21,9 +21,9 @@ def publish(with_js, subject, *payloads, headers=None):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_a_capture_goes_on_where_it_stopped(at_server, event, with_js, stream, stored, subject, tmp_path, name):
+def test_a_capture_continues_where_it_ended(at_server, event, with_js, stream, stored, subject, tmp_path, name):
     at_server("pub", "-J", subject, event())
-    publish(with_js, subject, b"no event \xff", headers={"a": "€"})
+    publish(with_js, subject, b"not an event \xff", headers={"a": "€"})
     arguments = ["capture", tmp_path / name, "--stream", stream, "--json"]
     assert json.loads(at_server(*arguments).stdout)["messages"] == 2
     assert json.loads(at_server(*arguments).stdout)["messages"] == 0
@@ -38,7 +38,7 @@ def test_a_capture_goes_on_where_it_stopped(at_server, event, with_js, stream, s
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_python_and_the_command_line_go_on_with_each_other(at_server, with_js, stream, subject, tmp_path, name):
+def test_python_and_the_command_line_continue_the_same_capture(at_server, with_js, stream, subject, tmp_path, name):
     path = tmp_path / name
 
     async def capture_in_python(js):
@@ -54,12 +54,12 @@ def test_python_and_the_command_line_go_on_with_each_other(at_server, with_js, s
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_a_capture_that_failed_at_once_leaves_nothing(at_server, tmp_path, name):
+def test_a_capture_that_fails_at_once_leaves_no_file(at_server, tmp_path, name):
     assert at_server("capture", tmp_path / name, "--stream", "NONE").exit_code == 3
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_has_no_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp_path):
+def test_core_nats_messages_are_not_added_to_a_capture_of_a_stream(at_server, with_js, stream, subject, tmp_path):
     publish(with_js, subject, b"1")
     path = tmp_path / "a.jsonl"
     at_server("capture", path, "--stream", stream)
@@ -69,7 +69,7 @@ def test_what_has_no_stream_is_not_mixed_in(at_server, with_js, stream, subject,
     assert f"has messages of stream {stream}" in result.stderr
 
 
-def test_a_single_file_of_an_earlier_version_is_not_touched(at_server, stream, tmp_path):
+def test_a_parquet_file_of_the_same_name_is_not_changed(at_server, stream, tmp_path):
     (tmp_path / "a.parquet").write_text("a file")
     result = at_server("capture", tmp_path / "a.parquet", "--stream", stream)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
@@ -85,8 +85,8 @@ def test_part_of_a_stream_through_a_pipe(at_server, with_js, stream, subject):
     assert result.stderr == "1 message captured\n"
 
 
-def test_another_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp_path):
-    """Neither one of another name nor one that was made again."""
+def test_another_stream_is_not_added_to_a_capture(at_server, with_js, stream, subject, tmp_path):
+    """Neither one with another name, nor one that was deleted and created again."""
     publish(with_js, subject, b"1", b"2")
     path = tmp_path / "a.jsonl"
     assert at_server("capture", path, "--stream", stream).exit_code == 0
@@ -109,7 +109,7 @@ def test_another_stream_is_not_mixed_in(at_server, with_js, stream, subject, tmp
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_what_is_published_is_captured_until_ctrl_c(start, with_js, subject, tmp_path, name):
+def test_new_messages_are_captured_until_ctrl_c(start, with_js, subject, tmp_path, name):
     process = start("capture", tmp_path / name, "--subject", subject, "--json")
     assert process.stderr.readline().startswith(b"listening")
 
@@ -139,12 +139,12 @@ def test_what_is_published_is_captured_until_ctrl_c(start, with_js, subject, tmp
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_replay_gives_the_same_bytes_and_headers(
+def test_replay_publishes_the_same_bytes_and_headers(
     at_server, server, event, with_js, stream, stored, subject, tmp_path, name
 ):
-    """Into a server of its own, as after a loss."""
+    """On another server, as after a loss of the first one."""
     at_server("pub", "-J", subject, "-H", "Tag: b", "-H", "Tag: a", event(subject="€", data={"a": 1}))
-    publish(with_js, subject, b"no event \xff", b"")
+    publish(with_js, subject, b"not an event \xff", b"")
     original = stored(stream)
     at_server("capture", tmp_path / name, "--stream", stream)
     with NatsServer(jetstream=True) as other:
@@ -182,7 +182,7 @@ def test_replay_keeps_to_a_rate(at_server, with_js, stream, stored, subject, tmp
     assert at_server("replay", "-J", tmp_path / "a.jsonl", "--rate", 50).exit_code == 0
     times = [message.timestamp for message in stored(stream)[11:]]
     assert len(times) == 11
-    # Ten intervals of 20 ms; a server that is late with the first one makes it look faster.
+    # Ten intervals of 20 ms are 0.2 s; less, if the server stores the first message late.
     assert (times[-1] - times[0]).total_seconds() > 0.1
 
 
@@ -209,8 +209,8 @@ def test_errors_are_one_line(at_server, tmp_path, monkeypatch, arguments, status
     assert text in result.stderr
 
 
-def test_who_watches_sees_a_bar(at_terminal, with_js, stream, subject):
-    """With what is done, how fast, and how long it takes; nothing of it in what a program reads."""
+def test_progress_of_capture_on_a_terminal(at_terminal, with_js, stream, subject):
+    """With the number of messages, the rate and the remaining time; standard output has only the messages."""
     publish(with_js, subject, *[b"x"] * 2000)
     status, lines, drawn = at_terminal("capture", "-", "--stream", stream)
     assert (status, len(lines)) == (0, 2000)
@@ -221,7 +221,7 @@ def test_who_watches_sees_a_bar(at_terminal, with_js, stream, subject):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_who_watches_sees_how_much_is_replayed(at_server, at_terminal, with_js, stream, subject, tmp_path, name):
+def test_progress_of_replay_on_a_terminal(at_server, at_terminal, with_js, stream, subject, tmp_path, name):
     publish(with_js, subject, *[b"x"] * 50)
     at_server("capture", tmp_path / name, "--stream", stream)
     status, _, drawn = at_terminal("replay", tmp_path / name, "--subject", f"other.{subject}")
@@ -229,8 +229,8 @@ def test_who_watches_sees_how_much_is_replayed(at_server, at_terminal, with_js, 
     assert "50/50" in drawn
 
 
-def test_a_capture_that_is_killed_goes_on(start, at_server, with_js, stored, stream, subject, tmp_path):
-    """Wherever it was killed, every message is there once in the end."""
+def test_a_capture_continues_after_it_was_killed(start, at_server, with_js, stored, stream, subject, tmp_path):
+    """At the end, the capture has each message once."""
     publish(with_js, subject, *[b"%d" % number for number in range(3000)])
     path = tmp_path / "a.jsonl"
     process = start("capture", path, "--stream", stream)

@@ -5,7 +5,7 @@ import pytest
 HEADERS = [["ce-specversion", "1.0"], ["ce-id", "1"], ["ce-source", "/tests"], ["ce-type", "t"]]
 
 
-def test_encode_prints_what_stands_on_the_wire(cli, event):
+def test_encode_prints_the_raw_message(cli, event):
     result = cli("encode", "-H", "Tag: a", event(subject="€", data={"a": 1}))
     block, _, payload = result.stdout_bytes.partition(b"\r\n\r\n")
     assert result.exit_code == 0
@@ -40,16 +40,16 @@ def test_decode_reads_what_encode_prints(cli, event, members, further):
     }
 
 
-def test_documents_are_lines_or_printed_for_people(cli, event):
+def test_documents_are_single_lines_or_indented(cli, event):
     pretty = json.dumps(json.loads(event(2)), indent=2)
     result = cli("encode", "--json", stdin=f"{event(1)}\n{pretty}\n{event(3).strip()}")
     ids = [dict(json.loads(line)["headers"])["ce-id"] for line in result.stdout.splitlines()]
     assert ids == ["1", "2", "3"]
 
 
-def test_what_is_refused_does_not_hold_up_the_others(cli, event):
-    """One line of complaint each, with the code and where it is; the status says that there was one."""
-    result = cli("encode", "--json", stdin=event(1) + event(2, Bad=1) + "no JSON\n" + event(4))
+def test_invalid_events_do_not_stop_later_ones(cli, event):
+    """Each has an error of one line, with its position and code, and the exit status is 1."""
+    result = cli("encode", "--json", stdin=event(1) + event(2, Bad=1) + "not JSON\n" + event(4))
     assert result.exit_code == 1
     assert [dict(json.loads(line)["headers"])["ce-id"] for line in result.stdout.splitlines()] == ["1", "4"]
     first, second = result.stderr.splitlines()
@@ -85,13 +85,13 @@ def test_decode_dialect(cli):
         ("NATS/1.0\r\nno header\r\n\r\n", "invalid-header-block"),
     ],
 )
-def test_what_is_no_message_is_one_line(cli, message, code):
+def test_an_invalid_message_is_an_error_of_one_line(cli, message, code):
     result = cli("decode", stdin=message)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert f" {code}: " in result.stderr
 
 
-def test_usage_is_status_2(cli):
+def test_wrong_usage_is_status_2(cli):
     assert cli("encode", "-H", "no colon", "{}").exit_code == 2
     assert cli("encode", "--mode", "other").exit_code == 2
 
@@ -104,19 +104,19 @@ OF_SUB = f'{{"subject":"a","event":{EVENT}}}'
 @pytest.mark.parametrize(
     ("command", "given", "code", "hint"),
     [
-        ("decode", EVENT, "invalid-message", "looks like an event, and a message is wanted"),
-        ("explain", EVENT, "invalid-message", "looks like an event, and a message is wanted"),
-        ("encode", MESSAGE, "invalid-attribute-type", "looks like a message, and an event is wanted"),
+        ("decode", EVENT, "invalid-message", "looks like an event, but it must be a message"),
+        ("explain", EVENT, "invalid-message", "looks like an event, but it must be a message"),
+        ("encode", MESSAGE, "invalid-attribute-type", "looks like a message, but it must be an event"),
         ("decode", f"[{MESSAGE}]", "not-an-object", "looks like an array"),
         ("encode", f"[{EVENT}]", "not-an-object", "looks like an array"),
-        ("decode", OF_SUB, "invalid-message", "looks like what sub --json prints"),
-        ("encode", OF_SUB, "invalid-attribute-type", "looks like what sub --json prints"),
+        ("decode", OF_SUB, "invalid-message", "looks like output of sub --json"),
+        ("encode", OF_SUB, "invalid-attribute-type", "looks like output of sub --json"),
         ("decode", "message.json", "invalid-json", "is the name of a file"),
         ("encode", "message.json", "invalid-json", "is the name of a file"),
         ("explain", "message.json", "invalid-json", "is the name of a file"),
     ],
 )
-def test_an_error_says_what_was_given_instead(cli, tmp_path, monkeypatch, command, given, code, hint):
+def test_an_error_has_a_hint_for_other_input(cli, tmp_path, monkeypatch, command, given, code, hint):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "message.json").write_text(MESSAGE)
     for result in (cli(command, given), cli(command, stdin=given)):
@@ -127,7 +127,7 @@ def test_an_error_says_what_was_given_instead(cli, tmp_path, monkeypatch, comman
 
 @pytest.mark.parametrize("given", ["{}", '{"headers":1}', "no.json", "x" * 5000, "a\0b", '"text"', "{", "1"])
 @pytest.mark.parametrize("command", ["encode", "decode"])
-def test_where_it_is_not_plain_nothing_is_guessed(cli, command, given):
+def test_an_error_of_unknown_input_has_no_hint(cli, command, given):
     result = cli(command, stdin=given)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "looks like" not in result.stderr

@@ -11,7 +11,7 @@ import pytest
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 
-# JetStream is in account SHOP; account OTHER reaches its API by another prefix.
+# Account SHOP has JetStream; account OTHER imports its API with another subject prefix.
 ACCOUNTS = """
 accounts {
   SHOP {
@@ -38,7 +38,7 @@ def guarded():
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    """Write a context of the nats command line."""
+    """A function that writes a context of the nats command line."""
     directory = tmp_path / "nats" / "context"
     directory.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -69,18 +69,18 @@ def test_a_context(cli, event, guarded, context):
     context(url=guarded.url, user="ada", password="s3cret", description="shop")
     assert status(cli, event, "--context", "shop") == 0
     assert status(cli, event, "--context", "shop", "--password", "wr0ng") == 3
-    assert status(cli, event) == 3  # nothing is selected, and nothing listens on the default port
+    assert status(cli, event) == 3  # no context is selected, and no server listens on the default port
 
 
 def test_the_selected_context(cli, event, guarded, server, context):
-    """Its credentials do not go to a server that was named."""
+    """Its credentials are not sent to another server, given with --server."""
     context(url=guarded.url, user="ada", password="s3cret", selected=True)
     assert status(cli, event) == 0
     assert status(cli, event, "--server", guarded.url) == 3
     assert status(cli, event, "--server", server.url) == 0
 
 
-def test_contexts_that_are_none(cli, event, context, tmp_path):
+def test_invalid_contexts(cli, event, context, tmp_path):
     assert status(cli, event, "--context", "other") == 2
     (tmp_path / "nats" / "context" / "bad.json").write_text("[]")
     assert status(cli, event, "--context", "bad") == 2
@@ -93,13 +93,13 @@ def test_a_token(cli, event, context):
         assert status(cli, event, "--context", "shop") == 0
 
 
-def test_files_that_are_missing(cli, event, tmp_path):
+def test_missing_files(cli, event, tmp_path):
     for option in ("--creds", "--nkey", "--tlsca"):
         result = cli("pub", "a", option, tmp_path / "none", event())
         assert result.exit_code == 2
         assert str(tmp_path / "none") in result.stderr
     assert status(cli, event, "--tlskey", tmp_path / "none") == 2
-    (tmp_path / "bad.pem").write_text("no certificate")
+    (tmp_path / "bad.pem").write_text("not a certificate")
     assert status(cli, event, "--tlsca", tmp_path / "bad.pem") == 2
 
 
@@ -112,7 +112,7 @@ def test_an_nkey(cli, event, tmp_path):
         assert status(cli, event, "--server", server.url) == 3
 
 
-def test_urls_that_are_none(cli, event):
+def test_invalid_urls(cli, event):
     for url in ("http://127.0.0.1:4222", "nats://ada:s3cret/x@127.0.0.1"):
         result = cli("pub", "a", "--server", url, event())
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
@@ -120,15 +120,15 @@ def test_urls_that_are_none(cli, event):
     assert "must begin with nats://, tls://, ws:// or wss://, got http://" in cli("sub", "a", "-s", "http://a").stderr
 
 
-def test_tls_that_was_asked_for(cli, event, server, monkeypatch):
+def test_tls_on_a_server_without_tls(cli, event, server, monkeypatch):
     monkeypatch.setenv("NATS_URL", server.url.replace("nats:", "tls:"))
     result = cli("pub", "a", event())
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
     assert "TLS is asked for, and the server does not offer it" in result.stderr
 
 
-def test_no_server_is_told_in_a_line(event):
-    """In a process of its own, where nothing but the program says what goes to standard error."""
+def test_a_missing_server_is_an_error_of_one_line(event):
+    """In a separate process, to check that libraries do not write to standard error."""
     command = [sys.executable, "-m", "ce_nats", "pub", "a", "-s", "nats://ada:s3cret@127.0.0.1:1", event()]
     process = subprocess.run(command, capture_output=True, timeout=30)
     assert process.returncode == 3
@@ -137,8 +137,8 @@ def test_no_server_is_told_in_a_line(event):
     assert b"s3cret" not in process.stderr
 
 
-def test_what_was_given_first_counts(cli, event, guarded, context, monkeypatch):
-    """An option comes before its variable, and a user of either before the token of a context."""
+def test_precedence_of_settings(cli, event, guarded, context, monkeypatch):
+    """An option replaces its environment variable, and a user from either of them replaces the token of a context."""
     context(url=guarded.url, token="wr0ng")
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("NATS_USER", "ada")
@@ -150,16 +150,16 @@ def test_what_was_given_first_counts(cli, event, guarded, context, monkeypatch):
 
 @pytest.fixture(scope="module")
 def shop():
-    """A server with a stream ORDERS in account SHOP: an order, and a dead letter of one."""
+    """A server with a stream ORDERS in account SHOP, with two dead letters."""
     with NatsServer(config=ACCOUNTS, jetstream=True) as server:
 
         async def fill():
             async with await nats.connect(server.url, user="shop", password="s3cret") as nc:
                 js = nc.jetstream()
                 await js.add_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
-                letter = DeadLetter(Reason.REJECTED, "", "no customer", "orders.a", "ORDERS", "billing", 7, 1)
+                dead_letter = DeadLetter(Reason.REJECTED, "", "no customer", "orders.a", "ORDERS", "billing", 7, 1)
                 for _ in range(2):
-                    await js.publish("orders.dead", b"{}", headers=dict(letter.headers()))
+                    await js.publish("orders.dead", b"{}", headers=dict(dead_letter.headers()))
 
         asyncio.run(fill())
         yield server
@@ -167,7 +167,7 @@ def shop():
 
 @pytest.mark.parametrize("given", ["option", "context"])
 def test_another_prefix_of_jetstream(cli, event, shop, context, tmp_path, given):
-    """Every command that asks JetStream, from an account that imports its API under another name."""
+    """All commands that use JetStream, in an account that imports its API with another prefix."""
     context(url=shop.url, user="other", password="s3cret", jetstream_api_prefix="shop.api")
     at = ["--context", "shop"]
     if given == "option":
@@ -193,8 +193,8 @@ def test_prefix_and_domain(cli, event, context):
     assert "--js-api-prefix must be a subject without wildcards" in cli("pub", "a", *both[2:3], "a.>").stderr
 
 
-def test_the_loss_of_a_connection_is_said(event):
-    """Each command says it, in its own way of speaking, and goes on when the connection is back."""
+def test_a_lost_connection_is_reported(event):
+    """The command prints it in the form of its own errors, and continues when the connection is back."""
     with NatsServer(jetstream=True) as own:
 
         async def add():

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import signal
+from base64 import b64decode
 
 import pytest
 from nats.js.api import ConsumerConfig
@@ -10,16 +11,16 @@ from ce_nats.redelivery import DeadLetter, Reason
 
 
 @pytest.fixture
-def letters(with_js, stream, subject, at_server, event):
-    """A stream of three dead letters: no event, one that was rejected, and what is no dead letter."""
+def dead_letters(with_js, stream, subject, at_server, event):
+    """A stream with two dead letters, one undecodable and one rejected, and a message that is not a dead letter."""
     name = f"dead_{stream}"
 
     async def fill(js):
         await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
-        await js.publish(subject, b"no event \xff", headers={"Nats-Msg-Id": "theirs", "Tag": "a"})
+        await js.publish(subject, b"not an event \xff", headers={"Nats-Msg-Id": "theirs", "Tag": "a"})
         config = ConsumerConfig(ack_wait=30)
         async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", config=config) as consumer:
-            running = asyncio.create_task(consumer.run(refuse))
+            running = asyncio.create_task(consumer.run(reject))
             for _ in range(500):
                 if (await js.stream_info(name)).state.messages == 2:
                     break
@@ -28,7 +29,7 @@ def letters(with_js, stream, subject, at_server, event):
             await running
         await js.publish(f"dead.{subject}", b"something else")
 
-    async def refuse(_):
+    async def reject(_):
         raise Reject("no such customer")
 
     assert at_server("pub", "-J", subject, event(data={"total": 1})).exit_code == 0
@@ -45,76 +46,76 @@ def listed(at_server, name):
     return [json.loads(line) for line in at_server("dead-letters", "list", name, "--json").stdout.splitlines()]
 
 
-def test_list(at_server, letters, stream, subject):
-    found = {item.get("dead_letter", {}).get("reason"): item for item in listed(at_server, letters)}
+def test_list(at_server, dead_letters, stream, subject):
+    found = {item.get("dead_letter", {}).get("reason"): item for item in listed(at_server, dead_letters)}
     assert set(found) == {"rejected", "undecodable", None}
     assert found["rejected"]["dead_letter"]["text"] == "no such customer"
     assert (found["undecodable"]["subject"], found["undecodable"]["dead_letter"]["stream"]) == (subject, stream)
     assert found["undecodable"]["dead_letter"]["error"] == "not-a-cloudevent"
     assert found[None]["error"]["code"] == "missing-attribute"
-    table = at_server("dead-letters", "list", letters)
+    table = at_server("dead-letters", "list", dead_letters)
     assert (table.exit_code, len(table.stdout.splitlines()) >= 4, "undecodable" in table.stdout) == (0, True, True)
 
 
-def test_what_does_not_fit_the_list_goes_on_in_the_next_line(at_server, letters, subject, monkeypatch):
-    """In a pipe of unknown width it stands in one line, where grep finds it."""
+def test_long_values_continue_on_the_next_line(at_server, dead_letters, subject, monkeypatch):
+    """In a pipe of unknown width they are on one line, where grep finds them."""
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = at_server("dead-letters", "list", letters).stdout
+    narrow = at_server("dead-letters", "list", dead_letters).stdout
     assert "…" not in narrow
     assert max(map(len, narrow.splitlines())) <= 80
     assert subject not in narrow
     monkeypatch.delenv("COLUMNS")
-    assert f"  {subject}  " in at_server("dead-letters", "list", letters).stdout
+    assert f"  {subject}  " in at_server("dead-letters", "list", dead_letters).stdout
 
 
-def test_show(at_server, cli, letters, event):
-    number = {item.get("dead_letter", {}).get("reason"): item["sequence"] for item in listed(at_server, letters)}
-    text = at_server("dead-letters", "show", letters, number["rejected"]).stdout
+def test_show(at_server, cli, dead_letters, event):
+    number = {item.get("dead_letter", {}).get("reason"): item["sequence"] for item in listed(at_server, dead_letters)}
+    text = at_server("dead-letters", "show", dead_letters, number["rejected"]).stdout
     assert "rejected by billing, deliveries: 1\n" in text
     assert "no such customer" in text
     assert "binary: there are headers" in text
-    bad = json.loads(at_server("dead-letters", "show", letters, number["undecodable"], "--json").stdout)
-    assert bad["data_base64"] == "bm8gZXZlbnQg/w=="
+    bad = json.loads(at_server("dead-letters", "show", dead_letters, number["undecodable"], "--json").stdout)
+    assert b64decode(bad["data_base64"]) == b"not an event \xff"
     assert ["Tag", "a"] in bad["headers"]
-    shown = at_server("dead-letters", "show", letters, number["rejected"], "--json").stdout
+    shown = at_server("dead-letters", "show", dead_letters, number["rejected"], "--json").stdout
     assert json.loads(cli("decode", stdin=shown).stdout)["data"] == {"total": 1}
-    assert at_server("dead-letters", "show", letters, number[None]).exit_code == 1
-    missing = at_server("dead-letters", "show", letters, 99)
+    assert at_server("dead-letters", "show", dead_letters, number[None]).exit_code == 1
+    missing = at_server("dead-letters", "show", dead_letters, 99)
     assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "message-not-found")
 
 
-def test_requeue(at_server, letters, stream, stored):
-    """The stream still knows the originals' Nats-Msg-Id, and takes them all the same."""
+def test_requeue(at_server, dead_letters, stream, stored):
+    """Originals are stored again, although their Nats-Msg-Id is within the duplicate window of the stream."""
     before = stored(stream)
-    result = at_server("dead-letters", "requeue", letters, "--all", "--json")
-    assert result.exit_code == 1  # there is something that is no dead letter
+    result = at_server("dead-letters", "requeue", dead_letters, "--all", "--json")
+    assert result.exit_code == 1  # one message is not a dead letter
     assert "missing-attribute" in result.stderr
     assert [json.loads(line)["deleted"] for line in result.stdout.splitlines()] == [True, True]
-    (left,) = listed(at_server, letters)
-    assert "error" in left
+    (remaining,) = listed(at_server, dead_letters)
+    assert "error" in remaining
     after = stored(stream)
     assert len(after) == len(before) + 2
     originals = {message.data: message for message in before}
     for copy in after[-2:]:
         original = originals[copy.data]
         assert copy.subject == original.subject
-        assert own(copy) == own(original)
+        assert without_msg_id(copy) == without_msg_id(original)
 
 
-def own(message):
+def without_msg_id(message):
     return [pair for pair in message.headers if pair[0] != "Nats-Msg-Id"]
 
 
-def test_requeue_twice_stores_once(at_server, letters, stream, stored):
-    first = listed(at_server, letters)[0]["sequence"]
+def test_requeue_twice_stores_once(at_server, dead_letters, stream, stored):
+    first = listed(at_server, dead_letters)[0]["sequence"]
     before = len(stored(stream))
     for _ in range(2):
-        assert at_server("dead-letters", "requeue", letters, first, "--keep").exit_code == 0
+        assert at_server("dead-letters", "requeue", dead_letters, first, "--keep").exit_code == 0
     assert len(stored(stream)) == before + 1
-    assert len(listed(at_server, letters)) == 3
+    assert len(listed(at_server, dead_letters)) == 3
 
 
-def test_requeue_needs_to_know_what(at_server):
+def test_requeue_needs_sequences_or_all(at_server):
     assert at_server("dead-letters", "requeue", "DEAD").exit_code == 2
     assert at_server("dead-letters", "requeue", "DEAD", 1, "--all").exit_code == 2
     assert at_server("dead-letters", "requeue", "NONE", "--all").exit_code == 3
@@ -122,14 +123,14 @@ def test_requeue_needs_to_know_what(at_server):
 
 @pytest.fixture
 def many(with_js, stream, subject):
-    """A stream of so many dead letters."""
+    """A function that creates a stream with a number of dead letters, and returns its name."""
     name = f"dead_{stream}"
 
     async def fill(js, count):
         await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
         for number in range(1, count + 1):
-            letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "billing", number, 1)
-            await js.publish_async(f"dead.{subject}", b"%d" % number, headers=dict(letter.headers()))
+            dead_letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "billing", number, 1)
+            await js.publish_async(f"dead.{subject}", b"%d" % number, headers=dict(dead_letter.headers()))
         await js.publish_async_completed()
 
     async def delete(js):
@@ -139,26 +140,27 @@ def many(with_js, stream, subject):
     with_js(delete)
 
 
-def test_requeue_shows_how_far_it_is(at_terminal, many, stream, stored):
+def test_progress_of_requeue_on_a_terminal(at_terminal, many, stream, stored):
     name = many(300)
     status, lines, drawn = at_terminal("dead-letters", "requeue", name, "--all")
-    assert (status, lines) == (0, [b"%d is message %d of stream %s\n" % (n, n, stream.encode()) for n in range(1, 301)])
+    expected = [f"dead letter {n} is now message {n} of stream {stream}\n".encode() for n in range(1, 301)]
+    assert (status, lines) == (0, expected)
     assert "requeue" in drawn
     assert "300/300" in drawn
     assert [message.data for message in stored(stream)] == [b"%d" % number for number in range(1, 301)]
     assert stored(name) == []
 
 
-def test_requeue_that_is_interrupted_loses_nothing(start, at_server, many, stream, stored):
+def test_an_interrupted_requeue_loses_no_message(start, at_server, many, stream, stored):
     name = many(3000)
     process = start("dead-letters", "requeue", name, "--all")
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     process.stdout.read()
     assert process.wait(30) == 128 + signal.SIGINT
-    left = {message.data for message in stored(name)}
-    assert left
-    everything = {b"%d" % number for number in range(1, 3001)}
-    assert left | {message.data for message in stored(stream)} == everything
+    remaining = {message.data for message in stored(name)}
+    assert remaining
+    originals = {b"%d" % number for number in range(1, 3001)}
+    assert remaining | {message.data for message in stored(stream)} == originals
     assert at_server("dead-letters", "requeue", name, "--all").exit_code == 0
     assert len(stored(stream)) == 3000

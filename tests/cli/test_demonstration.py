@@ -17,9 +17,9 @@ COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The demonstration, run once, and the directory of its temporary files."""
+    """The result of the demonstration, which runs once for all tests, and the directory of its temporary files."""
     scratch = tmp_path_factory.mktemp("scratch")
-    # As errors, warnings would be caught by libraries that try out what they may import.
+    # Not as errors, because some libraries catch every error of an optional import.
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "default", "PYTHONUTF8": "1"}
     command = [sys.executable, "-m", "ce_nats", "demo"]
     result = subprocess.run(
@@ -30,11 +30,11 @@ def run(tmp_path_factory):
 
 def test_all_steps_agree(run):
     result, _ = run
-    assert "all steps agree: sent = received = captured = exploded by Spark" in result.stdout, result.stderr
+    assert "all steps agree: sent = received = captured = decoded by Spark" in result.stdout, result.stderr
     assert result.returncode == 0
 
 
-def test_each_step_counts_what_was_sent(run):
+def test_each_step_has_the_counts_of_the_sent_messages(run):
     table = {}
     for line in run[0].stdout.splitlines():
         name, *numbers = line.split() or [""]
@@ -50,19 +50,19 @@ def test_one_message_is_shown_before_and_after(run):
     assert 'Zürich → 東京 😀 "100 %"' in run[0].stdout
 
 
-def test_it_is_quiet_and_fits_the_terminal(run):
+def test_no_warnings_and_at_most_100_columns(run):
     result, _ = run
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
-def test_no_file_is_left(run):
+def test_no_file_remains(run):
     _, scratch = run
     assert list(scratch.iterdir()) == []
 
 
-# --- Without Spark: would it notice? ----------------------------------------------------------------------------------
+# --- Differences are found (without Spark) ----------------------------------------------------------------------------
 
 
 def stored(sequence: int, sample: Sample) -> StoredMessage:
@@ -81,7 +81,7 @@ def sent():
 
 @pytest.fixture
 def findings(sent):
-    """What a run finds in which nothing goes wrong."""
+    """The findings of a run without differences."""
     found = Findings(captured=len(sent))
     for sequence, sample in enumerate(sent, 1):
         message = found.stored[sequence] = stored(sequence, sample)
@@ -95,7 +95,7 @@ def findings(sent):
     return found
 
 
-def test_every_sample_is_what_it_says(sent):
+def test_every_sample_has_its_outcome(sent):
     for sample in sent:
         assert outcome_of(stored(1, sample)) == sample.outcome
     outcomes = {sample.outcome for sample in sent}
@@ -104,44 +104,44 @@ def test_every_sample_is_what_it_says(sent):
     assert len(outcomes) > 10
 
 
-def test_nothing_differs_where_nothing_is_wrong(sent, findings):
+def test_a_correct_run_has_no_differences(sent, findings):
     assert differences(sent, findings) == []
     assert {sum(counter.values()) for counter in counts(sent, findings).values()} == {len(sent)}
 
 
-def test_a_lost_message_is_noticed(sent, findings):
+def test_a_lost_message_is_a_difference(sent, findings):
     findings.received.pop()
     (difference,) = differences(sent, findings)
     assert difference.startswith("received and sent differ")
 
 
-def test_a_row_too_many_is_noticed(sent, findings):
+def test_an_additional_row_is_a_difference(sent, findings):
     findings.rows[0] = findings.rows[1]
     (difference,) = differences(sent, findings)
     assert difference.startswith("Spark and sent differ")
 
 
-def test_a_short_file_is_noticed(sent, findings):
+def test_a_short_capture_is_a_difference(sent, findings):
     findings.captured -= 1
     assert len(differences(sent, findings)) == 1
 
 
-def test_another_error_code_is_noticed(sent, findings):
+def test_another_error_code_is_a_difference(sent, findings):
     row = next(row for row in findings.rows.values() if row["ce_error"] == "invalid-utf8")
     row["ce_error"] = "invalid-json"
     assert len(differences(sent, findings)) == 1
 
 
 @pytest.mark.parametrize("column", ["ce_id", "ce_subject", "ce_time", "ce_extensions", "ce_data"])
-def test_another_value_is_noticed(sent, findings, column):
+def test_another_value_is_a_difference(sent, findings, column):
     row = next(row for row in findings.rows.values() if row.get(column))
     row[column] = None
     (difference,) = differences(sent, findings)
     assert column in difference
 
 
-def test_a_disagreement_gives_exit_status_1(monkeypatch, capsys):
-    """Everything is run but Spark, in whose place a step loses a row."""
+def test_a_difference_is_status_1(monkeypatch, capsys):
+    """All steps run except Spark, which is replaced with a step that loses a row."""
 
     def lose_a_row(spark, path, findings):
         for sequence, message in list(findings.stored.items())[1:]:
@@ -154,8 +154,8 @@ def test_a_disagreement_gives_exit_status_1(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "NOT ALL STEPS AGREE"
 
 
-def test_all_kinds_of_values_are_compared(sent):
-    """Every column has a value in some sample, and extensions of each type are among them."""
+def test_samples_have_all_kinds_of_values(sent):
+    """Every column has a value in some sample, and there are extensions of each type."""
     columns = [columns_of(stored(1, sample)) for sample in sent]
     assert all(any(row.get(name) for row in columns) for name in max(columns, key=len))
     extensions = {name: text for row in columns for name, text in row.get("ce_extensions", {}).items()}

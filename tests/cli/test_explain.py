@@ -10,7 +10,7 @@ def explain(cli, headers, data=""):
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_every_header_as_sent_and_as_read(cli):
+def test_every_header_as_sent_and_as_decoded(cli):
     status, found = explain(cli, [*REQUIRED, ["CE-Subject", "a%20%E2%82%AC"], ["Tag", "%20"]], "x")
     assert (status, found["mode"], found["error"], found["data_bytes"]) == (0, "binary", None, 1)
     subject, tag = found["headers"][-2:]
@@ -25,8 +25,8 @@ def test_every_header_as_sent_and_as_read(cli):
     assert found["event"]["subject"] == "a €"
 
 
-def test_every_fault_has_its_place(cli):
-    """The event is refused for the first one; the headers show all of them."""
+def test_every_header_has_its_error(cli):
+    """The error of the message is that of the first invalid header."""
     status, found = explain(cli, [*REQUIRED, ["ce-time", "now"], ["ce-subject", "%"]])
     assert (status, found["error"]["code"], found["error"]["header"]) == (1, "invalid-timestamp", "ce-time")
     assert found["error"]["requirement"] == "CE-TS-13"
@@ -48,8 +48,7 @@ def test_mode_and_reason(cli, headers, data, mode, reason, code):
     assert (found["reason"] or "").startswith(reason)
 
 
-def test_for_people(cli):
-    """Nothing in a message gets at the terminal."""
+def test_text_output_has_no_control_characters(cli):
     headers = [*REQUIRED, ["ce-subject", "%C0%A0"], ["Tag", "\x1b[31m[red]\udcff"]]
     result = cli("explain", stdin=json.dumps({"headers": headers}))
     assert result.exit_code == 1
@@ -65,8 +64,8 @@ TAIL = "/tail" * 30
 
 @pytest.mark.parametrize("columns", ["60", "80", "200", None])
 @pytest.mark.parametrize("value", [f"{LONG}100%/x{TAIL}", f"{LONG}x%C3%28y{TAIL}", f"{LONG}a%00b{TAIL}"])
-def test_nothing_is_cut_off(cli, monkeypatch, columns, value):
-    """A value goes on in the next line, wherever its fault is; in a pipe of unknown width it is in one line."""
+def test_values_are_not_truncated(cli, monkeypatch, columns, value):
+    """A value continues on the next line, wherever its error is; in a pipe of unknown width it is on one line."""
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
@@ -78,11 +77,11 @@ def test_nothing_is_cut_off(cli, monkeypatch, columns, value):
     else:
         assert max(map(len, table)) <= int(columns)
         at = table[1].index("1.0")  # where the column begins
-        to = table[0].index("as read") - 2
+        to = table[0].index("as decoded") - 2
         assert value in "".join(line[at:to].strip() for line in table)
 
 
-def test_a_very_long_value_is_shown_around_its_fault(cli):
+def test_a_very_long_value_is_shown_around_its_error(cli):
     value = "a" * 30_000 + "100%/x" + "b" * 30_000
     result = cli("explain", stdin=json.dumps({"headers": [*REQUIRED, ["ce-subject", value], ["Tag", "c" * 1000]]}))
     assert "100%/x" in result.stdout[: result.stdout.index("payload:")]
@@ -100,18 +99,18 @@ def test_a_very_long_value_is_shown_around_its_fault(cli):
         ("%ZZ", 0, "%ZZ"),
     ],
 )
-def test_where_the_fault_of_a_header_is(cli, value, position, around):
+def test_position_of_an_error_in_a_header(cli, value, position, around):
     _, found = explain(cli, [*REQUIRED, ["ce-subject", value]])
     assert (found["error"]["position"], found["headers"][-1]["error"]["position"]) == (position, position)
     assert around in found["error"]["around"]
     assert value[position:].startswith(around)
     assert len(found["error"]["around"]) <= 60
     printed = cli("explain", json.dumps({"headers": [*REQUIRED, ["ce-subject", value]]})).stdout
-    is_told = f"  after {position} characters of the value: " in printed
-    assert is_told == (position > 0)  # else the message has it
+    has_position = f"  after {position} characters of the value: " in printed
+    assert has_position == (position > 0)  # otherwise the error text already quotes it
 
 
-def test_where_the_fault_of_a_payload_is(cli):
+def test_position_of_an_error_in_the_payload(cli):
     data = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1,}}'
     given = json.dumps({"headers": [["Content-Type", "application/cloudevents+json"]], "data": data})
     error = json.loads(cli("explain", "--json", given).stdout)["error"]
@@ -123,8 +122,8 @@ def test_where_the_fault_of_a_payload_is(cli):
     assert (error["code"], error["position"], error["around"]) == ("invalid-utf8", 1, "{\\xc3(")
 
 
-def test_where_it_cannot_be_told(cli):
-    """In a quoted string what counts is read in another way; two headers of a name cannot be told apart."""
+def test_unknown_positions(cli):
+    """Those in quoted strings, which are unquoted before decoding, and in one of several headers with the same name."""
     _, found = explain(cli, [*REQUIRED, ["ce-subject", '"\\%41%"']])
     assert "position" not in found["error"]
     _, found = explain(cli, [*REQUIRED, ["ce-subject", "a"], ["ce-subject", "%"]])

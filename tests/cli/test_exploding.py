@@ -1,4 +1,4 @@
-"""The command decode, with a capture and an output."""
+"""The command ``decode --output``, from a capture to a Parquet file."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_events_of_a_capture(cli, capture, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["events.parquet", "orders.parquet"]
 
 
-def test_directory_with_messages_that_are_no_events(cli, tmp_path):
+def test_directory_with_messages_that_are_not_events(cli, tmp_path):
     parts = tmp_path / "orders.parquet"
     parts.mkdir()
     for number in range(2):
@@ -51,50 +51,50 @@ def test_directory_with_messages_that_are_no_events(cli, tmp_path):
     }
     written = parquet.ParquetFile(tmp_path / "events.parquet")
     assert (written.metadata.num_rows, written.metadata.num_row_groups) == (60_000, 2)
-    said = cli("decode", parts, "--output", tmp_path / "again.parquet").stderr
-    assert said == "60000 messages, 59996 events; no events: invalid-percent-escape 4\n"
+    summary = cli("decode", parts, "--output", tmp_path / "again.parquet").stderr
+    assert summary == "60000 messages, 59996 events; errors: invalid-percent-escape 4\n"
 
 
-def test_nothing_is_overwritten(cli, capture, tmp_path):
+def test_files_are_not_overwritten(cli, capture, tmp_path):
     before = capture.read_bytes()
     result = cli("decode", capture, "-o", capture)
     assert result.exit_code == 2
-    assert result.stderr == f"ce-nats: {capture} exists, and is not overwritten\n"
+    assert result.stderr == f"ce-nats: {capture} exists already, and is not overwritten\n"
     assert capture.read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "text"),
     [
         (["-o", "events.csv"], 2, "--output must end in .parquet, got 'events.csv'"),
         (["-o", "events.parquet", "--extension", "n"], 2, "--extension must be NAME:TYPE, got 'n'"),
         (["-o", "events.parquet", "--extension", "n:float"], 1, "invalid-message: the type of an extension must be"),
-        (["-o", "events.parquet", "-H", "a:b"], 2, "--output must be used with a capture"),
-        (["-o", "events.parquet", "--dialect", "sdk-go"], 2, "--output must be used with a capture"),
+        (["-o", "events.parquet", "-H", "a:b"], 2, "--output must be used with the path of a capture"),
+        (["-o", "events.parquet", "--dialect", "sdk-go"], 2, "--output must be used with the path of a capture"),
         (["--extension", "n:int"], 2, "--extension must be used with --output"),
         (["-o", "nowhere/events.parquet"], 2, "nowhere"),
     ],
 )
-def test_usage(cli, capture, tmp_path, monkeypatch, arguments, status, said):
+def test_wrong_usage(cli, capture, tmp_path, monkeypatch, arguments, status, text):
     monkeypatch.chdir(tmp_path)
     result = cli("decode", capture, *arguments)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
-    assert said in result.stderr
+    assert text in result.stderr
     assert os.listdir(tmp_path) == ["orders.parquet"]
 
 
-def test_what_is_no_capture(cli, capture, tmp_path):
-    (tmp_path / "x.parquet").write_text("no Parquet")
+def test_invalid_and_missing_captures(cli, capture, tmp_path):
+    (tmp_path / "x.parquet").write_text("not Parquet")
     assert cli("decode", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet").exit_code == 1
     assert cli("decode", tmp_path / "none.parquet", "-o", tmp_path / "y.parquet").exit_code == 2
     assert cli("decode", "-o", tmp_path / "y.parquet").exit_code == 2
     assert not (tmp_path / "y.parquet").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_what_ends_half_way_leaves_no_file(tmp_path, number, status):
-    """The capture is long: eight million messages in hard links to one file."""
+def test_an_interrupted_command_leaves_no_file(tmp_path, number, status):
+    """The capture is long, so that the signal comes in time: eight million messages, in hard links to one file."""
     parts = tmp_path / "orders.parquet"
     parts.mkdir()
     for part in range(400):
@@ -119,7 +119,7 @@ def _part(tmp_path: Path) -> Path:
     return path
 
 
-def test_progress_is_drawn(at_terminal, tmp_path):
+def test_progress_on_a_terminal(at_terminal, tmp_path):
     parquet.write_table(messages(60_000), tmp_path / "orders.parquet")
     status, lines, drawn = at_terminal(
         "decode", tmp_path / "orders.parquet", "-o", tmp_path / "events.parquet", url=None

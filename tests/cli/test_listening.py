@@ -1,4 +1,4 @@
-"""What ``sub``, ``top`` and ``capture --subject`` say of their connection, and how commands end that are denied."""
+"""Reports of ``sub``, ``top`` and ``capture --subject`` about their connection, and commands without permission."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ def server_for(**permissions):
 
 
 def reload(server, **permissions):
-    """Give a running server other users."""
+    """Change the permissions of users on a running server."""
     Path(server._directory, "server.conf").write_text(authorization(**permissions))
     server._processes[-1].send_signal(signal.SIGHUP)
 
@@ -42,13 +42,13 @@ def commands(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["sub", "capture"])
-def test_the_loss_and_the_return_of_the_connection_are_said(start, event, tmp_path, command):
+def test_a_lost_and_a_restored_connection_are_reported(start, event, tmp_path, command):
     with NatsServer() as server:
         process = start(*commands(tmp_path)[command], "--count", 1, url=server.url)
         assert process.stderr.readline() == b"listening on orders\n"
         server.kill()
         assert process.stderr.readline() == (
-            b"ce-nats: the connection is lost; messages published until it returns are not seen\n"
+            b"ce-nats: the connection is lost; messages published until it is back are not received\n"
         )
         server.start()
         assert process.stderr.readline() == b"ce-nats: the connection is back\n"
@@ -63,7 +63,7 @@ def test_the_loss_and_the_return_of_the_connection_are_said(start, event, tmp_pa
 
 @contextmanager
 def relayed(server):
-    """A port in front of a server, and a function that says to its client what a server says when a JWT expires."""
+    """A proxy of a server: its URL, and a function that sends the client the error of a server whose JWT expired."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         clients = []
 
@@ -92,7 +92,7 @@ def pump(source, target):
 
 
 @pytest.mark.parametrize("command", ["sub", "capture", "top"])
-def test_a_connection_that_is_lost_for_good_is_status_3(start, tmp_path, command):
+def test_a_connection_that_is_closed_permanently_is_status_3(start, tmp_path, command):
     """nats-py does not reconnect after such an error."""
     with NatsServer() as server, relayed(server) as (address, expire):
         process = start(*commands(tmp_path)[command], url=address)
@@ -106,7 +106,7 @@ def test_a_connection_that_is_lost_for_good_is_status_3(start, tmp_path, command
 
 
 @pytest.mark.parametrize("command", ["sub", "capture", "top"])
-def test_a_permission_that_is_taken_away_is_status_3(start, tmp_path, command):
+def test_a_revoked_permission_is_status_3(start, tmp_path, command):
     with server_for(one={}) as server:
         process = start(*commands(tmp_path)[command], url=url(server, "one"))
         assert process.stderr.readline() == b"listening on orders\n"
@@ -116,13 +116,13 @@ def test_a_permission_that_is_taken_away_is_status_3(start, tmp_path, command):
     assert stderr == b"ce-nats: permission-denied: the server denies permission to subscribe to 'orders'\n"
 
 
-def test_what_is_denied_is_status_3(cli, event, tmp_path):
+def test_a_missing_permission_is_status_3(cli, event, tmp_path):
     deny = {"publish": {"deny": ["orders"]}, "subscribe": {"deny": ["orders"]}}
     message = {"subject": "orders", "headers": [], "data_base64": ""}
     capture = tmp_path / "one.jsonl"
     with server_for(one=deny) as server:
         at = ["--server", url(server, "one")]
-        assert cli("decode", json.dumps(message)).exit_code == 1  # it is a message, though no event
+        assert cli("decode", json.dumps(message)).exit_code == 1  # a valid message, but not an event
         capture.write_text(
             json.dumps({**message, "stream": "", "sequence": 0, "timestamp": "2026-01-01T00:00:00Z"}) + "\n"
         )
@@ -142,7 +142,7 @@ def test_what_is_denied_is_status_3(cli, event, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["sub", "capture", "top"])
-def test_ctrl_c_is_a_clean_end(start, tmp_path, command):
+def test_ctrl_c_is_status_0(start, tmp_path, command):
     with NatsServer() as server:
         process = start(*commands(tmp_path)[command], url=server.url)
         assert process.stderr.readline() == b"listening on orders\n"

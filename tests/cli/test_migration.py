@@ -69,7 +69,7 @@ def test_counts(at_server, fill, source, stream, stored, subject, event):
     done = at_server("migrate", subject, stream, *source)
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == (
-        f"3 of 3 messages of channel {subject} are in stream {stream}, 3 of them copied now: 2 events, 1 other\n"
+        f"3 of 3 messages of channel {subject} are in stream {stream}; this run copied 3: 2 events, 1 other\n"
         "duplicates by source and id, kept: 1 event\n"
     )
     done = at_server("migrate", subject, stream, *source, "--json")
@@ -93,7 +93,7 @@ def test_counts(at_server, fill, source, stream, stored, subject, event):
     ]
 
 
-def test_what_does_not_match_is_a_failure(at_server, fill, source, stream, subject, with_js):
+def test_an_incomplete_stream_is_status_1(at_server, fill, source, stream, subject, with_js):
     fill(b"1", b"2", b"3")
 
     async def shrink(js):
@@ -106,13 +106,13 @@ def test_what_does_not_match_is_a_failure(at_server, fill, source, stream, subje
 
 
 @pytest.mark.parametrize(("end", "times"), [(signal.SIGKILL, 3), (signal.SIGTERM, 1)])
-def test_interrupted_at_any_moment(at_server, end, times, fill, source, start, stored, stream, subject, event, with_js):
-    """However often it is killed, the next one goes on; in the end each message is there once, byte for byte."""
+def test_interrupted_migrations(at_server, end, times, fill, source, start, stored, stream, subject, event, with_js):
+    """Each run continues where an earlier one was killed; at the end the stream has each message once, unchanged."""
     payloads = [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 12001)]
     fill(*payloads)
 
     async def end_after(js, process, before):
-        """It runs for moments only: a test that has to wait does not look so often that it would see it at work."""
+        """Let the process run only for short times, to check the stream before the copy is complete."""
         while True:
             pause(process)
             assert process.poll() is None, process.stderr.read()
@@ -141,7 +141,7 @@ def test_interrupted_at_any_moment(at_server, end, times, fill, source, start, s
     assert [message.data for message in messages] == payloads
 
 
-def test_who_watches_sees_a_bar(at_terminal, fill, source, stream, subject):
+def test_progress_on_a_terminal(at_terminal, fill, source, stream, subject):
     fill(*[b"x"] * 500)
     status, lines, drawn = at_terminal("migrate", subject, stream, *source, "--json")
     assert (status, json.loads(b"".join(lines))["copied"]) == (0, 500)
@@ -161,7 +161,7 @@ def test_durables_and_subject(at_server, fill, source, stream, stored, subject, 
     durables = ["--durable", "billing:d:e=one", "--queue-durable", "q:d=two"]
     done = at_server("migrate", subject, stream, *source, *durables, "--subject", f"{subject}.new")
     assert done.exit_code == 0, done.output
-    assert done.stderr.splitlines()[1:] == ["consumer one begins at message 3", "consumer two begins at message 2"]
+    assert done.stderr.splitlines()[1:] == ["consumer one starts at message 3", "consumer two starts at message 2"]
     assert {message.subject for message in stored(stream)} == {f"{subject}.new"}
 
     async def positions(js):
@@ -192,14 +192,14 @@ def test_context_of_the_streaming_server(at_server, fill, monkeypatch, streaming
     ],
     ids=" ".join,
 )
-def test_options_that_make_no_sense(cli, option):
+def test_invalid_durables(cli, option):
     done = cli("migrate", "orders", "ORDERS", *option)
     assert done.exit_code == 2
-    assert re.search("must be (CLIENT|GROUP):NAME=CONSUMER, got '.*'$|two durables for consumer 'c'$", done.stderr)
+    assert re.search("must be (CLIENT|GROUP):NAME=CONSUMER, got '.*'$|got two for 'c'$", done.stderr)
 
 
-def test_refusals(at_server, fill, source, stream, subject, streaming):
-    """No channel, no stream, no monitoring: one line, and what the exit status is for."""
+def test_errors(at_server, fill, source, stream, subject, streaming):
+    """A missing channel, a missing stream and wrong servers: an error of one line, and the exit status."""
     done = at_server("migrate", subject, stream, *source)
     text = f"ce-nats: stream-not-found: the streaming server has no channel '{subject}'\n"
     assert (done.exit_code, done.stderr) == (3, text)

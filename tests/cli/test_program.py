@@ -1,4 +1,4 @@
-"""How commands end: exit statuses and complaints. Nothing here needs a server."""
+"""Exit statuses and error texts of commands. No server is needed."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ def test_errors_are_one_line_and_a_status(
     assert capsys.readouterr() == ("", f"{line}\n")
 
 
-def test_where_an_error_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_with_its_position(capsys: pytest.CaptureFixture[str]) -> None:
     complain(DecodeError(ErrorCode.INVALID_JSON, "bad"), "line 3")
     assert capsys.readouterr().err == "ce-nats: line 3: invalid-json: bad\n"
 
@@ -51,7 +51,7 @@ def test_ctrl_c() -> None:
 
 
 def test_a_bug_is_not_hidden() -> None:
-    """What no command expects comes with its traceback."""
+    """Errors that commands do not expect are shown with a traceback."""
 
     def command() -> None:
         raise ZeroDivisionError
@@ -60,10 +60,10 @@ def test_a_bug_is_not_hidden() -> None:
         guarded(command)()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals are needed")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_cancels_the_work(number: signal.Signals) -> None:
-    """Whatever it does then to end well is waited for."""
+    """The command waits until the cancelled work has cleaned up."""
     ended: list[Any] = []
 
     async def work() -> None:

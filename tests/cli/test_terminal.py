@@ -1,4 +1,4 @@
-"""What somebody at a terminal sees: how far a command is, and what it waits for. Nothing of it gets into a pipe."""
+"""What commands print on a terminal only: progress, and a hint that they read standard input."""
 
 import json
 import os
@@ -9,15 +9,16 @@ import threading
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
 
 
 @pytest.fixture
 def at_terminal(server, tmp_path):
     """
-    Run a command whose standard error is a terminal: its exit status, its output, and what was drawn there.
+    A function that runs a command whose standard error is a terminal.
 
-    ``stdin`` comes from a file, ``typed`` from the terminal.
+    It returns exit status, standard output, and the text on the terminal. Standard input is a file with ``stdin``, or
+    the terminal with ``typed``.
     """
 
     def run(*arguments, stdin=None, typed=None):
@@ -66,10 +67,10 @@ def _read(descriptor):
 END = b"\x04"  # Ctrl-D
 
 
-def test_pub_of_many_events_shows_how_many(at_terminal, subject, event):
-    """A complaint has a line of its own, above the bar."""
+def test_pub_of_many_events_shows_progress(at_terminal, subject, event):
+    """An error has its own line, above the progress bar."""
     lines = [event(number).encode() for number in range(3000)]
-    lines.insert(2000, b"no event\n")
+    lines.insert(2000, b"not an event\n")
     status, output, drawn = at_terminal("pub", subject, stdin=b"".join(lines))
     assert (status, output) == (1, b"")
     assert re.search(r"pub .* [1-9][0-9]*/\?", drawn)
@@ -77,37 +78,37 @@ def test_pub_of_many_events_shows_how_many(at_terminal, subject, event):
     assert drawn.endswith("3000 published\n")
 
 
-def test_pub_of_one_event_draws_nothing(at_terminal, subject, event):
+def test_pub_of_one_event_shows_no_progress(at_terminal, subject, event):
     assert at_terminal("pub", subject, event())[2] == "1 published\n"
 
 
-def test_conformance_shows_how_far_it_is(at_terminal):
+def test_conformance_shows_progress(at_terminal):
     status, output, drawn = at_terminal("conformance", "--suite", "percent-encoding", "--json")
     assert (status, "conformance" in drawn) == (0, True)
     assert json.loads(output)
 
 
 @pytest.mark.parametrize("command", ["encode", "decode", "explain"])
-def test_who_is_waited_for_is_told(at_terminal, command, event):
+def test_hint_that_standard_input_is_read(at_terminal, command, event):
     given = (
         event() if command == "encode" else '{"headers":[["Content-Type","application/cloudevents+json"]],"data":""}\n'
     )
     _, _, drawn = at_terminal(command, typed=given.encode() + END)
-    assert drawn.startswith("ce-nats: reading from standard input; Ctrl-D in an empty line ends it\n")
+    assert drawn.startswith("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it\n")
 
 
-def test_who_types_an_event_for_pub_is_told(at_terminal, subject, event):
+def test_hint_that_pub_reads_standard_input(at_terminal, subject, event):
     status, _, drawn = at_terminal("pub", subject, typed=event().encode() + END)
     assert status == 0
     assert drawn.startswith("ce-nats: reading from standard input")
     assert drawn.endswith("1 published\n")
 
 
-def test_nothing_is_said_in_a_pipe(cli, event):
+def test_no_hint_in_a_pipe(cli, event):
     assert cli("encode", stdin=event()).stderr == ""
 
 
-def test_a_shell_completes_commands(server):
+def test_completion_of_commands_in_a_shell(server):
     code = "import sys; sys.argv = ['ce-nats']; from ce_nats.__main__ import main; main()"
     environment = {"_CE_NATS_COMPLETE": "complete_bash", "COMP_WORDS": "ce-nats dead-letters re", "COMP_CWORD": "2"}
     done = subprocess.run(

@@ -21,7 +21,7 @@ def test_from_pub_to_sub(start, at_server, event, subject):
     assert json.loads(received[0][1])["data"] == "€"
 
 
-def test_sub_tells_machines_what_is_no_event(start, at_server, with_js, event, subject):
+def test_sub_as_json_with_a_message_that_is_not_an_event(start, at_server, with_js, event, subject):
     process = start("sub", "--json", subject)
     listening(process)
 
@@ -38,7 +38,7 @@ def test_sub_tells_machines_what_is_no_event(start, at_server, with_js, event, s
     assert (process.returncode, stderr) == (0, b"")
 
 
-def test_sub_ends_when_nobody_reads(start, at_server, event, subject):
+def test_sub_ends_when_the_pipe_is_closed(start, at_server, event, subject):
     process = start("sub", subject)
     listening(process)
     process.stdout.close()
@@ -49,7 +49,7 @@ def test_sub_ends_when_nobody_reads(start, at_server, event, subject):
 
 
 def test_pub_ends_while_it_waits_for_input(start, event, stream, stored, subject):
-    """What came through the pipe before is stored."""
+    """Events that were read before are stored."""
     process = start("pub", "-J", subject)
     process.stdin.write(event().encode())
     process.stdin.flush()
@@ -64,7 +64,7 @@ def test_pub_ends_while_it_waits_for_input(start, event, stream, stored, subject
 
 
 def test_pub_to_a_stream(at_server, event, stream, stored, subject):
-    """By template, with further headers, once."""
+    """With a subject template, further headers, and deduplication."""
     arguments = ["pub", "-J", f"{subject}.{{type}}", "-H", "Tag: a", "--json"]
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 0, "refused": 0}
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 1, "refused": 0}
@@ -74,7 +74,7 @@ def test_pub_to_a_stream(at_server, event, stream, stored, subject):
     assert len(stored(stream)) == 2
 
 
-def test_pub_passes_over_what_is_refused(at_server, event, stream, stored, subject):
+def test_pub_skips_invalid_events(at_server, event, stream, stored, subject):
     result = at_server("pub", "-J", subject, stdin=event(1) + event(2, time="now") + event(3))
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].startswith("ce-nats: line 2: invalid-timestamp: ")
@@ -89,7 +89,7 @@ def test_pub_passes_over_what_is_refused(at_server, event, stream, stored, subje
         (["top", "a", "--server", "nats://name:secret@127.0.0.1:1"], "connection-failed"),
     ],
 )
-def test_what_nats_does_not_do_is_status_3(at_server, event, arguments, code):
+def test_errors_of_nats_are_status_3(at_server, event, arguments, code):
     result = at_server(*arguments, *([event()] if arguments[0] == "pub" else []))
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.splitlines()[-1].startswith(f"ce-nats: {code}: ")
@@ -97,7 +97,7 @@ def test_what_nats_does_not_do_is_status_3(at_server, event, arguments, code):
 
 
 @pytest.mark.parametrize("command", ["sub", "top"])
-def test_what_is_no_subject_is_refused(at_server, command):
+def test_an_invalid_subject(at_server, command):
     result = at_server(command, "a b")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1].startswith("ce-nats: invalid-subject: ")

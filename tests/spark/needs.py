@@ -1,4 +1,4 @@
-"""Marks of tests that older versions of pyspark cannot run."""
+"""Marks for tests that need a newer version of pyspark."""
 
 import pytest
 
@@ -10,5 +10,5 @@ except ImportError:
     limits = None
 
 needs_arrow_functions = pytest.mark.skipif(not HAS_ARROW_FUNCTIONS, reason="pyspark is older than 4.1")
-# Streaming readers are told from where, and how much.
+# latestOffset() of streaming readers has arguments: the start and a limit.
 needs_limits = pytest.mark.skipif(limits is None, reason="pyspark is older than 4.2")

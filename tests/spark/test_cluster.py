@@ -1,8 +1,8 @@
 """
-On clusters of two executors, in processes of their own, everything is as in one process.
+Clusters of two executors, each in its own process, give the same results as Spark in one process.
 
-The Python of the executors is not that of the program: it has the same libraries, and ce_nats where nothing of this
-checkout is on its path.
+The executors run another Python than the program: it has the same libraries, and an installed copy of ce_nats, so that
+this checkout is not on its path.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECONDS = 300
 
 
 def results(spark: SparkSession, url: str, stream: str) -> list[str]:
-    """Columns by both engines, SQL, and a round through sink and source, as a table and as a query."""
+    """Results of both engines, of SQL, and of a write and a read with the data source, as a table and as a query."""
     register(spark)
     messages = spark.createDataFrame(ROWS, SCHEMA).repartition(4, "sequence")
     messages.createOrReplaceTempView("messages")
@@ -65,7 +65,7 @@ def results(spark: SparkSession, url: str, stream: str) -> list[str]:
             assert query.awaitTermination(SECONDS)
         finally:
             query.stop()
-    table = spark.read.format("nats").options(url=url, stream=stream, partitions=2).load()
+    table = spark.read.format("nats").options(url=url, stream=stream, minPartitions=2).load()
     found.append(shown(explode_cloudevents(table).drop("timestamp", "sequence")))
     return found
 
@@ -75,14 +75,14 @@ def shown(frame: DataFrame) -> str:
 
 
 def places(spark: SparkSession) -> list[list[str]]:
-    """The directory and the Python of every executor, and its ce_nats."""
+    """Working directory, Python and path of ce_nats of every executor."""
 
     def place(_: object) -> Iterator[list[str]]:
         import ce_nats
 
         yield [os.getcwd(), sys.executable, ce_nats.__file__]
 
-    # All tasks of such a stage run at the same time.
+    # All tasks of a barrier stage run at the same time, so each runs on another executor.
     return spark.sparkContext.parallelize(range(EXECUTORS), EXECUTORS).barrier().mapPartitions(place).collect()
 
 
@@ -100,7 +100,7 @@ def main(master: str, url: str, stream: str) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Spark as it is installed, in a directory where executors may write."""
+    """The installed Spark, as links in a directory where executors may write."""
     directory = tmp_path_factory.mktemp("spark")
     for path in SPARK.iterdir():
         (directory / path.name).symlink_to(path)
@@ -109,7 +109,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with a ce_nats of its own, and with the libraries of this one."""
+    """A Python with its own copy of ce_nats, and the libraries of this one."""
     directory = tmp_path_factory.mktemp("workers") / "env"
     venv.create(directory)
     (packages,) = directory.glob("lib/*/site-packages")
@@ -120,7 +120,7 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def daemon(home: Path, log: Path, ready: str, *command: object) -> Iterator[str]:
-    """A process of a standalone cluster; gives the line of its log that says that it is ready."""
+    """Run a process of a standalone cluster; yields the line of its log with the text ``ready``."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(home / "bin" / "spark-class"), *map(str, command)],
@@ -143,7 +143,7 @@ def daemon(home: Path, log: Path, ready: str, *command: object) -> Iterator[str]
 
 @contextmanager
 def standalone(home: Path, directory: Path) -> Iterator[str]:
-    """URL of a master with two workers."""
+    """Run a master with two workers; yields the URL of the master."""
     package = "org.apache.spark.deploy"
     options = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as stack:
@@ -160,7 +160,7 @@ def standalone(home: Path, directory: Path) -> Iterator[str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Without what would let executors find this checkout."""
+    """Environment variables without those through which executors would import this checkout."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and "SPARK" not in name}
     return {**kept, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 

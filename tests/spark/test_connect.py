@@ -1,4 +1,4 @@
-"""The columns on Spark Connect, where a session is a client of a server, are those of Spark Classic."""
+"""Spark Connect, where a session is the client of a server, gives the same columns as Spark Classic."""
 
 import json
 import subprocess
@@ -41,9 +41,9 @@ def test_spark_connect(spark: SparkSession, connect_url: str) -> None:
 
 if __name__ == "__main__":
     session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-    check_workers(session)  # here nobody knows what they are, and nothing is said
+    check_workers(session)  # does nothing, because the client does not know the server's workers
     print(*results(session), sep="\n")
-    other = SparkSession.builder.remote(sys.argv[1]).create()  # which has been given no jar
+    other = SparkSession.builder.remote(sys.argv[1]).create()  # a new session, without the jar
     print(*results(other), sep="\n")
     other.stop()
     session.stop()

@@ -1,4 +1,4 @@
-"""Messages that nobody sends by accident give the same in Spark as in Python: attributes, data, error code."""
+"""Hostile messages give the same attributes, data and error code in Spark as in Python."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_hostile_messages(spark: SparkSession) -> None:
 
 
 def test_large_and_deep_messages(spark: SparkSession) -> None:
-    """In time that grows with their size, and without a stack for it."""
+    """Time grows linearly with size, and deep nesting does not overflow the stack."""
     million = 1_000_000
     made: list[Message] = [
         ([], document(f'"data":"{"a" * million}"')),
@@ -239,7 +239,7 @@ def test_large_and_deep_messages(spark: SparkSession) -> None:
     agree(spark, made, 0)
 
 
-# --- Shapes of headers ----------------------------------------------------------------------------------------------
+# --- Types of headers -----------------------------------------------------------------------------------------------
 
 PIECES = [
     *(b"NATS/1.0", b"\r\n", b"\r", b"\n", b"ce-id", b":", b" ", b"\t", b"a", b"ce-type: t\r\n", b"ce-source:/s\r\n"),
@@ -279,7 +279,7 @@ def of_block(block: bytes, data: bytes) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("shape", "headers", "code"),
+    ("kind", "headers", "code"),
     [
         ("array<struct<key string, value string>>", None, "not-a-cloudevent"),
         ("array<struct<key string, value string>>", [None], "invalid-header-name"),
@@ -300,9 +300,9 @@ def of_block(block: bytes, data: bytes) -> Any:
         ("binary", None, "not-a-cloudevent"),
     ],
 )
-def test_null_and_bytes_that_are_no_text(spark: SparkSession, shape: str, headers: Any, code: str) -> None:
+def test_null_and_malformed_utf8_in_headers(spark: SparkSession, kind: str, headers: Any, code: str) -> None:
     for data in (None, bytearray()):
-        frame = spark.createDataFrame([(headers, data)], f"headers {shape}, data binary")
+        frame = spark.createDataFrame([(headers, data)], f"headers {kind}, data binary")
         for engine in ENGINES:
             (row,) = explode_cloudevents(frame, engine=engine).collect()
             found = {name: value for name, value in row.asDict().items() if name.startswith("ce_")}
@@ -312,7 +312,7 @@ def test_null_and_bytes_that_are_no_text(spark: SparkSession, shape: str, header
 @pytest.mark.parametrize(
     "kind", ["int", "array<string>", "array<struct<a string>>", "map<int,string>", "map<string,int>"]
 )
-def test_headers_of_other_types_are_refused(spark: SparkSession, kind: str) -> None:
+def test_headers_of_invalid_types(spark: SparkSession, kind: str) -> None:
     frame = spark.createDataFrame([], f"headers {kind}, data binary")
     with pytest.raises(TypeError, match="header"):
         explode_cloudevents(frame)
@@ -320,7 +320,7 @@ def test_headers_of_other_types_are_refused(spark: SparkSession, kind: str) -> N
 
 # --- Charsets -------------------------------------------------------------------------------------------------------
 
-# Those whose bytes Java has otherwise than Python for some character, or not at all.
+# Charsets that Java encodes differently from Python for some characters, or does not have.
 NOT_IN_JAVA = {
     *(
         "big5",
@@ -358,7 +358,7 @@ TEXTS = ["", "a", "é", "ж", "€", "日本", "😀", "\u0590", "a\\é¥\u203e~
 
 
 def test_charsets(spark: SparkSession) -> None:
-    """Text data of a JSON event is written in every charset as Python writes it, or not at all."""
+    """Text data of a JSON event has the same bytes as in Python in every charset, or is an error."""
     names = sorted({*aliases.aliases, *aliases.aliases.values(), *ODD_CHARSETS})
     made = [
         (
@@ -384,8 +384,8 @@ def test_charsets(spark: SparkSession) -> None:
     assert not wrong, wrong[:10]
 
 
-def test_strings_of_data(spark: SparkSession) -> None:
-    """A payload in a STRING column is its bytes."""
+def test_payloads_in_a_string_column(spark: SparkSession) -> None:
+    """The payload is the UTF-8 bytes of the string."""
     frame = spark.createDataFrame(
         [(BASE, "é"), ([], document('"data":"é"').decode())], "headers array<struct<k string, v string>>, data string"
     )

@@ -1,4 +1,4 @@
-"""The short version of ``python -m benchmarks.kill``: a streaming job and its server, killed again and again."""
+"""A short version of ``python -m benchmarks.kill``: a streaming job and its server are killed repeatedly."""
 
 from pathlib import Path
 from random import Random
@@ -11,33 +11,33 @@ from pyspark.sql import SparkSession
 from benchmarks.kill import discard_if_refused, faults, guarded_server, run
 
 
-def test_everything_is_there_once_although_all_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_event_is_stored_once_although_processes_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     seed = Random().randrange(10**6)
     with guarded_server() as (server, password):
         outcome = run(server, password, tmp_path, kills=2, seed=seed)
         found = faults(outcome, spark)
     assert not found, f"seed {seed}: {len(found)} faults, {found[:20]}"
     assert outcome.sent, f"seed {seed}"
-    assert outcome.open_batches, f"seed {seed}: no kill fell into a batch"
+    assert outcome.open_batches, f"seed {seed}: no kill happened during a batch"
 
 
-def test_a_checkpoint_that_spark_refuses_is_begun_anew(spark: SparkSession, tmp_path: Path) -> None:
-    """One that was killed while its first offsets file was written, and no other."""
+def test_a_checkpoint_that_spark_does_not_accept_is_discarded(spark: SparkSession, tmp_path: Path) -> None:
+    """Only a checkpoint whose query was killed while it wrote the first offsets file is discarded."""
 
-    def pour(checkpoint: Path) -> None:
+    def run_query(checkpoint: Path) -> None:
         numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = numbers.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
 
     killed = tmp_path / "killed"
-    pour(killed)
+    run_query(killed)
     assert not discard_if_refused(killed)
     for path in (*(killed / "offsets").iterdir(), *(killed / "commits").iterdir()):
         path.unlink()
     assert not discard_if_refused(killed)
     (killed / "offsets" / f".0.{uuid4()}.tmp").write_text("v1")
     with pytest.raises(StreamingQueryException, match="CHECKPOINT_LOCATION_NOT_EMPTY"):
-        pour(killed)
+        run_query(killed)
     assert discard_if_refused(killed)
-    pour(killed)
+    run_query(killed)

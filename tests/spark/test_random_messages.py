@@ -1,7 +1,7 @@
 """
-Twenty thousand messages, most of them damaged, give the same in Spark as in Python: attributes, data, error code.
+Twenty thousand messages, most of them damaged, give the same attributes, data and error code in Spark as in Python.
 
-By both engines.
+Both engines are tested.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ COUNT_OF_BYTES = 5_000
 SCHEMA = "id int, headers array<struct<key {0}, value {0}>>, data binary"
 
 
-# Said on pyspark 4.0, where frames go through workers, of a library that has no part in it.
+# A warning of pyspark 4.0, which uses pandas where whole DataFrames are sent to workers.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
 
 def agree(spark: SparkSession, made: list[Message] | list[RawMessage], seed: int, text: str = "string") -> Counter[str]:
-    """Fail where Spark and Python differ; else what became of the messages, and how often."""
+    """Fail if Spark and Python differ; otherwise the number of messages by outcome."""
     rows = [(place, headers, bytearray(data)) for place, (headers, data) in enumerate(made)]
     frame = spark.createDataFrame(rows, SCHEMA.format(text)).repartition(2)
     expected = [in_python(message) for message in made]

@@ -1,4 +1,4 @@
-"""SQL functions do what the columns do, and the data source is known."""
+"""Registration in a session: SQL functions give the same as the Python functions, and the data source is found."""
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -12,7 +12,7 @@ from ce_nats.spark.connector.source import NatsDataSource
 from tests.spark.test_vectors import SCHEMA, chosen, message
 
 
-def test_sql_functions_are_the_columns(spark: SparkSession) -> None:
+def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:
     register(spark)
     rows = [(case.id, *message(case)) for case in chosen()]
     frame = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA)
@@ -32,7 +32,7 @@ def test_sql_functions_are_the_columns(spark: SparkSession) -> None:
     assert errors.distinct().count() > 20
 
 
-def test_what_needs_a_newer_pyspark_is_left_out_with_a_warning(
+def test_functions_that_need_a_newer_pyspark_are_not_registered(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "HAS_ARROW_FUNCTIONS", False)
@@ -42,10 +42,10 @@ def test_what_needs_a_newer_pyspark_is_left_out_with_a_warning(
         register(spark)
 
 
-def test_sessions_made_of_a_registered_one_are_registered_too(spark: SparkSession) -> None:
-    """Spark looks for the name of a data source in the active session, and would refuse it."""
+def test_registering_new_sessions_of_a_registered_one(spark: SparkSession) -> None:
+    """Spark itself raises an error, because it looks up the name of a data source in the active session."""
     register(spark)
-    spark.createDataFrame([], "nothing int")  # this is the active one, and stays it
+    spark.createDataFrame([], "nothing int")  # makes this session the active one
     options = {"url": "nats://127.0.0.1:1", "stream": "S"}
     for other in (spark.newSession(), spark.newSession()):
         with pytest.raises(AnalysisException, match="DATA_SOURCE_ALREADY_EXISTS"):
@@ -59,7 +59,9 @@ def test_sessions_made_of_a_registered_one_are_registered_too(spark: SparkSessio
         assert other.sql(query).collect()[0].code == "not-a-cloudevent"
 
 
-def test_another_data_source_of_that_name_is_left_alone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_data_source_of_the_same_name_is_not_replaced(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(NatsDataSource, "name", classmethod(lambda cls: "parquet"))
     with pytest.raises(AnalysisException, match="Data source 'parquet' already exists"):
         source.register(spark)

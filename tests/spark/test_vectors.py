@@ -1,4 +1,4 @@
-"""The decode fixtures give the same in Spark as in Python, attribute by attribute, or the same error code."""
+"""The decode fixtures give the same attributes and data, or the same error code, in Spark as in Python."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SPARK_TYPES = {
 }
 CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
 
-# Where the two differ by nature, and why.
+# Known differences, and why.
 DIFFERENT = {
-    "typed-integer-negative-zero": "the map has the text as it came, -0, whatever the typed column says",
-    "typed-binary-trailing-bits": "the map has the text as it came, AB==, whatever the typed column says",
+    "typed-integer-negative-zero": "the map has the text as it was received, -0, and Python its canonical form",
+    "typed-binary-trailing-bits": "the map has the text as it was received, AB==, and Python its canonical form",
 }
 
 
 def chosen() -> list[Case]:
-    """Cases that a row of a DataFrame can hold, read as the specification says."""
+    """Cases that a row of a DataFrame can hold, without an explicit mode or another dialect."""
     cases = [case for case in load_cases() if case.op == "from_nats_message"]
     cases = [case for case in cases if "mode" not in case.input and case.input.get("dialect", "spec") == "spec"]
     return [case for case in cases if _is_utf8(case.input.get("headers"))]
@@ -61,8 +61,7 @@ def test_there_are_cases() -> None:
     assert len(chosen()) > 400
 
 
-def test_the_same_depth() -> None:
-    """Of JSON, in Java and in Python."""
+def test_the_nesting_limit_of_json_is_the_same_in_java() -> None:
     source = (Path(jvm_engine.__file__).parents[1] / "jvm" / "Json.java").read_text("utf-8")
     assert re.findall(r"MAX_LEVELS = ([0-9]+);", source) == [str(nesting.MAX_LEVELS)]
 
@@ -85,9 +84,9 @@ def test_decode_fixtures(spark: SparkSession) -> None:
 
 def groups_of(cases: list[Case]) -> list[tuple[dict[str, str], list[Case]]]:
     """
-    Types of extensions, and the cases read with them: few groups, because Spark plans each by itself.
+    Types of extensions, and the cases decoded with them: few groups, because Spark plans a query for each.
 
-    A type that is none of a case's own is that of an extension which its message does not have.
+    A group may have types that a case does not declare, for extensions that its message does not have.
     """
     groups: list[tuple[dict[str, str], list[Case]]] = [({}, [])]
     for name, kind in sorted({item for case in cases for item in _types(case).items()}):
@@ -115,7 +114,7 @@ def _types(case: Case) -> dict[str, str]:
 
 
 def compare(event: Any, row: Row) -> str:
-    """What differs, or nothing."""
+    """The first difference, or ``""``."""
     if isinstance(event, str) or row["ce_error"] is not None:
         rest = [
             name for name in row.asDict() if name.startswith("ce_") and name != "ce_error" and row[name] is not None
@@ -138,7 +137,7 @@ def compare(event: Any, row: Row) -> str:
 
 
 def instant(time: Timestamp | None) -> int | None:
-    """Microseconds of Unix time; None where UTC leaves the years that Spark knows."""
+    """Microseconds of Unix time; None outside the years 1 to 9999 in UTC."""
     if time is None:
         return None
     try:
@@ -160,12 +159,12 @@ def _is_utf8(headers: Any) -> bool:
         for name, value in headers or []:
             (text(name) + text(value)).encode("utf-8")
     except UnicodeEncodeError:
-        return False  # a Python str can hold it; a string of Spark cannot
+        return False  # a Python str can hold a lone surrogate; a string of Spark cannot
     return True
 
 
 @pytest.mark.parametrize("mode", ["permissive", "", "DROP"])
-def test_other_modes_are_refused(spark: SparkSession, mode: str) -> None:
+def test_invalid_modes(spark: SparkSession, mode: str) -> None:
     frame: DataFrame = spark.createDataFrame([], SCHEMA)
-    with pytest.raises(ValueError, match="mode is one of"):
+    with pytest.raises(ValueError, match="mode must be PERMISSIVE or DROPMALFORMED or FAILFAST, got '"):
         explode_cloudevents(frame, mode=mode)

@@ -1,8 +1,8 @@
 """
-The oldest pyspark that is supported: columns, SQL, source and sink run on 4.0, in an environment of its own.
+Columns, SQL, source and sink run on the oldest supported pyspark, 4.0, in a separate environment.
 
-It is installed once (see tests/caching.py), which downloads half a gigabyte. There, all of this folder can be run, too;
-this is a choice that takes half a minute.
+The environment is installed once (see tests/caching.py), which downloads half a gigabyte. All tests of this folder can
+run there; the selection here takes half a minute.
 """
 
 import re
@@ -23,23 +23,28 @@ PACKAGES = (
 NO_REGISTRY = re.compile("(?<=connection broken by ).*")
 TESTS = {
     "test_vectors": ["test_decode_fixtures"],
-    "columns/test_python_engine": ["test_decode_fixtures", "test_modes", "test_old_pyspark_is_told", "test_streaming"],
+    "columns/test_python_engine": [
+        "test_decode_fixtures",
+        "test_modes",
+        "test_error_with_an_old_pyspark",
+        "test_streaming",
+    ],
     "columns/test_jvm_engine": [
         "test_a_message_is_decoded_once",
         "test_a_stream_is_exploded",
-        "test_a_thread_that_was_there_before_decodes",
+        "test_an_older_thread_decodes",
         "test_sql_takes_headers_of_every_type",
         "test_values_of_typed_extensions",
     ],
     "test_session": [""],
     "connector/test_source": [
-        "test_a_row_is_a_message_as_it_was_stored",
+        "test_rows_are_messages_as_they_were_stored",
         "test_an_empty_stream_has_no_rows",
-        "test_available_now_equals_the_table",
+        "test_available_now_reads_the_same_rows_as_a_table",
     ],
-    "connector/test_sink": ["test_a_streaming_query_and_its_restart", "test_what_was_read_can_be_written_as_events"],
+    "connector/test_sink": ["test_a_streaming_query_and_its_restart", "test_decoded_events_can_be_written"],
 }
-# What pyspark 4.0 itself leaves open, and what ce_nats.spark.register() says there.
+# Resources that pyspark 4.0 does not close, and the warning of ce_nats.spark.register() with 4.0.
 WARNINGS = (":ResourceWarning", ":pytest.PytestUnraisableExceptionWarning", "to_nats and to_nats_structured")
 
 
@@ -48,7 +53,7 @@ def python_of_environment() -> Path:
     The Python that has pyspark 4.0.
 
     Raises:
-        Missing: No package registry is reached.
+        Missing: No package registry can be reached.
     """
 
     def install(target: Path) -> None:
@@ -56,7 +61,7 @@ def python_of_environment() -> Path:
         pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
         done = run([*pip, *PACKAGES], target)
         if done.returncode and (reason := NO_REGISTRY.search(done.stderr)):
-            raise Missing(f"no package registry is reached: {reason[0]}")
+            raise Missing(f"no package registry can be reached: {reason[0]}")
         assert done.returncode == 0, done.stderr[-4000:]
 
     return cached("pyspark-4.0", [venv.__file__, *PACKAGES], install) / "bin" / "python"

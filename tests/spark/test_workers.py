@@ -1,4 +1,4 @@
-"""Workers that run another Python than the program: it is said at once, with what to set."""
+"""Workers that run another Python than the program: an early error says what to set."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ OPTIONS = {"url": "nats://127.0.0.1:1", "stream": "S"}
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python of this version that has nothing."""
+    """A Python of this version without any packages."""
     directory = tmp_path_factory.mktemp("bare")
     venv.create(directory, with_pip=False)
     return str(next(path for path in directory.glob("*/python*") if path.stem == "python"))
@@ -48,7 +48,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def with_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], SparkSession]:
-    """A session of its own whose workers run another Python; what Spark took from PYSPARK_PYTHON is put there."""
+    """A function that makes a new session whose workers run another Python, as PYSPARK_PYTHON would set it."""
 
     def session(python: str) -> SparkSession:
         monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
@@ -57,12 +57,12 @@ def with_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return session
 
 
-def test_nothing_is_wrong_with_this_python(spark: SparkSession) -> None:
+def test_this_python_is_accepted(spark: SparkSession) -> None:
     assert spark.sparkContext.pythonExec == sys.executable
     check_workers(spark)
 
 
-def test_another_python_that_has_the_package_will_do(
+def test_another_python_that_has_the_package_is_accepted(
     with_python: Callable[[str], SparkSession], tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
@@ -72,7 +72,7 @@ def test_another_python_that_has_the_package_will_do(
 
 
 @pytest.mark.parametrize("make", [register, spark_source.register], ids=["register", "source"])
-def test_a_python_without_the_package_is_noticed_at_once(
+def test_a_python_without_the_package_is_an_error_at_once(
     with_python: Callable[[str], SparkSession], bare: str, make: Callable[[SparkSession], None]
 ) -> None:
     with pytest.raises(ImportError) as info:
@@ -82,14 +82,14 @@ def test_a_python_without_the_package_is_noticed_at_once(
 
 
 @needs_arrow_functions
-def test_columns_that_need_a_worker_notice_it_too(with_python: Callable[[str], SparkSession], bare: str) -> None:
+def test_columns_that_need_a_worker_check_it_too(with_python: Callable[[str], SparkSession], bare: str) -> None:
     with_python(bare)
     with pytest.raises(ImportError, match="PYSPARK_PYTHON"):
         from_iggy(F.lit(b""), F.lit(b""))
 
 
-def test_a_python_that_is_not_there(with_python: Callable[[str], SparkSession]) -> None:
-    with pytest.raises(ImportError, match=r"there is no 'no-such-python'\. Set the environment"):
+def test_a_python_that_does_not_exist(with_python: Callable[[str], SparkSession]) -> None:
+    with pytest.raises(ImportError, match=r"'no-such-python' was not found\. Set the environment"):
         check_workers(with_python("no-such-python"))
 
 
@@ -98,14 +98,16 @@ def test_another_version(with_python: Callable[[str], SparkSession], tmp_path: P
     python.write_text("#!/bin/sh\necho 2.7\nexit 1\n")
     python.chmod(0o755)
     own = "{}.{}".format(*sys.version_info)
-    with pytest.raises(ImportError, match=rf"run Python 2\.7 \({python}\), and this is Python {own}. Set"):
+    with pytest.raises(
+        ImportError, match=rf"must run Python {own} as this process does, got Python 2\.7 \({python}\)\. Set"
+    ):
         check_workers(with_python(str(python)))
 
 
-def test_the_session_may_give_workers_what_the_interpreter_does_not_have(
+def test_workers_may_get_the_package_from_the_session(
     with_python: Callable[[str], SparkSession], bare: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By ``spark.executorEnv.PYTHONPATH``, say."""
+    """For example, with ``spark.executorEnv.PYTHONPATH``."""
     session = with_python(bare)
     paths = os.pathsep.join({str(Path(module.__file__).parents[1]) for module in (ce_nats, cloudevents, msgspec)})
     monkeypatch.setitem(session.sparkContext.environment, "PYTHONPATH", paths)
@@ -113,12 +115,12 @@ def test_the_session_may_give_workers_what_the_interpreter_does_not_have(
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["table", "query"])
-def test_the_error_of_a_worker_begins_with_what_is_wrong(
+def test_the_error_of_a_worker_begins_with_the_reason(
     with_python: Callable[[str], SparkSession], bare: str, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a cluster, where it is not known beforehand."""
+    """As on a cluster, where the driver cannot check the workers."""
     session = with_python(bare)
-    # Spark 4.3 refuses a name that was registered in a session from which this one was made.
+    # Spark 4.3 does not accept a name that is registered in the session from which this one was made.
     name = f"nats_{'query' if streaming else 'table'}"
     monkeypatch.setattr(NatsDataSource, "name", classmethod(lambda cls: name))
     session.dataSource.register(NatsDataSource)
@@ -130,8 +132,8 @@ def test_the_error_of_a_worker_begins_with_what_is_wrong(
     assert "Traceback" not in text
 
 
-def test_what_goes_to_workers_says_so_by_itself(bare: str, tmp_path: Path) -> None:
-    """Readers and writers may come to a machine where planning never was."""
+def test_unpickling_without_the_package_says_what_to_set(bare: str, tmp_path: Path) -> None:
+    """Readers, writers and functions are unpickled in a worker before anything else of the package is used."""
     source, sink = NatsDataSource(OPTIONS), NatsDataSource({"url": OPTIONS["url"]})
     schema = StructType().add("subject", "string")
     shipped = [
@@ -141,7 +143,7 @@ def test_what_goes_to_workers_says_so_by_itself(bare: str, tmp_path: Path) -> No
         sink.streamWriter(schema, overwrite=False),
         sent(partial(attrgetter("name"), ErrorCode.INVALID_UTF8)),
     ]
-    # A worker has at least what comes with Spark.
+    # A worker has at least the libraries that come with Spark.
     zips = (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, zips))}
     for number, one in enumerate(shipped):
@@ -156,6 +158,6 @@ def test_what_goes_to_workers_says_so_by_itself(bare: str, tmp_path: Path) -> No
     assert done.stdout.split() == [*(type(one).__name__ for one in shipped[:-1]), "partial"], done.stderr
 
 
-def test_classes_are_themselves_after_pickling() -> None:
+def test_classes_are_identical_after_pickling() -> None:
     for pickled in (pickle.dumps(NatsDataSource), cloudpickle.dumps(NatsDataSource)):
         assert pickle.loads(pickled) is NatsDataSource

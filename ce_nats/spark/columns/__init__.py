@@ -1,1 +1,1 @@
-"""CaptureResult messages as columns of Spark, and columns as messages."""
+"""Captured messages to Spark columns, and columns to messages."""

@@ -1,8 +1,4 @@
-"""
-Functions that run in Python workers, on columns as Arrow arrays.
-
-pyspark 4.1 and later have them (``arrow_udf``).
-"""
+"""Column functions that run in Python workers, on Arrow arrays (``arrow_udf``). They need pyspark 4.1 or later."""
 
 from __future__ import annotations
 
@@ -23,15 +19,15 @@ HAS_ARROW_FUNCTIONS = hasattr(functions, "arrow_udf")
 
 def arrow_function(work: Callable[..., pa.Array], result: DataType, what: str) -> Callable[..., Column]:
     """
-    A function of columns.
+    A column function from a function of Arrow arrays.
 
     Args:
-        work: Makes an array of arrays of the same length; it goes to the workers, so it has to pickle.
-        result: Type of what it makes.
-        what: Who needs it, for the error.
+        work: Takes arrays and returns an array of the same length. It is sent to workers, so it must be picklable.
+        result: Spark type of the returned array.
+        what: Name of the caller, for the error.
 
     Raises:
-        ImportError: pyspark is older than 4.1; workers on this machine run a Python that cannot import ce_nats.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
     if not HAS_ARROW_FUNCTIONS:
         raise ImportError(f"{what} needs pyspark 4.1 or later (functions over Arrow), got {pyspark.__version__}")
@@ -39,7 +35,7 @@ def arrow_function(work: Callable[..., pa.Array], result: DataType, what: str) -
         check_workers(session)
     shipped = sent(work)
 
-    def run(*arrays: pa.Array) -> pa.Array:  # pyspark looks at the signature
+    def run(*arrays: pa.Array) -> pa.Array:  # a plain function, because pyspark inspects the signature
         return shipped(*arrays)
 
     return cast("Callable[..., Column]", functions.arrow_udf(run, result))  # type: ignore[attr-defined]  # untyped

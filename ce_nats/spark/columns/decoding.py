@@ -1,11 +1,11 @@
 """
-CloudEvents out of captured NATS messages, as Spark columns.
+Decodes captured NATS messages to Spark columns.
 
-The same rules and error codes as ``ce_nats.from_nats_message(message, parse_data=False)``. A row that cannot be decoded
-has a code in its error column and nothing in the others; it never fails the query, unless the caller wants that.
+The rules and error codes are those of ``ce_nats.from_nats_message(message, parse_data=False)``. A row that cannot be
+decoded has a code in the error column and NULL in the others; it does not fail the query, except in mode ``FAILFAST``.
 
-Two engines decode: functions on the JVM (jvm_engine.py), and the Python codec over Arrow (python_engine.py) where a
-session takes no jar.
+There are two engines: functions on the JVM (jvm_engine.py), and the Python codec over Arrow (python_engine.py), for
+sessions that do not accept a jar.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, DataType, StringType
 
+from ...errors import preview
 from . import jvm_engine
 from .schema import EXTENSION_TYPES, check_headers
 
@@ -26,7 +27,7 @@ __all__ = ["explode_cloudevents", "from_nats", "register"]
 
 _ENGINES: Final = ("auto", "jvm", "python")
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-# What tells a message from another, where a row has it.
+# Columns that identify a message, shown in the error of FAILFAST if a row has them.
 _IDENTITY: Final = ("stream", "sequence", "subject")
 
 
@@ -41,25 +42,26 @@ def from_nats(
     """
     The event in a message, as a struct: ``attributes``, ``extensions``, ``data``, ``is_json``, ``mode``, ``error``.
 
-    ``attributes`` has the eight attributes of the specification, ``time`` as TIMESTAMP, and ``time_text``, which keeps
-    nanoseconds and offset. ``extensions`` maps names to canonical strings. ``data`` is bytes: of a JSON event the JSON
-    text as it stands, and where that event has no datacontenttype, ``is_json`` is true: another message would have to
-    say ``application/json``. Where ``error`` has a code, everything else is NULL.
+    ``attributes`` has the eight attributes of the specification, with ``time`` as TIMESTAMP, and ``time_text``, which
+    keeps nanoseconds and offset. ``extensions`` maps names to canonical strings. ``data`` is BINARY: for a JSON event,
+    the JSON text of its ``data`` member, unchanged. ``is_json`` is true if a JSON event has data and no
+    datacontenttype, which means ``application/json``. If ``error`` has a code, all other fields are NULL.
 
-    Select the struct before you take fields of it, or it is computed for each. The session is the active one.
+    Select the struct before you take fields of it; otherwise Spark computes it once for each field. The function uses
+    the active session.
 
     Args:
-        headers: The headers, a column or its name: an array of structs of two strings or binaries, a map to a string or
-            to an array of strings, or a raw header block in a binary; NULL is none.
-        data: The payload, BINARY or STRING; NULL is empty.
-        headers_type: Type of ``headers``, checked at once. Where it is left out, the query is refused for another type.
-        extensions: Types of extension attributes (``string``, ``int``, ``boolean``, ``binary``, ``timestamp``): a value
-            that is none of its type is an error.
-        engine: ``jvm``, ``python``, or ``auto`` for the first of them that the session takes.
+        headers: The headers, a column or its name: an array of structs of two strings or binaries, a map to strings or
+            to arrays of strings, or a raw header block in a binary; NULL means no headers.
+        data: The payload, a column or its name, BINARY or STRING; NULL means an empty payload.
+        headers_type: Type of ``headers``, checked at once. Without it, a wrong type is an error of the query.
+        extensions: Types of extension attributes by name (``string``, ``int``, ``boolean``, ``binary`` or
+            ``timestamp``); a value that is not valid for its type is an error of the message.
+        engine: ``jvm``, ``python``, or ``auto`` for ``jvm`` if the session accepts the jar, else ``python``.
 
     Raises:
-        TypeError: ``headers_type`` is none of these.
-        ValueError: A type in ``extensions`` is none of these, or ``engine`` is another.
+        TypeError: ``headers_type`` is not a type of headers.
+        ValueError: A type in ``extensions`` or ``engine`` is not valid.
     """
     if headers_type is not None:
         check_headers(headers_type)
@@ -84,30 +86,31 @@ def explode_cloudevents(
 
     ``ce_specversion ce_id ce_source ce_type ce_subject ce_time ce_datacontenttype ce_dataschema`` (``ce_time`` as
     TIMESTAMP, the others as STRING), ``ce_extensions`` (map of strings), ``ce_data`` (BINARY), ``ce_mode`` (``binary``
-    or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). The columns that are there stay.
+    or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). Existing columns are kept.
 
     Args:
-        df: Messages, one a row.
-        headers: Column of the headers, of any type that :func:`from_nats` takes.
-        data: Column of the payload, BINARY or STRING.
-        prefix: What the names of the new columns begin with.
-        extensions: Extension attributes that get a column of their own, and its type: ``string``, ``int``, ``boolean``,
-            ``binary`` or ``timestamp``. They stay in the map, too.
-        mode: ``PERMISSIVE`` keeps bad messages with a code in ``ce_error`` and NULL in the other new columns;
-            ``DROPMALFORMED`` leaves them out; ``FAILFAST`` fails the query at the first one.
-        engine: ``jvm`` decodes in Java, by a jar of this package that the session is given; ``python`` by the codec in
-            Python workers, which have to find ce_nats; ``auto`` is ``jvm``, or ``python`` with a warning that says why.
+        df: Messages, one per row.
+        headers: Name of the column of headers, of any type that :func:`from_nats` takes.
+        data: Name of the column of payloads, BINARY or STRING.
+        prefix: Prefix of the names of the new columns.
+        extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
+            ``binary`` or ``timestamp``. They are also in the map.
+        mode: ``PERMISSIVE`` keeps messages that cannot be decoded, with a code in ``ce_error`` and NULL in the other
+            new columns; ``DROPMALFORMED`` removes them; ``FAILFAST`` fails the query at the first one.
+        engine: ``jvm`` decodes in Java, with a jar of this package that is added to the session; ``python`` with the
+            codec in Python workers, which need ce_nats; ``auto`` uses ``jvm`` if possible, else ``python``, with a
+            warning that gives the reason.
 
     Raises:
-        TypeError: A column is of no type that messages are made of.
-        ValueError: Another ``mode`` or ``engine``, another type in ``extensions``.
+        TypeError: A column has the wrong type.
+        ValueError: ``mode``, ``engine`` or a type in ``extensions`` is not valid.
     """
     if mode not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+        raise ValueError(f"mode must be {' or '.join(_MODES)}, got {preview(mode)}")
     check_headers(df.schema[headers].dataType)
     payload_type = df.schema[data].dataType
     if not isinstance(payload_type, (BinaryType, StringType)):
-        raise TypeError(f"column {data} is BINARY or STRING, not {payload_type.simpleString()}")
+        raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
     types = _types(extensions)
     given, payload = F.col(_quoted(headers)), F.col(_quoted(data)).cast("binary")
     decoded: DataFrame = _engine(engine, df.sparkSession).explode(df, given, payload, prefix, types)
@@ -115,15 +118,15 @@ def explode_cloudevents(
     if mode == "DROPMALFORMED":
         return decoded.where(error.isNull())
     if mode == "FAILFAST":
-        checked = F.when(error.isNotNull(), F.raise_error(_complaint(df, error))).otherwise(error)
+        checked = F.when(error.isNotNull(), F.raise_error(_error_text(df, error))).otherwise(error)
         return decoded.withColumn(f"{prefix}error", checked)
     return decoded
 
 
 def register(spark: SparkSession) -> None:
     """
-    Make a function known to Spark SQL, by the engine that the session takes: ``ce_nats.from_nats(headers, data)`` on
-    the JVM, ``from_nats(headers, data)`` in Python.
+    Register the decoding function for Spark SQL: ``ce_nats.from_nats(headers, data)`` with the JVM engine,
+    ``from_nats(headers, data)`` with the Python engine.
     """
     _engine("auto", spark).register(spark)
 
@@ -131,16 +134,17 @@ def register(spark: SparkSession) -> None:
 def _engine(name: str, spark: SparkSession) -> Any:
     """The module that decodes in a session: ``jvm_engine`` or ``python_engine``."""
     if name not in _ENGINES:
-        raise ValueError(f"engine is one of {', '.join(_ENGINES)}, not {name!r}")
+        raise ValueError(f"engine must be {' or '.join(_ENGINES)}, got {preview(name)}")
     if name != "python":
         try:
             jvm_engine.load(spark)
             return jvm_engine
-        except Exception as error:  # each platform has its own way to refuse a jar
+        except Exception as error:  # platforms that do not accept a jar raise different errors
             if name == "jvm":
                 raise
-            why = str(error).partition("\n")[0]
-            warnings.warn(f"CloudEvents are decoded in Python workers, because of {why}", stacklevel=3)
+            reason = str(error).partition("\n")[0]
+            text = f"the JVM engine is not available ({reason}); CloudEvents are decoded in Python workers"
+            warnings.warn(text, stacklevel=3)
     return import_module(".python_engine", __package__)
 
 
@@ -152,13 +156,13 @@ def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
     types = {}
     for name, wanted in (extensions or {}).items():
         if wanted.lower() not in EXTENSION_TYPES:
-            raise ValueError(f"an extension is one of {', '.join(EXTENSION_TYPES)}, not {wanted!r}")
+            raise ValueError(f"the type of an extension must be {' or '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
         types[name] = EXTENSION_TYPES[wanted.lower()]
     return types
 
 
-def _complaint(df: DataFrame, error: Column) -> Column:
-    """Code and whereabouts of a message that is not an event."""
+def _error_text(df: DataFrame, error: Column) -> Column:
+    """The text of the error of FAILFAST: the code, and the columns that identify the message."""
     known = [name for name in _IDENTITY if name in df.columns]
     where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]
-    return F.concat(F.lit("no CloudEvent: "), error, *where)
+    return F.concat(F.lit("the message is not a valid CloudEvent: "), error, *where)

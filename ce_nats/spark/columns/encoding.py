@@ -1,8 +1,8 @@
 """
-CloudEvents into NATS messages, by the codec in Python workers.
+Encodes CloudEvents as NATS messages, with the codec in Python workers.
 
-NATS binding, section 3: the messages and error codes of ``ce_nats.to_nats_message``. A row that cannot be encoded has a
-code in ``error`` and nothing else; it never fails the query.
+NATS binding, section 3: messages and error codes are those of ``ce_nats.to_nats_message``. A row that cannot be encoded
+has a code in ``error`` and NULL in the other fields; it does not fail the query.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType
 
 from ...codec.binding import to_nats_message
 from ...codec.mode import ContentMode
-from ...errors import EncodeError
+from ...errors import EncodeError, choice
 from .arrow_functions import arrow_function
 from .rows import event_of, event_rows
 from .schema import EVENT, MESSAGE, check_event
@@ -39,44 +39,43 @@ def to_nats(event: Column | str, *, mode: str = "binary", event_type: DataType =
     The message of an event, as a struct: ``headers`` (array of structs of ``key`` and ``value``), ``data`` (BINARY) and
     ``error``.
 
-    Where ``error`` has a code of :class:`ce_nats.ErrorCode`, the others are NULL. A field that is NULL is an attribute
-    that the event does not have. Attributes go in the order of the struct, extensions behind them in that of the map;
-    a name that is there twice is ``duplicate-attribute``, a NULL in the map ``invalid-attribute-type``, a NULL for the
-    whole event ``invalid-message``. An event that has an ``error`` already keeps it.
+    If ``error`` has a code of :class:`ce_nats.ErrorCode`, the other fields are NULL. A NULL field of ``attributes`` is
+    an attribute that the event does not have. Attributes keep the order of the struct, and extensions follow in that of
+    the map. A repeated name is ``duplicate-attribute``, a NULL in the map ``invalid-attribute-type``, a NULL event
+    ``invalid-message``. An event with an ``error`` keeps it.
 
-    It runs in Python workers, which have to find ce_nats, and needs pyspark 4.1 or later. Select the struct before you
-    take fields of it, or it is computed for each.
+    The function runs in Python workers, which need ce_nats, and needs pyspark 4.1 or later. Select the struct before
+    you take fields of it; otherwise Spark computes it once for each field.
 
     Args:
-        event: A struct as :func:`from_nats` gives it. Of its fields, ``attributes``, ``extensions``, ``data``,
-            ``is_json`` and ``error`` are looked at. ``time_text`` goes before ``time``. Bytes of ``data`` go as they
-            are (``data_base64`` in structured mode); a STRING is text, or a JSON string where the datacontenttype is
-            JSON; a VARIANT is a JSON value. A STRING or VARIANT without a datacontenttype is ``application/json``, and
-            so are bytes with ``is_json``.
+        event: A struct as :func:`from_nats` returns it, a column or its name. The fields ``attributes``,
+            ``extensions``, ``data``, ``is_json`` and ``error`` are used. ``time_text`` is used in preference to
+            ``time``. BINARY ``data`` is sent unchanged (as ``data_base64`` in structured mode); a STRING is text, or a
+            JSON string if the datacontenttype is JSON; a VARIANT is a JSON value. A STRING or VARIANT without a
+            datacontenttype is ``application/json``, and so is a BINARY with ``is_json``.
         mode: ``binary`` or ``structured``.
-        event_type: Type of ``event``, because a column does not know its own. Fields may be missing or in another
+        event_type: Type of ``event``, because a column does not have its type. Fields may be missing or in another
             order; ``time`` may be a STRING; further fields of ``attributes`` are extensions of type STRING, BOOLEAN,
-            BINARY, TIMESTAMP or an integer. In structured mode extensions of the map are JSON strings.
+            BINARY, TIMESTAMP or an integer. In structured mode, extensions of the map become JSON strings.
 
     Raises:
         TypeError: ``event_type`` is not a type of an event.
-        ValueError: Another ``mode``.
-        ImportError: pyspark is older than 4.1.
+        ValueError: ``mode`` is not a content mode.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
-    if mode not in ("binary", "structured"):
-        raise ValueError(f"mode is binary or structured, not {mode!r}")
+    content_mode = choice(ContentMode, mode, "mode")
     check_event(event_type)
-    return messages(mode)(event)
+    return messages(content_mode)(event)
 
 
-def messages(mode: str) -> Callable[..., Column]:
+def messages(mode: ContentMode) -> Callable[..., Column]:
     """
-    The function of :func:`to_nats` for a mode, as pyspark has functions.
+    The function of :func:`to_nats` for a content mode, as a pyspark function of columns.
 
     Raises:
-        ImportError: pyspark is older than 4.1.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
-    return arrow_function(partial(_messages, ContentMode(mode)), MESSAGE, "to_nats")
+    return arrow_function(partial(_messages, mode), MESSAGE, "to_nats")
 
 
 def _messages(mode: ContentMode, events: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""What is done with events once they are columns: reading their data, and dropping what came twice."""
+"""Functions for events that are columns: parsing JSON data, and removing duplicate events."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ def parse_data(
     drop_malformed: bool = True,
 ) -> Column:
     """
-    JSON data as values.
+    JSON data of events as Spark values.
 
         events.withColumn("reading", parse_data("ce_data", "ce_datacontenttype", "celsius double"))
 
     Args:
-        data: ``ce_data``: BINARY, JSON text in UTF-8 where the data is JSON.
-        datacontenttype: ``ce_datacontenttype``. Data is read where this says JSON (CloudEvents JSON format 3.1), or is
-            NULL, which means JSON in structured mode; of other data the result is NULL.
-        schema: Type of the result, as ``from_json`` takes it; by default VARIANT, which keeps the types of what is
-            there.
-        drop_malformed: Whether text that is not JSON, or is nested more than 128 levels deep, is NULL, too; otherwise
-            it fails the query.
+        data: ``ce_data``, a column or its name: BINARY, JSON text in UTF-8 if the data is JSON.
+        datacontenttype: ``ce_datacontenttype``, a column or its name. Data is parsed if this is a JSON media type
+            (CloudEvents JSON format 3.1), or NULL, which means JSON in structured mode. For other data the result is
+            NULL.
+        schema: Type of the result, as ``from_json`` takes it; by default VARIANT, which keeps the types of the JSON
+            values.
+        drop_malformed: True returns NULL for text that is not JSON or is nested more than 128 levels deep; False fails
+            the query.
     """
     data, datacontenttype = (F.col(one) if isinstance(one, str) else one for one in (data, datacontenttype))
     text = F.when(datacontenttype.isNull() | is_json(datacontenttype), data.cast("string"))
@@ -46,24 +47,24 @@ def parse_data(
 
 def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None, time: str = "timestamp") -> DataFrame:
     """
-    One row for each event, which is what source and id together say (CloudEvents "id").
+    Remove duplicate events: rows with the same source and id (CloudEvents "id").
 
-    Messages that are not events have neither, and all stay.
+    Rows without an event are all kept, because they have neither source nor id.
 
     Args:
-        df: What ``explode_cloudevents`` gives.
-        prefix: As there.
-        within: For a streaming query, how far apart copies of an event can be, ``"10 minutes"`` say: the query
-            remembers events for that long. Copies that are further apart may both stay.
-        time: For a streaming query, the TIMESTAMP column that this is measured by: when a message was stored, rather
-            than ``ce_time``, which a sender may leave out or invent.
+        df: The result of ``explode_cloudevents``.
+        prefix: Prefix of its columns.
+        within: For a streaming query, the largest time between duplicates, for example ``"10 minutes"``. The query
+            keeps state for that long; duplicates that are further apart may both remain.
+        time: For a streaming query, the TIMESTAMP column that this time is measured with. It should be the time when a
+            message was stored, because ``ce_time`` is set by the sender and optional.
 
     Raises:
-        ValueError: ``within`` is missing for a streaming query, or given for another.
+        ValueError: ``within`` is missing for a streaming query, or given for a table.
     """
     keys = [f"{prefix}source", f"{prefix}id"]
     if df.isStreaming != (within is not None):
-        raise ValueError("within is for streaming queries, which cannot do without")
+        raise ValueError("within must be given for a streaming DataFrame, and only for one")
     is_event = F.col(f"{prefix}id").isNotNull()
     events, others = df.where(is_event), df.where(~is_event)
     if within is None:

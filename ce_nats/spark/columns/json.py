@@ -1,7 +1,7 @@
 """
-Which data is JSON, what Spark's JSON parser has to be told to be strict, and how deep a text is nested.
+JSON in columns: whether a media type is JSON, options that make Spark's JSON parser strict, and the nesting depth.
 
-RFC 8259; the same rule and limit as ce_nats/media_type.py and ce_nats/nesting.py.
+RFC 8259; the same rules and limit as ce_nats/codec/media_type.py and ce_nats/codec/nesting.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["STRICT", "is_deeper", "is_json"]
 
 _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 _JSON: Final = rf"(?is)\A{_TOKEN}/(?:(?:{_TOKEN})?\+)?json[ \t]*+(?:;|\z)"
-# What Spark lets pass by default, or could be told to let pass, and RFC 8259 does not.
+# Deviations from RFC 8259 that Spark's parser allows by default or by a setting, all switched off.
 STRICT: Final = {
     "allowComments": "false",
     "allowUnquotedFieldNames": "false",
@@ -26,7 +26,7 @@ STRICT: Final = {
     "allowUnquotedControlChars": "false",
     "mode": "PERMISSIVE",
 }
-# Possessive wherever a pattern repeats: Java needs a stack for every repetition that it could take back.
+# Quantifiers are possessive: with others, Java needs stack space for each repetition that it may backtrack to.
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NO_BRACKETS: Final = rf'(?s){_STRING}|[^"{{}}\[\]]++'
 _PAIR: Final = r"\[\]|\{\}"
@@ -40,18 +40,19 @@ def is_json(media_type: Column) -> Column:
 
 def is_deeper(text: Column, levels: int) -> Column:
     """
-    Whether arrays and objects of a JSON text are nested more than so many levels deep. What is not JSON has no depth.
+    Whether arrays and objects of a JSON text are nested more than ``levels`` deep. For text that is not JSON, the
+    result may be either.
 
-    Few texts have so many brackets at all. Only of those they are looked at one by one, and of what is wide and not
-    deep most are gone before.
+    Most texts have too few brackets to be that deep, and one pattern finds that out. Only for the others, brackets are
+    counted one by one, after the two innermost levels were removed, which are most brackets of a wide, flat text.
     """
     brackets = F.regexp_replace(text, _NO_BRACKETS, "")
     for _ in range(_INNERMOST):
-        brackets = F.regexp_replace(brackets, _PAIR, "")  # the innermost level of every branch
-    left = levels - _INNERMOST
+        brackets = F.regexp_replace(brackets, _PAIR, "")  # removes the innermost level of every branch
+    rest = levels - _INNERMOST
     depth = F.aggregate(
         F.split(brackets, ""),
         F.lit(0),
-        lambda depth, bracket: F.when(depth > left, depth).when(bracket.isin("[", "{"), depth + 1).otherwise(depth - 1),
+        lambda depth, bracket: F.when(depth > rest, depth).when(bracket.isin("[", "{"), depth + 1).otherwise(depth - 1),
     )
-    return text.rlike(rf"(?s)\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > left)
+    return text.rlike(rf"(?s)\A(?:[^\[{{]*+[\[{{]){{{levels + 1}}}") & (depth > rest)

@@ -1,8 +1,8 @@
 """
-Messages to events by functions on the JVM, those of ``jvm/ce-nats.jar``: no Python worker in the plan.
+Decodes messages with functions on the JVM, from ``jvm/ce-nats.jar``: the plan has no Python worker.
 
-They are plain Java, class by class as in ce_nats/, and Spark finds them through its connector API as functions of a
-catalog. Every session is given jar and catalog when it first needs them.
+The functions are plain Java classes that mirror the modules of ce_nats/codec. Spark loads them through its connector
+API, as functions of a catalog. Jar and catalog are added to a session when it first needs them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _EVENT_COLUMNS: Final = "ce_nats.event_columns"
 
 class _Thread(local):
     """
-    What a thread has done already. ADD JAR is for the whole application, and sets the class loader of the JVM's thread
-    that it runs in.
+    What the current thread has set up. ADD JAR adds the jar to the whole application, but sets the class loader only of
+    the JVM thread that it runs in, so that each thread has to call it.
 
     Attributes:
-        contexts: Applications that were given the jar.
-        sessions: Sessions that know the catalog.
+        contexts: Applications that the jar was added to.
+        sessions: Sessions that the catalog was added to.
     """
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ _thread: Final = _Thread()
 
 def load(spark: SparkSession) -> None:
     """
-    Make the functions known to a session.
+    Add the functions to a session.
 
     Raises:
-        FileNotFoundError: There is no jar, because there was no JDK when the package was built.
-        Exception: What the session says where it takes no jar.
+        FileNotFoundError: The package has no jar, because it was built without a JDK.
+        Exception: The session does not accept a jar; the class of the error depends on the platform.
     """
     if spark in _thread.sessions:
         return
@@ -65,7 +65,7 @@ def load(spark: SparkSession) -> None:
         spark.sql("ADD JAR '" + str(JAR).replace("\\", "\\\\").replace("'", "\\'") + "'")
         _thread.contexts.add(spark.sparkContext)
     spark.conf.set(_CATALOG, _CATALOG_CLASS)
-    # The catalog is made by the first thread that names a function of it, and kept in the session for all others.
+    # The first call of a function creates the catalog, with the class loader of this thread; the session keeps it.
     spark.sql(f"SELECT {_FROM_NATS}(NULL, NULL)")
     _thread.sessions.add(spark)
 
@@ -75,32 +75,36 @@ def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> C
     The event in a message, as ``schema.EVENT``, in the active session.
 
     Args:
-        headers: The headers, of any type that the columns take.
+        headers: The headers, of a type that ``schema.check_headers`` accepts.
         data: The payload.
-        types: What extension attributes are declared as.
+        types: Declared types of extension attributes, by name.
     """
     return _call(SparkSession.active(), _FROM_NATS, headers, data, types)
 
 
 def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
     """
-    Columns of messages, and behind them those of ``schema.FLAT`` and of declared extensions.
+    The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
 
     Args:
         df: The messages.
         headers: Their headers.
         data: Their payloads.
-        prefix: What the names of the new columns begin with.
-        types: What extension attributes are declared as.
+        prefix: Prefix of the names of the new columns.
+        types: Declared types of extension attributes, by name.
     """
     event = _call(df.sparkSession, _EVENT_COLUMNS, headers, data, types)
     names = [prefix + name for name in (*FLAT.fieldNames(), *types)]
-    # A generator, because a function whose fields are taken is called for each of them, and for conditions on them.
+    # inline() is a generator: without one, Spark calls the function once for each field, and again for conditions.
     return df.select("*", F.inline(F.array(event)).alias(*names))
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``ce_nats.from_nats(headers, data)`` known to Spark SQL; the bodies of its own functions take no catalog."""
+    """
+    Make ``ce_nats.from_nats(headers, data)`` available in Spark SQL.
+
+    There is no temporary function for it, because the body of a SQL function cannot call functions of a catalog.
+    """
     load(spark)
 
 

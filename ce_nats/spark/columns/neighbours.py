@@ -1,8 +1,8 @@
 """
-CloudEvents out of captured messages of NATS's neighbours, by the codec in Python workers.
+Decodes captured messages of Iggy and NATS Streaming, with the codec in Python workers.
 
-Such messages are few beside those of NATS, and each neighbour has a format of its own. What comes out is the struct
-that ``from_nats`` gives, with the same codes.
+There is no JVM engine for them, because they are rarer than NATS messages, and each has its own format. The result is
+the struct that ``from_nats`` returns, with the same error codes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...arrow.decode import Events, gathered
 from ...codec.binding import from_nats_message
 from ...codec.event import DecodedEvent
 from ...codec.mode import ContentMode
-from ...errors import DecodeError
+from ...errors import DecodeError, choice
 from ...iggy import IggyMessage, Layout, decode_headers, detect_mode, from_iggy_message
 from ...message import NatsMessage
 from .arrow_functions import arrow_function
@@ -26,26 +26,27 @@ from .schema import EVENT
 
 __all__ = ["Outcome", "decoded_by", "from_iggy", "from_stan", "outcome_array"]
 
-# An event whose data was not parsed, and its mode; or what is wrong with the message.
+# An event whose data was not parsed, and its content mode; or the error of the message.
 Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | DecodeError
 
 
 def from_iggy(headers: Column | str, data: Column | str, *, layout: Layout = Layout.STRING_KEYS) -> Column:
     """
-    The event in a captured Iggy message, as the struct that :func:`ce_nats.spark.from_nats` gives.
+    The event in a captured Iggy message, as the struct that :func:`ce_nats.spark.from_nats` returns.
 
-    By :func:`ce_nats.iggy.from_iggy_message`, in a Python worker, which has to find ce_nats. Extensions are
-    canonical strings, whatever the kind of their headers. Needs pyspark 4.1 or later.
+    Decodes with :func:`ce_nats.iggy.from_iggy_message` in Python workers, which need ce_nats. Extensions are canonical
+    strings, whatever the kind of their headers. Needs pyspark 4.1 or later.
 
     Args:
-        headers: The header map as it stands in the message, BINARY; NULL is none.
-        data: The payload, BINARY; NULL is empty.
+        headers: The encoded header map of the message, a column or its name, BINARY; NULL means no headers.
+        data: The payload, a column or its name, BINARY; NULL means an empty payload.
         layout: ``seed`` for messages up to Iggy 0.6, ``typed-keys`` for those of 0.7 and later.
 
     Raises:
-        ValueError: There is no such layout.
+        ValueError: ``layout`` is not valid.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
-    chosen = Layout(layout)
+    chosen = choice(Layout, layout, "layout")
 
     def decode(headers: bytes | None, data: bytes | None) -> Outcome:
         return _decode_iggy(headers or b"", data or b"", chosen)
@@ -64,13 +65,17 @@ def _decode_iggy(headers: bytes, data: bytes, layout: Layout) -> Outcome:
 
 def from_stan(data: Column | str) -> Column:
     """
-    The event in a captured message of NATS Streaming, as the struct that :func:`ce_nats.spark.from_nats` gives.
+    The event in a captured message of NATS Streaming, as the struct that :func:`ce_nats.spark.from_nats` returns.
 
-    As the client in ``ce_nats.stan`` reads it, in a Python worker, which has to find ce_nats and its extra
-    ``stan``. What is not a message has the code of :meth:`ce_nats.stan.wire.MsgProto.decode`. Needs pyspark 4.1.
+    Decodes as the client in ``ce_nats.stan`` does, in Python workers, which need ce_nats with its extra ``stan``. Bytes
+    that are not a message have the error code of :meth:`ce_nats.stan.wire.MsgProto.decode`. Needs pyspark 4.1 or later.
 
     Args:
-        data: What the streaming server delivers, a ``MsgProto``, BINARY; NULL is empty.
+        data: The message as the streaming server delivers it, an encoded ``MsgProto``: a column or its name, BINARY;
+            NULL means an empty message.
+
+    Raises:
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
     return decoded_by(_decode_stan, data)
 
@@ -87,24 +92,24 @@ def _decode_stan(data: bytes | None) -> Outcome:
 
 def decoded_by(decode: Callable[..., Outcome], *columns: Column | str) -> Column:
     """
-    The event struct that a function in Python makes of each row.
+    Event structs, decoded row by row with a Python function.
 
     Args:
-        decode: Takes the values of the columns in a row; it goes to the workers, so it has to pickle.
-        columns: Its arguments.
+        decode: Takes the values of the columns in a row. It is sent to workers, so it must be picklable.
+        columns: The columns.
 
     Raises:
-        ImportError: pyspark is older than 4.1.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
 
     def decode_batch(*arrays: pa.Array) -> pa.Array:
         return outcome_array([decode(*row) for row in zip(*(array.to_pylist() for array in arrays), strict=True)])
 
-    return arrow_function(decode_batch, EVENT, "a column of Iggy or NATS Streaming")(*columns)
+    return arrow_function(decode_batch, EVENT, "decoding messages of Iggy or NATS Streaming")(*columns)
 
 
 def outcome_array(outcomes: Sequence[Outcome]) -> pa.Array:
-    """Event structs, one for each outcome, as an array of ``python_engine.ARROW_EVENT``."""
+    """An array of ``python_engine.ARROW_EVENT``, with one struct for each outcome."""
     events, errors = Events({}), {}
     for row, outcome in enumerate(outcomes):
         if isinstance(outcome, DecodeError):

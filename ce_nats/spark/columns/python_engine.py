@@ -1,8 +1,8 @@
 """
-Messages to events by the codec itself, over Arrow in Python workers: where a session takes no jar.
+Decodes messages with the Python codec, over Arrow in Python workers, for sessions that do not accept a jar.
 
-The columns are those of ``ce_nats.arrow``. ``from_nats`` needs pyspark 4.1 or later; ``explode`` also runs on 4.0,
-where all columns of the frame go through the workers, and not only headers and payload, and where pyspark wants pandas.
+The columns are those of ``ce_nats.arrow``. ``from_nats`` needs pyspark 4.1 or later. ``explode`` also runs on 4.0:
+there, all columns of the DataFrame are sent to the workers, not only headers and payload, and pyspark needs pandas.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ARROW_EVENT: Final = pa.struct(
         _ERROR,
     ]
 )
-# Columns of their own for what is decoded, while a whole frame goes through the workers.
+# Names of temporary columns with headers and payload, used when a whole DataFrame is sent to the workers.
 _GIVEN: Final = ("__ce_nats_headers", "__ce_nats_data")
 
 
@@ -59,41 +59,41 @@ def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> C
     The event in a message, as ``schema.EVENT``.
 
     Args:
-        headers: The headers, of any type that the columns take.
+        headers: The headers, of a type that ``schema.check_headers`` accepts.
         data: The payload, BINARY or STRING.
-        types: What extension attributes are declared as.
+        types: Declared types of extension attributes, by name.
 
     Raises:
-        ImportError: pyspark is older than 4.1.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
     return _function(types)(headers, data)
 
 
 def register(spark: SparkSession) -> None:
     """
-    Make ``from_nats(headers, data)`` known to Spark SQL, as a temporary function.
+    Register ``from_nats(headers, data)`` for Spark SQL, as a temporary function.
 
     Raises:
-        ImportError: pyspark is older than 4.1.
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
     spark.udf.register("from_nats", _function({}))
 
 
 def _function(types: Mapping[str, DataType]) -> Callable[..., Column]:
     work = partial(_events, _python_types(types))
-    return arrow_function(work, EVENT, "from_nats by the Python engine")
+    return arrow_function(work, EVENT, "from_nats with the Python engine")
 
 
 def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
     """
-    Columns of messages, and behind them those of ``schema.FLAT`` and of declared extensions.
+    The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
 
     Args:
         df: The messages.
         headers: Their headers.
         data: Their payloads, BINARY or STRING.
-        prefix: What the names of the new columns begin with.
-        types: What extension attributes are declared as.
+        prefix: Prefix of the names of the new columns.
+        types: Declared types of extension attributes, by name.
     """
     fields = [*FLAT.fields, *(StructField(name, kind) for name, kind in types.items())]
     declared = _python_types(types)
@@ -102,15 +102,15 @@ def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Ma
         given = df.select("*", *(column.alias(name) for column, name in zip((headers, data), _GIVEN)))
         check_workers(df.sparkSession)
         return given.mapInArrow(sent(partial(_rows, declared)), StructType([*df.schema.fields, *new]))
-    # Fields whose names are those of attributes may be there twice.
+    # Numbered names, because a declared extension may have the name of another column.
     struct = StructType([StructField(f"c{place}", field.dataType) for place, field in enumerate(fields)])
     event = arrow_function(partial(_columns, declared), struct, "explode_cloudevents")(headers, data)
-    # A generator, because a condition on a field would have the function called once more.
+    # inline() is a generator: without one, Spark calls the function again for a condition on a field.
     return df.select("*", F.inline(F.array(event)).alias(*(prefix + field.name for field in fields)))
 
 
 def event_array(decoded: Decoded) -> pa.Array:
-    """Events as structs of :data:`ARROW_EVENT`."""
+    """An array of :data:`ARROW_EVENT`, with one struct for each message."""
     columns = decoded.columns
     codes = _codes(decoded)
     attributes = pa.StructArray.from_arrays(

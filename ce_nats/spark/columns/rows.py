@@ -1,8 +1,8 @@
 """
-Event structs as workers get them out of Arrow, as events for the codec.
+Converts event structs of Arrow to events for the codec, in workers.
 
-A field that is NULL is an attribute that the event does not have. What Python has no value for, text that is not UTF-8
-and instants beyond the years 1 to 9999, becomes one that the codec refuses by the right code.
+A NULL field is an attribute that the event does not have. Two kinds of values have no Python equivalent: text that is
+not UTF-8, and instants outside the years 1 to 9999. They become values for which the codec raises the right error code.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ...errors import EncodeError, ErrorCode, preview
 __all__ = ["event_of", "event_rows"]
 
 
-class _Nowhere(tzinfo):
-    """Of an instant that no datetime can hold."""
+class _OutOfRange(tzinfo):
+    """The time zone of a datetime that stands for an instant which ``datetime`` cannot represent."""
 
     def utcoffset(self, at: datetime | None) -> timedelta | None:
-        raise OverflowError("outside of the years 1 to 9999")
+        raise OverflowError("the instant is outside the years 1 to 9999")
 
     def tzname(self, at: datetime | None) -> str | None:
         return None
@@ -35,15 +35,15 @@ class _Nowhere(tzinfo):
         return None
 
 
-_BEYOND: Final = datetime(1, 1, 1, tzinfo=_Nowhere())
+_OUT_OF_RANGE: Final = datetime(1, 1, 1, tzinfo=_OutOfRange())
 
 
 def event_rows(events: pa.Array) -> list[dict[str, Any] | None]:
     """
-    Event structs in Python's values, for :func:`event_of`.
+    Event structs as Python values, for :func:`event_of`.
 
     Args:
-        events: Structs, of a type that ``schema.check_event`` would let pass.
+        events: Structs, of a type that ``schema.check_event`` accepts.
     """
     columns = {
         field.name: (
@@ -58,7 +58,7 @@ def event_rows(events: pa.Array) -> list[dict[str, Any] | None]:
 
 def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        # Arrow has them in the session's time zone.
+        # Arrow has timestamps in the session's time zone.
         return [_instant(value) for value in column.cast(pa.timestamp("us", tz="UTC"))]
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
@@ -70,7 +70,7 @@ def _instant(value: pa.Scalar) -> datetime | None:
     try:
         return value.as_py()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):
-        return _BEYOND
+        return _OUT_OF_RANGE
 
 
 def _in_octets(kind: pa.DataType) -> pa.DataType:
@@ -85,21 +85,21 @@ def _text(value: Any) -> Any:
 
 def event_of(row: Mapping[str, Any] | None) -> DecodedEvent:
     """
-    The event in a struct whose type ``schema.check_event`` has let pass.
+    The event in a struct of a type that ``schema.check_event`` accepts.
 
     Raises:
-        EncodeError: ``invalid-message`` for no struct, ``duplicate-attribute`` for an extension that is an attribute
-            already; the ``error`` that the struct has.
+        EncodeError: ``invalid-message`` for NULL, ``duplicate-attribute`` for an extension with the name of another
+            attribute, or the code in the field ``error`` of the struct.
     """
     if row is None:
-        raise EncodeError(ErrorCode.INVALID_MESSAGE, "the event is NULL")
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, "event must be a struct, got NULL")
     if row.get("error") is not None:
-        raise EncodeError(_known(row["error"]), f"the event was no event when it was decoded: {preview(row['error'])}")
+        raise EncodeError(_known(row["error"]), f"the event was not decoded, its error is {preview(row['error'])}")
     attributes = _attributes(row.get("attributes") or {})
     for name, text in row.get("extensions") or ():
         if name in attributes:
             raise EncodeError(
-                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name
+                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is given twice", attribute=name
             )
         attributes[name] = text
     data = row.get("data")
@@ -125,7 +125,7 @@ def _data(value: Any) -> Any:
         return value
     try:
         return json.loads(VariantVal(value["value"], value["metadata"]).toJson())
-    except RecursionError as error:  # at some 240 levels
+    except RecursionError as error:  # toJson() recurses, and fails at about 240 levels
         raise EncodeError(
             ErrorCode.INVALID_DATA,
             f"the data is nested more than {MAX_LEVELS} levels deep",

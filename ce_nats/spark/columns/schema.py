@@ -1,8 +1,8 @@
 """
-The columns that decoding reads and writes: their names and types.
+Names and types of the columns that decoding and encoding read and write.
 
-``HEADERS`` is the shape of headers that is taken for granted where nothing else is said, ``EVENT`` what ``from_nats``
-gives, ``FLAT`` what ``explode_cloudevents`` adds, without the prefix, ``MESSAGE`` what ``to_nats`` gives.
+``HEADERS`` is the default type of headers, ``EVENT`` the struct that ``from_nats`` returns, ``FLAT`` the columns that
+``explode_cloudevents`` adds, without their prefix, and ``MESSAGE`` the struct that ``to_nats`` returns.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = [
     "check_headers",
 ]
 
-# In the order in which they become columns.
+# In the order of the columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
-# The order in which a missing attribute is looked for.
+# In the order in which they are checked.
 REQUIRED: Final = ("specversion", "id", "source", "type")
 
 _TEXT: Final = StringType()
 _TEXTS: Final = MapType(_TEXT, _TEXT)
 
-# As Spark's Kafka source has them, but text: header names and values of NATS are text.
+# As in Spark's Kafka source, but with STRING values: NATS headers are text.
 HEADERS: Final = ArrayType(StructType([StructField("key", _TEXT), StructField("value", _TEXT)]))
 
 EVENT: Final = StructType(
@@ -63,7 +63,7 @@ EVENT: Final = StructType(
         ),
         StructField("extensions", _TEXTS),
         StructField("data", BinaryType()),
-        # Whether the data is that of a JSON event without a datacontenttype, which means application/json.
+        # True if a JSON event has data and no datacontenttype, which means application/json.
         StructField("is_json", BooleanType()),
         StructField("mode", _TEXT),
         StructField("error", _TEXT),
@@ -81,7 +81,7 @@ FLAT: Final = StructType(
     ]
 )
 
-# What an extension can be declared as.
+# Types that an extension can be declared with, by name.
 EXTENSION_TYPES: Final[Mapping[str, DataType]] = {
     "string": _TEXT,
     "int": IntegerType(),
@@ -97,56 +97,59 @@ _DATA: Final = (BinaryType, StringType, VariantType)
 
 def check_headers(kind: DataType) -> None:
     """
-    Refuse what is not a type of headers.
+    Check the type of a column of headers.
 
     Raises:
-        TypeError: It is neither an array of structs of two strings or binaries, nor a map to a string or to an array of
-            strings, nor a raw header block in a binary.
+        TypeError: The type is not an array of structs of two strings or binaries, a map to strings or to arrays of
+            strings, or binary (a raw header block).
     """
     if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
         pair = kind.elementType
         if len(pair.fields) != 2 or not all(isinstance(field.dataType, (StringType, BinaryType)) for field in pair):
-            raise TypeError(f"a header is a struct of two strings or binaries, not {pair.simpleString()}")
+            raise TypeError(f"a header must be a struct of two strings or binaries, got {pair.simpleString()}")
         return
     value = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
     is_map = isinstance(value.elementType if isinstance(value, ArrayType) else value, StringType)
     if not (is_map or isinstance(kind, BinaryType)):
         raise TypeError(
-            "headers are array<struct<key:string,value:string>>, map<string,string>, map<string,array<string>> or "
-            f"binary (a raw header block), not {kind.simpleString()}"
+            "headers must be array<struct<key:string,value:string>>, map<string,string>, map<string,array<string>> or "
+            f"binary (a raw header block), got {kind.simpleString()}"
         )
 
 
 def check_event(kind: DataType) -> tuple[StructType, StructType]:
     """
-    The types of an event struct that can be encoded and of its ``attributes``.
+    Check that the type of a column is that of events which can be encoded.
 
-    Like ``EVENT``, but fields may be missing, stand in another order, and say more: ``time`` may be a STRING, further
-    ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and ``data`` may also be a
-    STRING or a VARIANT.
+    It must be like ``EVENT``, with these differences: fields may be missing or in another order, ``time`` may be a
+    STRING, further ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and ``data``
+    may also be a STRING or a VARIANT.
+
+    Returns:
+        The type, and that of its field ``attributes``.
 
     Raises:
-        TypeError: It is not like that; the message names the field.
+        TypeError: The type is wrong; the text names the field.
     """
     attributes = _field(kind, "attributes") if isinstance(kind, StructType) else None
     if not isinstance(kind, StructType) or not isinstance(attributes, StructType):
-        raise TypeError(f"an event is a struct with a struct attributes, not {kind.simpleString()}")
+        raise TypeError(f"an event must be a struct with a struct attributes in it, got {kind.simpleString()}")
     for field in attributes:
         wanted = _attribute_types(field.name)
         if not isinstance(field.dataType, wanted):
-            names = ", ".join(one.typeName() for one in wanted)
-            raise TypeError(f"attribute {field.name} is one of {names}, not {field.dataType.simpleString()}")
+            names = " or ".join(one.typeName() for one in wanted)
+            raise TypeError(f"attribute {field.name} must be {names}, got {field.dataType.simpleString()}")
     rest: dict[str, tuple[type[DataType], ...]] = {"data": _DATA, "is_json": (BooleanType,), "error": (StringType,)}
     for name, wanted in rest.items():
         found = _field(kind, name)
         if found is not None and not isinstance(found, wanted):
-            names = ", ".join(one.typeName() for one in wanted)
-            raise TypeError(f"{name} of an event is one of {names}, not {found.simpleString()}")
+            names = " or ".join(one.typeName() for one in wanted)
+            raise TypeError(f"{name} of an event must be {names}, got {found.simpleString()}")
     found = _field(kind, "extensions")
     if found is not None and not (
         isinstance(found, MapType) and isinstance(found.keyType, StringType) and isinstance(found.valueType, StringType)
     ):
-        raise TypeError(f"extensions of an event are a map of strings, not {found.simpleString()}")
+        raise TypeError(f"extensions of an event must be map<string,string>, got {found.simpleString()}")
     return kind, attributes
 
 

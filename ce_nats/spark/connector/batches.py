@@ -1,10 +1,10 @@
 """
-Rows of the data source, as Arrow record batches, from messages as they stand on the wire.
+Rows of the data source, as Arrow record batches, from raw messages.
 
-Headers are taken apart for a whole batch at once, in Arrow's own code: a header line is ``name: value``, names stay as
-they are, outer spaces and tabs of a value go, lines without a colon are no headers; nothing is merged or reordered.
-A Spark string is UTF-8: other bytes of subjects and headers become percent escapes (``%FF``), so that a header value
-with malformed bytes is still a malformed one to whoever decodes it.
+Headers are parsed for a whole batch at once, by Arrow's compute functions: a header line is ``name: value``, names are
+not changed, spaces and tabs around a value are removed, lines without a colon are ignored; nothing is merged or
+reordered. A Spark string is UTF-8: other bytes of subjects and headers become percent escapes (``%FF``), so that
+decoding a header value with malformed bytes still fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCHEMA: Final = pa.schema(
 )
 
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
-# What Python makes of bytes that are not UTF-8 (PEP 383).
+# Lone surrogates that Python decodes bytes to which are not UTF-8 (PEP 383), and their percent escapes.
 _ESCAPES: Final = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
 
 
@@ -44,7 +44,7 @@ def record_batch(batch: RawBatch) -> pa.RecordBatch:
     sequences, timestamps = _positions(replies)
     columns = [
         _text(subjects),
-        pa.repeat(pa.scalar(""), count),  # a stream does not keep it
+        pa.repeat(pa.scalar(""), count),  # a stream does not store the reply subject
         _headers([block or b"" for block in blocks]),
         pa.array(data, pa.binary()),
         pa.repeat(pa.scalar(batch.stream), count),
@@ -55,26 +55,26 @@ def record_batch(batch: RawBatch) -> pa.RecordBatch:
 
 
 def _positions(replies: tuple[bytes, ...]) -> tuple[pa.Array, pa.Array]:
-    """Stream sequence and time of storing, from reply subjects; see ``ce_nats.aio.ranges.metadata``."""
+    """Stream sequences and storage times, from reply subjects; see ``ce_nats.aio.ranges.metadata``."""
     tokens = pc.split_pattern(pa.array(replies, pa.binary()).cast(pa.string()), ".")
     at = 5 if len(tokens[0]) == 9 else 7
     sequences = pc.list_element(tokens, at).cast(pa.int64())
     times = pc.list_element(tokens, at + 2).cast(pa.int64())
-    # Nanoseconds are cut, because Spark has none.
+    # Nanoseconds are cut off, because a Spark TIMESTAMP has microseconds.
     return sequences, pc.divide(times, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _headers(blocks: list[bytes]) -> pa.Array:
-    """Arrays of pairs, from header blocks; ``b""`` for none."""
+    """Arrays of name and value, from header blocks; ``b""`` for a message without headers."""
     text = _text([block if block.startswith(_VERSION_LINE) else _without_first_line(block) for block in blocks])
     rows = pc.split_pattern(text, "\r\n")
     lines = rows.flatten()
-    # The version line has no colon either.
+    # The version line is not a header: it has no colon here (see _without_first_line).
     is_header = pc.match_substring(lines, ":")
     pairs = pc.split_pattern(lines.filter(is_header), ":", max_splits=1)
     names = pc.list_element(pairs, 0)
     values = pc.ascii_trim(pc.list_element(pairs, 1), " \t")
-    # How many headers there are up to each line; so, where each row's begin.
+    # The number of headers before each line, and from it the offset of each row's first header.
     counts = pa.concat_arrays(
         [pa.array([0], pa.int32()), pc.cumulative_sum(is_header.cast(pa.int8()).cast(pa.int32()))]
     )
@@ -83,12 +83,12 @@ def _headers(blocks: list[bytes]) -> pa.Array:
 
 
 def _without_first_line(block: bytes) -> bytes:
-    """A version line with a colon in it is none the less no header; the server keeps whatever was published."""
+    """The block without a first line that is not a plain version line: it may have a colon, and is never a header."""
     return block.partition(b"\r\n")[2]
 
 
 def _text(values: list[bytes] | tuple[bytes, ...]) -> pa.Array:
-    """Bytes as strings, with percent escapes for what is not UTF-8."""
+    """Bytes as strings; bytes that are not UTF-8 become percent escapes."""
     octets = pa.array(values, pa.binary())
     try:
         return octets.cast(pa.string())

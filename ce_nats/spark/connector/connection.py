@@ -1,8 +1,8 @@
 """
 Options of the data source that say how to connect, and connections made with them.
 
-Names of options are those of nats-py in camel case; Spark takes them in any case. What is secret stays out of ``repr``,
-of plans, of logs and of error messages. Keys and credentials are files, which every worker must have at the same path.
+Option names are those of nats-py in camel case; Spark accepts them in any case. Secrets do not appear in ``repr``,
+plans, logs or error messages. Keys and credentials are files, which every worker must have at the same path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ __all__ = ["CONNECTION_OPTIONS", "Connection", "check_names", "read_boolean", "r
 
 CONNECTION_OPTIONS: Final = (
     "url",
-    "servers",
     "name",
     "user",
     "password",
@@ -42,7 +41,7 @@ CONNECTION_OPTIONS: Final = (
     "requestTimeout",
     "retryTimeout",
 )
-# What the options set that are nothing but passed on.
+# Options that are passed on unchanged, and the settings that they become.
 _SETS: Final = {
     "name": "name",
     "user": "user",
@@ -65,11 +64,11 @@ _NAMES: Final = {setting: option for option, setting in _SETS.items()}
 @dataclass(frozen=True)
 class Connection(ConnectionSettings):
     """
-    How to connect. Travels to workers pickled, secrets included, as everything that a task needs does.
+    How to connect. It is pickled and sent to workers, secrets included.
 
     Attributes:
         request_timeout: Seconds to wait for an answer.
-        retry_timeout: Seconds to try again without any progress.
+        retry_timeout: Seconds to retry while there is no progress.
     """
 
     name: str | None = "ce-nats spark"
@@ -82,21 +81,19 @@ class Connection(ConnectionSettings):
         Read the options of a data source.
 
         Args:
-            options: Names in any case; those that are none of a connection's are left alone.
+            options: By name, in any case; options that are not about connecting are ignored.
 
         Raises:
-            ValueError: An option is missing, or malformed, or two contradict one another. Values are not shown where
-                they may be secret.
+            ValueError: An option is missing or malformed, or two options exclude each other. Values that may be secret
+                are not shown.
         """
         given = {name.lower(): value for name, value in options.items()}
-        url, servers = given.get("url", "").strip(), given.get("servers", "").strip()
-        if url and servers:
-            raise ValueError("url and servers are two names for one option")
-        if not (url or servers):
-            raise ValueError("option url is missing: nats://host:4222, or several such with commas between them")
+        url = given.get("url", "").strip()
+        if not url:
+            raise ValueError("option url is missing: it must be nats://host:4222, or several such separated by commas")
         texts = {setting: given.get(option.lower()) or None for option, setting in _SETS.items()}
         settings = {
-            "servers": url or servers,
+            "servers": url,
             **texts,
             "tls_handshake_first": read_boolean(given, "tlsHandshakeFirst", default=False),
             "connect_timeout": read_seconds(given, "connectTimeout", cls.connect_timeout),
@@ -109,21 +106,21 @@ class Connection(ConnectionSettings):
 
     async def connect(self, client: Client, **options: Any) -> None:
         """
-        Connect a client of nats-py, which does not reconnect. Every server is tried twice at most.
+        Connect a client of nats-py, without automatic reconnects. Every server is tried at most twice.
 
         Args:
-            client: One that was never connected.
-            options: Further ones of nats-py's ``connect()``.
+            client: A client that was never connected.
+            options: Further options of nats-py's ``connect()``.
 
         Raises:
-            DeliveryError: ``connection-failed`` or ``authentication-failed``; without a cause, because that may hold
-                what is secret.
+            DeliveryError: ``connection-failed`` or ``authentication-failed``; without a cause, because the cause may
+                contain secrets.
         """
         from ...aio.connect import establish
 
         try:
             await establish(client, self, allow_reconnect=False, **options)
-        except EncodeError as error:  # a file is not on this machine, say
+        except EncodeError as error:  # for example, a file that this machine does not have
             text = f"cannot connect to {', '.join(self.servers)}: {error.message}"
         else:
             return
@@ -132,43 +129,43 @@ class Connection(ConnectionSettings):
 
 def check_names(options: Iterable[str], known: Iterable[str]) -> None:
     """
-    Refuse options that nobody reads, because a misspelt one would change what is read without a word.
+    Check that all options are known, because a misspelt one would otherwise be ignored without notice.
 
     Raises:
-        ValueError: Names it, and the one that is most like it.
+        ValueError: An option is not known; the text has its name and the most similar known one.
     """
-    spelt = {name.lower(): name for name in known}
+    names = {name.lower(): name for name in known}
     for name in options:
-        if name.lower() not in spelt:
-            like = difflib.get_close_matches(name.lower(), spelt, n=1)
-            hint = f"; is it {spelt[like[0]]}?" if like else f"; there are {', '.join(spelt.values())}"
-            raise ValueError(f"there is no option {preview(name)}{hint}")
+        if name.lower() not in names:
+            similar = difflib.get_close_matches(name.lower(), names, n=1)
+            hint = f"did you mean {names[similar[0]]}?" if similar else f"options are {', '.join(names.values())}"
+            raise ValueError(f"unknown option {preview(name)}; {hint}")
 
 
 def read_boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """
-    An option that is ``true`` or ``false``, in any case.
+    The value of an option that must be ``true`` or ``false``, in any case.
 
     Args:
-        options: Names in lower case.
-        name: As it is documented.
-        default: Where it is not given.
+        options: By name in lower case.
+        name: Name of the option as documented.
+        default: Value where the option is not given.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The value is not valid.
     """
     value = options.get(name.lower(), str(default)).strip().lower()
     if value not in ("true", "false"):
-        raise ValueError(f"option {name} is true or false, not {preview(value)}")
+        raise ValueError(f"option {name} must be true or false, got {preview(value)}")
     return value == "true"
 
 
 def read_seconds(options: Mapping[str, str], name: str, default: float) -> float:
     """
-    An option that is a number of seconds above 0.
+    The value of an option that must be a number of seconds above 0.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The value is not valid.
     """
     value = options.get(name.lower(), "")
     try:
@@ -176,5 +173,5 @@ def read_seconds(options: Mapping[str, str], name: str, default: float) -> float
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"option {name} is a number of seconds, not {preview(value)}")
+        raise ValueError(f"option {name} must be a number of seconds above 0, got {preview(value)}")
     return seconds

@@ -1,11 +1,11 @@
 """
-Offsets of a streaming query: how far each stream was read, and which stream that was.
+Offsets of a streaming query: how far each stream was read, and when that stream was created.
 
     {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z"}}
 
-``sequence`` is the last one that was read; 0 stands for the beginning of the stream, wherever that is when it is read.
-``created`` tells a stream from one that took its name. Spark keeps offsets in the checkpoint, as JSON, and compares
-them as text. Values only: states of streams come in, offsets and ranges go out.
+``sequence`` is the last sequence that was read; 0 stands for the beginning of the stream at the time of reading.
+``created`` distinguishes a stream from a later one with the same name. Spark stores offsets in the checkpoint, as JSON,
+and compares them as text. The functions here are pure: they take stream states and return offsets and ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OnLoss: TypeAlias = Callable[[DataLossError], None]
 
 
 def at(state: StreamState, sequence: int) -> dict[str, Any]:
-    """One stream's part of an offset."""
+    """The part of an offset for one stream."""
     return {"sequence": sequence, "created": state.created}
 
 
@@ -37,18 +37,18 @@ def advance(
     on_loss: OnLoss,
 ) -> Offset:
     """
-    How far to read next. Never less far than before, as long as the streams are the same.
+    The end offset of the next batch. It never goes backwards, unless a stream was deleted and created again.
 
     Args:
         start: How far the query has read. A stream that is not in it is read from its beginning.
-        states: Of the streams to read, by name, in the order of the offset.
-        most: Sequences to go on at most, over all streams; None for all there are.
-        target: Where the query is to end altogether, or None.
-        skip: For a stream that will be read in part, given a sequence: the last one behind it in front of which there
-            is nothing to read. Long gaps are passed in one step so.
-        on_loss: Told of a stream that was replaced or cut off. Returns to go on, raises to end.
+        states: States of the streams to read, by name; the result has the same order.
+        most: Largest number of sequences to advance, over all streams together; None for no limit.
+        target: Offset at which the query ends, or None.
+        skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, from the given one
+            on, up to which there are no messages to read, so that a long gap is skipped in one step.
+        on_loss: Called for a stream that was replaced or lost messages. It returns to continue, or raises to stop.
     """
-    begins: dict[str, int] = {}  # up to here there is nothing to read
+    begins: dict[str, int] = {}  # there are no messages to read up to these sequences
     ends: dict[str, int] = {}
     for name, state in states.items():
         read = _read_so_far(start.get(name), state, on_loss)
@@ -63,16 +63,19 @@ def advance(
 
 def shares(backlogs: Sequence[int], most: int) -> list[int]:
     """
-    Share out a number: to each the same, unless it needs less. All of it is given away, or every need is met.
+    Divide a limit among streams: equal shares, but no stream gets more than its backlog.
 
     Args:
-        backlogs: What each one needs.
-        most: What there is.
+        backlogs: Sequences that each stream has to read.
+        most: Number of sequences to divide.
+
+    Returns:
+        A share for each stream. Their sum is ``most``, or that of all backlogs if it is smaller.
     """
     granted = [0] * len(backlogs)
-    by_need = sorted(range(len(backlogs)), key=backlogs.__getitem__)
-    for position, index in enumerate(by_need):
-        granted[index] = min(backlogs[index], most // (len(by_need) - position))
+    by_backlog = sorted(range(len(backlogs)), key=backlogs.__getitem__)
+    for position, index in enumerate(by_backlog):
+        granted[index] = min(backlogs[index], most // (len(by_backlog) - position))
         most -= granted[index]
     return granted
 
@@ -81,14 +84,14 @@ def ranges(
     start: Offset, end: Offset, states: Mapping[str, StreamState], subjects: tuple[str, ...], on_loss: OnLoss
 ) -> list[StreamRange]:
     """
-    What lies between two offsets, with what is gone by now left out.
+    Ranges between two offsets, without sequences that have been removed since.
 
     Args:
         start: As for :func:`advance`.
         end: From :func:`advance`.
-        states: Of the streams in ``end``.
-        subjects: Patterns that do not overlap.
-        on_loss: Told of what is gone. Returns to go on, raises to end.
+        states: States of the streams in ``end``, by name.
+        subjects: Subject patterns that do not overlap.
+        on_loss: Called for removed sequences. It returns to continue, or raises to stop.
     """
     found = []
     for name, part in end.items():
@@ -97,7 +100,7 @@ def ranges(
             on_loss(DataLossError.recreated(name, part["created"], state.created))
             continue
         before = start.get(name)
-        # What was read of a stream that is no more does not count.
+        # An offset of a deleted stream of the same name says nothing about this one.
         read = before["sequence"] if before is not None and before["created"] == part["created"] else 0
         first, last = read + 1, part["sequence"]
         if first > last:
@@ -111,12 +114,12 @@ def ranges(
 
 
 def _last(state: StreamState, read: int, target: Offset | None) -> int:
-    """Up to where a stream may be read."""
+    """The last sequence of a stream that may be read."""
     if target is None:
         return state.last
-    aim = target.get(state.name)
-    # One that came later is for another query.
-    return min(state.last, aim["sequence"]) if aim is not None and aim["created"] == state.created else read
+    limit = target.get(state.name)
+    # A stream that was created after the target is not read before the next run of the query.
+    return min(state.last, limit["sequence"]) if limit is not None and limit["created"] == state.created else read
 
 
 def _read_so_far(before: Mapping[str, Any] | None, state: StreamState, on_loss: OnLoss) -> int:

@@ -1,7 +1,7 @@
 """
-From a read_options to sequences: what "earliest", "latest" and an instant mean in a stream right now.
+Resolves positions of the options ("earliest", "latest", an instant) to sequences of a stream as it is now.
 
-States of streams come in; a position by time is asked for, through an object that knows how.
+Stream states are arguments; a position by time needs a request to the server, made through :class:`Questions`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Questions", "batch_ranges", "first_offset", "loss_policy", "partitio
 
 _log = logging.getLogger(__name__)
 
-# What one task reads where nobody says how many there should be: some seconds' worth.
+# Sequences that one task reads by default, in a few seconds.
 _SEQUENCES_PER_PARTITION: Final = 500_000
 
 
 class Questions(Protocol):
-    """What has to be asked of a stream for planning; see streams.py."""
+    """Requests to the server that planning needs; see streams.py."""
 
     def sequence_at(self, state: StreamState, since: int) -> int: ...
 
@@ -38,13 +38,13 @@ def batch_ranges(
     on_loss: Callable[[DataLossError], None],
 ) -> list[StreamRange]:
     """
-    Ranges that a read of a table consists of.
+    The ranges to read for a table.
 
     Args:
-        read_options: From the options.
-        states: Of the streams of the read_options.
-        ask: For positions by time.
-        on_loss: Told of messages that the options name and that are gone.
+        read_options: What to read.
+        states: States of the streams to read, by name.
+        ask: Resolves positions by time.
+        on_loss: Called for messages that the options ask for and that have been removed.
     """
     found = []
     for name, state in states.items():
@@ -55,7 +55,7 @@ def batch_ranges(
             continue
         if first < state.first:
             on_loss(DataLossError.gone(name, first, min(last, state.first - 1), state.first))
-        # Where nobody named a first sequence, the limits of the stream may go on while the tasks start.
+        # Without a first sequence in the options, messages that limits remove before the tasks start are not a loss.
         from_beginning = not isinstance(starting, int) and first == state.first
         found.append(
             StreamRange(name, max(first, state.first), last, state.created, read_options.subjects, from_beginning)
@@ -64,28 +64,28 @@ def batch_ranges(
 
 
 def first_offset(read_options: ReadOptions, states: dict[str, StreamState], ask: Questions) -> Offset:
-    """Where a new streaming query begins."""
+    """The start offset of a new streaming query."""
     offset = {}
     for name, state in states.items():
         starting = read_options.starting[name]
-        # 0 is the beginning, wherever it is when the first batch is read.
+        # 0 is the beginning of the stream at the time when the first batch is read.
         read = 0 if starting == EARLIEST else max(0, _first(starting, state, ask) - 1)
         offset[name] = at(state, read)
     return offset
 
 
 def partitions(read_options: ReadOptions, found: list[StreamRange]) -> int:
-    """How many partitions ranges are cut into."""
-    return read_options.partitions or math.ceil(sum(map(len, found)) / _SEQUENCES_PER_PARTITION)
+    """The number of partitions that ranges are divided into."""
+    return read_options.min_partitions or math.ceil(sum(map(len, found)) / _SEQUENCES_PER_PARTITION)
 
 
 def loss_policy(read_options: ReadOptions) -> Callable[[DataLossError], None]:
-    """Raise the error, or log it, each one once."""
+    """A function that raises an error of lost messages, or logs it, each one only once, as ``failOnDataLoss`` says."""
     logged: set[str] = set()
 
     def on_loss(error: DataLossError) -> None:
         if read_options.fail_on_data_loss:
-            raise DataLossError(error.code, f"{error.message}. failOnDataLoss=false goes on without them")
+            raise DataLossError(error.code, f"{error.message}. Set failOnDataLoss=false to continue without them")
         if error.message not in logged:
             logged.add(error.message)
             _log.warning("%s", error.message)

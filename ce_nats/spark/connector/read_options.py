@@ -1,7 +1,7 @@
 """
-Options of the data source that say what to read: streams, subjects, where to begin and to end, and in which partitions.
+Options of the data source that say what to read: streams, subjects, start and end positions, partitions.
 
-Values only; what the positions mean in sequences of a stream is found out elsewhere (see planning.py).
+Options are only parsed and checked here; planning.py resolves the positions to sequences of a stream.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ __all__ = ["EARLIEST", "LATEST", "READ_OPTIONS", "Instant", "Position", "ReadOpt
 
 READ_OPTIONS: Final = (
     "stream",
-    "streams",
     "subjects",
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
     "endingTimestamp",
     "minPartitions",
-    "partitions",
     "maxMessagesPerTrigger",
     "failOnDataLoss",
 )
@@ -62,19 +60,19 @@ class ReadOptions:
     What to read.
 
     Attributes:
-        starting: For each stream where to begin, in the order of their names: ``earliest``, ``latest`` (behind what is
-            there), a first sequence, or an instant.
-        ending: For each stream where to end: ``latest``, a last sequence, inclusive, or an instant, exclusive.
-        subjects: Patterns that do not overlap; without any, all subjects.
-        partitions: How many partitions are wanted at least, or None.
-        most_per_trigger: Most messages in a micro-batch, or None.
-        fail_on_data_loss: Whether messages that are gone without having been read are an error.
+        starting: Start position by stream, ordered by stream name: ``earliest``, ``latest`` (after the last message
+            stored so far), a first sequence, or an instant.
+        ending: End position by stream: ``latest``, a last sequence (inclusive), or an instant (exclusive).
+        subjects: Subject patterns that do not overlap; empty for all subjects.
+        min_partitions: Least number of partitions, or None for the default.
+        most_per_trigger: Largest number of messages in a micro-batch, or None for no limit.
+        fail_on_data_loss: Whether it is an error that messages were removed before they were read.
     """
 
     starting: Mapping[str, Position]
     ending: Mapping[str, Position]
     subjects: tuple[str, ...] = ()
-    partitions: int | None = None
+    min_partitions: int | None = None
     most_per_trigger: int | None = None
     fail_on_data_loss: bool = True
 
@@ -88,42 +86,40 @@ class ReadOptions:
         Read the options of a data source.
 
         Args:
-            options: Names in any case; others are left alone.
-            streaming: Whether a query begins, which has no end, or a table is read, which has one.
+            options: By name, in any case; other options are ignored.
+            streaming: True for a streaming query, False for a table.
 
         Raises:
-            ValueError: An option is missing, or malformed, or two contradict one another.
+            ValueError: An option is missing or malformed, or two options exclude each other.
         """
         given = {name.lower(): value.strip() for name, value in options.items() if value.strip()}
         streams = _read_streams(given)
         starting = _read_position(given, "starting", LATEST if streaming else EARLIEST, streams)
         if not streaming and LATEST in starting.values():
-            raise ValueError("startingOffsets cannot be latest where a table is read: nothing would be in it")
+            raise ValueError("startingOffsets must not be latest for a table: no messages would be read")
         if streaming and ("endingoffsets" in given or "endingtimestamp" in given):
-            raise ValueError("a streaming query has no endingOffsets and no endingTimestamp")
+            raise ValueError("endingOffsets and endingTimestamp are for tables, and this is a streaming query")
         ending = _read_position(given, "ending", LATEST, streams)
         if EARLIEST in ending.values():
-            raise ValueError("endingOffsets cannot be earliest: nothing would be read")
+            raise ValueError("endingOffsets must not be earliest: no messages would be read")
         return cls(
             starting=starting,
             ending=ending,
             subjects=_read_subjects(given),
-            partitions=_min_partitions(given),
+            min_partitions=_read_count(given, "minPartitions"),
             most_per_trigger=_read_count(given, "maxMessagesPerTrigger"),
             fail_on_data_loss=read_boolean(given, "failOnDataLoss", default=True),
         )
 
 
 def _read_streams(given: Mapping[str, str]) -> list[str]:
-    if "stream" in given and "streams" in given:
-        raise ValueError("stream and streams are two names for one option")
-    names = [name.strip() for name in given.get("stream", given.get("streams", "")).split(",")]
+    names = [name.strip() for name in given.get("stream", "").split(",")]
     if names == [""]:
-        raise ValueError("option stream is missing: the name of a stream, or several with commas between them")
+        raise ValueError("option stream is missing: it must be a stream name, or several separated by commas")
     for name in names:
         if not _STREAM_NAME.fullmatch(name):
-            raise ValueError(f"option stream: {preview(name)} is not a name of a stream")
-    # In an order that does not depend on how they were listed: offsets are compared as text.
+            raise ValueError(f"option stream must be stream names separated by commas, got {preview(name)}")
+    # Sorted, because Spark compares offsets as text: the order of the names in the option must not matter.
     return sorted(set(names))
 
 
@@ -139,7 +135,7 @@ def _read_subjects(given: Mapping[str, str]) -> tuple[str, ...]:
 def _read_position(given: Mapping[str, str], which: str, default: str, streams: list[str]) -> dict[str, Position]:
     offsets, instant = f"{which}Offsets", f"{which}Timestamp"
     if offsets.lower() in given and instant.lower() in given:
-        raise ValueError(f"{offsets} and {instant} say the same in two ways")
+        raise ValueError(f"{offsets} and {instant} exclude each other: give one of them")
     if instant.lower() in given:
         text = given[instant.lower()]
         try:
@@ -152,7 +148,7 @@ def _read_position(given: Mapping[str, str], which: str, default: str, streams: 
         return _read_positions_by_stream(offsets, text, streams)
     position = _position(offsets, text)
     if isinstance(position, int) and len(streams) > 1:
-        raise ValueError(f'option {offsets}: several streams take {{"NAME": sequence}} with all of their names')
+        raise ValueError(f'option {offsets} must be JSON such as {{"NAME": 1}} with all streams, got {preview(text)}')
     return dict.fromkeys(streams, position)
 
 
@@ -160,9 +156,9 @@ def _read_positions_by_stream(option: str, text: str, streams: list[str]) -> dic
     try:
         by_stream = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"option {option}: {preview(text)} is not JSON: {error}") from error
+        raise ValueError(f"option {option} must be JSON, got {preview(text)}: {error}") from error
     if sorted(by_stream) != streams:
-        raise ValueError(f"option {option} has positions for {sorted(by_stream)}, and the streams are {streams}")
+        raise ValueError(f"option {option} must have positions for {streams}, got {sorted(by_stream)}")
     return {stream: _position(option, by_stream[stream]) for stream in streams}
 
 
@@ -172,15 +168,9 @@ def _position(option: str, value: object) -> Position:
     text = str(value) if type(value) in (int, str) else ""
     if not _NUMBER.fullmatch(text) or int(text) > _LARGEST:
         raise ValueError(
-            f'option {option} is earliest, latest, a sequence or JSON such as {{"NAME": 1}}, not {preview(value)}'
+            f'option {option} must be earliest, latest, a sequence or JSON such as {{"NAME": 1}}, got {preview(value)}'
         )
     return int(text)
-
-
-def _min_partitions(given: Mapping[str, str]) -> int | None:
-    if "partitions" in given and "minpartitions" in given:
-        raise ValueError("partitions and minPartitions are two names for one option")
-    return _read_count(given, "partitions" if "partitions" in given else "minPartitions")
 
 
 def _read_count(given: Mapping[str, str], option: str) -> int | None:
@@ -188,5 +178,5 @@ def _read_count(given: Mapping[str, str], option: str) -> int | None:
     if text is None:
         return None
     if not _NUMBER.fullmatch(text) or not 0 < int(text) <= _LARGEST:
-        raise ValueError(f"option {option} is a number above 0, not {preview(text)}")
+        raise ValueError(f"option {option} must be an integer from 1, got {preview(text)}")
     return int(text)

@@ -1,12 +1,13 @@
 """
-Rows into JetStream, or into core NATS: ``df.write.format("nats")`` and ``df.writeStream.format("nats")``.
+Writes rows to JetStream or core NATS: ``df.write.format("nats")`` and ``df.writeStream.format("nats")``.
 
-A row is a message: ``headers`` (array of two strings, or map) and ``data`` (BINARY or STRING), both optional, and
-``subject``. Or it is an event: a struct ``event`` as ``from_nats`` gives it and :func:`ce_nats.spark.to_nats` takes it,
-which the codec encodes in the worker, and ``subject``; one that cannot be encoded fails the task with its code.
+A row is a message: ``headers`` (array of structs of two strings, or map) and ``data`` (BINARY or STRING), both
+optional, and ``subject``. Or it is an event: a struct ``event`` as ``from_nats`` returns it and
+:func:`ce_nats.spark.to_nats` takes it, which the codec encodes in the worker, and ``subject``. An event that cannot be
+encoded fails the task with its error code.
 
-An event, or a message that is one, gets a ``Nats-Msg-Id`` made of its source and id, unless it has one: what a task
-that is tried again sends twice is stored once, as long as the stream's duplicate window goes back that far.
+Events, and messages that contain an event, get a ``Nats-Msg-Id`` made of source and id, unless they have one. So what a
+retried task sends a second time is stored once, if both are within the stream's duplicate window.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from ...codec.binding import dedup_id, from_nats_message, to_nats_message
 from ...codec.mode import ContentMode
-from ...errors import DecodeError, EncodeError, ErrorCode
+from ...errors import DecodeError, EncodeError, ErrorCode, choice, preview
 from ...message import Headers, NatsMessage, check_header
 from ...subjects import check_subject
 from ..columns.rows import event_of, event_rows
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 else:
     try:
         from pyspark.sql.datasource import DataSourceStreamArrowWriter
-    except ImportError:  # pyspark 4.0, whose worker only asks whether a writer is an Arrow writer
+    except ImportError:  # pyspark 4.0, whose worker only checks whether a writer is an Arrow writer
 
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter): ...
 
@@ -49,14 +50,14 @@ _PENDING: Final = 500
 @dataclass(frozen=True)
 class Target:
     """
-    What to do with rows.
+    Where and how rows are published.
 
     Attributes:
         connection: How to connect.
-        subject: Subject of rows without one, or ``""``.
+        subject: Subject of rows that have none, or ``""``.
         mode: Content mode of rows that are events.
-        acknowledged: JetStream where True, core NATS where False.
-        window: Most acknowledgements outstanding.
+        acknowledged: True to publish to JetStream, False to publish to core NATS.
+        window: Largest number of messages that wait for an acknowledgement.
         dedup: Whether events get a ``Nats-Msg-Id``.
     """
 
@@ -70,11 +71,11 @@ class Target:
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: StructType) -> Target:
         """
-        Read the options of the data source, and see that they and the columns make messages.
+        Read the options of the data source, and check that the columns can be published.
 
         Raises:
-            ValueError: An option is malformed, or there is no subject.
-            TypeError: A column is of no type that messages are made of.
+            ValueError: An option is malformed, a column is unknown, or there is no subject.
+            TypeError: A column has the wrong type.
         """
         given = {name.lower(): value for name, value in options.items()}
         subject = given.get("subject", "")
@@ -82,14 +83,14 @@ class Target:
             check_subject(subject)
         _check_columns(schema, has_subject=bool(subject))
         if "mode" in given and "event" not in schema.names:
-            raise ValueError("option mode is for rows with an event; these are messages already")
+            raise ValueError("option mode must be used with a column event; rows without one are encoded already")
         window = given.get("maxpending", str(_PENDING))
         if not (window.isascii() and window.isdecimal() and int(window) > 0):
-            raise ValueError(f"option maxPending is a number from 1, not {window!r}")
+            raise ValueError(f"option maxPending must be an integer from 1, got {preview(window)}")
         return cls(
             connection=Connection.from_options(options),
             subject=subject,
-            mode=_mode(given.get("mode", str(ContentMode.BINARY))),
+            mode=choice(ContentMode, given.get("mode", ContentMode.BINARY), "option mode"),
             acknowledged=read_boolean(given, "acks", default=True),
             window=int(window),
             dedup=read_boolean(given, "dedup", default=True),
@@ -98,14 +99,14 @@ class Target:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote: messages, and how many of them the stream had already."""
+    """What a task wrote: the number of messages, and how many of them the stream had already stored."""
 
     messages: int
     duplicates: int
 
 
 class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
-    """Publishes the rows of a table. A task that fails leaves what was acknowledged in the stream."""
+    """Publishes the rows of a table. If a task fails, the messages that it had published remain in the stream."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -115,7 +116,7 @@ class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
 
 
 class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
-    """Publishes the rows of micro-batches; a batch that is tried again is sent again."""
+    """Publishes the rows of micro-batches. If Spark retries a batch, its rows are published again."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -124,10 +125,10 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
         return _write(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do: what is acknowledged is stored."""
+        """Does nothing: acknowledged messages are already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do: what is stored stays, and is a duplicate when it is sent again."""
+        """Does nothing: stored messages stay, and are detected as duplicates when they are published again."""
 
 
 def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -164,11 +165,11 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
 
 def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
     """
-    The message that a row is.
+    The message of a row.
 
     Raises:
-        EncodeError: ``invalid-subject``, ``invalid-header-name`` or ``invalid-header-value``; as ``to_nats_message``
-            for an event.
+        EncodeError: ``invalid-subject``, ``invalid-header-name`` or ``invalid-header-value``; for an event, as
+            ``to_nats_message`` raises.
     """
     subject = row.get("subject") or target.subject
     check_subject(subject)
@@ -190,26 +191,19 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
 
 
 def _headers(given: Sequence[Any] | None) -> Headers:
-    """Headers out of what Arrow gives for an array of structs, and for a map: lists of dicts, and of pairs."""
+    """Headers from Arrow's Python values: a list of dicts for an array of structs, a list of pairs for a map."""
     pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in given or ()]
     if any(None in pair for pair in pairs):
-        raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, "a name or value of a header is NULL")
+        raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, "header names and values must be strings, got NULL")
     return Headers(pairs)
 
 
 def _dedup_id(message: NatsMessage) -> str | None:
-    """None for a message that is not an event: it has nothing that tells it from another."""
+    """The deduplication id of the event in a message, or None if the message is not an event."""
     try:
         return dedup_id(from_nats_message(message, parse_data=False))
     except DecodeError:
         return None
-
-
-def _mode(name: str) -> ContentMode:
-    try:
-        return ContentMode(name)
-    except ValueError:
-        raise ValueError(f"option mode is {' or '.join(map(str, ContentMode))}, not {name!r}") from None
 
 
 def _check_columns(schema: StructType, *, has_subject: bool) -> None:
@@ -217,19 +211,19 @@ def _check_columns(schema: StructType, *, has_subject: bool) -> None:
     known = {"subject", "event"} if "event" in types else {"subject", "headers", "data"}
     unknown = types.keys() - known
     if unknown:
-        what = "an event has subject beside it" if "event" in types else "a message has subject, headers and data"
-        raise ValueError(f"{what}, and no {', '.join(sorted(unknown))}")
+        allowed = "subject and event" if "event" in types else "subject, headers and data, or subject and event"
+        raise ValueError(f"columns must be {allowed}, got {', '.join(types)}")
     if "event" in types:
         check_event(types["event"])
     if "subject" not in types and not has_subject:
-        raise ValueError("there is neither a column nor an option subject")
+        raise ValueError("the subject is missing: add a column subject or an option subject")
     if not isinstance(types.get("subject", StringType()), StringType):
-        raise TypeError(f"column subject is STRING, not {types['subject'].simpleString()}")
+        raise TypeError(f"column subject must be STRING, got {types['subject'].simpleString()}")
     if not isinstance(types.get("data", BinaryType()), (BinaryType, StringType)):
-        raise TypeError(f"column data is BINARY or STRING, not {types['data'].simpleString()}")
+        raise TypeError(f"column data must be BINARY or STRING, got {types['data'].simpleString()}")
     if "headers" in types and not _are_headers(types["headers"]):
         raise TypeError(
-            f"column headers is an array of structs of two strings, or a map of strings, not "
+            f"column headers must be an array of structs of two strings, or a map of strings to strings, got "
             f"{types['headers'].simpleString()}"
         )
 

@@ -1,12 +1,12 @@
 """
-JetStream as a data source of Spark, for tables and for streaming queries.
+JetStream as a data source of Spark, for tables and streaming queries.
 
     register(spark)
     spark.read.format("nats").option("url", "nats://localhost:4222").option("stream", "ORDERS").load()
 
-A stream's sequence is the offset: it never changes what it stands for, so a range can be read by any worker, and again
-after a failure. No consumer is left on the server, nothing is acknowledged, and no message is changed. A row is a
-message as it was stored, event or not; ``ce_nats.spark`` decodes rows.
+Offsets are stream sequences. A sequence always names the same message, so any worker can read a range, and can read it
+again after a failure. No consumer remains on the server, no message is acknowledged or changed. A row is a message as
+it was stored, whether it is an event or not; ``ce_nats.spark`` decodes rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ else:
 
 __all__ = ["NatsDataSource", "register"]
 
-# Spark puts these among the options of a sink.
+# Spark adds these to the options of a sink.
 _OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
 
 _HEADER: Final = StructType().add("key", StringType()).add("value", StringType())
@@ -59,11 +59,11 @@ _ROW: Final = (
 
 def register(spark: SparkSession) -> None:
     """
-    Make ``format("nats")`` known to a session.
+    Register ``format("nats")`` in a session.
 
     Raises:
         ImportError: Workers on this machine run a Python that cannot import ce_nats.
-        AnalysisException: The session has another data source of that name.
+        AnalysisException: The session has another data source with this name.
     """
     check_workers(spark)
     try:
@@ -78,7 +78,8 @@ def _register_as_active(spark: SparkSession) -> None:
     """
     Register in a session that is not the active one.
 
-    Spark (4.0 to 4.3) looks for the name in the active session, which may have it, whichever session it is for.
+    Spark (4.0 to 4.3) looks up the name in the active session, even when another session registers a data source. So
+    registering fails if the active session has the name already.
     """
     active = SparkSession.getActiveSession()
     spark.createDataFrame([], "nothing int")  # makes the session the active one
@@ -86,41 +87,41 @@ def _register_as_active(spark: SparkSession) -> None:
         spark.dataSource.register(NatsDataSource)
     finally:
         if active is not None:
-            active.createDataFrame([], "nothing int")
+            active.createDataFrame([], "nothing int")  # makes the former one active again
 
 
 class NatsDataSource(DataSource, metaclass=Shipped):
     """
     ``format("nats")``.
 
-    Rows: ``subject``, ``reply`` (always empty: a stream does not keep it), ``headers`` (array of ``key`` and ``value``,
-    in wire order, repeats included), ``data`` (binary), ``stream``, ``sequence`` (from 1) and ``timestamp`` (when the
-    server stored it, in microseconds).
+    Rows: ``subject``, ``reply`` (always empty, because a stream does not store it), ``headers`` (array of ``key`` and
+    ``value``, in wire order, with repeated names), ``data`` (binary), ``stream``, ``sequence`` (from 1) and
+    ``timestamp`` (when the server stored the message, in microseconds).
 
-    Options, in any case; those that say how to connect are in connection.py:
+    Options for reading, with case-insensitive names; connection.py has those that say how to connect:
 
-    - ``url``: ``nats://host:4222``, or several with commas between them.
-    - ``stream``: name of a stream, or several with commas between them.
-    - ``subjects``: patterns with commas between them; by default all subjects.
-    - ``startingOffsets``: ``earliest`` (the default for tables), ``latest`` (the default for queries), a first
-      sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. ``startingTimestamp``: RFC 3339 instead.
-    - ``endingOffsets``: ``latest``, a last sequence, inclusive, or JSON as above. ``endingTimestamp``: RFC 3339,
-      exclusive. For tables only.
-    - ``minPartitions``: partitions to cut the sequences into; by default one for each 500,000 of a stream.
-    - ``maxMessagesPerTrigger``: most messages in a micro-batch, over all streams. Deleted messages and other subjects
-      count, but for those in front of the first one. Before Spark 4.2, a query with the trigger ``availableNow`` reads
-      all in one micro-batch.
-    - ``failOnDataLoss``: ``true`` (the default) makes it an error when a stream no longer has what was to be read,
-      ``false`` a warning in the log. Messages that somebody deleted one by one are not missed.
+    - ``url``: ``nats://host:4222``, or several separated by commas.
+    - ``stream``: a stream name, or several separated by commas.
+    - ``subjects``: subject patterns separated by commas; by default all subjects.
+    - ``startingOffsets``: ``earliest`` (the default for tables), ``latest`` (the default for streaming queries), a
+      first sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. Instead: ``startingTimestamp``, in RFC 3339.
+    - ``endingOffsets``: ``latest`` (the default), a last sequence (inclusive), or JSON as above. Instead:
+      ``endingTimestamp``, in RFC 3339 (exclusive). For tables only.
+    - ``minPartitions``: least number of partitions; by default one for each 500,000 sequences.
+    - ``maxMessagesPerTrigger``: largest number of messages in a micro-batch, over all streams. Deleted messages and
+      messages on other subjects count, except those before the first one to read. Before Spark 4.2, a query with the
+      trigger ``availableNow`` reads all messages in one micro-batch.
+    - ``failOnDataLoss``: with ``true`` (the default), it is an error if a stream no longer has messages that were to be
+      read; with ``false``, a warning is logged. Messages that were deleted one by one do not count as lost.
 
-    Rows to write have ``headers`` and ``data``, or an ``event`` (see sink.py), and ``subject`` unless there is an
-    option of that name. Options beside those of connection.py:
+    Rows to write have ``headers`` and ``data``, or an ``event`` (see sink.py), and a ``subject`` unless the option
+    ``subject`` is given. Options for writing, besides those of connection.py:
 
-    - ``subject``: subject of rows without one.
+    - ``subject``: subject of rows that have none.
     - ``mode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
     - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
-    - ``maxPending``: most acknowledgements that a task waits for at a time, 500 by default.
-    - ``dedup``: ``true`` (the default) gives events a ``Nats-Msg-Id`` of source and id where they have none.
+    - ``maxPending``: largest number of messages of a task that wait for an acknowledgement, 500 by default.
+    - ``dedup``: ``true`` (the default) adds a ``Nats-Msg-Id`` of source and id to events that have none.
     """
 
     @classmethod
@@ -138,12 +139,12 @@ class NatsDataSource(DataSource, metaclass=Shipped):
 
     def writer(self, schema: StructType, overwrite: bool) -> NatsWriter:
         if overwrite:
-            raise ValueError("messages are added to a stream, not put in the place of others: mode is append")
+            raise ValueError("mode must be append, got overwrite: stored messages of a stream cannot be replaced")
         return NatsWriter(self._target(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NatsStreamWriter:  # noqa: N802
         if overwrite:
-            raise ValueError("messages are added to a stream, not put in the place of others: outputMode is append")
+            raise ValueError("outputMode must be append, got complete: stored messages of a stream cannot be replaced")
         return NatsStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> Target:
@@ -152,18 +153,19 @@ class NatsDataSource(DataSource, metaclass=Shipped):
 
     def _read_options(self, schema: StructType, *, streaming: bool) -> tuple[Connection, ReadOptions]:
         if schema.simpleString() != _ROW.simpleString():
-            raise ValueError(f"the rows of nats are {_ROW.simpleString()}, not {schema.simpleString()}")
+            raise ValueError(
+                f"the schema of format nats must be {_ROW.simpleString()}, got {schema.simpleString()}; leave it out"
+            )
         check_names(self.options, (*CONNECTION_OPTIONS, *READ_OPTIONS))
         return Connection.from_options(self.options), ReadOptions.from_options(self.options, streaming=streaming)
 
 
 class NatsReader(DataSourceReader, metaclass=Shipped):
     """
-    Reads what streams have when the query is planned.
+    Reads the messages that streams have when the query is planned.
 
-    It takes no filters of the query from Spark (``pushFilters``): where one query on a DataFrame hands some over, Spark
-    4.3 gives the plan that is made with them to the next query on it, too, which then misses rows. What is to be read
-    is chosen by options.
+    It does not implement ``pushFilters``: after one query on a DataFrame pushed filters down, Spark 4.3 reuses the plan
+    with these filters for the next query on the same DataFrame, which then misses rows. Options select what is read.
     """
 
     def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
@@ -185,11 +187,11 @@ class NatsReader(DataSourceReader, metaclass=Shipped):
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
     """
-    Reads on from offset to offset (see offsets.py).
+    Reads the messages between two offsets (see offsets.py).
 
-    Spark keeps one in a process of its own while a query runs, and sends copies to workers. From Spark 4.2 on it tells
-    the reader where the query stands; before that the reader remembers, and after a restart of the query it does not
-    know until the first batch, which is then not bound by ``maxMessagesPerTrigger``.
+    While a query runs, Spark keeps one reader in a separate Python process, and sends copies to workers. From 4.2 on,
+    Spark passes the query's current offset to the reader. Before 4.2 the reader keeps track of it, and does not know it
+    after a restart of the query: the first batch is then not limited by ``maxMessagesPerTrigger``.
     """
 
     def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
@@ -215,7 +217,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
-        # Before Spark 4.2 there are no arguments.
+        # Spark before 4.2 passes no arguments.
         most = self._read_options.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
         start = start or self._position
         states = self._states()
@@ -242,7 +244,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return _read(self._connection, self._read_options, partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: what is kept is in Spark's checkpoint."""
+        """Does nothing: offsets are in Spark's checkpoint, and the server keeps no state for a query."""
 
     def stop(self) -> None:
         self._streams.close()
@@ -260,7 +262,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
 def _read(
     connection: Connection, read_options: ReadOptions, partition: InputPartition | None
 ) -> Iterator[pa.RecordBatch]:
-    # Spark makes a partition where there is none: before 4.1 it is None, and else it has no value.
+    # For an empty list of partitions Spark reads a placeholder: None before 4.1, then a partition without a value.
     if partition is None or partition.value is None:
         return iter(())
     return _record_batches(connection, partition.value, loss_policy(read_options))

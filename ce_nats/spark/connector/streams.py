@@ -1,8 +1,8 @@
 """
-Questions about streams from ordinary code, over one connection that is kept while there are questions.
+Requests about streams from code without asyncio, over one connection that is reused.
 
-Planning a query asks a few; a streaming query asks again at every trigger, which may be a hundred times a second or
-once a day.
+Planning a query makes a few requests; a streaming query makes some at every trigger, which may be a hundred times a
+second or once a day.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["Streams"]
 
 T = TypeVar("T")
 
-# Nobody answers the server's PINGs between two questions, and it closes a connection that leaves two unanswered. It
-# sends one every two minutes, by default.
-_BEARS_SILENCE: Final = 60.0
+# The event loop does not run between two requests, so the server's PINGs are not answered, and the server closes a
+# connection after two unanswered ones. By default it sends one every two minutes.
+_MAX_IDLE_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.2
 
 
 class Streams:
     """
-    Asks streams. Travels pickled, without its connection.
+    Requests about streams. Can be pickled; the copy makes a connection of its own.
 
-    A connection that breaks is made again, for as long as ``retryTimeout`` says. A server that was never reached, or
-    where nobody answers the first question, is an error at once.
+    A lost connection is made again, for up to ``retry_timeout`` seconds. It is an error at once if the server was never
+    reached, or if it does not answer the first request although the connection stays open.
 
     Args:
         connection: How to connect.
@@ -50,10 +50,10 @@ class Streams:
 
     def states(self, names: Sequence[str]) -> dict[str, StreamState]:
         """
-        States of streams.
+        States of streams, by name.
 
         Raises:
-            DeliveryError: ``stream-not-found``, or no answer.
+            DeliveryError: ``stream-not-found``, or the server did not answer.
         """
 
         async def ask(api: StreamApi) -> list[StreamState]:
@@ -70,22 +70,22 @@ class Streams:
         return self._ask(lambda api: api.sequence_at(state, since))
 
     def close(self) -> None:
-        """Close the connection; the next question makes a new one."""
+        """Close the connection; the next request makes a new one."""
         if self._session is not None:
             self._session.close()
         self._session = None
 
-    def _ask(self, question: Callable[[StreamApi], Awaitable[T]]) -> T:
+    def _ask(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
         from ...aio.streams import is_final
 
         end = time.monotonic() + self.connection.retry_timeout
         while True:
-            if self._session is not None and self._session.silence > _BEARS_SILENCE:
+            if self._session is not None and self._session.idle_seconds > _MAX_IDLE_SECONDS:
                 self.close()
             try:
                 if self._session is None:
                     self._session = _Session(self.connection)
-                answer = self._session.ask(question)
+                answer = self._session.ask(request)
             except DeliveryError as error:
                 if is_final(error):
                     raise
@@ -100,7 +100,7 @@ class Streams:
 
 
 class _Session:
-    """One connection, on an event loop of its own."""
+    """One connection, with its own event loop."""
 
     def __init__(self, connection: Connection) -> None:
         from nats.aio.client import Client
@@ -120,17 +120,17 @@ class _Session:
             raise
 
     @property
-    def silence(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds since the last answer."""
         return time.monotonic() - self._last_used
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection, which there was, is no more."""
+        """Whether the connection was closed after it had been established."""
         return self._client.is_closed
 
-    def ask(self, question: Callable[[StreamApi], Awaitable[T]]) -> T:
-        answer = self._blocking.run(self._answer(question))
+    def ask(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+        answer = self._blocking.run(self._answer(request))
         self._last_used = time.monotonic()
         return answer
 
@@ -145,9 +145,9 @@ class _Session:
     async def _closed(self) -> None:
         self._lost.set()
 
-    async def _answer(self, question: Callable[[StreamApi], Awaitable[T]]) -> T:
-        # nats-py lets a request wait for its timeout where the connection is lost under it.
-        answer = asyncio.ensure_future(question(self._api))
+    async def _answer(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+        # When the connection is lost during a request, nats-py only fails the request after its timeout.
+        answer = asyncio.ensure_future(request(self._api))
         lost = asyncio.ensure_future(self._lost.wait())
         try:
             await asyncio.wait((answer, lost), return_when=asyncio.FIRST_COMPLETED)

@@ -6,13 +6,13 @@ import java.util.Arrays;
 import java.util.Base64;
 
 /**
- * The checks of attribute names and values: {@code ce_nats/codec/attributes.py}.
+ * Checks of attribute names and values; mirrors {@code ce_nats/codec/attributes.py}.
  *
- * <p>CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes". How a value travelled is known to {@link
- * Binary} and {@link Structured}.
+ * <p>CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes". {@link Binary} and {@link Structured}
+ * handle the encoding of each content mode.
  */
 final class Attributes {
-    /** The eight attributes that the specification defines, in the order in which they become columns. */
+    /** The eight attributes of the specification, in the order of the columns. */
     static final String[] CORE = {
         "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"
     };
@@ -21,7 +21,7 @@ final class Attributes {
     static final int TIME = 5;
     static final int DATACONTENTTYPE = 6;
     static final int DATASCHEMA = 7;
-    /** The first ones of {@link #CORE}, which every event has. */
+    /** The number of required attributes, which are the first ones of {@link #CORE}. */
     static final int REQUIRED = 4;
 
     static final int EXTENSION = -1;
@@ -33,7 +33,7 @@ final class Attributes {
 
     private Attributes() {}
 
-    /** The place of an attribute in {@link #CORE}, or {@link #EXTENSION}. */
+    /** The index of an attribute in {@link #CORE}, or {@link #EXTENSION}. */
     static int place(String name) {
         return switch (name) {
             case "specversion" -> SPECVERSION;
@@ -63,9 +63,9 @@ final class Attributes {
     }
 
     /**
-     * Strings must not hold control characters and noncharacters.
+     * Strings must not contain control characters or noncharacters.
      *
-     * @param value valid UTF-8, which has no surrogates
+     * @param value valid UTF-8, so without surrogates
      * @throws DecodeError {@code invalid-character}
      */
     static void checkCharacters(byte[] value) throws DecodeError {
@@ -77,7 +77,7 @@ final class Attributes {
         }
     }
 
-    /** Whether at a place, in the middle of a character or not, there begins a C1 control or a noncharacter. */
+    /** Whether a C1 control or a noncharacter begins at an index, which may be inside a character. */
     private static boolean isForbidden(byte[] value, int at) {
         int first = value[at] & 0xFF;
         if (first < 0xC0) {
@@ -94,7 +94,11 @@ final class Attributes {
         return character >= 0xFDD0 && character <= 0xFDEF || (character & 0xFFFE) == 0xFFFE;
     }
 
-    /** @throws DecodeError {@code missing-attribute} */
+    /**
+     * Check that an event has all required attributes.
+     *
+     * @throws DecodeError {@code missing-attribute}
+     */
     static void checkRequired(Event event) throws DecodeError {
         for (int place = 0; place < REQUIRED; place++) {
             require(event.core[place] != null, ErrorCode.MISSING_ATTRIBUTE);
@@ -102,12 +106,12 @@ final class Attributes {
     }
 
     /**
-     * Check a value and put it into an event.
+     * Check a value and store it in an event.
      *
-     * @param name an attribute name, checked unless it is one of {@link #CORE}
-     * @param place the attribute's place in {@link #CORE}, or {@link #EXTENSION}
+     * @param name an attribute name that was checked
+     * @param place the attribute's index in {@link #CORE}, or {@link #EXTENSION}
      * @param text canonical string of the value
-     * @throws DecodeError {@code invalid-character}, or the first rule of the attribute that is broken
+     * @throws DecodeError {@code invalid-character}, or the code of the first rule of the attribute that is broken
      */
     static void decode(Event event, String name, int place, byte[] text, ExtensionTypes types) throws DecodeError {
         checkCharacters(text);
@@ -133,21 +137,21 @@ final class Attributes {
         event.core[place] = place == TIME ? Timestamp.canonical(text) : text;
     }
 
-    /** RFC 3986 4.3: absolute-URI starts with a scheme; what follows is let pass. */
+    /** RFC 3986 4.3: absolute-URI starts with a scheme; the rest is not checked. */
     private static boolean isAbsoluteUri(byte[] text) {
         int at = 0;
-        while (at < text.length && (Text.isLetter(text[at]) || at > 0 && isOfScheme(text[at]))) {
+        while (at < text.length && (Text.isLetter(text[at]) || at > 0 && isInScheme(text[at]))) {
             at++;
         }
         return at > 0 && at < text.length && text[at] == ':';
     }
 
-    private static boolean isOfScheme(byte octet) {
+    private static boolean isInScheme(byte octet) {
         return Text.isDigit(octet) || octet == '+' || octet == '.' || octet == '-';
     }
 
     /**
-     * The value of an extension whose type was declared, as Spark has it in a row.
+     * The value of an extension with a declared type, in Spark's representation in a row.
      *
      * @throws DecodeError {@code invalid-boolean}, {@code invalid-integer}, {@code integer-out-of-range}, {@code
      *     invalid-base64}, {@code invalid-timestamp}
@@ -183,9 +187,9 @@ final class Attributes {
     }
 
     /**
-     * The value of digits, with or without a sign.
+     * The value of digits, with or without a minus sign.
      *
-     * @throws DecodeError {@code integer-out-of-range} for more than 32 bits
+     * @throws DecodeError {@code integer-out-of-range} if it does not fit into 32 bits
      */
     static int checkInteger(byte[] digits) throws DecodeError {
         require(digits.length <= MAX_DIGITS, ErrorCode.INTEGER_OUT_OF_RANGE);
@@ -200,7 +204,7 @@ final class Attributes {
     }
 
     /**
-     * RFC 4648 4: the standard alphabet, padded, nothing between. Trailing bits are not looked at.
+     * RFC 4648 4: the standard alphabet, padded, without other characters. Trailing bits are not checked.
      *
      * @throws DecodeError {@code invalid-base64}
      */

@@ -1,9 +1,11 @@
 package io.cenats.spark;
 
 /**
- * Binary content mode, one {@code ce-} header per attribute and the data as payload: {@code ce_nats/codec/binary.py}.
+ * Binary content mode, one {@code ce-} header per attribute and the data as payload; mirrors {@code
+ * ce_nats/codec/binary.py}.
  *
- * <p>NATS binding, section 3.1. An empty payload is no data, because the wire cannot tell the two apart.
+ * <p>NATS binding, section 3.1. An empty payload means that the event has no data: a message cannot express the
+ * difference.
  */
 final class Binary {
     private Binary() {}
@@ -11,7 +13,7 @@ final class Binary {
     /**
      * The event in {@code ce-} headers and a payload.
      *
-     * @throws DecodeError the first fault in wire order, then missing attributes
+     * @throws DecodeError for the first error in wire order, then for missing attributes
      */
     static Event decode(Headers headers, byte[] payload, ExtensionTypes types) throws DecodeError {
         Event event = new Event(ContentMode.BINARY, types);

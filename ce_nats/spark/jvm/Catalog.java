@@ -10,7 +10,7 @@ import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The functions of this package, as Spark finds them: {@code spark.sql.catalog.ce_nats} names this class. */
+/** The catalog through which Spark finds the functions; {@code spark.sql.catalog.ce_nats} is set to this class. */
 public final class Catalog implements FunctionCatalog {
     private String name;
 

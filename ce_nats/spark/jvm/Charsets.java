@@ -12,15 +12,15 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Text in the charset of a media type: {@code MediaType.codec()} of {@code ce_nats/codec/media_type.py}.
+ * Encodes text in the charset of a media type; mirrors {@code codec()} of {@code ce_nats/codec/media_type.py}.
  *
- * <p>Of the charsets that Python knows, those that Java writes byte for byte as Python does, under every name that Python
- * has for them. Charsets of East Asia and EBCDIC differ in some characters: they are {@code unsupported-charset}.
+ * <p>Supported are the charsets of Python that Java encodes to the same bytes, by all names that Python has for them.
+ * East Asian charsets and EBCDIC differ in some characters: they are {@code unsupported-charset}.
  */
 final class Charsets {
     private static final String BYTE_ORDER_MARK = "\uFEFF";
 
-    /** Java's name of a charset, with a plus where a byte order mark is written first, then Python's names. */
+    /** In each line Java's name of a charset, with a plus if it begins with a byte order mark, then Python's names. */
     private static final String TABLE = """
             US-ASCII 646 ansi_x3.4_1968 ansi_x3.4_1986 ansi_x3_4_1968 ascii cp367 csascii ibm367 iso646_us
             US-ASCII iso_646.irv_1991 iso_ir_6 us us_ascii
@@ -89,7 +89,7 @@ final class Charsets {
     private Charsets() {}
 
     /**
-     * Bytes of a text.
+     * Encode a text.
      *
      * @param text valid UTF-8
      * @param name the charset in lower case, empty for UTF-8
@@ -103,11 +103,11 @@ final class Charsets {
         require(found != null, ErrorCode.UNSUPPORTED_CHARSET);
         boolean isMarked = found.endsWith("+");
         String javaName = isMarked ? found.substring(0, found.length() - 1) : found;
-        // A small Java runtime may lack one.
+        // A Java runtime without the module jdk.charsets has fewer charsets.
         require(Charset.isSupported(javaName), ErrorCode.UNSUPPORTED_CHARSET);
         String characters = (isMarked ? BYTE_ORDER_MARK : "") + new String(text, StandardCharsets.UTF_8);
         try {
-            // A new encoder reports what it cannot write.
+            // A new encoder throws for characters that it cannot encode, instead of replacing them.
             ByteBuffer octets = Charset.forName(javaName).newEncoder().encode(CharBuffer.wrap(characters));
             return Arrays.copyOf(octets.array(), octets.limit());
         } catch (CharacterCodingException error) {
@@ -115,7 +115,7 @@ final class Charsets {
         }
     }
 
-    /** As Python looks a charset up: what is no letter, digit or point counts as "_", and as none at the ends. */
+    /** A name as Python normalises it: other characters than letters, digits and points become "_", outer ones go. */
     private static String normalised(String name) {
         String words = name.replaceAll("[^a-z0-9.]+", " ").strip();
         return words.replace(' ', '_');

@@ -1,6 +1,6 @@
 package io.cenats.spark;
 
-/** How an event travels in a NATS message. */
+/** How an event is encoded in a NATS message; mirrors {@code ContentMode} of {@code ce_nats/codec/mode.py}. */
 enum ContentMode {
     BINARY("binary"),
     STRUCTURED("structured");

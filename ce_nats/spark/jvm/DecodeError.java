@@ -1,6 +1,10 @@
 package io.cenats.spark;
 
-/** What was received is not what the specifications allow. A row has but the code, so there is no text and no trace. */
+/**
+ * A message breaks a rule of the specifications; mirrors {@code DecodeError} of {@code ce_nats/errors.py}.
+ *
+ * <p>A row has only the code, so the exception has no text and no stack trace.
+ */
 final class DecodeError extends Exception {
     private static final long serialVersionUID = 1;
 
@@ -11,7 +15,7 @@ final class DecodeError extends Exception {
         this.code = code;
     }
 
-    /** @throws DecodeError with a code, unless something is as it has to be */
+    /** @throws DecodeError with the code, if the condition is false */
     static void require(boolean isValid, ErrorCode code) throws DecodeError {
         if (!isValid) {
             throw new DecodeError(code);

@@ -13,11 +13,11 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The event in a message, as a row: {@code from_nats_message(message, parse_data=False)} of {@code
+ * Decodes a message to a row; mirrors {@code from_nats_message(message, parse_data=False)} of {@code
  * ce_nats/codec/binding.py}.
  *
- * <p>Arguments are the headers, the payload, and as an option a NULL whose type is a struct: its fields are extension
- * attributes and what their values have to be. Generated code calls the {@code invoke} that takes the type of the
+ * <p>Arguments are the headers, the payload, and optionally a NULL whose type is a struct, with a field for each
+ * extension attribute that has a declared type. Spark's generated code calls the {@code invoke} for the type of the
  * headers.
  */
 public final class Decoder implements ScalarFunction<InternalRow> {
@@ -38,9 +38,9 @@ public final class Decoder implements ScalarFunction<InternalRow> {
     private final ExtensionTypes types;
 
     /**
-     * @param form what comes out
+     * @param form the form of the result
      * @param given types of the arguments
-     * @throws UnsupportedOperationException they are not those of a message
+     * @throws UnsupportedOperationException the types are not valid
      */
     Decoder(Form form, StructType given) {
         this.form = form;
@@ -52,29 +52,31 @@ public final class Decoder implements ScalarFunction<InternalRow> {
     private static StructType checked(StructType given) {
         StructField[] fields = given.fields().clone();
         if (fields.length < TYPES || fields.length > TYPES + 1) {
-            throw new UnsupportedOperationException("the arguments are headers and data");
+            throw new UnsupportedOperationException(
+                    "arguments must be headers and data, got " + fields.length + " arguments");
         }
         if (fields[HEADERS].dataType() instanceof NullType) {
             fields[HEADERS] = DataTypes.createStructField("headers", PAIRS, true);
         }
         DataType data = fields[DATA].dataType();
         if (!(data instanceof BinaryType || data instanceof StringType || data instanceof NullType)) {
-            throw new UnsupportedOperationException("data is BINARY or STRING, not " + data.simpleString());
+            throw new UnsupportedOperationException("data must be BINARY or STRING, got " + data.simpleString());
         }
         fields[DATA] = DataTypes.createStructField("data", DataTypes.BinaryType, true);
         if (fields.length > TYPES && !(fields[TYPES].dataType() instanceof StructType)) {
-            throw new UnsupportedOperationException("the types of extensions are a struct");
+            throw new UnsupportedOperationException(
+                    "the types of extensions must be a struct, got " + fields[TYPES].dataType().simpleString());
         }
         return DataTypes.createStructType(fields);
     }
 
-    /** The extensions whose types are declared. */
+    /** Extensions with a declared type, as the fields of a struct. */
     private StructType declared() {
         StructField[] fields = arguments.fields();
         return fields.length > TYPES ? (StructType) fields[TYPES].dataType() : new StructType();
     }
 
-    // --- What generated code calls -----------------------------------------------------------------------------------
+    // --- Called by generated code ------------------------------------------------------------------------------------
 
     /** Headers as an array of structs. */
     public InternalRow invoke(ArrayData headers, byte[] data) {
@@ -103,7 +105,7 @@ public final class Decoder implements ScalarFunction<InternalRow> {
         }
     }
 
-    /** Headers as an array of structs, and the types of extensions, which are looked at when the function is bound. */
+    /** Headers as an array of structs, and the types of extensions, which are only read when the function is bound. */
     public InternalRow invoke(ArrayData headers, byte[] data, InternalRow types) {
         return invoke(headers, data);
     }
@@ -127,7 +129,7 @@ public final class Decoder implements ScalarFunction<InternalRow> {
         return form.row(event);
     }
 
-    // --- What the planner asks ---------------------------------------------------------------------------------------
+    // --- Called by the planner ---------------------------------------------------------------------------------------
 
     @Override
     public String name() {

@@ -1,6 +1,6 @@
 package io.cenats.spark;
 
-/** The codes of {@code ce_nats/errors.py} that a captured message can have. */
+/** Error codes that a captured message can have; mirrors {@code ErrorCode} of {@code ce_nats/errors.py}. */
 enum ErrorCode {
     // The message as a whole.
     NOT_A_CLOUDEVENT("not-a-cloudevent"),

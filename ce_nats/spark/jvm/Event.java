@@ -3,15 +3,18 @@ package io.cenats.spark;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** An event as it was received: nothing added, nothing left out. Texts are valid UTF-8. */
+/**
+ * An event as it was received, without added or removed attributes; mirrors {@code ce_nats/codec/event.py}. Texts are
+ * valid UTF-8.
+ */
 final class Event {
     /** The attributes of {@link Attributes#CORE}; null where one was not sent. */
     final byte[][] core = new byte[Attributes.CORE.length][];
 
-    /** The others, in wire order. */
+    /** Extension attributes, in wire order. */
     final Map<String, byte[]> extensions = new LinkedHashMap<>();
 
-    /** Values of extensions whose types were declared, as Spark has them; null where one was not sent. */
+    /** Values of extensions with a declared type, in Spark's representation; null where one was not sent. */
     final Object[] typed;
 
     final ContentMode mode;
@@ -22,10 +25,10 @@ final class Event {
     /** The datacontenttype, or null. */
     MediaType mediaType;
 
-    /** Null for no data. */
+    /** The data, or null if the event has none. */
     byte[] data;
 
-    /** Whether the data is that of a JSON event without a datacontenttype, which means application/json. */
+    /** Whether this is a JSON event with data and without a datacontenttype, which means application/json. */
     boolean isJson;
 
     Event(ContentMode mode, ExtensionTypes types) {
@@ -33,7 +36,7 @@ final class Event {
         this.typed = new Object[types.names().size()];
     }
 
-    /** Whether there is an attribute of a name. */
+    /** Whether the event has an attribute. */
     boolean has(String name, int place) {
         return place == Attributes.EXTENSION ? extensions.containsKey(name) : core[place] != null;
     }

@@ -13,13 +13,13 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
 
 /**
- * The types that a caller declared extension attributes to have.
+ * The declared types of extension attributes; mirrors {@code ExtensionTypes} of {@code ce_nats/codec/attributes.py}.
  *
  * @param names attribute names
  * @param kinds their types, in the same order
  */
 record ExtensionTypes(List<String> names, List<Kind> kinds) implements Serializable {
-    /** What an extension can be declared as. */
+    /** The types that an extension can be declared with. */
     enum Kind {
         STRING,
         INTEGER,
@@ -52,6 +52,7 @@ record ExtensionTypes(List<String> names, List<Kind> kinds) implements Serializa
             return Kind.TIMESTAMP;
         }
         throw new UnsupportedOperationException(
-                "an extension is a string, int, boolean, binary or timestamp, not " + type.simpleString());
+                "the type of an extension must be string, int, boolean, binary or timestamp, got "
+                        + type.simpleString());
     }
 }

@@ -3,7 +3,7 @@ package io.cenats.spark;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.types.StructType;
 
-/** The functions, each of which gives an event in another form. */
+/** The functions, and the form of the result of each. */
 enum Form {
     /** The event as one struct. */
     FROM_NATS("from_nats") {
@@ -47,7 +47,7 @@ enum Form {
     }
 
     /**
-     * The type of its rows.
+     * The schema of the result.
      *
      * @param declared types of extensions, as the fields of a struct
      */
@@ -55,7 +55,7 @@ enum Form {
 
     abstract InternalRow row(Event event);
 
-    /** What becomes of a message that is no event. */
+    /** The row of a message that is not an event. */
     abstract InternalRow row(ErrorCode error, ExtensionTypes types);
 
     @Override

@@ -7,9 +7,9 @@ import java.util.Arrays;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A raw header block, as JetStream's API returns it: {@code ce_nats/wire/nats.py}.
+ * Decodes a raw header block, as JetStream's API returns it; mirrors {@code ce_nats/wire/nats.py}.
  *
- * <p>ADR-4 "NATS Message Headers". The block's shape is looked at first, then its lines from first to last.
+ * <p>ADR-4 "NATS Message Headers". Line ends are checked first, then the lines from first to last.
  */
 final class HeaderBlock {
     private static final byte[] VERSION = Text.bytes("NATS/1.0");
@@ -19,7 +19,7 @@ final class HeaderBlock {
     private HeaderBlock() {}
 
     /**
-     * The headers in a block; null and empty are none.
+     * The headers in a block; a block that is null or empty has none.
      *
      * @throws DecodeError {@code invalid-header-block}, {@code invalid-header-version}, {@code invalid-header-name},
      *     {@code invalid-header-value}, {@code invalid-utf8}
@@ -28,12 +28,12 @@ final class HeaderBlock {
         if (block == null || block.length == 0) {
             return Headers.NONE;
         }
-        checkShape(block);
+        checkLineEnds(block);
         int start = endOfLine(block, 0);
         checkVersionLine(Arrays.copyOf(block, start));
         start += CRLF_SIZE;
         Headers headers = new Headers(8);
-        // The empty line at the end is none of the block's lines.
+        // The empty line that ends the block is not a header.
         while (start < block.length - CRLF_SIZE) {
             int end = endOfLine(block, start);
             addLine(headers, Arrays.copyOfRange(block, start, end));
@@ -42,8 +42,8 @@ final class HeaderBlock {
         return headers;
     }
 
-    /** HDR_LEN runs "up to and including the CR LF before the payload", and no CR or LF stands alone. */
-    private static void checkShape(byte[] block) throws DecodeError {
+    /** The block runs "up to and including the CR LF before the payload", and has no CR or LF alone. */
+    private static void checkLineEnds(byte[] block) throws DecodeError {
         int size = block.length;
         boolean isWhole = size >= 2 * CRLF_SIZE && isCrlf(block, size - 4) && isCrlf(block, size - 2);
         for (int at = 0; isWhole && at < size; at++) {
@@ -60,7 +60,7 @@ final class HeaderBlock {
         return Text.indexOf(block, '\r', start);
     }
 
-    /** {@code NATS/1.0}, alone or with a space and a status of three digits, and a description behind that. */
+    /** {@code NATS/1.0}, optionally followed by a space, a status of three digits, and a description. */
     private static void checkVersionLine(byte[] line) throws DecodeError {
         int end = VERSION.length + STATUS_SIZE;
         boolean isVersion = line.length >= VERSION.length

@@ -10,8 +10,8 @@ import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Names and values in wire order, valid UTF-8, from every shape in which captured messages hold them: {@code
- * ce_nats/message.py}. What headers mean is not known here.
+ * Header names and values in wire order, as valid UTF-8, from all column types of headers; mirrors {@code
+ * ce_nats/message.py}.
  */
 final class Headers {
     static final Headers NONE = new Headers(0);
@@ -38,12 +38,12 @@ final class Headers {
     }
 
     /**
-     * Put a header behind the others.
+     * Append a header.
      *
      * @param name a name, or null
      * @param value bytes of a value, or null
-     * @throws DecodeError {@code invalid-header-name} and {@code invalid-header-value} where there is none, {@code
-     *     invalid-utf8}
+     * @throws DecodeError {@code invalid-header-name} if the name is null, {@code invalid-header-value} if the value is
+     *     null, {@code invalid-utf8}
      */
     void add(UTF8String name, byte[] value) throws DecodeError {
         require(name != null, ErrorCode.INVALID_HEADER_NAME);
@@ -58,7 +58,7 @@ final class Headers {
         values[size++] = value;
     }
 
-    /** Of an array of structs of two strings or binaries; null is no headers. */
+    /** Headers from an array of structs of two strings or binaries; null means no headers. */
     static Headers ofPairs(ArrayData pairs, boolean isNameBinary, boolean isValueBinary) throws DecodeError {
         if (pairs == null) {
             return NONE;
@@ -87,7 +87,7 @@ final class Headers {
         return isBinary ? pair.getBinary(field) : pair.getUTF8String(field).getBytes();
     }
 
-    /** Of a map from strings to strings; null is no headers. */
+    /** Headers from a map of strings to strings; null means no headers. */
     static Headers ofMap(MapData map) throws DecodeError {
         if (map == null) {
             return NONE;
@@ -101,7 +101,7 @@ final class Headers {
         return headers;
     }
 
-    /** Of a map from strings to arrays of strings; null is no headers, and a null array a value that is none. */
+    /** Headers from a map of strings to arrays of strings; null means no headers, a null array is an invalid value. */
     static Headers ofLists(MapData map) throws DecodeError {
         if (map == null) {
             return NONE;

@@ -6,21 +6,21 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * Strict RFC 8259 JSON: the members of an object, in wire order, with their types.
+ * Parses strict RFC 8259 JSON: the members of an object, in wire order, with their types.
  *
- * <p>No lone surrogates, no numbers that a float cannot hold, no integers of more characters than Python reads, nothing
- * behind the document: what msgspec reads for {@code ce_nats/codec/data.py}.
+ * <p>Errors are: lone surrogates, numbers outside the range of a double, integers with more characters than Python
+ * reads, and text after the document. So the same documents are valid as with msgspec in {@code ce_nats/codec/data.py}.
  */
 final class Json {
-    /** Of arrays and objects in data, the outermost one counted: {@code ce_nats/codec/nesting.py}. */
+    /** Most levels of nested arrays and objects in data, including the outermost: {@code ce_nats/codec/nesting.py}. */
     static final int MAX_LEVELS = 128;
 
-    /** Characters of an integer. */
+    /** Most characters of an integer. */
     private static final int MAX_INTEGER_LENGTH = 4300;
-    /** A float holds every number with so many digits before the point, if it has no exponent. */
+    /** A number with at most so many digits before the point, and without exponent, is in the range of a double. */
     private static final int MAX_DIGITS = 308;
 
-    /** What a JSON value is; a number with a fraction or an exponent is no integer, whatever its value. */
+    /** Types of JSON values; a number with a fraction or an exponent is a float, whatever its value. */
     enum Kind {
         STRING,
         INTEGER,
@@ -30,14 +30,14 @@ final class Json {
         CONTAINER
     }
 
-    /** A value as it stands in a document. */
+    /** A value, as a part of a document. */
     record Value(Kind kind, byte[] document, int start, int end) {
         /** The JSON text. */
         byte[] json() {
             return Arrays.copyOfRange(document, start, end);
         }
 
-        /** What a string says, or the JSON text of any other value. */
+        /** The unescaped text of a string, or the JSON text of any other value. */
         byte[] text() {
             return kind == Kind.STRING ? unescaped(document, start + 1, end - 1) : json();
         }
@@ -49,7 +49,7 @@ final class Json {
 
     /**
      * @param document valid UTF-8
-     * @param start where it begins
+     * @param start index of its first byte
      */
     Json(byte[] document, int start) {
         this.document = document;
@@ -57,7 +57,7 @@ final class Json {
     }
 
     /**
-     * The members of the object that the document is; of those with one name, the first. To be called once.
+     * The members of the document, which must be an object; of members with the same name, the first. Call this once.
      *
      * @throws DecodeError {@code invalid-json}, {@code not-an-object}
      */
@@ -77,7 +77,7 @@ final class Json {
         return members;
     }
 
-    /** Whether there are several members of one name. */
+    /** Whether the object has several members with the same name; known after {@link #members}. */
     boolean hasRepeats() {
         return hasRepeats;
     }
@@ -95,7 +95,7 @@ final class Json {
             int start = at;
             byte[] name = unescaped(document, start + 1, skipName());
             hasRepeats |= members.putIfAbsent(new String(name, StandardCharsets.UTF_8), value()) != null;
-        } while (goesOn('}'));
+        } while (hasNext('}'));
         return members;
     }
 
@@ -105,7 +105,7 @@ final class Json {
         return new Value(kind, document, start, at);
     }
 
-    /** A name, a colon, and the white space around that; gives the place of the quote that ends the name. */
+    /** Skip a name, a colon, and the white space around it; returns the index of the quote that ends the name. */
     private int skipName() throws DecodeError {
         require(peek() == '"');
         skipString();
@@ -117,8 +117,8 @@ final class Json {
         return end;
     }
 
-    /** Behind an element or a member: whether there is another one, or the end of what they are in. */
-    private boolean goesOn(char end) throws DecodeError {
+    /** Skip the comma or the end bracket after an element or member; returns whether another one follows. */
+    private boolean hasNext(char end) throws DecodeError {
         skipBlanks();
         int next = peek();
         require(next == ',' || next == end);
@@ -127,7 +127,7 @@ final class Json {
     }
 
     /**
-     * @param level how many arrays and objects the value is in
+     * @param level number of arrays and objects around the value
      */
     private Kind skipValue(int level) throws DecodeError {
         int first = peek();
@@ -173,7 +173,7 @@ final class Json {
                 skipName();
             }
             skipValue(level);
-        } while (goesOn(end));
+        } while (hasNext(end));
     }
 
     private void skipWord(String word) throws DecodeError {
@@ -233,14 +233,14 @@ final class Json {
         return value;
     }
 
-    /** What a string says that stands between two places and was checked. */
+    /** The unescaped text between two indexes, the content of a string that was checked. */
     private static byte[] unescaped(byte[] document, int start, int end) {
         byte[] out = Arrays.copyOfRange(document, start, end);
         int from = Text.indexOf(out, '\\', 0);
         if (from < 0) {
             return out;
         }
-        // No escape is shorter than what it stands for.
+        // Unescaping in place works, because an escape is never shorter than its character.
         int size = from;
         while (from < out.length) {
             if (out[from] != '\\') {
@@ -333,7 +333,7 @@ final class Json {
         }
     }
 
-    /** The next byte, below zero beyond ASCII and at the end. */
+    /** The next byte; negative if it is not ASCII, and -1 at the end. */
     private int peek() {
         return at < document.length ? document[at] : -1;
     }

@@ -7,26 +7,26 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * What a datacontenttype says: {@code ce_nats/codec/media_type.py}.
+ * A parsed datacontenttype; mirrors {@code ce_nats/codec/media_type.py}.
  *
- * <p>RFC 2046 and RFC 2045 5.1; JSON event format 3.1.1 for what counts as JSON. The text itself is never rewritten.
+ * <p>RFC 2046 and RFC 2045 5.1; JSON event format 3.1.1 defines which types are JSON.
  *
  * @param isJson whether data of this type is JSON
- * @param charset the charset parameter in lower case, empty where there is none
+ * @param charset the charset parameter in lower case, empty if there is none
  */
 record MediaType(boolean isJson, String charset) {
     private static final byte[] COMMON = Text.bytes("application/json");
     private static final MediaType JSON = new MediaType(true, "");
     private static final Set<String> UTF_8 = Set.of("", "utf-8", "utf8", "us-ascii");
 
-    // Possessive wherever a pattern repeats: Java needs a stack for every repetition that it could take back.
+    // Quantifiers are possessive: with others, Java needs stack space for each repetition that it may backtrack to.
     private static final String TOKEN = "[!#$%&'*+.^_`{|}~0-9A-Za-z-]++";
     private static final Pattern FORM =
             Pattern.compile("(" + TOKEN + ")/(" + TOKEN + ")[ \t]*+(;.*+)?+", Pattern.DOTALL);
     private static final Pattern PARAMETER = Pattern.compile(
             ";[ \t]*+(" + TOKEN + ")[ \t]*+=[ \t]*+(?:\"((?:[^\"\\\\]++|\\\\.)*+)\"|([^;\"]*+))", Pattern.DOTALL);
 
-    /** Take a media type apart; null where the text is none. */
+    /** Parse a media type; null if the text is not a media type. */
     static MediaType parse(byte[] text) {
         if (Text.equalsFolded(text, COMMON)) {
             return JSON;
@@ -52,7 +52,7 @@ record MediaType(boolean isJson, String charset) {
         return "";
     }
 
-    /** Whether text of this type is UTF-8 (ASCII is a part of it), as JSON has to be. */
+    /** Whether text of this type is UTF-8 or its subset ASCII, as JSON must be. */
     boolean isUtf8() {
         return UTF_8.contains(charset);
     }

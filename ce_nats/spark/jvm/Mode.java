@@ -5,12 +5,13 @@ import static io.cenats.spark.DecodeError.require;
 import java.util.Arrays;
 
 /**
- * Is a message an event in binary mode, in structured mode, or no event? {@code ce_nats/codec/mode.py}.
+ * Decides whether a message is an event in binary mode, an event in structured mode, or not an event; mirrors {@code
+ * ce_nats/codec/mode.py}.
  *
- * <p>NATS binding, section 3. Only headers are looked at, and of the payload only whether there is one.
+ * <p>NATS binding, section 3. The decision depends on the headers, and on whether the payload is empty.
  *
  * @param mode the content mode
- * @param isMarked false where no header says that this is a CloudEvent, so that the payload has to
+ * @param isMarked false if no header says that this is a CloudEvent, so that it depends on the payload
  */
 record Mode(ContentMode mode, boolean isMarked) {
     private static final byte[] CLOUDEVENTS = Text.bytes("application/cloudevents");
@@ -34,7 +35,7 @@ record Mode(ContentMode mode, boolean isMarked) {
         for (int place = 0; place < headers.size(); place++) {
             Name name = headers.name(place);
             if (name.isContentType()) {
-                // Which of several counts would be anybody's guess.
+                // No specification says which of several Content-Type headers is the right one.
                 require(contentType == null, ErrorCode.DUPLICATE_HEADER);
                 contentType = headers.value(place);
             }

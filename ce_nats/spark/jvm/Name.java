@@ -6,36 +6,35 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * What the name of a header says. Senders have few names, so each is looked at once, as in {@code
- * ce_nats/arrow/headers.py}.
+ * A parsed header name. Senders use few names, so parsed names are cached; mirrors {@code ce_nats/arrow/headers.py}.
  *
- * @param isUtf8 whether the name is valid UTF-8; nothing else is known of one that is not
+ * @param isUtf8 whether the name is valid UTF-8; the other fields are meaningless if it is not
  * @param isContentType whether it is {@code Content-Type}, in any case
- * @param attribute the attribute that a {@code ce-} header is for, in lower case, or null for another header
- * @param place the attribute's place in {@link Attributes#CORE}, or {@link Attributes#EXTENSION}
+ * @param attribute the attribute of a {@code ce-} header, in lower case, or null for another header
+ * @param place the attribute's index in {@link Attributes#CORE}, or {@link Attributes#EXTENSION}
  */
 record Name(boolean isUtf8, boolean isContentType, String attribute, int place) {
     private static final byte[] CONTENT_TYPE = Text.bytes("content-type");
     private static final byte[] PREFIX = Text.bytes("ce-");
 
     private static final ConcurrentHashMap<UTF8String, Name> KNOWN = new ConcurrentHashMap<>();
-    /** Names that are kept, and bytes of one: nobody makes them take more room. */
+    /** Most names in the cache, and most bytes of one, so that no sender can make the cache grow without limit. */
     private static final int MAX_KNOWN = 1_000;
     private static final int MAX_KNOWN_LENGTH = 100;
 
-    /** What a name says; null is none. */
+    /** The parsed name, from the cache if it has it; null for null. */
     static Name of(UTF8String text) {
         if (text == null) {
             return null;
         }
         Name known = KNOWN.get(text);
-        return known == null ? learnt(text.getBytes()) : known;
+        return known == null ? cached(text.getBytes()) : known;
     }
 
-    private static Name learnt(byte[] text) {
+    private static Name cached(byte[] text) {
         Name name = of(text);
         if (text.length <= MAX_KNOWN_LENGTH && KNOWN.size() < MAX_KNOWN) {
-            // A copy, because Spark may use the bytes again.
+            // A copy, because Spark may reuse the array.
             KNOWN.put(UTF8String.fromBytes(Arrays.copyOf(text, text.length)), name);
         }
         return name;

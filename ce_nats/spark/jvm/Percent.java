@@ -3,7 +3,7 @@ package io.cenats.spark;
 import java.util.Arrays;
 
 /**
- * Undo quotes and percent-encoding: {@code ce_nats/codec/percent.py}.
+ * Decodes quoted strings and percent-encoding; mirrors {@code ce_nats/codec/percent.py}.
  *
  * <p>NATS protocol binding, section 3.1.3.2 "NATS Header Values".
  */
@@ -11,7 +11,7 @@ final class Percent {
     private Percent() {}
 
     /**
-     * Double-quoted strings are unquoted first, then one round of percent-decoding runs.
+     * Quoted strings are unquoted first, then percent escapes are decoded once.
      *
      * @param value header value, outer white space removed, valid UTF-8
      * @throws DecodeError {@code unterminated-quote}, {@code invalid-percent-escape}, {@code invalid-utf8}
@@ -21,7 +21,7 @@ final class Percent {
         return Text.indexOf(text, '%', 0) < 0 ? text : unescape(text);
     }
 
-    /** RFC 7230 3.2.6: a quoted string is replaced by its content; a backslash outside of quotes is like any other. */
+    /** RFC 7230 3.2.6: a quoted string is replaced by its content; a backslash outside quotes has no meaning. */
     private static byte[] unquote(byte[] value) throws DecodeError {
         byte[] out = new byte[value.length];
         int size = 0;

@@ -13,11 +13,11 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Events as rows: their schemas and their values, as {@code ce_nats/spark/columns/schema.py} has them. */
+/** Events as rows, with their schemas; mirrors {@code ce_nats/spark/columns/schema.py}. */
 final class Rows {
     private static final DataType TEXTS = DataTypes.createMapType(DataTypes.StringType, DataTypes.StringType, true);
 
-    /** One struct within another, which is what {@code from_nats} gives. */
+    /** The struct that {@code from_nats} returns. */
     static final StructType EVENT = struct(
             field("attributes", struct(concat(attributes(), field("time_text", DataTypes.StringType)))),
             field("extensions", TEXTS),
@@ -37,7 +37,7 @@ final class Rows {
 
     private Rows() {}
 
-    /** One field for each column of {@code explode_cloudevents}: those of every event, then the declared extensions. */
+    /** One field for each column of {@code explode_cloudevents}; those of declared extensions are last. */
     static StructType flat(StructType declared) {
         return struct(concat(FLAT, declared.fields()));
     }
@@ -56,7 +56,7 @@ final class Rows {
                 null);
     }
 
-    /** A row of {@link #EVENT} for what is no event. */
+    /** A row of {@link #EVENT} for a message that is not an event. */
     static InternalRow ofError(ErrorCode code) {
         Object[] values = new Object[EVENT.fields().length];
         values[values.length - 1] = string(code);
@@ -74,14 +74,14 @@ final class Rows {
         return row(values);
     }
 
-    /** A row of {@link #flat} for what is no event. */
+    /** A row of {@link #flat} for a message that is not an event. */
     static InternalRow flatOfError(ErrorCode code, int declared) {
         Object[] values = new Object[FLAT.length + declared];
         values[FLAT.length - 1] = string(code);
         return row(values);
     }
 
-    /** A STRING of valid UTF-8, or null. */
+    /** A STRING from valid UTF-8; null for null. */
     static UTF8String string(byte[] text) {
         return UTF8String.fromBytes(text);
     }

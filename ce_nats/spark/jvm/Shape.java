@@ -11,7 +11,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * What has to be known of the type of a column of headers to read it.
+ * The properties of the type of a column of headers that reading it depends on.
  *
  * @param isNameBinary whether names are binary in an array of structs
  * @param isValueBinary whether values are binary in an array of structs
@@ -24,7 +24,7 @@ record Shape(boolean isNameBinary, boolean isValueBinary, boolean hasLists) impl
     /**
      * @param headers an array of structs of two strings or binaries, a map from strings to strings or to arrays of
      *     strings, or a raw header block in a binary
-     * @throws UnsupportedOperationException it is none of these
+     * @throws UnsupportedOperationException the type is another
      */
     static Shape of(DataType headers) {
         if (headers instanceof BinaryType) {
@@ -41,8 +41,8 @@ record Shape(boolean isNameBinary, boolean isValueBinary, boolean hasLists) impl
         if (headers instanceof ArrayType array && array.elementType() instanceof StructType pair) {
             return ofPair(pair);
         }
-        throw new UnsupportedOperationException("headers are array<struct<key:string,value:string>>, "
-                + "map<string,string>, map<string,array<string>> or binary (a raw header block), not "
+        throw new UnsupportedOperationException("headers must be array<struct<key:string,value:string>>, "
+                + "map<string,string>, map<string,array<string>> or binary (a raw header block), got "
                 + headers.simpleString());
     }
 
@@ -50,7 +50,7 @@ record Shape(boolean isNameBinary, boolean isValueBinary, boolean hasLists) impl
         StructField[] fields = pair.fields();
         if (fields.length != 2 || !isText(fields[0]) || !isText(fields[1])) {
             throw new UnsupportedOperationException(
-                    "a header is a struct of two strings or binaries, not " + pair.simpleString());
+                    "a header must be a struct of two strings or binaries, got " + pair.simpleString());
         }
         return new Shape(isBinary(fields[0]), isBinary(fields[1]), false);
     }

@@ -6,10 +6,11 @@ import java.util.Arrays;
 import java.util.Map;
 
 /**
- * Structured content mode, the whole event as one JSON object in the payload: {@code ce_nats/codec/structured.py}.
+ * Structured content mode, the whole event as one JSON object in the payload; mirrors {@code
+ * ce_nats/codec/structured.py}.
  *
- * <p>NATS binding, section 3.2; JSON event format, sections 2 and 3. One object, never a batch; strict JSON in UTF-8;
- * every member is an attribute, {@code data} or {@code data_base64}.
+ * <p>NATS binding, section 3.2; JSON event format, sections 2 and 3. The payload is one object in strict JSON and
+ * UTF-8, never a batch; every member is an attribute, {@code data} or {@code data_base64}.
  */
 final class Structured {
     private static final byte[] BOM = {(byte) 0xEF, (byte) 0xBB, (byte) 0xBF};
@@ -22,9 +23,10 @@ final class Structured {
      * The event in a payload.
      *
      * @param payload UTF-8 JSON text; one leading byte order mark is ignored
-     * @param isMarked false where nothing but the payload itself says that it is an event
-     * @throws DecodeError a repeated member, else the first fault in wire order, then missing attributes, then the data;
-     *     where {@code isMarked} is false, {@code not-a-cloudevent} for what does not look like an event at all
+     * @param isMarked false if no header says that the payload is an event
+     * @throws DecodeError for a repeated member, then for the first error in wire order, then for missing attributes,
+     *     then for the data; if {@code isMarked} is false, {@code not-a-cloudevent} for a payload that is not a JSON
+     *     object with at least one required attribute
      */
     static Event decode(byte[] payload, boolean isMarked, ExtensionTypes types) throws DecodeError {
         Map<String, Json.Value> members = members(payload, isMarked);
@@ -79,7 +81,7 @@ final class Structured {
             Attributes.checkName(name);
         }
         if (value.kind() == Json.Kind.NULL) {
-            return; // unset, but the name has to be one
+            return; // an unset attribute, whose name must be valid all the same
         }
         byte[] text = value.text();
         if (place != Attributes.EXTENSION) {
@@ -101,7 +103,7 @@ final class Structured {
         return Attributes.decodeBase64(value.text());
     }
 
-    /** JSON text verbatim, other text in its charset. */
+    /** The bytes of data: JSON text unchanged, other text in its charset. */
     private static byte[] decodeData(Json.Value data, MediaType type) throws DecodeError {
         if (type == null || type.isJson()) {
             return data.json();

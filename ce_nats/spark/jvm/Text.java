@@ -6,14 +6,14 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
-/** Text as UTF-8 in an array of bytes, which is how Spark has it. No array that was given is ever changed. */
+/** Functions for text as UTF-8 in a byte array, as Spark stores it. Arguments are never modified. */
 final class Text {
     private static final VarHandle EIGHT = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.nativeOrder());
     private static final long BEYOND_ASCII = 0x8080808080808080L;
 
     private Text() {}
 
-    /** Strict UTF-8 (RFC 3629): no overlong form, no surrogate, nothing beyond U+10FFFF. */
+    /** Whether bytes are strict UTF-8 (RFC 3629): without overlong forms, surrogates, and values above U+10FFFF. */
     static boolean isUtf8(byte[] text) {
         int at = 0;
         while (at < text.length) {
@@ -41,7 +41,7 @@ final class Text {
         return at;
     }
 
-    /** Bytes of the character beyond ASCII that begins at a place, or 0 where none is well-formed there. */
+    /** The number of bytes of the non-ASCII character that begins at an index, or 0 if it is not well-formed. */
     private static int sizeOfCharacter(byte[] text, int at) {
         int first = text[at] & 0xFF;
         int second = at + 1 < text.length ? text[at + 1] & 0xFF : 0;
@@ -70,7 +70,7 @@ final class Text {
         return (octet & 0xC0) == 0x80;
     }
 
-    /** Without the spaces and tabs around it. */
+    /** The text without leading and trailing spaces and tabs. */
     static byte[] strip(byte[] text) {
         int start = 0;
         int end = text.length;
@@ -87,12 +87,12 @@ final class Text {
         return octet == ' ' || octet == '\t';
     }
 
-    /** An ASCII letter in lower case; what is beyond ASCII stays, because no other letter may count as one of ours. */
+    /** An ASCII letter in lower case; other bytes unchanged, because some non-ASCII letters fold to ASCII ones. */
     static int fold(int octet) {
         return octet >= 'A' && octet <= 'Z' ? octet + ('a' - 'A') : octet;
     }
 
-    /** Whether a text begins with ASCII in lower case, when its own letters are in any case. */
+    /** Whether a text, in any case, begins with a prefix, which is ASCII in lower case. */
     static boolean startsWith(byte[] text, byte[] prefix) {
         if (text.length < prefix.length) {
             return false;
@@ -105,12 +105,12 @@ final class Text {
         return true;
     }
 
-    /** {@link #startsWith}, and nothing behind it. */
+    /** Whether a text, in any case, equals another, which is ASCII in lower case. */
     static boolean equalsFolded(byte[] text, byte[] other) {
         return text.length == other.length && startsWith(text, other);
     }
 
-    /** What begins at a place of a text, ASCII letters in lower case. */
+    /** The text from an index on, with ASCII letters in lower case. */
     static String folded(byte[] text, int start) {
         for (int at = start; at < text.length; at++) {
             if (fold(text[at]) != text[at]) {

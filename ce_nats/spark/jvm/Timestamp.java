@@ -5,14 +5,14 @@ import java.time.Month;
 import java.time.Year;
 
 /**
- * RFC 3339 text and the instant that it names: {@code ce_nats/codec/timestamp.py}.
+ * Parses RFC 3339 text; mirrors {@code ce_nats/codec/timestamp.py}.
  *
- * <p>CloudEvents "Timestamp" (RFC 3339 5.6 and 5.7). A TIMESTAMP has microseconds and no offset: further digits are cut,
- * and the leap second 23:59:60 becomes 23:59:59.999999. It holds the years 1 to 9999 of UTC; a time that is valid with
- * its offset and lies outside of them in UTC has no instant, and is no error.
+ * <p>CloudEvents "Timestamp" (RFC 3339 5.6 and 5.7). A TIMESTAMP has microseconds and no offset: further digits are cut
+ * off, and the leap second 23:59:60 becomes 23:59:59.999999. Its range is the years 1 to 9999 in UTC. A time that is
+ * valid with its offset, but outside this range in UTC, has no TIMESTAMP, and is not an error.
  */
 final class Timestamp {
-    /** Stands for an instant that a TIMESTAMP cannot hold. */
+    /** Result for an instant that is outside the range of a TIMESTAMP. */
     static final long NONE = Long.MIN_VALUE;
 
     private static final long SECOND = 1_000_000;
@@ -51,7 +51,7 @@ final class Timestamp {
         return isInRange ? micros : NONE;
     }
 
-    /** {@code T} and {@code Z} in upper case, nothing else changed; of text that {@link #parse} took. */
+    /** The text with {@code T} and {@code Z} in upper case, otherwise unchanged. It must be valid for {@link #parse}. */
     static byte[] canonical(byte[] text) {
         int t = FORM.indexOf('T');
         int last = text.length - 1;
@@ -109,7 +109,7 @@ final class Timestamp {
         return value;
     }
 
-    /** Microseconds of the fraction of a second; further digits are cut. */
+    /** Microseconds of the fraction of a second; further digits are cut off. */
     private static long fraction(byte[] text) {
         if (text[FORM.length()] != '.') {
             return 0;
@@ -133,7 +133,7 @@ final class Timestamp {
         return (text[at] == '-' ? -minutes : minutes) * MINUTE;
     }
 
-    /** RFC 3339 5.7: second 60 stands only at a leap second, which is the last of a month in UTC. */
+    /** RFC 3339 5.7: second 60 is valid only as a leap second, which is the last second of a month in UTC. */
     private static boolean endsAMonth(long micros) {
         long next = micros + 1;
         return next % DAY == 0 && LocalDate.ofEpochDay(Math.floorDiv(next, DAY)).getDayOfMonth() == 1;

@@ -1,4 +1,4 @@
-"""Modes, typed extensions and shapes of explode_cloudevents."""
+"""Modes, typed extensions and types of headers of explode_cloudevents."""
 
 from types import SimpleNamespace
 
@@ -33,19 +33,19 @@ def test_permissive_keeps_every_row(frame: DataFrame) -> None:
     assert rows[0].ce_extensions == {"n": "5"}
 
 
-def test_dropmalformed_leaves_bad_rows_out(frame: DataFrame) -> None:
+def test_dropmalformed_removes_bad_rows(frame: DataFrame) -> None:
     rows = explode_cloudevents(frame, mode="DROPMALFORMED", prefix="x_").orderBy("sequence").collect()
     assert [row.x_id for row in rows] == ["a", "b"]
 
 
-def test_failfast_fails_with_code_and_row(frame: DataFrame) -> None:
-    with pytest.raises(Exception, match="invalid-utf8 sequence=2"):
+def test_failfast_fails_with_code_and_sequence(frame: DataFrame) -> None:
+    with pytest.raises(Exception, match="not a valid CloudEvent: invalid-utf8 sequence=2"):
         explode_cloudevents(frame, mode="FAILFAST").collect()
     good = frame.where("sequence <> 2")
     assert explode_cloudevents(good, mode="FAILFAST").count() == 2
 
 
-def test_no_python_worker_is_in_the_plan(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_has_no_python_worker(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
     explode_cloudevents(frame).where("ce_error IS NULL").explain(True)
     plan = capsys.readouterr().out
     assert "ce_nats.event_columns" in plan
@@ -53,15 +53,15 @@ def test_no_python_worker_is_in_the_plan(frame: DataFrame, capsys: pytest.Captur
 
 
 def test_maps_of_headers(spark: SparkSession) -> None:
-    for shape in ("map<string,string>", "map<string,array<string>>"):
-        value = "'{}'" if shape == "map<string,string>" else "array('{}')"
+    for kind in ("map<string,string>", "map<string,array<string>>"):
+        value = "'{}'" if kind == "map<string,string>" else "array('{}')"
         pairs = ", ".join(f"'{name}', {value.format(text)}" for name, text in ROWS[0][1])
         (row,) = explode_cloudevents(spark.sql(f"select map({pairs}) headers, 'x' data")).collect()
         assert (row.ce_id, row.ce_extensions, bytes(row.ce_data)) == ("a", {"n": "5"}, b"x")
 
 
-def test_long_texts_of_many_runs(spark: SparkSession) -> None:
-    """Patterns loop over runs of characters, and need no stack for that."""
+def test_long_texts_do_not_overflow_the_stack(spark: SparkSession) -> None:
+    """Long texts that change between ASCII and other characters, in which patterns match many short runs."""
     text = "a\u00e9e1\U0001f600" * 200_000
     document = f'{{"specversion":"1.0","id":"a","source":"/s","type":"t","subject":"{text}","data":"{text}"}}'
     rows = [([], bytearray(document.encode())), ([], bytearray(document.encode()[:-2] + b"'\x00\"}"))]
@@ -71,8 +71,8 @@ def test_long_texts_of_many_runs(spark: SparkSession) -> None:
     assert (bad.ce_id, bad.ce_error) == (None, "not-a-cloudevent")
 
 
-def test_differences_by_nature(spark: SparkSession) -> None:
-    """What docs/guides/spark-columns.md names; Python gives an event for each of them."""
+def test_documented_differences_from_python(spark: SparkSession) -> None:
+    """Those that docs/guides/spark-columns.md lists; Python decodes each of these messages to an event."""
     envelope = '{"specversion":"1.0","id":"a","source":"/s","type":"t"%s}'
     japanese = envelope % ',"datacontenttype":"text/plain; charset=shift_jis","data":"\u3042"'
     late = [*BASE, ("ce-id", "a"), ("ce-time", "2016-12-31T23:59:60.123456789+00:00")]

@@ -40,12 +40,12 @@ from tests.strategies import attempt
 MODES = ("binary", "structured")
 TYPES = {"Boolean": BooleanType(), "Integer": LongType(), "Binary": BinaryType(), "Timestamp": TimestampType()}
 TEXTS = MapType(StringType(), StringType())
-# A Python dict loses its order on the way into a map.
+# A Python dict would lose its order in a map column.
 PAIRS = ArrayType(StructType([StructField("name", StringType()), StructField("text", StringType())]))
 
-# Cases that no row can hold, and why.
+# Cases that a row cannot hold, and why.
 _STRING = "an attribute of the specification is a STRING column"
-_NO_TYPE = "a column of this type is refused before there is a row, see test_types_that_are_no_event"
+_NO_TYPE = "a column of this type is an error before any row is encoded, see test_invalid_event_types"
 _SURROGATE = "a STRING column cannot hold a surrogate"
 NOT_IN_A_ROW = {
     "encode-float-extension": _NO_TYPE,
@@ -79,7 +79,7 @@ NOT_IN_A_ROW = {
 
 
 class Event(NamedTuple):
-    """What to_nats_message is given for a row."""
+    """The event that to_nats_message gets for a row."""
 
     attributes: Mapping[str, Any]
     data: Any
@@ -94,7 +94,7 @@ class Event(NamedTuple):
 
 
 def in_python(event: Any, mode: str) -> Any:
-    """Headers and data, or a code."""
+    """Headers and data, or an error code."""
     try:
         made = to_nats_message(event, mode=mode)
     except EncodeError as error:
@@ -141,7 +141,7 @@ class Held(NamedTuple):
         return self.case.id, (*core, self.core.get("time"), *typed), list(self.extensions.items()), data
 
     def event(self, types: Mapping[str, DataType]) -> Event:
-        """With the attributes in the order in which the row has them."""
+        """The event, with attributes in the order of the row."""
         core = {name: self.core[name] for name in ATTRIBUTES if name in self.core}
         typed = {name: self.typed[name][1] for name in types if name in self.typed}
         data = bytes(self.data) if isinstance(self.data, bytearray) else self.data
@@ -198,7 +198,7 @@ def _data(spelling: Any) -> tuple[DataType, Any]:
 
 
 def cases_in_rows() -> list[Held]:
-    """All cases of the encoder, but for those about other arguments of to_nats_message and those that no row holds."""
+    """All encode cases, except those with other arguments of to_nats_message and those that a row cannot hold."""
     cases = [case for case in load_cases() if case.op == "to_nats_message" and case.input.keys() <= {"event", "mode"}]
     known = {case.id for case in cases}
     assert NOT_IN_A_ROW.keys() <= known
@@ -206,7 +206,7 @@ def cases_in_rows() -> list[Held]:
 
 
 def groups_of(cases: list[Held]) -> list[Group]:
-    """Few groups, because each is planned by itself."""
+    """Cases in few groups, because Spark plans a query for each."""
     groups: list[Group] = []
     for one in cases:
         group = next((group for group in groups if group.takes(one)), None)
@@ -419,12 +419,12 @@ def test_random_events(spark: SparkSession) -> None:
     assert set(codes) == set(CODES)
 
 
-# --- There and back -------------------------------------------------------------------------------------------------
+# --- Round trips ----------------------------------------------------------------------------------------------------
 
 
 @needs_arrow_functions
-def test_what_was_decoded_is_encoded_as_python_does(spark: SparkSession) -> None:
-    """The decode fixtures through from_nats and to_nats, and what came out through from_nats again."""
+def test_decoded_events_are_encoded_as_python_does(spark: SparkSession) -> None:
+    """The decode fixtures are decoded by from_nats, encoded by to_nats, and decoded again."""
     given = [(case.id, *message(case)) for case in chosen()]
     frame = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in given], SCHEMA)
     frame = frame.select("id", from_nats(F.col("headers"), F.col("data")).alias("event"))
@@ -440,7 +440,7 @@ def test_what_was_decoded_is_encoded_as_python_does(spark: SparkSession) -> None
             assert {row[mode]["error"] for mode in MODES} == {str(error.code)}, name
             continue
         attributes = event.get_attributes()
-        # Types are known to JSON events only, and a row does not keep them.
+        # Only JSON events have typed extensions, and a row does not keep the types.
         texts = {key: value if key in ATTRIBUTES else canonical(value) for key, value in attributes.items()}
         texts = {key: texts[key] for key in sorted(texts, key=lambda key: _place(key))}
         for mode in MODES:
@@ -449,7 +449,10 @@ def test_what_was_decoded_is_encoded_as_python_does(spark: SparkSession) -> None
             back = row[f"{mode}_again"]
             assert back["attributes"] == _typed_row(row["event"]["attributes"], back), (name, mode)
             assert back["extensions"] == row["event"]["extensions"], (name, mode)
-            assert (back["data"] or None) == (row["event"]["data"] or None), (name, mode)  # binary mode knows no empty
+            assert (back["data"] or None) == (row["event"]["data"] or None), (
+                name,
+                mode,
+            )  # empty is absent
 
 
 def _place(name: str) -> int:
@@ -457,7 +460,7 @@ def _place(name: str) -> int:
 
 
 def _typed_row(attributes: Row, back: Row) -> Row:
-    """The attributes of an event; one without a datacontenttype has got one if its data is JSON."""
+    """The attributes of an event; encoding adds the datacontenttype if it is missing and the data is JSON."""
     values = attributes.asDict()
     if values["datacontenttype"] is None:
         values["datacontenttype"] = back["attributes"]["datacontenttype"]
@@ -471,7 +474,7 @@ CORE = "'1.0' specversion, '1' id, '/s' source, 't' type"
 
 
 def made(spark: SparkSession, event: str, mode: str = "binary") -> Any:
-    """What becomes of an event that is written in SQL."""
+    """The message of an event that is written in SQL, or an error code."""
     frame = spark.sql(f"select {event} event")
     (row,) = frame.select(to_nats("event", mode=mode, event_type=frame.schema["event"].dataType)).collect()
     return in_spark(row[0])
@@ -537,21 +540,21 @@ def test_base64_is_in_one_line(spark: SparkSession) -> None:
         ("string", "a struct with a struct attributes"),
         ("struct<data:binary>", "a struct with a struct attributes"),
         ("struct<attributes:map<string,string>>", "a struct with a struct attributes"),
-        ("struct<attributes:struct<id:int>>", "attribute id is one of string"),
-        ("struct<attributes:struct<time:timestamp_ntz>>", "attribute time is one of timestamp, string"),
-        ("struct<attributes:struct<x:double>>", "attribute x is one of"),
-        ("struct<attributes:struct<x:array<string>>>", "attribute x is one of"),
-        ("struct<attributes:struct<id:string>,extensions:map<string,int>>", "extensions of an event"),
-        ("struct<attributes:struct<id:string>,data:struct<a:int>>", "data of an event is one of"),
-        ("struct<attributes:struct<id:string>,error:int>", "error of an event is one of"),
+        ("struct<attributes:struct<id:int>>", "attribute id must be string, got int"),
+        ("struct<attributes:struct<time:timestamp_ntz>>", "attribute time must be timestamp or string, got"),
+        ("struct<attributes:struct<x:double>>", "attribute x must be .*, got double"),
+        ("struct<attributes:struct<x:array<string>>>", "attribute x must be .*, got array"),
+        ("struct<attributes:struct<id:string>,extensions:map<string,int>>", "extensions of an event must be map"),
+        ("struct<attributes:struct<id:string>,data:struct<a:int>>", "data of an event must be binary or string or"),
+        ("struct<attributes:struct<id:string>,error:int>", "error of an event must be string, got int"),
     ],
 )
-def test_types_that_are_no_event(spark: SparkSession, event_type: str, reason: str) -> None:
+def test_invalid_event_types(spark: SparkSession, event_type: str, reason: str) -> None:
     kind = spark.createDataFrame([], f"event {event_type}").schema["event"].dataType
     with pytest.raises(TypeError, match=reason):
         to_nats(F.col("event"), event_type=kind)
 
 
-def test_other_modes_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(ValueError, match="mode is binary or structured"):
+def test_invalid_mode(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match=r"^mode must be 'binary' or 'structured', got 'batch'$"):
         to_nats(F.col("event"), mode="batch")

@@ -1,4 +1,4 @@
-"""JSON data as values, and events without their copies."""
+"""Parsing JSON data of events, and removing duplicate events."""
 
 from datetime import datetime, timezone
 
@@ -43,7 +43,7 @@ def test_malformed_data_may_fail_the_query(spark: SparkSession) -> None:
 
 
 def test_depth_of_data(spark: SparkSession) -> None:
-    """Data that the codec does not read is malformed here, too."""
+    """Data that is nested too deep for the codec is malformed here, too."""
     nested = ["[" * depth + "1" + "]" * depth for depth in (128, 129, 2000)]
     texts = [*nested, '["' + "[" * 200 + '"]', "[" + "[]," * 300 + "[]]"]
     frame = spark.createDataFrame([(text, "a/json") for text in texts], "data string, type string")
@@ -59,7 +59,7 @@ def test_depth_of_data(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("depth", [128, 129, 230, 300, 900])
 def test_depth_of_a_variant_in_a_worker(depth: int) -> None:
-    """What a worker cannot even take apart is refused as what is nested too deep."""
+    """Data that pyspark cannot convert in a worker has the same error as other data that is nested too deep."""
     text = "[" * depth + "1" + "]" * depth
     variant = VariantVal.parseJson(text)
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
@@ -82,7 +82,7 @@ EVENTS = [
 ]
 
 
-def test_copies_of_events_are_dropped_and_bad_messages_kept(spark: SparkSession) -> None:
+def test_duplicate_events_are_removed_and_bad_messages_kept(spark: SparkSession) -> None:
     frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
     rows = deduplicate(frame).collect()
     assert sorted((str(row.ce_id), str(row.ce_source)) for row in rows) == [
@@ -94,7 +94,7 @@ def test_copies_of_events_are_dropped_and_bad_messages_kept(spark: SparkSession)
     ]
 
 
-def test_copies_in_later_batches_are_dropped(spark: SparkSession, tmp_path) -> None:
+def test_duplicates_in_later_batches_are_removed(spark: SparkSession, tmp_path) -> None:
     schema = "ce_id string, ce_source string, ce_error string, timestamp timestamp"
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     table = spark.createDataFrame([(*event, now) for event in EVENTS], schema)
@@ -108,7 +108,7 @@ def test_copies_in_later_batches_are_dropped(spark: SparkSession, tmp_path) -> N
     assert sorted(str(row.ce_id) for row in rows) == ["None", "None", "None", "None", "a", "a", "b"]
 
 
-def test_within_is_for_streams(spark: SparkSession) -> None:
+def test_within_is_an_error_for_a_table(spark: SparkSession) -> None:
     frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
-    with pytest.raises(ValueError, match="within"):
+    with pytest.raises(ValueError, match="within must be given for a streaming DataFrame"):
         deduplicate(frame, within="10 minutes")

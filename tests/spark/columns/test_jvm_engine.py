@@ -1,4 +1,4 @@
-"""The functions on the JVM: what they are built from, how sessions and threads find them, that they run once a row."""
+"""The JVM engine: its sources, its use in sessions and threads, and that it runs once for each row."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.spark.columns.test_decoding import ROWS
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 FOUND = [(1, "a", None), (2, None, "invalid-utf8"), (3, "b", None)]
 
-# Codes of Python that no captured message has: they are about sending, about frames, about other protocols, and about
-# what a program expects.
+# Codes that a captured message cannot have: they are about sending, about frames, about other protocols, and about what
+# a program expects.
 NOT_OF_MESSAGES = {
     *("INVALID_MESSAGE", "INVALID_TRACE_CONTEXT", "INVALID_PROTOBUF", "RESERVED_HEADER", "INVALID_SUBJECT"),
     "DATA_MISMATCH",
@@ -58,7 +58,7 @@ def test_error_codes_are_those_of_python() -> None:
 
 
 def test_sources_agree_with_spark(tmp_path: Path) -> None:
-    """The signatures that the jar is compiled against are Spark's own: the same sources give the same classes."""
+    """Sources compiled against jvm/stubs give the same classes as compiled against Spark's jars."""
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     sources = sorted(map(str, JAR.parent.glob("*.java")))
     options = ["-Xlint:all,-path,-classfile", "-proc:none", "--release", "17"]
@@ -80,7 +80,7 @@ def physical_plan(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_a_message_is_decoded_once(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
-    """However many of its columns a query takes, and puts conditions on."""
+    """Also if a query selects several of its columns, and has conditions on them."""
     events = explode_cloudevents(frame, extensions={"n": "int"}).where("ce_error IS NULL AND ce_id > 'A' AND ce_n > 1")
     plan = physical_plan(events.select("ce_id", "ce_source", "ce_time", F.upper("ce_type")), capsys)
     assert plan.count(".invoke(") == 1, plan
@@ -111,7 +111,7 @@ def test_sql(spark: SparkSession) -> None:
 
 
 def test_sql_takes_headers_of_every_type(spark: SparkSession) -> None:
-    """A map too, although the plain name has one type of headers only."""
+    """One function name takes headers of all types, and payloads of both."""
     jvm_engine.load(spark)
     headers = {"ce-specversion": "1.0", "ce-id": "a", "ce-source": "/s", "ce-type": "t"}
     pairs = ", ".join(f"'{name}', '{value}'" for name, value in headers.items())
@@ -128,17 +128,17 @@ def test_sql_takes_headers_of_every_type(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("5, X''", "headers are array<struct<key:string,value:string>>"),
-        ("array('a'), X''", "headers are"),
-        ("array(struct('a')), X''", "a header is a struct of two strings or binaries"),
-        ("map('a', 5), X''", "headers are"),
-        ("X'', 5", "data is BINARY or STRING"),
-        ("X''", "arguments are headers and data"),
-        ("X'', X'', 5", "types of extensions are a struct"),
-        ("X'', X'', CAST(NULL AS STRUCT<n: DOUBLE>)", "an extension is a string, int"),
+        ("5, X''", "headers must be array<struct<key:string,value:string>>"),
+        ("array('a'), X''", "headers must be"),
+        ("array(struct('a')), X''", "a header must be a struct of two strings or binaries"),
+        ("map('a', 5), X''", "headers must be"),
+        ("X'', 5", "data must be BINARY or STRING, got int"),
+        ("X''", "arguments must be headers and data"),
+        ("X'', X'', 5", "types of extensions must be a struct, got int"),
+        ("X'', X'', CAST(NULL AS STRUCT<n: DOUBLE>)", "the type of an extension must be string, int"),
     ],
 )
-def test_arguments_of_other_types_are_refused(spark: SparkSession, arguments: str, message: str) -> None:
+def test_arguments_of_invalid_types(spark: SparkSession, arguments: str, message: str) -> None:
     jvm_engine.load(spark)
     with pytest.raises(AnalysisException, match=re.escape(message)):
         spark.sql(f"SELECT ce_nats.from_nats({arguments})")
@@ -148,7 +148,7 @@ def test_arguments_of_other_types_are_refused(spark: SparkSession, arguments: st
 
 
 class OldThread:
-    """A thread that has talked to the JVM, and waits for work."""
+    """A thread that used the session before the test, and then waits for a function to run."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._ready, self._go = threading.Event(), threading.Event()
@@ -175,8 +175,8 @@ class OldThread:
         return self._result
 
 
-def test_a_thread_that_was_there_before_decodes(spark: SparkSession) -> None:
-    """ADD JAR is for the JVM's thread that it is called in; all others have to find the functions, too."""
+def test_an_older_thread_decodes(spark: SparkSession) -> None:
+    """ADD JAR sets the class loader only of the JVM thread that it runs in; other threads must find the functions."""
     session = spark.newSession()
     threads = [OldThread(session) for _ in range(3)]
     frame = session.createDataFrame(ROWS, SCHEMA)
@@ -189,7 +189,7 @@ def test_a_thread_that_was_there_before_decodes(spark: SparkSession) -> None:
     assert threads[2].run(lambda: session.sql(query).collect()[0].n) == 2
 
 
-def test_a_thread_that_was_there_before_is_the_first_to_decode(spark: SparkSession) -> None:
+def test_an_older_thread_is_the_first_to_decode(spark: SparkSession) -> None:
     session = spark.newSession()
     thread = OldThread(session)
     frame = session.createDataFrame(ROWS, SCHEMA)
@@ -197,7 +197,7 @@ def test_a_thread_that_was_there_before_is_the_first_to_decode(spark: SparkSessi
     assert outcome(frame) == FOUND
 
 
-def test_the_column_function_finds_the_active_session(spark: SparkSession) -> None:
+def test_from_nats_uses_the_active_session(spark: SparkSession) -> None:
     session = spark.newSession()
     session.createDataFrame(ROWS, SCHEMA).createOrReplaceTempView("messages")
     frame = session.table("messages").orderBy("sequence")
@@ -205,25 +205,27 @@ def test_the_column_function_finds_the_active_session(spark: SparkSession) -> No
     assert [row.event.error for row in found.collect()] == [None, "invalid-utf8", None]
 
 
-def test_a_jar_in_a_folder_of_an_odd_name(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jar_in_a_folder_with_special_characters(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "it's a folder; 100%"
     folder.mkdir()
-    shutil.copy(JAR, folder / "other.jar")  # Spark knows a jar by its name, and the first one of a name stays
+    shutil.copy(JAR, folder / "other.jar")  # another name, because Spark keeps the first jar of a name
     monkeypatch.setattr(jvm_engine, "JAR", folder / "other.jar")
     monkeypatch.setattr(jvm_engine, "_thread", jvm_engine._Thread())
     assert outcome(spark.newSession().createDataFrame(ROWS, SCHEMA)) == FOUND
     assert any(row[0].endswith("/other.jar") for row in spark.sql("LIST JARS").collect())
 
 
-def test_without_a_jar_the_engine_says_so(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_jar(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jvm_engine, "JAR", tmp_path / JAR.name)
     frame = spark.newSession().createDataFrame(ROWS, SCHEMA)
     with pytest.raises(FileNotFoundError, match="without a JDK"):
         explode_cloudevents(frame, engine="jvm")
 
 
-def test_other_engines_are_refused(frame: DataFrame) -> None:
-    with pytest.raises(ValueError, match="engine is one of auto, jvm, python"):
+def test_invalid_engine(frame: DataFrame) -> None:
+    with pytest.raises(ValueError, match="engine must be auto or jvm or python, got 'scala'"):
         explode_cloudevents(frame, engine="scala")
 
 
@@ -231,7 +233,7 @@ def test_other_engines_are_refused(frame: DataFrame) -> None:
 
 
 def test_a_stream_is_exploded(frame: DataFrame, tmp_path: Path) -> None:
-    """As a streaming DataFrame, and batch by batch in the session of the stream."""
+    """As a streaming DataFrame, and in foreachBatch."""
     spark = frame.sparkSession
     frame.coalesce(1).write.parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in"))
@@ -288,7 +290,7 @@ def test_values_of_typed_extensions(spark: SparkSession) -> None:
     assert kinds == ["int", "boolean", "binary", "timestamp", "string"]
 
 
-def test_columns_with_odd_names(spark: SparkSession) -> None:
+def test_columns_with_special_characters_in_their_names(spark: SparkSession) -> None:
     frame = spark.createDataFrame(ROWS, SCHEMA).toDF("a.b", "h`s", "da ta")
     rows = explode_cloudevents(frame, headers="h`s", data="da ta", prefix="x.y`").orderBy("`a.b`").collect()
     assert [row["x.y`id"] for row in rows] == ["a", None, "b"]
@@ -297,7 +299,7 @@ def test_columns_with_odd_names(spark: SparkSession) -> None:
         failing.collect()
 
 
-@pytest.mark.skipif("JAVA_HOME" in os.environ, reason="JAVA_HOME says which Java is taken")
+@pytest.mark.skipif("JAVA_HOME" in os.environ, reason="JAVA_HOME selects the JDK")
 def test_the_jar_is_the_same_every_time(tmp_path: Path) -> None:
     assert build_jar()
     shutil.copytree(JAR.parent, tmp_path / SOURCES, ignore=shutil.ignore_patterns("*.jar"))

@@ -1,4 +1,4 @@
-"""The fixtures of Iggy and NATS Streaming give the same in Spark as in Python; an event is one whatever brought it."""
+"""The fixtures of Iggy and NATS Streaming give the same in Spark as in Python, and the same structs as NATS."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def in_python(message: IggyMessage) -> Any:
 @needs_arrow_functions
 @pytest.mark.parametrize("layout", Layout)
 def test_event_fixtures(spark: SparkSession, layout: Layout) -> None:
-    """Every event, and every error code."""
+    """All cases of events, with their attributes and data or their error code."""
     wanted, rows = {}, []
     for case in event_cases():
         headers = header_map(case.input["entries"])
-        if layout is Layout.STRING_KEYS:  # which has no place for other keys, and no event needs them
+        if layout is Layout.STRING_KEYS:  # it cannot encode other keys, and events have none
             headers = {key: value for key, value in headers.items() if isinstance(key, str)}
         message = IggyMessage(octets(case.input["payload"]), headers)
         wanted[case.id] = in_python(message)
@@ -68,8 +68,8 @@ def test_event_fixtures(spark: SparkSession, layout: Layout) -> None:
 
 
 @needs_arrow_functions
-def test_headers_that_are_none(spark: SparkSession) -> None:
-    """Bytes that are no header map have the code that the fixtures want, and nothing else."""
+def test_malformed_header_maps(spark: SparkSession) -> None:
+    """Their struct has the error code of the fixture, and NULL in all other fields."""
     cases = [case for case in load_cases(["iggy-headers"]) if case.op == "wire.iggy.decode_headers"]
     cases = [case for case in cases if "layout" not in case.input and "error" in case.source]
     rows = [(case.id, bytearray(octets(case.input["block"])), bytearray(b"x")) for case in cases]
@@ -81,8 +81,7 @@ def test_headers_that_are_none(spark: SparkSession) -> None:
 
 
 @needs_arrow_functions
-def test_the_same_struct_as_of_nats(spark: SparkSession) -> None:
-    """One event, sent over both, has one form as a column."""
+def test_iggy_and_nats_give_the_same_struct(spark: SparkSession) -> None:
     event = plain_event(
         {"total": 12.5},
         time=Timestamp("2024-02-29T23:10:11.123456789+01:00"),
@@ -104,8 +103,7 @@ def test_the_same_struct_as_of_nats(spark: SparkSession) -> None:
 
 
 @needs_arrow_functions
-def test_null_is_nothing(spark: SparkSession) -> None:
-    """A message without headers, and one without a payload."""
+def test_null_headers_and_payload(spark: SparkSession) -> None:
     minimal = bytearray(encode_headers(to_iggy_message(plain_event(b"x")).headers))
     rows = [("none", None, None), ("headers", minimal, None)]
     events = spark.createDataFrame(rows, SCHEMA).select("id", from_iggy(col("headers"), col("data")).alias("event"))
@@ -114,13 +112,13 @@ def test_null_is_nothing(spark: SparkSession) -> None:
     assert (found["headers"]["attributes"]["id"], found["headers"]["data"]) == ("1", None)
 
 
-def test_another_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="typed"):
+def test_invalid_layout() -> None:
+    with pytest.raises(ValueError, match=r"^layout must be .*, got 'typed'$"):
         from_iggy(lit(b""), lit(b""), layout="typed")
 
 
 def test_outcomes_as_arrow() -> None:
-    """What any decoder in Python gives makes the struct, a batch at a time."""
+    """A batch of events and errors becomes an array of structs."""
     message = to_iggy_message(plain_event(b64decode("AP8="), time="0001-01-01T00:00:00+01:00"))
     outcomes = [
         (from_iggy_message(message, parse_data=False), ContentMode.BINARY),
@@ -130,7 +128,7 @@ def test_outcomes_as_arrow() -> None:
     assert array.type == python_engine.ARROW_EVENT
     first, second = array.to_pylist()
     assert first["data"] == b"\0\xff"
-    assert first["attributes"]["time"] is None  # a year that UTC does not have
+    assert first["attributes"]["time"] is None  # before year 1 in UTC
     assert first["attributes"]["time_text"] == "0001-01-01T00:00:00+01:00"
     assert first["is_json"] is False
     assert second == {**dict.fromkeys(EVENT.names), "error": "not-a-cloudevent"}
@@ -166,7 +164,7 @@ def structured_cases() -> list[Case]:
 
 @needs_arrow_functions
 def test_events_of_stan(spark: SparkSession) -> None:
-    """Every payload that the fixtures of structured mode have, delivered by a streaming server."""
+    """All payloads of the fixtures of structured mode, in messages of NATS Streaming."""
     messages = {
         case.id: MsgProto(sequence=9, subject="orders", data=octets(case.input["data"]), timestamp=1).encode()
         for case in structured_cases()
@@ -177,7 +175,7 @@ def test_events_of_stan(spark: SparkSession) -> None:
 
 @needs_arrow_functions
 def test_messages_of_stan(spark: SparkSession) -> None:
-    """What is no MsgProto has the code that the fixtures want; what is one holds no event."""
+    """Malformed messages have the error code of the fixture; the others have payloads that are not events."""
     cases = [case for case in load_cases(["stan-messages"]) if case.op == "wire.stan.decode"]
     cases = [case for case in cases if case.input["message"] == "MsgProto"]
     messages = {case.id: octets(case.input["data"]) for case in cases}
@@ -192,7 +190,7 @@ def test_messages_of_stan(spark: SparkSession) -> None:
 
 
 @needs_arrow_functions
-def test_the_same_struct_of_stan(spark: SparkSession) -> None:
+def test_stan_and_nats_give_the_same_struct(spark: SparkSession) -> None:
     row = (bytearray(MsgProto(1, "orders", data=EVENT_BYTES).encode()), bytearray(EVENT_BYTES))
     frame = spark.createDataFrame([row], "stan binary, nats binary")
     headers = lit(None).cast("array<struct<key string, value string>>")
@@ -211,8 +209,8 @@ def test_null_is_an_empty_message(spark: SparkSession) -> None:
 
 @pytest.fixture
 def migrated() -> Any:
-    """A stream as the stan2js tool makes it: three headers, among them no Content-Type."""
-    payloads = [EVENT_BYTES, b"no event"]
+    """A stream as the tool stan2js makes it: messages have three headers, and no Content-Type."""
+    payloads = [EVENT_BYTES, b"not an event"]
 
     async def fill(url: str) -> None:
         async with await nats_py.connect(url) as nc:
@@ -231,7 +229,7 @@ def migrated() -> Any:
         yield server.url
 
 
-def test_a_migrated_stream_needs_no_help(spark: SparkSession, migrated: str) -> None:
+def test_a_stream_migrated_by_stan2js_is_decoded(spark: SparkSession, migrated: str) -> None:
     register(spark, functions=False)
     table = spark.read.format("nats").option("url", migrated).option("stream", "ORDERS").load()
     first, second = explode_cloudevents(table).orderBy("sequence").collect()

@@ -1,4 +1,4 @@
-"""The columns by the Python engine are those of from_nats_message, in every plan that Spark makes of them."""
+"""The Python engine gives the same as from_nats_message, in every plan that Spark makes with it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, group
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
-# What Spark's own types leave out: one value is spelled in two ways.
+# Cases that have a difference with the JVM engine only: values with two spellings.
 SAME_IN_SPARK = {"typed-integer-negative-zero", "typed-binary-trailing-bits"}
-# Said where frames go through workers, of a library that has no part in it.
+# A warning of pyspark 4.0, which uses pandas where whole DataFrames are sent to workers.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
 
@@ -39,7 +39,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture(params=["functions", "frames"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With functions over Arrow, and the way of pyspark 4.0, which has none."""
+    """Tests run with functions over Arrow, and with whole DataFrames, as on pyspark 4.0."""
     if request.param == "frames":
         monkeypatch.setattr(python_engine, "HAS_ARROW_FUNCTIONS", False)
     elif not arrow_functions.HAS_ARROW_FUNCTIONS:
@@ -142,7 +142,7 @@ BLOCK = "NATS/1.0\\r\\nce-specversion: 1.0\\r\\nce-id: a\\r\\nce-source: /s\\r\\
     ],
     ids=["map", "map-of-lists", "block", "octets"],
 )
-def test_shapes_of_headers(spark: SparkSession, headers: str, large: str) -> None:
+def test_types_of_headers(spark: SparkSession, headers: str, large: str) -> None:
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
     try:
         given = spark.sql(f"select {headers} headers, 'x' data union all select null, null")
@@ -156,8 +156,8 @@ def test_shapes_of_headers(spark: SparkSession, headers: str, large: str) -> Non
 
 
 @pytest.mark.usefixtures("way")
-def test_text_that_is_no_utf8(spark: SparkSession) -> None:
-    """A string of Spark may hold any bytes."""
+def test_text_that_is_not_utf8(spark: SparkSession) -> None:
+    """A STRING of Spark may have any bytes."""
     pairs = "array(named_struct('key', 'ce-id', 'value', cast(X'61ff' as string)))"
     given = spark.sql(f"select {pairs} headers, X'' data")
     assert [row.ce_error for row in explode_cloudevents(given, engine="python").collect()] == ["invalid-utf8"]
@@ -182,8 +182,8 @@ def test_streaming(spark: SparkSession, frame: DataFrame, tmp_path: Path) -> Non
     assert [(row.ce_id, row.ce_error) for row in rows] == [("a", None), (None, "invalid-utf8"), ("b", None)]
 
 
-def test_old_pyspark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every function over Arrow says what it needs."""
+def test_error_with_an_old_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function over Arrow has an error with the version that it needs."""
     monkeypatch.setattr(arrow_functions, "HAS_ARROW_FUNCTIONS", False)
     calls: list[Callable[[], object]] = [
         lambda: python_engine.from_nats(None, None, {}),

@@ -1,4 +1,4 @@
-"""Messages as they stand on the wire, as rows."""
+"""Raw messages as rows of Arrow record batches."""
 
 import tracemalloc
 from inspect import signature
@@ -28,15 +28,15 @@ def headers(block):
     return [(header["key"], header["value"]) for header in row["headers"]]
 
 
-def test_rows_are_those_of_a_capture():
+def test_the_schema_is_that_of_a_capture():
     assert SCHEMA.equals(_schema())
 
 
-def test_the_arrow_schema_is_what_spark_makes_of_the_other():
-    """Spark compares them, and refuses every difference."""
+def test_the_arrow_schema_is_what_spark_makes_of_the_spark_schema():
+    """Spark compares them, and rejects any difference."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    utc = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # else it is UTC anyway
+    utc = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # else it is UTC
     assert to_arrow_schema(NatsDataSource({}).schema(), **utc).equals(SCHEMA, check_metadata=True)
 
 
@@ -66,7 +66,7 @@ def test_header_lines(block, expected):
     assert headers(block) == expected
 
 
-def test_malformed_bytes_of_one_message_leave_the_others_alone():
+def test_malformed_bytes_of_one_message_do_not_change_others():
     good = b"NATS/1.0\r\na: %41 \xc3\xa9\r\n\r\n"
     found = rows(good, b"NATS/1.0\r\na: \xff\r\n\r\n", None, good)
     assert [[header["value"] for header in row["headers"]] for row in found] == [["%41 é"], ["%FF"], [], ["%41 é"]]
@@ -81,8 +81,8 @@ def test_malformed_values_stay_malformed(value):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_block_is_read_as_a_capture_reads_it(seed):
-    """Arrow's code against Python's, over noise that looks like headers."""
+def test_random_blocks_are_read_as_a_capture_reads_them(seed):
+    """Arrow's functions and the Python code give the same headers for random bytes similar to a header block."""
     random = Random(seed)
     partitions = [
         b"NATS/1.0",

@@ -1,4 +1,4 @@
-"""Offsets as values: how far to read next, and what that means in ranges."""
+"""Offsets: the end of the next batch, and the ranges between two offsets. No server is needed."""
 
 from random import Random
 
@@ -22,20 +22,20 @@ def refuse(error):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_shares_give_all_there_is_and_no_more(seed):
+def test_shares_add_up_to_the_limit(seed):
     random = Random(seed)
     backlogs = [random.choice([0, 1, 5, 100, 10**9]) for _ in range(random.randrange(1, 8))]
     most = random.randrange(0, 300)
     granted = shares(backlogs, most)
     assert sum(granted) == min(most, sum(backlogs))
     assert all(0 <= share <= backlog for share, backlog in zip(granted, backlogs))
-    # Nobody who wants more has less than somebody else, give or take one.
+    # Whoever gets less than its backlog gets at most 1 less than the largest share.
     assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_limit_leads_to_the_end(seed):
-    """Step by step, never backwards, never too much at a time, and in a number of steps that can be told."""
+def test_with_any_limit_all_is_read(seed):
+    """Offsets never go backwards, no step exceeds the limit, and the number of steps is bounded."""
     random = Random(seed)
     states = {}
     for name in "abc"[: random.randrange(1, 4)]:
@@ -64,21 +64,21 @@ def test_the_beginning_is_where_the_stream_begins():
     assert (only.first, only.last, only.from_beginning, only.subjects) == (101, 110, True, ("x",))
 
 
-def test_what_is_gone_is_told_unless_nothing_was_read_yet():
+def test_removed_messages_are_a_loss_unless_nothing_was_read_yet():
     states = {"a": state("a", 101, 200)}
     with pytest.raises(DataLossError, match="messages 51 to 100 are gone"):
         ranges(offset(a=50), offset(a=150), states, (), refuse)
     with pytest.raises(DataLossError, match="messages 51 to 60 are gone"):
         ranges(offset(a=50), offset(a=60), states, (), refuse)
-    told = []
-    (only,) = ranges(offset(a=50), offset(a=150), states, (), told.append)
-    assert (only.first, only.last, len(told)) == (101, 150, 1)
-    assert ranges(offset(a=50), offset(a=60), states, (), told.append) == []
+    losses = []
+    (only,) = ranges(offset(a=50), offset(a=150), states, (), losses.append)
+    assert (only.first, only.last, len(losses)) == (101, 150, 1)
+    assert ranges(offset(a=50), offset(a=60), states, (), losses.append) == []
     (only,) = ranges(offset(a=100), offset(a=150), states, (), refuse)
     assert (only.first, only.from_beginning) == (101, False)
 
 
-def test_a_gap_is_passed_in_one_step():
+def test_a_gap_is_skipped_in_one_step():
     states = {"a": state("a", 1, 1_000, messages=20)}
     end = advance(offset(a=5), states, most=10, skip=lambda state, sequence: 900, on_loss=refuse)
     assert end == offset(a=910)
@@ -86,7 +86,7 @@ def test_a_gap_is_passed_in_one_step():
     assert end == offset(a=1_000)
 
 
-def test_nobody_is_asked_about_gaps_without_need():
+def test_gaps_are_only_looked_up_when_a_stream_is_read_in_part():
     def skip(state, sequence):
         raise AssertionError("asked")
 
@@ -97,7 +97,7 @@ def test_nobody_is_asked_about_gaps_without_need():
         advance(offset(a=4), states, most=5, skip=skip, on_loss=refuse)
 
 
-def test_a_target_is_not_passed():
+def test_a_target_is_not_exceeded():
     states = {"a": state("a", 1, 10), "b": state("b", 1, 10), "c": state("c", 1, 10, created="now")}
     target = offset(a=7, c=7)
     end = advance(offset(a=5, b=3), states, target=target, on_loss=refuse)
@@ -105,7 +105,7 @@ def test_a_target_is_not_passed():
     assert advance(offset(a=9), {"a": states["a"]}, target=target, on_loss=refuse) == offset(a=9)
 
 
-def test_a_stream_that_is_no_longer_asked_for_is_dropped():
+def test_a_stream_that_is_no_longer_in_the_options_is_dropped():
     assert advance(offset(a=5, b=5), {"a": state("a", 1, 10)}, on_loss=refuse) == offset(a=10)
     (only,) = ranges(offset(a=5, b=5), offset(a=10), {"a": state("a", 1, 10)}, (), refuse)
     assert only.stream == "a"

@@ -1,4 +1,4 @@
-"""Which ranges are read, of streams whose states are given. Nothing here asks a server."""
+"""The ranges that are read, for given stream states. No server is needed."""
 
 import logging
 
@@ -15,7 +15,7 @@ NOON = 1_767_268_800_000_000_000  # 2026-01-01T12:00:00Z
 
 
 class Answers:
-    """Sequence 15 was the first to be stored at noon."""
+    """Answers of a server where sequence 15 was the first message stored at noon."""
 
     def sequence_at(self, state: StreamState, since: int) -> int:
         assert (state, since) == (STATE, NOON)
@@ -43,7 +43,7 @@ def planned(**given: str) -> list[tuple[int, int]]:
         ({"startingOffsets": "15", "endingOffsets": "14"}, []),
         ({"startingTimestamp": "2026-01-01T12:00:00Z"}, [(15, 20)]),
         ({"endingTimestamp": "2026-01-01T12:00:00Z"}, [(11, 14)]),
-        ({"partitions": "2"}, [(11, 15), (16, 20)]),
+        ({"minPartitions": "2"}, [(11, 15), (16, 20)]),
         ({"startingOffsets": "5", "failOnDataLoss": "false"}, [(11, 20)]),
     ],
 )
@@ -51,9 +51,8 @@ def test_ranges_of_a_table(given: dict[str, str], expected: list[tuple[int, int]
     assert planned(**given) == expected
 
 
-def test_messages_that_are_gone() -> None:
-    """They are an error, or logged once."""
-    with pytest.raises(DataLossError, match=r"messages 5 to 10 are gone .*failOnDataLoss=false goes on"):
+def test_removed_messages_are_an_error() -> None:
+    with pytest.raises(DataLossError, match=r"messages 5 to 10 are gone .*Set failOnDataLoss=false to continue"):
         planned(startingOffsets="5")
 
 
@@ -78,12 +77,12 @@ def test_losses_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         ({"startingTimestamp": "2026-01-01T12:00:00Z"}, 14),
     ],
 )
-def test_where_a_query_begins(given: dict[str, str], read: int) -> None:
+def test_start_of_a_streaming_query(given: dict[str, str], read: int) -> None:
     offset = first_offset(options(streaming=True, **given), {"ORDERS": STATE}, Answers())
     assert list(offset) == ["ORDERS"]
     assert offset["ORDERS"]["sequence"] == read
 
 
-def test_as_many_partitions_as_take_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "_SEQUENCES_PER_PARTITION", 4)
     assert planned() == [(11, 13), (14, 16), (17, 20)]

@@ -1,4 +1,4 @@
-"""What options of the data source mean, and which are refused. Nothing here asks a server."""
+"""Parsing the read options of the data source, and the errors of invalid ones. No server is needed."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ def read(options: dict[str, str], *, streaming: bool = False) -> ReadOptions:
 
 
 def test_defaults() -> None:
-    """A table is read from its first message to its last, and a query begins behind what is there."""
+    """A table is read from the first message to the last; a streaming query starts after the last message."""
     assert read({}) == ReadOptions({"ORDERS": EARLIEST}, {"ORDERS": LATEST})
     assert read({}, streaming=True) == ReadOptions({"ORDERS": LATEST}, {"ORDERS": LATEST})
 
 
 def test_all_options() -> None:
-    """Names in any case, values with white space around them."""
+    """Option names are case-insensitive, and white space around values is removed."""
     options = ReadOptions.from_options(
         {
             "STREAM": " B , A,B ",
@@ -45,7 +45,7 @@ def test_all_options() -> None:
     ("subjects", "patterns"), [("", ()), (">", ()), ("a, a, a.*", ("a", "a.*")), ("a.b,a.>", ("a.>",)), ("a,>", ())]
 )
 def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
-    """Those that another covers are left out, and all subjects are none in particular."""
+    """Patterns that another one covers are removed; a pattern for all subjects gives an empty tuple."""
     assert read({"subjects": subjects}).subjects == patterns
 
 
@@ -53,34 +53,32 @@ def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
     ("options", "text"),
     [
         ({"stream": " "}, "option stream is missing"),
-        ({"streams": "B"}, "stream and streams are two names"),
-        ({"stream": "A,,B"}, "'' is not a name of a stream"),
-        ({"stream": "A.B"}, r"'A\.B' is not a name of a stream"),
+        ({"stream": "A,,B"}, "option stream must be stream names separated by commas, got ''"),
+        ({"stream": "A.B"}, r"must be stream names separated by commas, got 'A\.B'"),
         ({"subjects": "a..b"}, "option subjects: "),
         ({"subjects": "a.*.c,a.b.*"}, "option subjects: .* overlap"),
-        ({"startingOffsets": "latest"}, "cannot be latest where a table is read"),
-        ({"endingOffsets": "earliest"}, "cannot be earliest"),
-        ({"startingOffsets": "-1"}, "startingOffsets is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": "1.5"}, "startingOffsets is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": str(2**63)}, "startingOffsets is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": "{"}, "is not JSON"),
-        ({"startingOffsets": '{"OTHER": 1}'}, r"positions for \['OTHER'\], and the streams are \['ORDERS'\]"),
-        ({"startingOffsets": '{"ORDERS": true}'}, "not True"),
-        ({"stream": "A,B", "startingOffsets": "5"}, "several streams take"),
-        ({"startingOffsets": "5", "startingTimestamp": "2026-01-01T00:00:00Z"}, "say the same in two ways"),
+        ({"startingOffsets": "latest"}, "must not be latest for a table"),
+        ({"endingOffsets": "earliest"}, "must not be earliest"),
+        ({"startingOffsets": "-1"}, "startingOffsets must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": "1.5"}, "startingOffsets must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": str(2**63)}, "startingOffsets must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": "{"}, "must be JSON, got '{'"),
+        ({"startingOffsets": '{"OTHER": 1}'}, r"must have positions for \['ORDERS'\], got \['OTHER'\]"),
+        ({"startingOffsets": '{"ORDERS": true}'}, "got True"),
+        ({"stream": "A,B", "startingOffsets": "5"}, "with all streams, got '5'"),
+        ({"startingOffsets": "5", "startingTimestamp": "2026-01-01T00:00:00Z"}, "exclude each other"),
         ({"startingTimestamp": "yesterday"}, "option startingTimestamp: "),
-        ({"partitions": "0"}, "option partitions is a number above 0, not '0'"),
-        ({"partitions": "1", "minPartitions": "1"}, "partitions and minPartitions are two names"),
-        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger is a number above 0, not 'many'"),
+        ({"minPartitions": "0"}, "option minPartitions must be an integer from 1, got '0'"),
+        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger must be an integer from 1, got 'many'"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss"),
     ],
 )
-def test_options_that_are_refused(options: dict[str, Any], text: str) -> None:
+def test_invalid_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         read(options)
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
-def test_a_query_has_no_end(option: str) -> None:
-    with pytest.raises(ValueError, match="a streaming query has no endingOffsets"):
+def test_a_streaming_query_takes_no_end_position(option: str) -> None:
+    with pytest.raises(ValueError, match="and this is a streaming query"):
         read({option: "5"}, streaming=True)

@@ -1,4 +1,4 @@
-"""Rows into JetStream: a real server, a real Spark."""
+"""Writing rows to NATS, with a real server and a real Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(server: NatsServer, call: Any) -> Any:
 
 
 def stored(server: NatsServer) -> list[Any]:
-    """All messages of the stream, as nats-py has them."""
+    """All messages of the stream, as nats-py returns them."""
 
     async def read(js: Any) -> list[Any]:
         last = (await js.stream_info("OUT")).state.last_seq
@@ -80,7 +80,7 @@ def write(frame: DataFrame, server: NatsServer, **options: str) -> None:
 
 
 @pytest.mark.parametrize("mode", list(ContentMode))
-def test_events_arrive_as_they_were(spark: SparkSession, server: NatsServer, mode: ContentMode) -> None:
+def test_events_are_stored_unchanged(spark: SparkSession, server: NatsServer, mode: ContentMode) -> None:
     sent = events(50)
     write(spark.createDataFrame(rows_of(sent, mode), ROW).repartition(3), server)
     found = {message.subject: message for message in stored(server)}
@@ -96,22 +96,22 @@ def test_events_arrive_as_they_were(spark: SparkSession, server: NatsServer, mod
         assert found[f"out.{number}"].headers["Nats-Msg-Id"] == f"/s|{number}"
 
 
-def test_what_is_written_twice_is_stored_once(spark: SparkSession, server: NatsServer) -> None:
+def test_events_written_twice_are_stored_once(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame(rows_of(events(300)), ROW)
     write(frame, server)
     write(frame, server, maxPending="7")
     assert run(server, lambda js: js.stream_info("OUT")).state.messages == 300
 
 
-def test_without_dedup_it_is_stored_twice(spark: SparkSession, server: NatsServer) -> None:
+def test_without_dedup_events_are_stored_twice(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame(rows_of(events(3)), ROW)
     write(frame, server, dedup="false")
     write(frame, server, dedup="false")
     assert run(server, lambda js: js.stream_info("OUT")).state.messages == 6
 
 
-def test_other_shapes_of_rows(spark: SparkSession, server: NatsServer) -> None:
-    """A map of headers, text as data, no headers at all, the subject from an option."""
+def test_other_columns(spark: SparkSession, server: NatsServer) -> None:
+    """Headers in a map, data as STRING, no headers, and the subject from an option."""
     write(spark.sql("select map('a', 'b') headers, 'ü' data"), server, subject="out.map")
     write(spark.sql("select 'out.bare' subject"), server)
     first, second = stored(server)
@@ -119,7 +119,7 @@ def test_other_shapes_of_rows(spark: SparkSession, server: NatsServer) -> None:
     assert (second.subject, second.headers, second.data) == ("out.bare", None, None)
 
 
-def test_repeated_headers_stay_repeated(spark: SparkSession, server: NatsServer) -> None:
+def test_repeated_headers_are_kept(spark: SparkSession, server: NatsServer) -> None:
     pairs = [("a", "1"), ("A", "2"), ("a", "3")]
     write(spark.createDataFrame([("out.x", pairs, None)], ROW), server)
     options = {"url": server.url, "stream": "OUT"}
@@ -171,8 +171,8 @@ def test_event_structs_are_encoded(
     assert message.data == bytes(row["m"]["data"])
 
 
-def test_what_was_read_can_be_written_as_events(spark: SparkSession, server: NatsServer) -> None:
-    """A stream of messages through from_nats, structs back into the stream under other subjects."""
+def test_decoded_events_can_be_written(spark: SparkSession, server: NatsServer) -> None:
+    """Messages are read, decoded by from_nats, and their events written to other subjects of the same stream."""
     write(spark.createDataFrame(rows_of(events(20), ContentMode.STRUCTURED), ROW), server)
     read = spark.read.format("nats").options(url=server.url, stream="OUT").load()
     again = read.select(
@@ -237,7 +237,7 @@ def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> N
     ],
     ids=["no-stream", "wildcard", "name", "value", "null", "headers", "payload"],
 )
-def test_what_cannot_be_sent_fails_with_its_reason(
+def test_messages_that_cannot_be_sent_fail_with_the_reason(
     spark: SparkSession, server: NatsServer, row: tuple[Any, ...], reason: str
 ) -> None:
     with pytest.raises(Exception, match=reason):
@@ -247,20 +247,28 @@ def test_what_cannot_be_sent_fails_with_its_reason(
 @pytest.mark.parametrize(
     ("query", "options", "reason"),
     [
-        ("select 'a' subject, 1 data", {}, "column data is BINARY or STRING"),
-        ("select 'a' subject, array(1) headers", {}, "column headers is an array"),
-        ("select 'a' subject, 'b' reply", {}, "no reply"),
-        ("select 'a' subject, struct(struct('a' id) attributes) event, 'b' data", {}, "no data"),
-        ("select 'a' subject, struct(struct(1 id) attributes) event", {}, "attribute id is one of string"),
-        ("select 'a' subject, struct(struct('a' id) attributes) event", {"mode": "json"}, "binary or structured"),
-        ("select 'a' subject, 'b' data", {"mode": "binary"}, "rows with an event"),
-        ("select 'a' data", {}, "neither a column nor an option subject"),
-        ("select 'a' subject", {"maxPending": "0"}, "maxPending is a number from 1"),
-        ("select 'a' subject", {"maxpendings": "1"}, "is it maxPending"),
+        ("select 'a' subject, 1 data", {}, "column data must be BINARY or STRING, got int"),
+        ("select 'a' subject, array(1) headers", {}, "column headers must be an array"),
+        ("select 'a' subject, 'b' reply", {}, "columns must be .*, got subject, reply"),
+        (
+            "select 'a' subject, struct(struct('a' id) attributes) event, 'b' data",
+            {},
+            "columns must be subject and event, got subject, event, data",
+        ),
+        ("select 'a' subject, struct(struct(1 id) attributes) event", {}, "attribute id must be string, got int"),
+        (
+            "select 'a' subject, struct(struct('a' id) attributes) event",
+            {"mode": "json"},
+            "option mode must be 'binary' or 'structured', got 'json'",
+        ),
+        ("select 'a' subject, 'b' data", {"mode": "binary"}, "mode must be used with a column event"),
+        ("select 'a' data", {}, "the subject is missing"),
+        ("select 'a' subject", {"maxPending": "0"}, "maxPending must be an integer from 1"),
+        ("select 'a' subject", {"maxpendings": "1"}, "did you mean maxPending"),
         ("select 'a' subject", {"acks": "maybe"}, "acks"),
     ],
 )
-def test_rows_and_options_that_make_no_messages(
+def test_invalid_columns_and_options(
     spark: SparkSession, server: NatsServer, query: str, options: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(Exception, match=reason):
@@ -269,14 +277,14 @@ def test_rows_and_options_that_make_no_messages(
 
 def test_overwriting_is_refused(spark: SparkSession, server: NatsServer) -> None:
     writer = spark.sql("select 'a' subject").write.format("nats").mode("overwrite").option("url", server.url)
-    with pytest.raises(Exception, match="mode is append"):
+    with pytest.raises(Exception, match="mode must be append"):
         writer.save()
 
 
 def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
-    """Files to a stream; a restart goes on where the checkpoint says, and nothing is there twice."""
+    """A query from files to a stream continues at its checkpoint after a restart, and stores no duplicates."""
 
-    def pour() -> None:
+    def write_new_files() -> None:
         frame = spark.readStream.schema(ROW).parquet(str(tmp_path / "in"))
         query = (
             frame.writeStream.format("nats")
@@ -290,17 +298,17 @@ def test_a_streaming_query_and_its_restart(spark: SparkSession, server: NatsServ
 
     all_rows = rows_of(events(60))
     spark.createDataFrame(all_rows[:40], ROW).write.parquet(str(tmp_path / "in"))
-    pour()
+    write_new_files()
     spark.createDataFrame(all_rows[40:], ROW).write.mode("append").parquet(str(tmp_path / "in"))
-    pour()
+    write_new_files()
     found = [message.headers["ce-id"] for message in stored(server)]
     assert sorted(found, key=int) == [str(number) for number in range(60)]
 
 
-def test_secrets_show_nowhere(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Neither in plans, nor in errors, nor in what workers print, nor in progress and checkpoint of a query."""
+def test_secrets_are_not_disclosed(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Plans, errors, the output of workers, and the progress and checkpoint of a query do not contain them."""
     secret = "S3cr3t" + uuid4().hex
-    said = []
+    texts = []
     with NatsServer(jetstream=True, config=f"authorization {{ user: alice, password: {secret} }}") as server:
         url = f"nats://alice:{secret}@127.0.0.1:{server.port}"
 
@@ -324,18 +332,18 @@ def test_secrets_show_nowhere(spark: SparkSession, tmp_path: Path, capfd: pytest
         )
         assert query.awaitTermination(300)
         query.explain(extended=True)
-        said += [progress.json for progress in query.recentProgress]
+        texts += [progress.json for progress in query.recentProgress]
         for bad in (f"nats://alice:{secret}x@127.0.0.1:{server.port}", f"nats://alice:{secret}@127.0.0.1:1"):
             with pytest.raises(Exception, match="cannot connect") as info:
                 frame.write.format("nats").mode("append").options(url=bad, retryTimeout="0.2").save()
-            said.append(str(info.value))
+            texts.append(str(info.value))
         with pytest.raises(Exception, match="nowhere: no stream listens") as info:
             frame.select("headers").write.format("nats").mode("append").options(url=url, subject="nowhere").save()
-        said.append(str(info.value))
-    said += [path.read_text("utf-8", "replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
-    said += capfd.readouterr()
-    assert "numInputRows" in "".join(said)
-    assert secret not in "".join(said)
+        texts.append(str(info.value))
+    texts += [path.read_text("utf-8", "replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    texts += capfd.readouterr()
+    assert "numInputRows" in "".join(texts)
+    assert secret not in "".join(texts)
 
 
 def until_stored(server: NatsServer, count: int) -> None:
@@ -344,19 +352,19 @@ def until_stored(server: NatsServer, count: int) -> None:
             if (await js.stream_info("OUT")).state.messages >= count:
                 return
             await asyncio.sleep(0.01)
-        pytest.fail(f"the stream does not get {count} messages")
+        pytest.fail(f"the stream has fewer than {count} messages")
 
     run(server, wait)
 
 
-def test_a_server_that_restarts_meanwhile(spark: SparkSession, server: NatsServer) -> None:
-    """Every event is in the stream once, although the server was killed while they were written."""
+def test_the_server_is_killed_during_a_write(spark: SparkSession, server: NatsServer) -> None:
+    """The server is restarted, and every event is in the stream once."""
     rows = rows_of(events(6000))
     frame = spark.createDataFrame(rows, ROW).repartition(2)
 
     kills = []
 
-    def disturb() -> None:
+    def kill_and_restart() -> None:
         for part in range(1, 4):
             until_stored(server, part * 1500)
             server.kill()
@@ -364,7 +372,7 @@ def test_a_server_that_restarts_meanwhile(spark: SparkSession, server: NatsServe
             time.sleep(0.2)
             server.start()
 
-    thread = threading.Thread(target=disturb)
+    thread = threading.Thread(target=kill_and_restart)
     thread.start()
     write(frame, server, maxPending="50", requestTimeout="2")
     thread.join()

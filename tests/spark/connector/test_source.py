@@ -1,7 +1,8 @@
 """
 ``format("nats")`` against a real server, as tables and as streaming queries.
 
-What depends on Spark runs in Spark; what the readers do by themselves is asked of them directly, which is much faster.
+Tests use Spark where behaviour depends on it; other behaviour of the readers is tested by calling them directly, which
+is much faster.
 """
 
 import asyncio
@@ -33,14 +34,14 @@ from tests.spark.needs import limits, needs_limits
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
 
-# Workers are started by Spark, which takes the first python3 on PATH.
+# By default Spark starts workers with the first python3 on PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-SECONDS = 300  # for any one query; one that hangs fails
+SECONDS = 300  # limit for one query
 
 
 class Broker:
-    """A server with JetStream, and a client of it for ordinary code."""
+    """A server with JetStream, and a client of it for code without asyncio."""
 
     def __init__(self, server, blocking):
         self.server = server
@@ -55,13 +56,13 @@ class Broker:
         return self._blocking.run(coroutine)
 
     def add(self, **config):
-        """A stream of a name that no other test uses, listening on that name and below; in memory."""
+        """Create a stream in memory with a unique name and the subjects ``name`` and ``name.>``; returns the name."""
         name = "S" + uuid4().hex
         self.run(self.js.add_stream(name=name, subjects=[name, f"{name}.>"], storage="memory", **config))
         return name
 
     def fill(self, stream, count, subject="{}", payload=b""):
-        """Publish messages number 0 and on, and wait until the stream has them."""
+        """Publish messages numbered from 0, and wait until the stream has stored them."""
 
         async def publish():
             last = (await self.js.stream_info(stream)).state.last_seq + count
@@ -118,7 +119,12 @@ def table(broker, session):
 
 @pytest.fixture
 def run_query(broker, session, tmp_path):
-    """Run a streaming query until it has read all there is; its rows so far, and its progress."""
+    """
+    A function that runs a streaming query until it has read all messages, and returns the query.
+
+    Its attribute ``written`` is a function that returns the stream and sequence of all rows written so far,
+    ``checkpoint`` the directory of the checkpoint.
+    """
 
     def run(stream, *, each=None, **options):
         given = {"url": broker.server.url, "stream": stream, "startingOffsets": "earliest", **options}
@@ -127,7 +133,7 @@ def run_query(broker, session, tmp_path):
         writer = writer.foreachBatch(each) if each else writer.format("parquet").option("path", str(tmp_path / "rows"))
         query = writer.start()
         try:
-            assert query.awaitTermination(SECONDS), "it did not end"
+            assert query.awaitTermination(SECONDS), "the query did not end"
         finally:
             query.stop()
         return query
@@ -168,7 +174,7 @@ def _stop_readers():
 
 
 def rows_of(some_reader, partitions):
-    """What workers would read; everything is pickled on the way, as Spark does it."""
+    """The rows that workers read; the reader and the partitions are pickled, as Spark does."""
     some_reader = pickle.loads(pickle.dumps(some_reader))
     batches = [batch for part in pickle.loads(pickle.dumps(partitions)) for batch in some_reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
@@ -185,7 +191,7 @@ def read_up_to(offset):
 # --- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_is_a_message_as_it_was_stored(broker, table):
+def test_rows_are_messages_as_they_were_stored(broker, table):
     stream = broker.add()
     broker.run(broker.js.publish(f"{stream}.a", b"\0\xff", headers={"ce-id": "1", "Tag": "ü"}))
     broker.run(broker.js.publish(f"{stream}.b", b""))
@@ -208,8 +214,7 @@ def test_a_row_is_a_message_as_it_was_stored(broker, table):
     assert (second["subject"], second["headers"], second["data"], second["sequence"]) == (f"{stream}.b", [], b"", 2)
 
 
-def test_timestamps_are_instants(broker, session, table):
-    """Whatever the zone of the session."""
+def test_timestamps_do_not_depend_on_the_time_zone_of_the_session(broker, session, table):
     stream = broker.add()
     broker.fill(stream, 1)
     (seconds,) = table(stream).select(fn.unix_micros("timestamp")).first()
@@ -227,22 +232,21 @@ def test_an_empty_stream_has_no_rows(broker, table):
 def test_partitions_divide_the_rows(broker, table):
     stream = broker.add()
     broker.fill(stream, 1_000)
-    for option in ("partitions", "minPartitions"):
-        rows = table(stream, **{option: 3})
-        found = rows.select("sequence", fn.spark_partition_id().alias("part")).collect()
-        assert sorted(row.sequence for row in found) == list(range(1, 1_001))
-        assert sorted({row.part for row in found}) == [0, 1, 2]
+    rows = table(stream, minPartitions=3)
+    found = rows.select("sequence", fn.spark_partition_id().alias("part")).collect()
+    assert sorted(row.sequence for row in found) == list(range(1, 1_001))
+    assert sorted({row.part for row in found}) == [0, 1, 2]
 
 
-def test_megabytes_come_through_spark(broker, table):
+def test_large_payloads_are_read_unchanged(broker, table):
     stream = broker.add()
     payload = bytes(range(256)) * 4_000
     broker.fill(stream, 30, payload=payload)
-    found = table(stream, partitions=2).select(fn.sha2("data", 256).alias("hash"), fn.length("data").alias("size"))
+    found = table(stream, minPartitions=2).select(fn.sha2("data", 256).alias("hash"), fn.length("data").alias("size"))
     assert [(row.size, row["count"]) for row in found.groupBy("hash", "size").count().collect()] == [(1_024_000, 30)]
 
 
-def test_several_streams_are_one_table(broker, table):
+def test_several_streams_in_one_table(broker, table):
     one, other = broker.add(), broker.add()
     broker.fill(one, 5)
     broker.fill(other, 3)
@@ -266,10 +270,10 @@ def test_several_streams_are_one_table(broker, table):
         ({"subjects": "*.even"}, range(2, 11, 2)),
         ({"subjects": "*.even,*.odd", "startingOffsets": "9"}, (9, 10)),
         ({"subjects": "other.>"}, ()),
-        ({"SUBJECTS": "*.odd", "Partitions": "4"}, range(1, 11, 2)),
+        ({"SUBJECTS": "*.odd", "MinPartitions": "4"}, range(1, 11, 2)),
     ],
 )
-def test_positions_and_subjects_choose(broker, options, expected):
+def test_positions_and_subjects_select_messages(broker, options, expected):
     stream = broker.add()
     for number in range(1, 11):
         broker.run(broker.js.publish(f"{stream}.{'odd' if number % 2 else 'even'}", b""))
@@ -288,7 +292,7 @@ def test_positions_by_stream(broker):
 
 
 def test_positions_by_time(broker):
-    """The start is inclusive, the end exclusive; holes do not matter."""
+    """The start is inclusive, the end exclusive; deleted messages make no difference."""
     stream = broker.add()
     for _ in range(9):
         broker.fill(stream, 1)
@@ -318,45 +322,43 @@ def test_positions_by_time(broker):
     ("options", "text"),
     [
         ({"stream": ""}, "option stream is missing"),
-        ({"stream": "A.B"}, r"'A\.B' is not a name of a stream"),
-        ({"streams": "B"}, "stream and streams are two names"),
-        ({"startingOffset": "1"}, "there is no option 'startingOffset'; is it startingOffsets"),
-        ({"startingOffsets": "latest"}, "cannot be latest"),
-        ({"endingOffsets": "earliest"}, "cannot be earliest"),
-        ({"startingOffsets": "-1"}, "is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": "9223372036854775808"}, "is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": '{"A": 1.5}'}, "is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": '{"A": true}'}, "is earliest, latest, a sequence or JSON"),
-        ({"startingOffsets": '{"A": 1'}, "is not JSON"),
-        ({"startingOffsets": '{"B": 1}'}, r"has positions for \['B'\], and the streams are \['A'\]"),
-        ({"stream": "A,B", "startingOffsets": "1"}, "several streams take"),
-        ({"startingOffsets": "1", "startingTimestamp": "2020-01-01T00:00:00Z"}, "say the same"),
+        ({"stream": "A.B"}, r"must be stream names separated by commas, got 'A\.B'"),
+        ({"startingOffset": "1"}, "unknown option 'startingOffset'; did you mean startingOffsets"),
+        ({"startingOffsets": "latest"}, "must not be latest"),
+        ({"endingOffsets": "earliest"}, "must not be earliest"),
+        ({"startingOffsets": "-1"}, "must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": "9223372036854775808"}, "must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": '{"A": 1.5}'}, "must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": '{"A": true}'}, "must be earliest, latest, a sequence or JSON"),
+        ({"startingOffsets": '{"A": 1'}, "must be JSON, got"),
+        ({"startingOffsets": '{"B": 1}'}, r"must have positions for \['A'\], got \['B'\]"),
+        ({"stream": "A,B", "startingOffsets": "1"}, "with all streams, got '1'"),
+        ({"startingOffsets": "1", "startingTimestamp": "2020-01-01T00:00:00Z"}, "exclude each other"),
         ({"startingTimestamp": "2020-01-01"}, "startingTimestamp: '2020-01-01' is not an RFC 3339"),
         ({"endingTimestamp": "now"}, "endingTimestamp: 'now' is not an RFC 3339"),
         ({"subjects": "a..b"}, r"subjects: 'a\.\.b' is not a subject"),
         ({"subjects": "a.*.c,a.b.*"}, "overlap, and neither covers the other"),
-        ({"partitions": "0"}, "partitions is a number above 0"),
-        ({"partitions": "1", "minPartitions": "1"}, "two names for one option"),
-        ({"maxMessagesPerTrigger": "many"}, "maxMessagesPerTrigger is a number above 0"),
-        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"minPartitions": "0"}, "minPartitions must be an integer from 1"),
+        ({"maxMessagesPerTrigger": "many"}, "maxMessagesPerTrigger must be an integer from 1"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         ({"url": ""}, "option url is missing"),
     ],
 )
-def test_bad_options_are_refused(options, text):
+def test_invalid_options(options, text):
     given = NatsDataSource({"url": "nats://localhost", "stream": "A", **options})
     with pytest.raises(ValueError, match=text):
         given.reader(given.schema())
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
-def test_a_query_has_no_end(option):
+def test_a_streaming_query_takes_no_end_position(option):
     given = NatsDataSource({"url": "nats://localhost", "stream": "A", option: "1"})
-    with pytest.raises(ValueError, match="a streaming query has no"):
+    with pytest.raises(ValueError, match="and this is a streaming query"):
         given.streamReader(given.schema())
 
 
 def test_another_schema_is_refused(broker, session):
-    with pytest.raises(Exception, match="the rows of nats are struct<subject:string"):
+    with pytest.raises(Exception, match="the schema of format nats must be struct<subject:string"):
         session.read.format("nats").schema("a int").options(url="nats://localhost", stream="A").load().count()
 
 
@@ -412,21 +414,21 @@ CONDITIONS = [
 
 
 def test_a_filter_never_changes_the_result(broker, session, table, mixed):
-    """Every condition, handed to the source, against the rows themselves."""
-    rows = table(mixed, partitions=1).localCheckpoint()
+    """Every condition gives the same rows on the source as on rows that were read before."""
+    rows = table(mixed, minPartitions=1).localCheckpoint()
     instant = rows.where("sequence = 100").first().timestamp.strftime("%Y-%m-%d %H:%M:%S.%f")
     whole = []
     for condition in CONDITIONS:
         where = condition.format(s=mixed, t=instant)
         expected = sorted(row.sequence for row in rows.where(where).collect())
-        found = sorted(row.sequence for row in table(mixed, partitions=1).where(where).collect())
+        found = sorted(row.sequence for row in table(mixed, minPartitions=1).where(where).collect())
         assert found == expected, where
         whole += expected
     assert len(whole) > 500
 
 
 def test_a_filter_does_not_stay_with_the_table(session, table, mixed):
-    """Spark 4.3 keeps what a source makes of a filter for later queries on the same DataFrame."""
+    """Spark 4.3 reuses a source's plan with pushed filters for later queries on the same DataFrame."""
     name = "spark.sql.python.filterPushdown.enabled"
     before = session.conf.get(name, None)
     try:
@@ -441,10 +443,10 @@ def test_a_filter_does_not_stay_with_the_table(session, table, mixed):
         session.conf.unset(name) if before is None else session.conf.set(name, before)
 
 
-# --- Tables and what is missing --------------------------------------------------------------------------------------
+# --- Tables and lost messages ----------------------------------------------------------------------------------------
 
 
-def test_what_was_purged_is_an_error_that_names_it(broker, table):
+def test_purged_messages_are_an_error_with_their_sequences(broker, table):
     stream = broker.add()
     broker.fill(stream, 20)
     broker.purge(stream, seq=11)
@@ -455,11 +457,11 @@ def test_what_was_purged_is_an_error_that_names_it(broker, table):
     assert table(stream).count() == 10
 
 
-def test_what_is_lost_while_tasks_wait_is_an_error(broker, caplog):
+def test_messages_lost_between_planning_and_reading_are_an_error(broker, caplog):
     stream = broker.add()
     broker.fill(stream, 20)
     for fails in ("true", "false"):
-        planned = reader(broker, stream, startingOffsets="3", partitions="2", failOnDataLoss=fails)
+        planned = reader(broker, stream, startingOffsets="3", minPartitions="2", failOnDataLoss=fails)
         partitions = planned.partitions()
         broker.purge(stream, seq=15)
         if fails == "true":
@@ -474,24 +476,24 @@ def test_what_is_lost_while_tasks_wait_is_an_error(broker, caplog):
             assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
-def test_deleted_messages_are_no_loss(broker, table):
+def test_deleted_messages_are_not_a_loss(broker, table):
     stream = broker.add()
     broker.fill(stream, 50)
     broker.delete(stream, *range(10, 20), 49, 50)
-    assert table(stream, startingOffsets=1, partitions=5).count() == 38
+    assert table(stream, startingOffsets=1, minPartitions=5).count() == 38
 
 
-def test_a_missing_stream_is_named(broker, table):
+def test_the_error_names_a_missing_stream(broker, table):
     with pytest.raises(Exception, match="there is no stream NOTHING"):
         table("NOTHING").count()
 
 
-def test_no_consumer_is_left(broker, table):
-    """Also where Spark takes only some rows and closes the door on the worker."""
+def test_no_consumer_remains(broker, table):
+    """Also where Spark needs only some rows and stops the worker early."""
     stream = broker.add()
     broker.fill(stream, 5_000, payload=bytes(1_000))
-    assert len(table(stream, partitions=2).limit(3).collect()) == 3
-    assert table(stream, partitions=2).count() == 5_000
+    assert len(table(stream, minPartitions=2).limit(3).collect()) == 3
+    assert table(stream, minPartitions=2).count() == 5_000
     for _ in range(20 * SECONDS):
         if broker.state(stream).consumer_count == 0:
             break
@@ -500,7 +502,7 @@ def test_no_consumer_is_left(broker, table):
 
 
 def until_read_beyond(sequence, server, blocking):
-    """Wait until some reader has been sent a later message of stream S, and tell which."""
+    """Wait until a message of stream S after ``sequence`` was delivered to a reader; returns its sequence."""
 
     async def reached():
         nc = await nats.connect(server.url)
@@ -513,19 +515,19 @@ def until_read_beyond(sequence, server, blocking):
                 await asyncio.sleep(0.01)
         finally:
             await nc.close()
-        pytest.fail(f"nothing is read beyond message {sequence}")
+        pytest.fail(f"no message after {sequence} was read")
 
     return blocking.run(reached())
 
 
-def test_a_restart_of_the_server_does_not_disturb(session, tmp_path):
-    """Partitions are read slowly enough for the restart to fall into the middle of them."""
+def test_a_read_continues_after_restarts_of_the_server(session, tmp_path):
+    """Partitions are read slowly, so that the restarts happen in the middle of a read."""
     with NatsServer(jetstream=True) as server, Blocking() as blocking:
         broker = Broker(server, blocking)
         broker.run(broker.js.add_stream(name="S", subjects=["S.>"]))
         broker.fill("S", 60_000, payload=bytes(1_000))
         broker.close()
-        rows = session.read.format("nats").options(url=server.url, stream="S", partitions=2).load()
+        rows = session.read.format("nats").options(url=server.url, stream="S", minPartitions=2).load()
 
         @fn.udf("bigint", useArrow=False)
         def slowly(sequence, data):
@@ -546,7 +548,7 @@ def test_a_restart_of_the_server_does_not_disturb(session, tmp_path):
         assert [tuple(row) for row in result] == [(60_000, 60_000 * 60_001 // 2)]
 
 
-def test_a_server_that_is_not_there_is_an_error_at_once(session):
+def test_a_server_that_does_not_run_is_an_error_at_once(session):
     started = time.perf_counter()
     options = {"url": "nats://127.0.0.1:1", "stream": "S", "retryTimeout": "600"}
     rows = session.read.format("nats").options(**options).load()
@@ -558,8 +560,8 @@ def test_a_server_that_is_not_there_is_an_error_at_once(session):
 # --- Secrets ---------------------------------------------------------------------------------------------------------
 
 
-def test_secrets_show_nowhere(session, capfd):
-    """Neither in plans, nor in errors, nor in what workers print, nor in progress."""
+def test_secrets_are_not_disclosed(session, capfd):
+    """Plans, errors, the output of workers and the progress of a query do not contain them."""
     secret = "S3cr3t" + uuid4().hex
     with NatsServer(jetstream=True, config=f"authorization {{ user: alice, password: {secret} }}") as server:
         address = f"127.0.0.1:{server.port}"
@@ -572,24 +574,24 @@ def test_secrets_show_nowhere(session, capfd):
 
         with Blocking() as blocking:
             blocking.run(make())
-        said = []
+        texts = []
         for options in (
             {"url": f"nats://alice:{secret}@{address}"},
-            {"servers": f"alice:{secret}@{address}"},
+            {"url": f"alice:{secret}@{address}"},
             {"url": address, "user": "alice", "password": secret},
         ):
             rows = session.read.format("nats").options(stream="S", **options).load()
             assert rows.where("sequence > 0").count() == 1
             rows.explain("extended")
-            said.append(repr(rows))
+            texts.append(repr(rows))
             query = session.readStream.format("nats").options(stream="S", **options).load()
             query = query.writeStream.format("noop").trigger(availableNow=True).start()
             assert query.awaitTermination(SECONDS)
             query.explain(extended=True)
-            said += [json.dumps(progress, default=str) for progress in query.recentProgress]
+            texts += [json.dumps(progress, default=str) for progress in query.recentProgress]
             given = NatsDataSource({"stream": "S", **options})
             for made in (given.reader(given.schema()), given.streamReader(given.schema())):
-                said += [repr(made), repr(vars(made)), repr(made._connection)]
+                texts += [repr(made), repr(vars(made)), repr(made._connection)]
         for options in (
             {"url": f"nats://alice:{secret}@127.0.0.1:1"},
             {"url": f"nats://alice:{secret}/x@{address}"},
@@ -600,17 +602,17 @@ def test_secrets_show_nowhere(session, capfd):
         ):
             with pytest.raises(Exception, match=r"option|stream|connect") as info:
                 session.read.format("nats").options(**{"stream": "S", **options}).load().count()
-            said.append(str(info.value))
-    said += capfd.readouterr()
-    assert "BatchScan nats" in "".join(said)
-    assert secret not in "".join(said)
+            texts.append(str(info.value))
+    texts += capfd.readouterr()
+    assert "BatchScan nats" in "".join(texts)
+    assert secret not in "".join(texts)
 
 
 def test_ten_thousand_subjects(broker):
-    """Planned and read whole, by a list of subjects, and by one of them."""
+    """A stream with ten thousand subjects, read as a whole, by a list of subjects, and by one subject."""
     stream = broker.add()
     broker.fill(stream, 10_000, subject="a.{}")
-    whole = reader(broker, stream, partitions="2")
+    whole = reader(broker, stream, minPartitions="2")
     assert len({row["subject"] for row in rows_of(whole, whole.partitions())}) == 10_000
     some = ",".join(f"{stream}.a.{number}" for number in range(0, 10_000, 100))
     assert {number % 100 for number in sequences(reader(broker, stream, subjects=some))} == {1}
@@ -619,11 +621,11 @@ def test_ten_thousand_subjects(broker):
     assert sequences(reader(broker, stream, subjects=f"{stream}.a.9999")) == [10_000]
 
 
-# --- Streaming: the reader alone -------------------------------------------------------------------------------------
+# --- Streaming: the reader -------------------------------------------------------------------------------------------
 
 
 @needs_limits
-def test_offsets_go_from_position_to_position(broker):
+def test_offsets_advance_with_new_messages(broker):
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest")
@@ -651,7 +653,7 @@ def test_offsets_go_from_position_to_position(broker):
         ({"startingTimestamp": "2120-01-01T00:00:00Z"}, 10),
     ],
 )
-def test_a_query_begins_where_it_is_told(broker, options, expected):
+def test_a_query_begins_at_its_starting_position(broker, options, expected):
     stream = broker.add()
     broker.fill(stream, 10)
     broker.purge(stream, seq=3)
@@ -660,7 +662,7 @@ def test_a_query_begins_where_it_is_told(broker, options, expected):
 
 
 @needs_limits
-def test_a_limit_is_never_exceeded_and_all_is_read(broker):
+def test_a_limit_is_never_exceeded_and_all_messages_are_read(broker):
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 25)
     broker.fill(other, 4)
@@ -679,8 +681,8 @@ def test_a_limit_is_never_exceeded_and_all_is_read(broker):
 
 
 @needs_limits
-def test_a_limit_does_not_make_empty_batches_of_long_gaps(broker):
-    """Deleted messages and other subjects in front of the first that is wanted are passed in one step."""
+def test_long_gaps_do_not_make_empty_batches(broker):
+    """Deleted messages and other subjects before the first message to read are skipped in one step."""
     stream = broker.add()
     broker.fill(stream, 3, subject="a")
     broker.fill(stream, 500, subject="b")
@@ -699,8 +701,8 @@ def test_a_limit_does_not_make_empty_batches_of_long_gaps(broker):
     assert read_up_to(end) == [506]
 
 
-def test_without_arguments_the_reader_remembers(broker):
-    """As Spark 4.0 and 4.1 call it."""
+def test_without_arguments_the_reader_keeps_track_of_the_offset(broker):
+    """Spark 4.0 and 4.1 call latestOffset() without arguments."""
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest", maxMessagesPerTrigger="4")
@@ -713,7 +715,7 @@ def test_without_arguments_the_reader_remembers(broker):
 
 
 @needs_limits
-def test_available_now_ends_where_it_began(broker):
+def test_available_now_ends_at_the_last_message_of_its_start(broker):
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest")
@@ -729,7 +731,7 @@ def test_available_now_ends_where_it_began(broker):
 
 
 @needs_limits
-def test_a_stream_that_joins_later_is_read_from_its_beginning(broker):
+def test_a_stream_that_is_added_later_is_read_from_its_beginning(broker):
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 3)
     broker.fill(other, 3)
@@ -740,7 +742,7 @@ def test_a_stream_that_joins_later_is_read_from_its_beginning(broker):
 
 
 @needs_limits
-def test_a_purge_is_a_loss_unless_it_was_read(broker, caplog):
+def test_a_purge_is_a_loss_unless_the_messages_were_read(broker, caplog):
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="5")
@@ -754,15 +756,15 @@ def test_a_purge_is_a_loss_unless_it_was_read(broker, caplog):
     broker.purge(stream)
     with pytest.raises(DataLossError, match=f"stream {stream}: messages 5 to 10 are gone"):
         query.partitions(start, end)
-    bearing = stream_reader(broker, stream, failOnDataLoss="false")
+    tolerant = stream_reader(broker, stream, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING, "ce_nats"):
-        assert sequences(bearing, start, end) == []
-        assert sequences(bearing, start, end) == []
+        assert sequences(tolerant, start, end) == []
+        assert sequences(tolerant, start, end) == []
     assert len(caplog.records) == 1
 
 
 @needs_limits
-def test_limits_that_run_over_are_a_loss(broker):
+def test_messages_that_limits_remove_are_a_loss(broker):
     stream = broker.add(max_msgs=10)
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest")
@@ -775,7 +777,7 @@ def test_limits_that_run_over_are_a_loss(broker):
 
 @needs_limits
 def test_a_full_stream_can_be_read_from_its_beginning(broker):
-    """Its limits go on between the first offset and the first batch; nobody was promised what they take."""
+    """Messages that limits remove between the first offset and the first batch are not a loss."""
     stream = broker.add(max_msgs=10)
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest")
@@ -791,8 +793,8 @@ def test_a_full_stream_can_be_read_from_its_beginning(broker):
 
 @needs_limits
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_created_again_is_noticed(broker, fails):
-    """It has messages of the same numbers, which are others."""
+def test_a_stream_that_was_created_again_is_detected(broker, fails):
+    """It has other messages with the same sequences."""
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest", failOnDataLoss=fails)
@@ -832,12 +834,12 @@ def test_available_now_ends_although_a_stream_was_created_again(broker):
             break
         offset = end
     else:
-        pytest.fail("it does not end")
+        pytest.fail("the query does not end")
 
 
 @needs_limits
 def test_offsets_never_go_backwards(broker):
-    """A stream that was restored from a backup ends before what was read."""
+    """A stream that was restored from a backup ends before the last message that was read."""
     stream = broker.add()
     broker.fill(stream, 10)
     for fails in ("true", "false"):
@@ -865,8 +867,8 @@ def test_a_purge_does_not_move_the_newest_offset(broker):
 
 
 @needs_limits
-def test_questions_outlive_the_server(tmp_path):
-    """One connection for all questions, made again where it breaks."""
+def test_requests_succeed_after_restarts_of_the_server(tmp_path):
+    """All requests use one connection, which is made again after it was lost."""
     with NatsServer(jetstream=True) as server, Blocking() as blocking:
         broker = Broker(server, blocking)
         broker.run(broker.js.add_stream(name="S", subjects=["S.>"]))
@@ -890,7 +892,7 @@ def test_questions_outlive_the_server(tmp_path):
 
 
 @needs_limits
-def test_a_connection_that_breaks_under_a_question_is_noticed_at_once():
+def test_a_connection_that_is_lost_during_a_request_is_detected_at_once():
     with NatsServer(jetstream=True) as server, Blocking() as blocking:
         broker = Broker(server, blocking)
         broker.run(broker.js.add_stream(name="S", subjects=["S"]))
@@ -908,13 +910,13 @@ def test_a_connection_that_breaks_under_a_question_is_noticed_at_once():
 
 
 @needs_limits
-def test_a_connection_is_not_kept_in_silence(broker, monkeypatch):
-    """The server would close it, because nobody answers its PINGs between two questions."""
+def test_an_idle_connection_is_replaced(broker, monkeypatch):
+    """The server would close it, because its PINGs are not answered between two requests."""
     stream = broker.add()
     query = stream_reader(broker, stream)
     start = query.initialOffset()
     session = query._streams._session
-    monkeypatch.setattr(streams, "_BEARS_SILENCE", 0.0)
+    monkeypatch.setattr(streams, "_MAX_IDLE_SECONDS", 0.0)
     assert query.latestOffset(start, ReadAllAvailable()) == start
     assert query._streams._session is not session
     assert session._client.is_closed
@@ -923,12 +925,12 @@ def test_a_connection_is_not_kept_in_silence(broker, monkeypatch):
 # --- Streaming: Spark ------------------------------------------------------------------------------------------------
 
 
-def test_available_now_equals_the_table(broker, run_query, table):
+def test_available_now_reads_the_same_rows_as_a_table(broker, run_query, table):
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 200, subject="a.{}")
     broker.fill(other, 100, subject="a.{}")
     broker.delete(one, 5, 6, 199, 200)
-    query = run_query(f"{one},{other}", maxMessagesPerTrigger=60, partitions=2)
+    query = run_query(f"{one},{other}", maxMessagesPerTrigger=60, minPartitions=2)
     rows = table(f"{one},{other}").select("stream", "sequence").collect()
     assert run_query.written() == sorted((row.stream, row.sequence) for row in rows)
     assert len(run_query.written()) == 296
@@ -942,7 +944,7 @@ def test_available_now_equals_the_table(broker, run_query, table):
     (last,) = progress[-1]["sources"]
     assert last["endOffset"] == last["latestOffset"]
     assert {name: part["sequence"] for name, part in last["endOffset"].items()} == {one: 200, other: 100}
-    # How far behind the query was, from batch to batch.
+    # How many messages the query was behind after each batch.
     (sources,) = zip(*(item["sources"] for item in progress if item["numInputRows"]))
     behind = [
         sum(part["sequence"] - source["endOffset"][name]["sequence"] for name, part in source["latestOffset"].items())
@@ -951,8 +953,8 @@ def test_available_now_equals_the_table(broker, run_query, table):
     assert behind == [240, 180, 120, 60, 0]
 
 
-def test_a_restart_goes_on_exactly(broker, run_query):
-    """From the checkpoint, also where a batch failed in the middle; the options' position no longer counts."""
+def test_a_restart_continues_at_the_checkpoint(broker, run_query):
+    """The starting position of the options is ignored then."""
     stream = broker.add()
     broker.fill(stream, 10)
     run_query(stream)
@@ -973,9 +975,9 @@ def test_a_failed_batch_is_read_again(broker, run_query):
         found = sorted(row.sequence for row in rows.select("sequence").collect())
         seen.append((number, found))
         if len(seen) == 2:
-            raise RuntimeError("as told")
+            raise RuntimeError("the second batch fails")
 
-    with pytest.raises(Exception, match="as told"):
+    with pytest.raises(Exception, match="the second batch fails"):
         run_query(stream, each=each, maxMessagesPerTrigger=10)
     broker.fill(stream, 5)
     run_query(stream, each=each, maxMessagesPerTrigger=10)
@@ -996,7 +998,7 @@ def test_a_loss_between_two_runs_stops_the_query(broker, run_query):
     assert run_query.written() == [(stream, number) for number in (*range(1, 11), *range(15, 21))]
 
 
-def test_a_stream_created_again_between_two_runs_stops_the_query(broker, run_query):
+def test_a_stream_that_was_created_again_between_two_runs_stops_the_query(broker, run_query):
     stream = broker.add()
     broker.fill(stream, 10)
     run_query(stream)
@@ -1008,12 +1010,12 @@ def test_a_stream_created_again_between_two_runs_stops_the_query(broker, run_que
     assert run_query.written() == sorted((stream, number) for number in (*range(1, 11), *range(1, 13)))
 
 
-def test_a_running_query_sees_what_is_published(broker, session):
+def test_a_running_query_reads_new_messages(broker, session):
     stream = broker.add()
     rows = session.readStream.format("nats").options(url=broker.server.url, stream=stream).load()
     query = rows.writeStream.format("memory").queryName(stream).start()
     try:
-        # "latest" is what was there when the query began.
+        # The query starts after the last message at this time, so publish only when it has started.
         for _ in range(20 * SECONDS):
             if query.lastProgress is not None:
                 break
@@ -1032,8 +1034,8 @@ def test_a_running_query_sees_what_is_published(broker, session):
 # --- The module ------------------------------------------------------------------------------------------------------
 
 
-def test_importing_needs_no_nats():
-    """The driver may have Spark only; a worker that reads imports the rest."""
+def test_importing_the_source_does_not_import_nats():
+    """The driver may have only Spark; workers import nats-py when they read."""
     code = (
         "import ce_nats.spark.connector.source, sys; "
         "sys.exit('nats' in sys.modules or 'asyncio.events' not in sys.modules)"
@@ -1041,7 +1043,7 @@ def test_importing_needs_no_nats():
     assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0
 
 
-def test_no_partition_is_no_row(broker):
-    """Spark makes one of nothing where a reader has none."""
-    for nothing in (InputPartition(None), None):
-        assert list(reader(broker, "A").read(nothing)) == []
+def test_a_placeholder_partition_has_no_rows(broker):
+    """Spark reads one where a reader returns no partitions."""
+    for placeholder in (InputPartition(None), None):
+        assert list(reader(broker, "A").read(placeholder)) == []

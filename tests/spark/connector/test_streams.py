@@ -1,4 +1,4 @@
-"""Questions about streams, over connections that break."""
+"""Requests about streams, over connections that are lost."""
 
 import asyncio
 import socket
@@ -15,11 +15,11 @@ from ce_nats.spark.connector.connection import Connection
 from ce_nats.spark.connector.streams import Streams
 from ce_nats.testing import NatsServer
 
-QUESTION = b"$JS.API.STREAM.INFO"
+REQUEST = b"$JS.API.STREAM.INFO"
 
 
 class Relay:
-    """A port that leads to a server; the first so many questions break the connections that they come on."""
+    """A proxy in front of a server. It closes the connection at each of the first ``breaks`` requests."""
 
     def __init__(self, target: int, breaks: int) -> None:
         self._target = target
@@ -46,7 +46,7 @@ class Relay:
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         try:
             while chunk := source.recv(65536):
-                if QUESTION in chunk and self.breaks:
+                if REQUEST in chunk and self.breaks:
                     self.breaks -= 1
                     break
                 sink.sendall(chunk)
@@ -73,7 +73,7 @@ def server() -> Iterator[NatsServer]:
         yield server
 
 
-def test_a_connection_that_breaks_before_its_first_answer_is_made_again(server: NatsServer) -> None:
+def test_a_connection_that_is_lost_before_its_first_answer_is_made_again(server: NatsServer) -> None:
     relay = Relay(server.port, breaks=2)
     with relay.running():
         streams = Streams(Connection((relay.url,)))
@@ -84,7 +84,7 @@ def test_a_connection_that_breaks_before_its_first_answer_is_made_again(server: 
     assert not relay.breaks
 
 
-def test_a_server_that_never_answers_is_an_error_in_the_end(server: NatsServer) -> None:
+def test_a_server_that_never_answers_is_an_error_after_the_timeout(server: NatsServer) -> None:
     relay = Relay(server.port, breaks=10**9)
     started = time.monotonic()
     with relay.running():
@@ -94,7 +94,7 @@ def test_a_server_that_never_answers_is_an_error_in_the_end(server: NatsServer) 
     assert time.monotonic() - started >= 1
 
 
-def test_a_stream_that_is_not_there_is_an_error_at_once(server: NatsServer) -> None:
+def test_a_stream_that_does_not_exist_is_an_error_at_once(server: NatsServer) -> None:
     streams = Streams(Connection((server.url,), retry_timeout=3600.0))
     with pytest.raises(DeliveryError, match="there is no stream NO"):
         streams.states(["NO"])
