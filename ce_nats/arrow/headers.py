@@ -163,11 +163,13 @@ def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Arra
 
 def _fault(name: bytes | None, value: bytes | None) -> DecodeError | None:
     if name is None:
-        return DecodeError(ErrorCode.INVALID_HEADER_NAME, "header name None is not text")
+        return DecodeError(ErrorCode.INVALID_HEADER_NAME, "a header name must be a str, got None")
     shown = name.decode("utf-8", "replace")
     if value is None:
         return DecodeError(
-            ErrorCode.INVALID_HEADER_VALUE, f"the value of header {preview(shown)} is not text: None", header=shown
+            ErrorCode.INVALID_HEADER_VALUE,
+            f"the value of header {preview(shown)} must be a str, got None",
+            header=shown,
         )
     try:
         name.decode("utf-8"), value.decode("utf-8")
