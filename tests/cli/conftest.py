@@ -30,7 +30,7 @@ def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
 
 @pytest.fixture
 def cli() -> Callable[..., Any]:
-    """Run a command in this process; nothing but an exit may leave it."""
+    """Run a command in this process; any exception other than SystemExit is raised."""
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Any:
         result = CliRunner().invoke(app, list(map(str, arguments)), input=stdin)
@@ -43,14 +43,14 @@ def cli() -> Callable[..., Any]:
 
 @pytest.fixture
 def at_server(cli: Callable[..., Any], server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """The same, with the server's URL in the environment."""
+    """As ``cli``, with the server's URL in the environment."""
     monkeypatch.setenv("NATS_URL", server.url)
     return cli
 
 
 @pytest.fixture
 def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a command as a process; it is ended with the test."""
+    """Start a command as a process; it is killed at the end of the test."""
     processes = []
 
     def run(*arguments: object, url: str = server.url) -> subprocess.Popen[bytes]:
@@ -70,10 +70,10 @@ def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def at_terminal(server: NatsServer) -> Callable[..., tuple[int, list[bytes], str]]:
-    """Run a command whose standard error is a terminal: its exit status, lines of output, and what was drawn there."""
+    """Run a command with a terminal as standard error; return exit status, lines of output, and terminal output."""
 
     def run(*arguments: object, url: str | None = server.url) -> tuple[int, list[bytes], str]:
-        import pty  # there is none on Windows
+        import pty  # not available on Windows
 
         master, terminal = pty.openpty()
         command = [sys.executable, "-m", "ce_nats", *map(str, arguments), *(["--server", url] if url else [])]
@@ -98,7 +98,7 @@ def _read_terminal(descriptor: int) -> bytes:
 
 @pytest.fixture
 def with_js(server: NatsServer) -> Callable[..., Any]:
-    """Run an asynchronous function with JetStream on a connection of its own."""
+    """Run an asynchronous function with the JetStream context of a new connection."""
 
     def run(function: Callable[..., Any], *arguments: object) -> Any:
         async def connected() -> Any:
@@ -134,7 +134,7 @@ def stream(with_js: Callable[..., Any], subject: str) -> Iterator[str]:
 
 @pytest.fixture
 def stored(with_js: Callable[..., Any]) -> Callable[[str], list[StoredMessage]]:
-    """Everything in a stream."""
+    """Return all messages of a stream."""
 
     async def read(js: JetStreamContext, stream: str) -> list[StoredMessage]:
         return [message async for batch in read_stream(js, stream) for message in batch]
@@ -144,7 +144,7 @@ def stored(with_js: Callable[..., Any]) -> Callable[[str], list[StoredMessage]]:
 
 @pytest.fixture
 def event() -> Callable[..., str]:
-    """An event in a line of JSON."""
+    """Return an event as a line of JSON."""
 
     def make(number: object = 1, **members: object) -> str:
         return json.dumps({"specversion": "1.0", "id": str(number), "source": "/tests", "type": "t", **members}) + "\n"
