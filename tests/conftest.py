@@ -1,4 +1,4 @@
-"""Settings for all tests, their markers, and how they are divided among the processes of pytest-xdist."""
+"""Settings for all tests, their markers, and their distribution to the processes of pytest-xdist."""
 
 import os
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Other tests and a busy machine make single examples slow; the number of examples bounds the time.
+# No deadline: a busy machine makes single examples slow. The number of examples bounds the time.
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 SPARK = "tests/spark/"
-# Most of what these do is done by other programs, so a Spark session more is cheaper than to wait for the first.
+# These mostly wait for other processes, so an additional Spark session is cheaper than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
-# What takes longest begins first: all that share the one Spark session, then programs that start a Spark of their own.
+# The longest tests start first: those that share the Spark session, then those that start their own Spark.
 LONGEST = (
     SPARK,
     *APART,
@@ -26,7 +26,7 @@ LONGEST = (
 )
 
 
-# Marker -> beginnings of the names of tests that have it. "not spark and not server" is what needs Python alone.
+# Marker -> prefixes of the names of its tests. "not spark and not server" selects the tests that need only Python.
 MARKED = {
     "spark": (SPARK, "tests/cli/test_demonstration.py", "tests/examples/test_spark", "tests/test_docs.py"),
     "server": (
@@ -46,7 +46,7 @@ WITHOUT_SERVER = ("tests/aio/test_pending_acks.py",)
 
 
 def scope_of(nodeid: str) -> str:
-    """What stays in one process: a file, because its tests share servers, and all that shares the Spark session."""
+    """Return the group of a test that runs in one process: its file, or all tests that share the Spark session."""
     file = nodeid.partition("::")[0]
     return SPARK if file.startswith(SPARK) and file not in APART else file
 

@@ -12,15 +12,15 @@ from hatch_build import build_jar
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    assert build_jar(), "a JDK is needed, 17 or 21"  # what is tested is what the sources say
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # data sources run in workers, which have to find the same packages
+    assert build_jar(), "a JDK 17 or 21 is needed"  # so that the jar is built from the current sources
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # data sources run in workers, which need the same packages
     session = (
         SparkSession.builder.master("local[2]")
         .appName("ce_nats tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "Europe/Berlin")  # nothing may depend on it
+        .config("spark.sql.session.timeZone", "Europe/Berlin")  # not UTC, because results must not depend on it
         .config("spark.log.level", "ERROR")
         .config("spark.connect.grpc.binding.port", "0")
         .getOrCreate()
@@ -31,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def connect_url(spark: SparkSession) -> str:
-    """URL of a Spark Connect server in the same JVM, which is warm, and which it ends with."""
+    """URL of a Spark Connect server in the same JVM, which starts fast and stops with it."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     service = getattr(getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")

@@ -10,5 +10,5 @@ except ImportError:
     limits = None
 
 needs_arrow_functions = pytest.mark.skipif(not HAS_ARROW_FUNCTIONS, reason="pyspark is older than 4.1")
-# Streaming readers are told from where, and how much.
+# The version whose streaming readers get a start offset and a read limit.
 needs_limits = pytest.mark.skipif(limits is None, reason="pyspark is older than 4.2")
