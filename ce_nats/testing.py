@@ -406,8 +406,8 @@ def _resume(process: subprocess.Popen[bytes]) -> None:
 
 def _find_executable() -> str:
     # Not resolved: the python of a virtual environment is a link into another directory.
-    beside = shutil.which("nats-server", path=str(Path(sys.executable).parent))
-    found = beside or shutil.which("nats-server")
+    installed = shutil.which("nats-server", path=str(Path(sys.executable).parent))
+    found = installed or shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError(
             f"nats-server must be in the directory of {sys.executable} or on PATH; "

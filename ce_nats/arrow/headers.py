@@ -145,14 +145,14 @@ def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Arr
     except pa.ArrowInvalid:  # strings from Spark may also contain bytes that are not UTF-8
         wrong = 1
         names, values = _repaired(raw_names), _repaired(raw_values)
-    return Pairs(starts, ends, names, values, dict(_faults(starts, ends, raw_names, raw_values)) if wrong else {})
+    return Pairs(starts, ends, names, values, dict(_errors(starts, ends, raw_names, raw_values)) if wrong else {})
 
 
-def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
+def _errors(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
     """Yield the rows that have a header that is not text, with the error of the first such header."""
     last = -1
     for place, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist())):
-        error = _fault(name, value)
+        error = _error(name, value)
         if error is None:
             continue
         row = bisect_right(starts, place) - 1
@@ -161,7 +161,7 @@ def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Arra
             yield row, error
 
 
-def _fault(name: bytes | None, value: bytes | None) -> DecodeError | None:
+def _error(name: bytes | None, value: bytes | None) -> DecodeError | None:
     if name is None:
         return DecodeError(ErrorCode.INVALID_HEADER_NAME, "a header name must be a str, got None")
     shown = name.decode("utf-8", "replace")

@@ -204,15 +204,15 @@ def _opened(path: Path, if_exists: IfExists) -> Iterator[ParquetParts | JsonLine
             yield file
         return
     _check_removable(path)
-    beside, old = (path.with_name(f".{path.stem}.{os.getpid()}{kind}{path.suffix}") for kind in ("", ".old"))
+    new, old = (path.with_name(f".{path.stem}.{os.getpid()}{kind}{path.suffix}") for kind in ("", ".old"))
     try:
-        with open_capture(beside) as file:
+        with open_capture(new) as file:
             yield file
         path.rename(old)
-        beside.rename(path)
+        new.rename(path)
         _remove(old)
     finally:
-        _remove(beside)
+        _remove(new)
 
 
 def _check_removable(path: Path) -> None:

@@ -29,7 +29,7 @@ class Memory(dict[str, _T], Generic[_T]):
     It is a subclass of dict with ``__missing__()``, because the look-up of an existing key then runs entirely in C.
 
     Args:
-        make: The function. Its result depends on the string alone, and nobody changes it.
+        make: The function. Its result depends on the string alone, and callers do not modify it.
     """
 
     def __init__(self, make: Callable[[str], _T]) -> None:
@@ -50,7 +50,7 @@ class NamesMemory(dict[Names, _T], Generic[_T]):
     Cache of a function of the names of attributes or headers, in their order, looked up by subscript.
 
     Args:
-        make: The function. Its result depends on the names alone, and nobody changes it.
+        make: The function. Its result depends on the names alone, and callers do not modify it.
     """
 
     def __init__(self, make: Callable[[Names], _T]) -> None:

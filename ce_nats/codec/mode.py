@@ -256,7 +256,7 @@ def _no_event(headers: HeadersLike, has_status: bool) -> DecodeError:
     elif any(name in known for name in MARKERS):
         what = "a delete marker"
     elif "Nats-Msg-Size" in known:
-        what = "a message delivered with headers only, none of which starts with 'ce-'"
+        what = "a message whose payload was not delivered (headers only)"
     else:
         what = "an empty message without headers that start with 'ce-'"
     return DecodeError(ErrorCode.NOT_A_CLOUDEVENT, f"the message must be a CloudEvent, got {what}")
