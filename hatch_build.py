@@ -1,11 +1,11 @@
 """
-Builds ``ce_nats/spark/jvm/ce-nats.jar``, the decoder of the Spark columns, for wheels and editable installs.
+Build ``ce_nats/spark/jvm/ce-nats.jar``, the decoder of the Spark columns, for wheels and editable installs.
 
-The sources are compiled against signatures of what they use of Spark (``ce_nats/spark/jvm/stubs``): an isolated build
-then needs a JDK and neither pyspark nor a download. Without a JDK of version 17 or later there is no jar: the codec
-does without, and so does the Python engine of the columns.
+The sources are compiled against stubs of the Spark classes that they use (``ce_nats/spark/jvm/stubs``), so that an
+isolated build needs a JDK, but neither pyspark nor a download. Without a JDK of version 17 or later no jar is built;
+the codec and the Python engine of the columns do not need it.
 
-``python hatch_build.py`` makes the jar in place where a source is newer.
+``python hatch_build.py`` builds the jar in place if a source is newer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # make and the tests call build_jar()
+except ImportError:  # make and the tests call build_jar() without hatchling
     BuildHookInterface = object
 
 ROOT = Path(__file__).parent
@@ -32,7 +32,7 @@ RELEASE = 17  # of Java; Spark 4 runs on 17 and 21
 
 
 class JarHook(BuildHookInterface):
-    """Puts the jar into a wheel, and into the source tree for an editable install."""
+    """Adds the jar to a wheel, and to the source tree for an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
@@ -44,13 +44,13 @@ class JarHook(BuildHookInterface):
 
 def build_jar(root: Path = ROOT) -> bool:
     """
-    Make the jar where there is none or a source is newer.
+    Build the jar if it is missing or a source is newer.
 
     Returns:
-        Whether there is a jar now; without a JDK there may be none.
+        Whether the jar exists now; without a JDK it may be missing.
 
     Raises:
-        subprocess.CalledProcessError: The sources are at fault.
+        subprocess.CalledProcessError: The sources do not compile.
     """
     jar, sources = root / JAR, sorted((root / SOURCES).glob("*.java"))
     if jar.exists() and jar.stat().st_mtime >= max(source.stat().st_mtime for source in sources):
@@ -77,12 +77,12 @@ def _javac() -> str | None:
 
 
 def _archive(classes: Path, jar: Path) -> None:
-    """The same sources give the same bytes: no time is written, and names are in order."""
+    """Write the jar reproducibly: without times, names sorted, so that the same sources give the same bytes."""
     made = jar.with_suffix(".new")
     with ZipFile(made, "w") as archive:
         for path in sorted(classes.rglob("*.class")):
             archive.writestr(ZipInfo(path.relative_to(classes).as_posix()), path.read_bytes(), ZIP_DEFLATED)
-    made.replace(jar)  # at once, for a session that may be reading it
+    made.replace(jar)  # atomically, because a Spark session may be reading the old one
 
 
 if __name__ == "__main__":

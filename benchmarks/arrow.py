@@ -1,8 +1,8 @@
 """
-CaptureResult messages to columns without Spark: ``ce_nats.arrow``, and the codec a row at a time.
+Decode captured messages to columns without Spark: ``ce_nats.arrow``, and the codec one row at a time.
 
-The messages are those of messages.py. What is counted is the CPU time of this process. Runs alternate, round by round,
-the first of which warms up and does not count; a ratio is taken within a round and the median over the rounds is shown.
+The messages are those of messages.py. The figure is the CPU time of this process. Each round runs every variant once;
+the first round is a warm-up and is not counted. Ratios are computed within a round; the median over rounds is shown.
 
 ``python -m benchmarks.arrow [--rounds N] [--messages N] [--markdown]``
 """
@@ -66,7 +66,7 @@ def main() -> None:
         path = Path(directory) / "messages.parquet"
         write(path, options.messages)
         chosen = ways(path, options.messages)
-        gc.freeze()  # what is there for one way must not cost the others anything
+        gc.freeze()  # so that the objects of one variant do not slow the garbage collection of the others
         rounds = [
             {name: measured(way) for name, way in chosen.items()}
             for _ in track(range(options.rounds + 1), console=Console(stderr=True))

@@ -1,12 +1,12 @@
 """
-The codec beside the bindings of the ``cloudevents`` package: same events, to and from a message, both modes.
+Compare the codec with the bindings of the ``cloudevents`` package: same events, to and from a message, both modes.
 
-Of each kind there are 256 events, which differ in id, time, subject and trace (and in every twentieth part of the 20
-extensions), because one event over and over would flatter whatever remembers values. Runs alternate within one process,
-round by round, and process CPU time is taken; a ratio is taken within a round and the median over the rounds is shown,
-so that what slows the machine down for a while slows down both sides. Every side decodes what it encoded itself.
+There are 256 events of each kind, which differ in id, time, subject and trace (and in the 20 extensions), because
+repeating one event would favour implementations with caches. Each round runs all sides in one process, and CPU time of
+the process is measured. Ratios are computed within a round, so that a busy machine slows down both sides; the median
+over all rounds is shown. Each side decodes the messages that it encoded.
 
-``--floods`` shows what a peer can do that sends what nobody sent before: ever new names, or values.
+``--floods`` measures the cost of events that always have new names or new values, which no cache can help with.
 
 ``python -m benchmarks.codec [--rounds N] [--floods] [--markdown] [--json FILE] [--svg FILE]``
 """
@@ -46,7 +46,7 @@ Run = Callable[[], None]
 
 
 class Result(NamedTuple):
-    """What one operation takes: ce_nats in microseconds, and each other side as a multiple of that."""
+    """Cost of one operation: of ce_nats in microseconds of CPU time, and of each other side as a multiple of that."""
 
     event: str
     operation: str
@@ -120,9 +120,9 @@ def each(call: Callable[[Any], Any], items: Iterable[Any]) -> Run:
 
 
 def operations(batch: list[CloudEvent], mode: ContentMode) -> dict[str, dict[str, Run]]:
-    """For "to" and "from", what each side does with all of the events."""
+    """Return for "to" and "from" the run of each side over all events."""
 
-    def encode() -> None:  # as a program would call it, and not through one call more than the others
+    def encode() -> None:  # called directly, as in a program: each() would add a lambda that the other sides lack
         for one in batch:
             to_nats_message(one, "orders", mode=mode)
 
@@ -137,7 +137,7 @@ def operations(batch: list[CloudEvent], mode: ContentMode) -> dict[str, dict[str
 
 
 def seconds(run: Run, times: int) -> float:
-    """Process CPU time of one run."""
+    """Return the CPU time of one run in seconds."""
     started = time.process_time()
     for _ in range(times):
         run()
@@ -145,7 +145,7 @@ def seconds(run: Run, times: int) -> float:
 
 
 def compare(sides: dict[str, Run], rounds: int) -> tuple[float, dict[str, float]]:
-    """Median seconds of ce_nats, and by how many times it is faster than each other side."""
+    """Return the median seconds of ce_nats, and the time of each other side as a multiple of that."""
     for run in sides.values():
         run()
     times = {name: max(1, int(TIME_PER_RUN / seconds(run, 1))) for name, run in sides.items()}
@@ -174,7 +174,7 @@ def results(rounds: int) -> list[Result]:
 
 
 def flood(what: str, count: int) -> list[CloudEvent]:
-    """Typical events, each of which has something that none before it had."""
+    """Return typical events, each with a new name, new values or a new character."""
     made = []
     for number, one in enumerate(events("typical", count)):
         own = one.get_attributes()
@@ -194,7 +194,7 @@ def flood(what: str, count: int) -> list[CloudEvent]:
 
 
 def floods(rounds: int, count: int = 10_000) -> list[tuple[str, str, float, float]]:
-    """What was new, the operation, its CPU time against that of typical events, and MiB that stayed allocated."""
+    """Return kind of flood, operation, CPU time relative to typical events, and MiB that remained allocated."""
     usual = events("typical", count)
     found = []
     for what in ("names", "values", "characters"):
@@ -216,7 +216,7 @@ def floods(rounds: int, count: int = 10_000) -> list[tuple[str, str, float, floa
 
 
 def allocated(run: Run) -> float:
-    """MiB that a second run leaves behind."""
+    """Return the MiB that remain allocated after a second run."""
     run()
     tracemalloc.start()
     run()
@@ -239,7 +239,7 @@ def machine() -> str:
 
 
 def means(found: Iterable[Result]) -> dict[str, float]:
-    """Geometric means over the small events."""
+    """Return the geometric means of the ratios over the small events."""
     small = [result for result in found if result.event in SMALL]
     return {
         "http": geometric_mean(result.ratios["http"] for result in small),
@@ -290,11 +290,11 @@ def as_json(found: list[Result]) -> dict[str, Any]:
 
 
 def draw(found: list[Result], path: Path) -> None:
-    """Bars: how many times as long as ce_nats the http binding, and the fastest binding, take."""
+    """Draw bars: times of the http binding, and of the fastest binding, as multiples of the time of ce_nats."""
     import matplotlib as mpl
     from matplotlib import pyplot
 
-    # The same picture for the same figures: text as text, no date, no random names.
+    # Reproducible output for the same figures: text as text, no date, no random ids.
     mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "ce_nats", "font.family": "sans-serif", "font.size": 9}
     labels = [f"{one.event}, {one.operation}" for one in found]
     figure, axes = pyplot.subplots(figsize=(7.5, 0.36 * len(found) + 1.1))

@@ -1,12 +1,12 @@
 """
-Consuming from a stream: nats-py's ``fetch()`` and the PullConsumer of ce_nats, with the same handlers.
+Compare consuming from a stream: nats-py's ``fetch()`` and the PullConsumer of ce_nats, with the same handlers.
 
-A handler gets an event and waits for some milliseconds, as one that writes to a database would, and several run side by
-side. nats-py's messages go through a queue to as many tasks, which decode and acknowledge them; the next batch is
-fetched meanwhile. With ``--bare`` they do not decode. Both ask for as many messages at a time. Each run has a consumer
-of its own, from the stream's first message on. Runs alternate, round by round, the first of a round in turn; medians
-over the rounds are shown, and the median of the ratios within rounds. The streams are on one server, and on a cluster
-of three with three replicas.
+A handler gets an event and waits for some milliseconds, as a handler that writes to a database does; several handlers
+run concurrently. With nats-py, messages go through a queue to the same number of tasks, which decode and acknowledge
+them while the next batch is fetched; with ``--bare`` they do not decode. Both prefetch the same number of messages.
+Each run creates a consumer that starts at the stream's first message. Each round runs both, in alternating order;
+medians over all rounds are shown, and the median of the ratios within rounds. The streams are on one server, and on a
+cluster of three servers with three replicas.
 
 ``python -m benchmarks.consume [--rounds N] [--messages N] [--handlers N] [--milliseconds N] [--bare] [--markdown]``
 """
@@ -85,7 +85,7 @@ WAYS: tuple[Way, ...] = (consume_with_nats_py, consume_with_ce_nats)
 
 
 async def rate(js: JetStreamContext, way: Way, prefetch: int, arguments: argparse.Namespace) -> float:
-    """Events per second of a run with a consumer of its own."""
+    """Return the events per second of a run with a new consumer."""
     name = f"c{time.monotonic_ns()}"
     config = ConsumerConfig(
         name=name, durable_name=name, ack_policy=AckPolicy.EXPLICIT, ack_wait=ACK_WAIT, max_ack_pending=-1
@@ -99,7 +99,7 @@ async def rate(js: JetStreamContext, way: Way, prefetch: int, arguments: argpars
 
 
 async def rounds(urls: list[str], replicas: int, arguments: argparse.Namespace) -> dict[int, list[list[float]]]:
-    """Per prefetch, the rates of each round: nats-py's and ce_nats's."""
+    """Return for each prefetch the rates of nats-py and ce_nats in each round, in events per second."""
     nc = await nats.connect(urls)
     js = nc.jetstream(timeout=30)
     await js.add_stream(name=STREAM, subjects=[SUBJECT], num_replicas=replicas)

@@ -1,12 +1,12 @@
 """
-Exactly once, although everything is killed: a streaming job, again and again, and the nats-server under it.
+Test exactly-once delivery while a streaming job and its nats-server are killed repeatedly.
 
-A producer publishes the mix of messages.py into a stream in files. A job in a process of its own (kill_job.py) reads
-the stream into Parquet, and into a second stream. At random moments the whole job, that is
-Python, the JVM and all workers, gets SIGKILL and is started again from its checkpoints; at other random moments the
-server does. In the end every sequence of the stream has to be in Parquet exactly once, as the event that was sent,
-and every event exactly once in the second stream; the job's password must be in no file that it wrote, and nothing of
-it on the server. Random numbers are seeded; the times of things that run are not.
+A producer publishes the messages of messages.py to a stream with file storage. A job in its own process (kill_job.py)
+copies the stream to Parquet and to a second stream. At random times the whole job (Python, the JVM and all workers) is
+killed with SIGKILL and restarted from its checkpoints; at other random times the server is killed and restarted. At the
+end every sequence of the stream must be in Parquet exactly once, as the event that was sent, and every event exactly
+once in the second stream. The job's password must not be in any file that it wrote, and no consumer of it may remain on
+the server. Random numbers are seeded; the timing of processes is not reproducible.
 
 ``python -m benchmarks.kill [--kills N] [--seed N]``
 """
@@ -50,34 +50,34 @@ from .kill_job import COPY, EVENTS, PASSWORD
 from .messages import Pairs, messages
 
 MSG_ID = "Nats-Msg-Id"
-# Longer than any run: what is sent again after it would be stored again.
+# Seconds. Longer than any run: after it, the server would store a message that is sent again as a duplicate.
 _DUPLICATE_WINDOW = 3600.0
 _ROOT = Path(__file__).parents[1]
-_SECONDS = 180.0  # for any one thing that has to happen
+_SECONDS = 180.0  # time-out of each wait
 _POLL_SECONDS = 0.02
-# Every fourth kill falls into the start of the job, before it reads anything.
+# Every fourth kill happens during the start of the job, before it reads messages.
 _EARLY = 4
 _MAX_UNLUCKY_STARTS = 10
-# Characters of a line of a log that are worth reading: a plan is longer than all else, and has few lines.
+# Characters to keep of a line of a log, because the lines of Spark's plans are very long.
 _LINE = 400
 
 
 @dataclass
 class Outcome:
     """
-    What a run left behind.
+    State and result of a run.
 
     Attributes:
-        connection: How to connect to the server.
+        connection: Connection settings of the server.
         directory: Checkpoints, logs, and the Parquet files in ``rows``.
         sent: Headers and payload of the messages, by the number in their subject.
-        kills: How often the job was killed.
-        open_batches: At how many of the kills a batch was planned and not committed.
-        server_kills: How often the server was killed.
-        unlucky_starts: How often the job ended by itself because the server was down when it began, or because the
+        kills: Number of kills of the job.
+        open_batches: Number of kills during a batch that was planned and not committed.
+        server_kills: Number of kills of the server.
+        unlucky_starts: Number of starts at which the job exited by itself because the server was down, or because the
             machine was too busy for Spark.
-        refused: How many checkpoints Spark would have refused, and were begun anew.
-        broken: Set when the producer or the power cuts have failed.
+        refused: Number of checkpoints that Spark would have refused, and that were deleted.
+        broken: Set when the producer or the thread that kills the server has failed.
     """
 
     connection: Connection
@@ -91,11 +91,11 @@ class Outcome:
     broken: threading.Event = field(default_factory=threading.Event)
 
 
-# --- What is killed --------------------------------------------------------------------------------------------------
+# --- The job ---------------------------------------------------------------------------------------------------------
 
 
 class Job:
-    """The job's process and everything that it started."""
+    """The job's process and its child processes."""
 
     def __init__(self, outcome: Outcome, *, drain: bool = False) -> None:
         connection, directory = outcome.connection, outcome.directory
@@ -103,7 +103,7 @@ class Job:
         command = [sys.executable, "-m", "benchmarks.kill_job", "--url", connection.servers[0]]
         command += ["--directory", str(directory), *["--drain"] * drain]
         with self._log.open("wb") as log:
-            # A session of its own: Spark's Python workers leave their parent's process group, not its session.
+            # In its own session: Spark's Python workers leave the process group of their parent, but not the session.
             self._process = subprocess.Popen(
                 command,
                 cwd=_ROOT,
@@ -119,7 +119,7 @@ class Job:
 
     @property
     def ended_in_vain(self) -> bool:
-        """It found no server, or Spark's Python process did not start within the ten seconds that Spark gives it."""
+        """Whether it found no server, or Spark's Python process did not start within Spark's limit of ten seconds."""
         return any(text in self.log for text in ("cannot connect to nats", "Python worker failed to connect back"))
 
     @property
@@ -127,16 +127,16 @@ class Job:
         return self._log.read_text("utf-8", "replace")
 
     @property
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """The end of the log."""
         return "\n".join(line[:_LINE] for line in self.log.splitlines())[-8000:]
 
     def wait(self) -> int:
-        """Wait for its end, and return its exit status."""
+        """Wait until the process exits, and return its exit status."""
         return self._process.wait(_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL to all of it, and wait until nothing is left."""
+        """Kill all its processes with SIGKILL, and wait until they have exited."""
         if self.is_running:
             os.killpg(self._process.pid, signal.SIGKILL)
         while alive := _members(self._process.pid):
@@ -151,16 +151,16 @@ class Job:
 
 def _members(session: int) -> list[int]:
     """
-    Processes of a session that are alive.
+    Return the live processes of a session.
 
-    Where there is no /proc there are none, and workers are left to end by themselves when the JVM has gone.
+    Without /proc the result is empty; workers then exit by themselves after the JVM.
     """
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, _, rest = stat.read_text("utf-8", "replace").partition(" ")
         except OSError:
-            continue  # it has just ended
+            continue  # the process has exited meanwhile
         # proc(5): the name, in brackets, state, parent, process group, session.
         state, _, _, its_session = rest.rpartition(")")[2].split()[:4]
         if int(its_session) == session and state not in "ZX":
@@ -168,11 +168,11 @@ def _members(session: int) -> list[int]:
     return found
 
 
-# --- What runs beside ------------------------------------------------------------------------------------------------
+# --- Background threads ----------------------------------------------------------------------------------------------
 
 
-class Beside:
-    """A thread that works in steps until it is told to stop; its error is raised then."""
+class Background:
+    """A thread that works until the block ends, where its error is raised."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -201,8 +201,8 @@ class Beside:
             self.outcome.broken.set()
 
 
-class Producer(Beside):
-    """Publishes messages in small groups; a message that was not acknowledged is sent again."""
+class Producer(Background):
+    """Publishes messages in small groups; a message that is not acknowledged is sent again."""
 
     def __init__(self, outcome: Outcome, seed: int) -> None:
         super().__init__(outcome)
@@ -228,12 +228,12 @@ class Producer(Beside):
                 await asyncio.sleep(self._random.uniform(0, 0.4))
 
 
-class PowerCuts(Beside):
+class PowerCuts(Background):
     """
-    Kills the server, and starts it again a moment later.
+    Kills the server and restarts it, at random intervals of seconds.
 
     Attributes:
-        forbidden: While somebody holds this lock the server runs.
+        forbidden: A lock; the server is not killed while it is held.
     """
 
     def __init__(self, outcome: Outcome, server: NatsServer, seed: int) -> None:
@@ -256,7 +256,7 @@ class PowerCuts(Beside):
 
 @contextmanager
 def guarded_server() -> Iterator[tuple[NatsServer, str]]:
-    """A server with JetStream that knows one user, "job", and the password."""
+    """Run a server with JetStream and one user, "job"; yield the server and the password."""
     password = f"S3cr3t{uuid4().hex}"
     config = f"authorization {{ user: job, password: {password} }}"
     with NatsServer(jetstream=True, config=config, timeout=60) as server:
@@ -265,17 +265,17 @@ def guarded_server() -> Iterator[tuple[NatsServer, str]]:
 
 def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed: int) -> Outcome:
     """
-    Kill a job so many times, and let it come to its end then.
+    Kill a job a number of times, then run it until it has processed the whole stream.
 
     Args:
-        server: With JetStream, and nothing in it: see :func:`guarded_server`.
-        password: Of the user "job" of the server.
-        directory: For checkpoints, Parquet and logs.
-        kills: How often the job is killed.
-        seed: For the messages, and for how long to wait before anything is killed.
+        server: An empty server with JetStream: see :func:`guarded_server`.
+        password: Password of the user "job" of the server.
+        directory: Directory for checkpoints, Parquet and logs.
+        kills: Number of kills of the job.
+        seed: Seed of the messages, and of the intervals between kills.
 
     Raises:
-        RuntimeError: The job ended by itself, other than by an unlucky start; or it makes no progress.
+        RuntimeError: The job exited by itself, other than by an unlucky start; or it makes no progress.
     """
     outcome = Outcome(Connection((server.url,), user="job", password=password), directory)
     asyncio.run(_make_streams(outcome.connection))
@@ -283,21 +283,21 @@ def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed:
     with Producer(outcome, seed), PowerCuts(outcome, server, seed) as cuts:
         while outcome.kills < kills:
             is_early = outcome.kills % _EARLY == _EARLY - 1
-            _live_and_die(outcome, cuts, random, is_early=is_early)
+            _run_and_kill(outcome, cuts, random, is_early=is_early)
     while not _drain(outcome):
         _count_unlucky_start(outcome)
     return outcome
 
 
 def _drain(outcome: Outcome) -> bool:
-    """Let a job come to its end; False for an unlucky start."""
+    """Run a job until it has processed the whole stream; return False for an unlucky start."""
     job = Job(outcome, drain=True)
     try:
         if job.wait() == 0:
             return True
         if job.ended_in_vain:
             return False
-        raise RuntimeError(f"the job failed:\n{job.last_words}")
+        raise RuntimeError(f"the job failed:\n{job.log_end}")
     finally:
         job.kill()
 
@@ -308,19 +308,19 @@ def _count_unlucky_start(outcome: Outcome) -> None:
         raise RuntimeError(f"the job could not start {outcome.unlucky_starts} times")
 
 
-def _live_and_die(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early: bool) -> None:
-    """One life of the job."""
+def _run_and_kill(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early: bool) -> None:
+    """Start the job, and kill it after a random time."""
     directory = outcome.directory
     before = _batches(directory, "offsets")
     job = Job(outcome)
     try:
         if not is_early:
-            # Both queries have begun with a batch that is new. A job that finds no server ends at once, in vain.
+            # Wait until both queries have planned a new batch. The server must be up, or the job exits at once.
             with cuts.forbidden:
                 _wait(outcome, job, lambda: _all_newer(_batches(directory, "offsets"), before))
-        patience = time.monotonic() + random.uniform(0, 12 if is_early else 4)
-        _wait(outcome, job, lambda: time.monotonic() >= patience)
-        if not outcome.open_batches and not is_early:  # a run has to have one such kill at least
+        kill_at = time.monotonic() + random.uniform(0, 12 if is_early else 4)
+        _wait(outcome, job, lambda: time.monotonic() >= kill_at)
+        if not outcome.open_batches and not is_early:  # a run must have at least one such kill
             _wait(outcome, job, lambda: _has_open_batch(directory))
         if job.is_running:
             outcome.kills += 1
@@ -329,7 +329,7 @@ def _live_and_die(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early
         elif job.ended_in_vain:
             _count_unlucky_start(outcome)
         else:
-            raise RuntimeError(f"the job ended by itself:\n{job.last_words}")
+            raise RuntimeError(f"the job ended by itself:\n{job.log_end}")
     finally:
         job.kill()
     outcome.refused += sum(discard_if_refused(directory / name) for name in (EVENTS, COPY))
@@ -337,29 +337,29 @@ def _live_and_die(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early
 
 def discard_if_refused(checkpoint: Path) -> bool:
     """
-    Delete a checkpoint that was killed while Spark wrote its first offsets file, and tell whether it was one.
+    Delete a checkpoint if its job was killed while Spark wrote the first offsets file; return whether it was deleted.
 
-    Spark refuses it (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY) and says to delete it. There is nothing to lose: before
-    that file is complete no message is read.
+    Spark refuses such a checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY) and asks to delete it. Nothing is lost:
+    no message is read before that file is complete.
     """
     offsets = checkpoint / "offsets"
-    is_one = offsets.exists() and any(offsets.iterdir()) and _newest(offsets) < 0
-    if is_one:
+    is_refused = offsets.exists() and any(offsets.iterdir()) and _newest(offsets) < 0
+    if is_refused:
         shutil.rmtree(checkpoint)
-    return is_one
+    return is_refused
 
 
 def _wait(outcome: Outcome, job: Job, condition: Callable[[], bool]) -> None:
-    """Wait for something to happen, or for the end of the job."""
+    """Wait until a condition holds or the job exits."""
     end = time.monotonic() + _SECONDS
     while job.is_running and not condition():
         if outcome.broken.is_set() or time.monotonic() > end:
-            raise RuntimeError(f"the job makes no progress:\n{job.last_words}")
+            raise RuntimeError(f"the job makes no progress:\n{job.log_end}")
         time.sleep(_POLL_SECONDS)
 
 
 def _batches(directory: Path, log: str) -> dict[str, int]:
-    """Newest batch in a log of each query's checkpoint, -1 before there is one."""
+    """Return the newest batch in a log of each query's checkpoint, -1 before the first."""
     return {name: _newest(directory / name / log) for name in (EVENTS, COPY)}
 
 
@@ -388,7 +388,7 @@ async def _make_streams(connection: Connection) -> None:
 
 
 def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
-    """What is wrong with the result of a run, in words; nothing where all is as it has to be."""
+    """Return the errors in the result of a run, as text; an empty list if it is correct."""
     stored = asyncio.run(_stored(outcome.connection, "IN"))
     found = [] if len(stored) == len(outcome.sent) else [f"{len(outcome.sent)} were sent, {len(stored)} are in IN"]
     rows = explode_cloudevents(spark.read.parquet(str(outcome.directory / "rows"))).toArrow().to_pylist()
@@ -403,7 +403,7 @@ def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
 
 
 async def _left_on_server(connection: Connection) -> list[str]:
-    """Consumers but those that readers left behind when they were killed, and that the server will forget."""
+    """Return consumers on the server, except those of killed readers, which the server deletes when inactive."""
     nc = Client()
     await connection.connect(nc)
     consumers = await nc.jetstream().consumers_info("IN")
@@ -417,7 +417,7 @@ def _faults_of_copy(outcome: Outcome) -> Iterator[str]:
     copied = asyncio.run(_stored(outcome.connection, "OUT"))
     numbers = [_number(subject) for subject, _, _ in copied]
     ids = [_dedup_id(*message) for message in outcome.sent]
-    # What is no event has nothing that would tell it from another, so that it may be there twice.
+    # A message that is not an event has no deduplication id, so that it may be stored more than once.
     yield from _exactly_once("events in OUT", [n for n in numbers if ids[n]], [n for n, id_ in enumerate(ids) if id_])
     yield from _exactly_once("other messages in OUT", {n for n in numbers if not ids[n]}, [
         n for n, id_ in enumerate(ids) if not id_
@@ -441,7 +441,7 @@ def _exactly_once(what: str, found: Any, expected: Any) -> list[str]:
 
 
 def _differences(row: dict[str, Any], sent: tuple[Pairs, bytes]) -> Iterator[str]:
-    """Where a row is not the event that was sent."""
+    """Yield the differences between a row and the event that was sent."""
     expected: dict[str, Any] = dict.fromkeys((*ATTRIBUTES, "extensions", "data", "error"))
     try:
         event = _event(*sent)
@@ -473,7 +473,7 @@ def _number(subject: str) -> int:
 
 
 async def _stored(connection: Connection, stream: str) -> list[tuple[str, Pairs, bytes]]:
-    """Subject, headers and payload of all messages of a stream."""
+    """Return subject, headers and payload of all messages of a stream."""
     nc = Client()
     await connection.connect(nc)
     last = (await nc.jetstream().stream_info(stream)).state.last_seq
@@ -497,8 +497,8 @@ def main() -> None:
         outcome = run(server, password, Path(directory), kills=arguments.kills, seed=arguments.seed)
         seconds = time.monotonic() - started
         print(
-            f"{outcome.kills} kills of the job ({outcome.open_batches} inside of a batch), {outcome.server_kills} of "
-            f"the server, {outcome.unlucky_starts} starts without a server, {outcome.refused} checkpoints begun anew; "
+            f"{outcome.kills} kills of the job ({outcome.open_batches} during a batch), {outcome.server_kills} of "
+            f"the server, {outcome.unlucky_starts} unlucky starts, {outcome.refused} checkpoints deleted; "
             f"{len(outcome.sent):,} messages; "
             f"{seconds:.0f} s",
             flush=True,
@@ -509,7 +509,7 @@ def main() -> None:
         spark.stop()
     for text in wrong[:50]:
         print(text)
-    sys.exit(f"{len(wrong)} faults, seed {arguments.seed}" if wrong else 0)
+    sys.exit(f"{len(wrong)} errors, seed {arguments.seed}" if wrong else 0)
 
 
 if __name__ == "__main__":

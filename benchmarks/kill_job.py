@@ -1,8 +1,8 @@
 """
-The job that kill.py kills: one stream into Parquet, and into another stream.
+The job that kill.py kills: it copies one stream to Parquet and to another stream.
 
-Both queries are in one process, so that a kill meets both. Events are made of the rows when all is over: that has no
-state which a kill could harm, and each start of the job would pay for it. Not to be run by hand.
+Both queries are in one process, so that a kill ends both. Rows are decoded to events after the last run, not in the
+job: decoding has no state that a kill could damage, and would make each start of the job slower. Started by kill.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark.connector.source import register
 
-# A query each, with its checkpoint.
+# Names of the queries, and of their checkpoint directories.
 EVENTS = "events"
 COPY = "copy"
 # Environment variable with the password of the user "job".
 PASSWORD = "CE_NATS_KILL_PASSWORD"
-# Server, worker and driver have to go away in the middle of something, so batches are many.
+# Messages in a batch. Small batches, so that kills happen during a batch.
 _PER_BATCH = 1_000
 
 
@@ -59,9 +59,9 @@ def session(directory: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.log.level": "WARN",
         "spark.driver.memory": "1g",
-        # It does not live long enough for the better compiler to pay.
+        # The job is too short for the optimising compiler to pay off.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # Plans and settings, as Spark keeps them for its history: nothing secret may be there.
+        # Plans and settings, in Spark's event log, are searched for the password.
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
@@ -70,7 +70,7 @@ def session(directory: Path) -> SparkSession:
 
 
 def copies(rows: DataFrame) -> DataFrame:
-    """Messages for the other stream, without the ``Nats-Msg-Id`` that they came with: the sink makes its own."""
+    """Return messages for the other stream, without the ``Nats-Msg-Id`` of the first: the sink sets its own."""
     return rows.select(
         F.regexp_replace("subject", "^in", "out").alias("subject"),
         F.filter("headers", lambda header: header["key"] != "Nats-Msg-Id").alias("headers"),

@@ -1,10 +1,10 @@
 """
-CaptureResult messages as they come: the mix that the Spark benchmarks and their neighbours work on.
+Generate a realistic mix of captured messages, for the benchmarks of columns and of Spark.
 
-Of every hundred messages seventy are in binary mode and thirty in structured mode. Each event has eight attributes,
-one of them an extension, and JSON data of about 300 bytes; one value in ten (they stand in id, source and subject) has
-characters that a header cannot hold; one message in a hundred is malformed in one of nine ways. Seeded: the same
-arguments give the same messages.
+70 percent of the messages are in binary mode and 30 percent in structured mode. Each event has eight attributes, one of
+them an extension, and JSON data of about 300 bytes. One attribute value in ten (in id, source and subject) has
+characters that must be percent-encoded. One message in a hundred is malformed, in one of nine ways. The generator is
+seeded: the same arguments give the same messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pairs: TypeAlias = list[tuple[str, str]]
 
 BINARY: Final = 0.7
 MALFORMED: Final = 0.01
-# In three of eight values, so that it is one in ten of all.
+# Probability for three of the eight values, so that one value in ten has such characters.
 _ESCAPED: Final = 0.27
 _START: Final = datetime(2024, 5, 1, tzinfo=timezone.utc)
 _CITIES: Final = ("Zürich", "São Paulo", "Kraków", "New York", "東京", "A Coruña")
@@ -31,7 +31,7 @@ _PLAIN: Final = ("zurich", "sao-paulo", "krakow", "new-york", "tokyo", "a-coruna
 
 
 def messages(count: int, seed: int = 1) -> Iterator[tuple[Pairs, bytes]]:
-    """Headers as pairs, in wire order, and payload."""
+    """Yield headers, as pairs in wire order, and payloads."""
     rng = Random(seed)
     for number in range(count):
         mode = ContentMode.BINARY if rng.random() < BINARY else ContentMode.STRUCTURED

@@ -1,13 +1,13 @@
 """
-A million messages out of JetStream, as events into Parquet: time, rate, and what memory it takes.
+Measure time, rate and memory of reading a million messages from JetStream with Spark, and writing events to Parquet.
 
-The mix of messages.py (a block of 100,000 again and again, so that making them does not take longer than all else) is
-stored in a stream in files, and read with two partitions: by the source alone (``noop`` throws the rows away), by
-source and ``explode_cloudevents``, and by both into Parquet, as a table and as a streaming query that ends where the
-stream ends (``availableNow``). What came out is counted. Memory is the resident memory of the JVM and of all Python
-processes of Spark together, sampled ten times a second, where there is a /proc. With ``--heap``, the JVM has
-to collect its garbage every two seconds, and what is left in its heap is shown, at most, in the first fifth of the time
-and in the last: as much, where nothing is kept. That takes some of the time.
+The messages of messages.py (a block of 100,000, repeated, to limit the time of generating them) are stored in a stream
+with file storage, and read with two partitions: by the source alone (with the ``noop`` sink), by the source and
+``explode_cloudevents``, and by both to Parquet, as a batch query and as a streaming query that ends at the end of the
+stream (``availableNow``). The rows written are counted. Memory is the resident memory of the JVM, and of all Python
+processes of Spark together, sampled ten times per second; it needs /proc. With ``--heap``, the JVM runs a full garbage
+collection every two seconds, and the largest heap after a collection is shown for the first and the last fifth of the
+time: equal values mean that nothing leaks. This makes the run slower.
 
 ``python -m benchmarks.million [--messages N] [--only WAY ...] [--heap] [--markdown]``
 """
@@ -71,7 +71,7 @@ async def fill(connection: Connection, count: int) -> None:
             break
         await asyncio.sleep(0.01)
     else:
-        raise RuntimeError("not all messages are in the stream")
+        raise RuntimeError(f"the stream must have {count} messages within a minute")
     await nc.close()
 
 
@@ -89,9 +89,13 @@ def _numbered(count: int) -> Iterator[NatsMessage]:
 @dataclass
 class Memory:
     """
-    Most bytes that were resident: of the JVM, of all of Spark's Python processes together, of the largest one.
+    Peak memory of a run.
 
-    And most megabytes that collections left in the heap, in the first and the last fifth of the time.
+    Attributes:
+        jvm: Resident bytes of the JVM.
+        workers: Resident bytes of all Python processes of Spark together.
+        largest: Resident bytes of the largest Python process.
+        heap: Largest heap after a collection, in megabytes, in the first and in the last fifth of the time.
     """
 
     jvm: int = 0
@@ -102,10 +106,10 @@ class Memory:
 
 class Watch:
     """
-    Samples the memory of the processes below this one, as a context manager.
+    Samples the memory of the child processes, as a context manager.
 
     Args:
-        collecting: Whether the JVM has to collect its garbage meanwhile.
+        collecting: Whether to run garbage collections in the JVM.
     """
 
     def __init__(self, *, collecting: bool) -> None:
@@ -135,13 +139,13 @@ class Watch:
 
 
 def _resident() -> tuple[int, int, list[int]]:
-    """Number and bytes of the JVM, and bytes of each Python process under it."""
+    """Return process id and resident bytes of the JVM, and resident bytes of each Python process below this one."""
     processes = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = path.read_text("utf-8", "replace")
         except OSError:
-            continue  # it has just ended
+            continue  # the process has exited meanwhile
         # proc(5): pid, the name in brackets, state, parent; field 24 is the number of resident pages.
         front, _, rest = text.rpartition(")")
         fields = rest.split()
@@ -157,7 +161,7 @@ def _resident() -> tuple[int, int, list[int]]:
 
 
 class Heap:
-    """What the JVM logs of its collections: when, and how much was left."""
+    """The JVM's log of garbage collections: time, and heap after the collection."""
 
     _LINE = re.compile(r"^\[([^]]+)\].* Pause Full .* [0-9]+M->([0-9]+)M\(", re.MULTILINE)
 
@@ -166,7 +170,7 @@ class Heap:
         self.option = f"-Xlog:gc:file={log}:time"
 
     def most_left(self, start: float, end: float) -> int:
-        """Megabytes, at most, between two times; 0 where there was no collection."""
+        """Return the largest heap after a collection between two times, in megabytes; 0 without a collection."""
         found = self._LINE.findall(self._log.read_text("utf-8"))
         times = [(datetime.strptime(time, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp(), int(left)) for time, left in found]
         return max((left for time, left in times if start <= time <= end), default=0)
@@ -206,7 +210,7 @@ DESCRIPTIONS = {
 
 
 def check(spark: SparkSession, directory: Path, count: int) -> None:
-    """Count what is in Parquet."""
+    """Check the number of rows in Parquet, and that each sequence occurs once."""
     for path in (directory / "written", directory / "streamed"):
         if not path.exists():
             continue

@@ -1,10 +1,10 @@
 """
-Publishing to a stream: nats-py alone and the Publisher of ce_nats, with the same window.
+Compare publishing to a stream: nats-py alone and the Publisher of ce_nats, with the same window.
 
-nats-py's ``publish_async()`` sends messages that were encoded beforehand and waits for all acknowledgements. The
-Publisher gets events, checks and encodes them, and sends the same bytes. The events are the typical ones of
-``benchmarks.codec``, which differ in id, time and trace. Runs alternate, round by round, the first of a round in turn;
-a ratio is taken within a round and the median over the rounds is shown. The stream is emptied before each run.
+nats-py's ``publish_async()`` sends messages that were encoded before the measurement, and waits for all
+acknowledgements. The Publisher checks and encodes events, and sends the same bytes. The events are the typical ones of
+``benchmarks.codec``, which differ in id, time and trace. Each round runs both, in alternating order; ratios are
+computed within a round, and the median over all rounds is shown. The stream is purged before each run.
 
 ``python -m benchmarks.publish [--rounds N] [--messages N] [--window N] [--markdown]``
 """
@@ -56,9 +56,9 @@ async def publish_with_ce_nats(js: JetStreamContext, events: list[CloudEvent], m
 
 
 async def measured(js: JetStreamContext, run: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-    """Seconds, and seconds of CPU in this process, of a run on an empty stream."""
+    """Return the seconds, and the CPU seconds of this process, of a run on an empty stream."""
     await js.purge_stream("BENCH")
-    await asyncio.sleep(0.3)  # until the duplicate window is over
+    await asyncio.sleep(0.3)  # longer than the duplicate window
     started, cpu = time.perf_counter(), time.process_time()
     await run()
     return time.perf_counter() - started, time.process_time() - cpu
@@ -67,7 +67,7 @@ async def measured(js: JetStreamContext, run: Callable[[], Awaitable[None]]) -> 
 async def rounds(
     js: JetStreamContext, mode: ContentMode, arguments: argparse.Namespace
 ) -> list[list[tuple[float, float]]]:
-    """Per round, what nats-py and ce_nats took."""
+    """Return for each round the times of nats-py and ce_nats."""
     batch = events("typical", arguments.messages)
     messages = [encoded(event, mode) for event in batch]
     ways: list[Callable[[], Awaitable[None]]] = [

@@ -1,10 +1,10 @@
 """
-Reading a stream: nats-py alone, the data source's reader alone, and Spark with one and two partitions.
+Compare reading a stream: nats-py alone, the data source's reader alone, and Spark with one and two partitions.
 
-nats-py reads with its fastest consumer, the ordered push one, and does nothing with the messages. The reader makes
-Arrow batches of them, headers taken apart. Spark takes the batches over and throws them away (``noop``), planning and
-starting of tasks included. Everything reads the same range of one stream, kept in files: messages of 300 bytes with
-seven headers. Runs alternate, round by round; a ratio is taken within a round and the median over the rounds is shown.
+nats-py reads with its fastest consumer, the ordered push consumer, and discards the messages. The reader decodes header
+blocks and makes Arrow batches. Spark reads the batches into the ``noop`` sink; the time includes planning and starting
+tasks. All read the same range of one stream with file storage: messages of 300 bytes with seven headers. Each round
+runs all of them; ratios are computed within a round, and the median over all rounds is shown.
 
 ``python -m benchmarks.source [--rounds N] [--messages N] [--markdown]``
 """
@@ -83,7 +83,7 @@ def read_with_spark(spark: SparkSession, url: str, partitions: int) -> None:
 
 
 def measured(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and seconds of CPU in this process."""
+    """Return the seconds, and the CPU seconds of this process, of a run."""
     started, cpu = time.perf_counter(), time.process_time()
     run()
     return time.perf_counter() - started, time.process_time() - cpu

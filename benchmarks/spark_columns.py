@@ -1,13 +1,13 @@
 """
-CaptureResult messages to columns: ``explode_cloudevents`` by each engine, ``from_nats`` as a struct and in SQL, reading
-alone, and the codec in Python, a row at a time. Out of mapInArrow comes the event alone; the other ways keep the
-message, too.
+Compare ways to decode captured messages to columns in Spark: ``explode_cloudevents`` with each engine, ``from_nats`` as
+a struct and in SQL, reading alone, and the codec in Python one row at a time. With mapInArrow the result has the event
+only; the other ways keep the columns of the message.
 
-The messages are those of messages.py, in a Parquet file. Every way ends in ``noop``, on one core. What is counted is
-the CPU time of all processes of Spark together, compilation and garbage collection included. Runs alternate, round by
-round, the first of which warms up and does not count; a ratio is taken within a round and the median over the rounds is
-shown. Before that, how long it takes to build the columns and to have them of one row, in a session that has just
-begun and again. Needs a ``/proc``.
+The messages are those of messages.py, in a Parquet file. Every query ends in the ``noop`` sink and runs on one core.
+The figure is the CPU time of all processes of Spark together, including compilation and garbage collection. Each round
+runs every query once; the first round is a warm-up and is not counted. Ratios are computed within a round; the median
+over all rounds is shown. Also measured, first, is the time to build the columns and to collect one row, in a new
+session and a second time. Needs ``/proc``.
 
 ``python -m benchmarks.spark_columns [--rounds N] [--messages N] [--only PART ...] [--markdown]``
 """
@@ -60,7 +60,7 @@ def write(path: Path, count: int) -> None:
 
 
 def decode(pairs: list[tuple[str, str]], data: bytes) -> tuple[Any, ...]:
-    """A row of ``FLAT``, by the codec."""
+    """Decode a message to a row of ``FLAT`` with the codec."""
     try:
         event = from_nats_message(NatsMessage("", data, Headers(pairs)), parse_data=False)
     except DecodeError as error:
@@ -75,7 +75,7 @@ def decode(pairs: list[tuple[str, str]], data: bytes) -> tuple[Any, ...]:
 def with_rows(headers: list[Any], data: bytearray) -> tuple[Any, ...]:
     values = decode([(header.key, header.value) for header in headers], bytes(data))
     time = values[ATTRIBUTES.index("time")]
-    plain = time and datetime.fromtimestamp(time.timestamp())  # pyspark takes no subclass for what it is
+    plain = time and datetime.fromtimestamp(time.timestamp())  # pyspark does not accept subclasses of datetime
     return tuple(plain if name == "time" else value for name, value in zip(FLAT.fieldNames(), values))
 
 
@@ -110,7 +110,7 @@ def ways(frame: DataFrame) -> dict[str, DataFrame]:
 
 
 def first_row(spark: SparkSession) -> list[tuple[str, ...]]:
-    """Seconds to build the columns and to have them of one row, the first time and again."""
+    """Return the seconds to build the columns and to collect one row, the first time and again."""
     (pairs, data), *_ = messages(1)
     schema = "headers array<struct<key string, value string>>, data binary"
     frame = spark.createDataFrame([(pairs, bytearray(data))], schema)
@@ -128,13 +128,13 @@ def first_row(spark: SparkSession) -> list[tuple[str, ...]]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and all below it, those that have ended included."""
+    """Return the CPU seconds of this process and its descendants, including those that have exited."""
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has exited meanwhile
         children[int(fields[1])].append((int(path.parent.name), sum(map(int, fields[11:15]))))
     ticks, waiting = 0, [os.getpid()]
     while waiting:
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument(
-        "--only", nargs="*", default=[], help="explode_cloudevents, and ways whose names hold one of these"
+        "--only", nargs="*", default=[], help="run explode_cloudevents, and ways whose names contain one of these"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/speed.md")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A table of results, for people or for docs/speed.md, and what they were measured with."""
+"""Print a table of results, on the console or as Markdown for docs/speed.md, with the versions and the machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def show(titles: Sequence[str], rows: Iterable[Sequence[str]], what: str, *, mar
     Print results.
 
     Args:
-        titles: One for each column.
-        rows: The cells.
-        what: What was measured, for the line below.
-        markdown: Print the rows as docs/speed.md has them.
+        titles: Titles of the columns.
+        rows: Cells of each row.
+        what: Description of the measurement, for the line below the table.
+        markdown: Print the rows as Markdown.
     """
     table = Table(*titles, box=None)
     for row in rows:

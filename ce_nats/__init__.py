@@ -1,9 +1,9 @@
 """
 CloudEvents over NATS for Python and Spark.
 
-``to_nats_message`` and ``from_nats_message`` are the codec; ``ce_nats.aio`` moves messages over a NATS connection,
-``ce_nats.arrow`` and ``ce_nats.spark`` turn captured ones into columns, and ``ce_nats.wire`` knows the bytes of the
-brokers.
+``to_nats_message`` and ``from_nats_message`` are the codec; ``ce_nats.aio`` sends and receives messages over a NATS
+connection, ``ce_nats.arrow`` and ``ce_nats.spark`` decode captured messages to columns, and ``ce_nats.wire`` encodes
+and decodes the NATS protocol.
 """
 
 from ._version import __version__

@@ -1,4 +1,4 @@
-"""``python -m ce_nats``, and the entry point of ``ce-nats``: the command line, or how to install what it needs."""
+"""``python -m ce_nats``, and the entry point of ``ce-nats``. Without the ``cli`` extra it prints how to install it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
-        print("ce-nats: the command line is an extra of its own: pip install 'ce-nats[cli]'", file=sys.stderr)
+        print("ce-nats: the command line needs the extra cli: pip install 'ce-nats[cli]'", file=sys.stderr)
         raise SystemExit(2) from None
     app()
 

@@ -1,19 +1,19 @@
 """
-All exceptions of the package, and one list of stable codes.
+All exceptions of the package, and the list of stable error codes.
 
-    CeNatsError                         base class; itself raised for a version of nats-py that is not supported
-    ├── EncodeError (also ValueError)   the specifications forbid what was to be sent
-    ├── DecodeError (also ValueError)   the specifications forbid what was received, or it has other data than expected
+    CeNatsError                         base class; raised itself for an unsupported version of nats-py
+    ├── EncodeError (also ValueError)   an event, message or option to send is invalid
+    ├── DecodeError (also ValueError)   a received message or event is invalid, or has other data than expected
     └── DeliveryError                   a server refused, did not answer, or is not connected (network only)
         ├── ApiError                    JetStream's API refused a request
-        ├── NoStreamError               the server says that no stream listens on the subject
-        ├── DataLossError               messages that were to be read are gone from the stream
+        ├── NoStreamError               no stream listens on the subject
+        ├── DataLossError               messages were removed from the stream before they were read
         ├── PublishError                events of a publisher were not acknowledged
         └── StanError                   a server of NATS Streaming refused or did not answer
     Reject                              raised by handlers of events, not by the package
 
-Match on ``code``, never on the message: a code is not renamed or reused, and the same string stands in the
-fixtures, in the command line's JSON and in Spark's error column.
+Match on ``code``, never on the message: a code is not renamed or reused. The fixtures, the command line's JSON and
+Spark's error column use the same strings.
 """
 
 from __future__ import annotations
@@ -45,38 +45,39 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 class ErrorCode(str, Enum):
     """
-    Stable names of everything that can go wrong.
+    Stable codes of all errors.
 
-    Codes of the codec say which rule a message or an event breaks; ``data-mismatch``, that its data is not of the type
-    that the program asked for. Codes of the network say what a program can do:
+    Codes of the codec name the rule that a message or an event violates; ``data-mismatch`` says that the data is not of
+    the type that the program asked for. Codes of the network tell what a program can do:
 
     - ``connection-failed``: no connection could be made; check URLs and TLS, or try again later.
-    - ``authentication-failed``: the server refused the credentials; give others, trying again does not help.
-    - ``connection-closed``: the connection was closed, or lost for good; make a new one.
+    - ``authentication-failed``: the server refused the credentials; use others, retrying does not help.
+    - ``connection-closed``: the connection was closed, or lost permanently; make a new one.
     - ``permission-denied``: the user lacks permission on the subject named; change the server's configuration.
-    - ``timeout``: no answer came in time, so what was sent may have been processed; send it again only where a copy
+    - ``timeout``: no answer arrived in time, and the request may have been processed; send it again only if a duplicate
       does no harm, as with a ``Nats-Msg-Id``.
     - ``no-responders``: no subscriber and no stream listens on the subject, so nothing was processed; try again later,
-      or create what is missing.
-    - ``temporarily-unavailable``: JetStream is there and cannot answer now (no leader, resources); try again later.
+      or create the subscriber or stream.
+    - ``temporarily-unavailable``: JetStream cannot answer now (no leader, or no resources); try again later.
     - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then send again.
     - ``publish-refused``: a stream refused the message; ``__cause__`` may have the server's ``err_code``. Change the
       message, or the stream's limits.
     - ``request-refused``: the server refused a request other than a publish; change the request.
-    - ``stream-not-found``: there is no such stream (in NATS Streaming: channel); create it or correct the name.
-    - ``consumer-not-found``: there is no such consumer (in NATS Streaming: durable), or it was deleted; likewise.
-    - ``consumer-in-use``: another client has the durable; stop that client.
+    - ``stream-not-found``: the stream (in NATS Streaming: channel) does not exist; create it or correct the name.
+    - ``consumer-not-found``: the consumer (in NATS Streaming: durable) does not exist, or was deleted; create it or
+      correct the name.
+    - ``consumer-in-use``: another client is using the durable; stop that client.
     - ``message-not-found``: the stream has no message with this sequence; it was deleted, or never existed.
     - ``incompatible-config``: the stream or the consumer exists, and its configuration does not allow the operation;
       change the configuration, or use another one.
-    - ``stream-mismatch``: messages are from another stream than those that were copied or captured before, or from one
-      that was deleted and created again; start over with a new target.
-    - ``data-lost``: messages were removed from a stream before they were read; decide whether to go on without them.
-    - ``unexpected-answer``: the reply is not what the protocol says; look for another program on the same subject.
-    - ``not-open``: a publisher, consumer or subscription was used before it was entered or after it ended; make a new
-      one.
-    - ``unsupported-nats-py``: the installed nats-py lacks something that is needed; install another version.
-    - ``delivery-failed``: none of these; ``__cause__`` has the client library's own error.
+    - ``stream-mismatch``: messages are from a different stream than those that were copied or captured before, or from
+      one that was deleted and created again; start over with a new target.
+    - ``data-lost``: messages were removed from a stream before they were read; decide whether to continue without them.
+    - ``unexpected-answer``: the reply does not follow the protocol; look for another program on the same subject.
+    - ``not-open``: a publisher, consumer or subscription was used before it was entered or after it was closed; make a
+      new one.
+    - ``unsupported-nats-py``: the installed nats-py lacks a required function; install another version.
+    - ``delivery-failed``: any other failure; ``__cause__`` is the client library's own error.
     """
 
     # The message as a whole.
@@ -132,7 +133,7 @@ class ErrorCode(str, Enum):
     # Connections.
     INVALID_OPTION = "invalid-option"
 
-    # What a server does not take.
+    # Limits of the server.
     PAYLOAD_TOO_LARGE = "payload-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
     HEADERS_NOT_SUPPORTED = "headers-not-supported"
@@ -164,7 +165,7 @@ class ErrorCode(str, Enum):
         return self.value
 
 
-# The rule that most often stands behind a code; the place that raises it may name a closer one.
+# The requirement of each code by default; code that raises an error may name a more specific one.
 _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_A_CLOUDEVENT: "NB-3-04",
     ErrorCode.BATCH_NOT_SUPPORTED: "NB-1.3-02",
@@ -217,16 +218,16 @@ _EMPTY_RULES: Final[dict[str, str]] = {
 
 class CeNatsError(Exception):
     """
-    Base of everything that this package raises on purpose.
+    Base class of the errors of this package.
 
-    Pickles and copies have every attribute, those of a subclass too, whatever the arguments of its ``__init__``, and
-    the ``__cause__``. A cause that does not pickle becomes an ``Exception`` with its class and text.
+    Pickles and copies keep all attributes, including those of a subclass with its own ``__init__``, and the
+    ``__cause__``. A cause that cannot be pickled becomes an ``Exception`` with the name of its class and its text.
 
     Attributes:
-        code: What is wrong, as a member of :class:`ErrorCode` (a string).
-        attribute: Name of the CloudEvents attribute at fault, or None.
-        header: Name of the NATS header at fault, as it was given, or None.
-        requirement: Id of the requirement that was broken, or None where no text has one.
+        code: The error code, a member of :class:`ErrorCode` (a string).
+        attribute: Name of the CloudEvents attribute that caused the error, or None.
+        header: Name of the NATS header that caused the error, as received or given, or None.
+        requirement: Id of the requirement that was violated, or None if no requirement applies.
     """
 
     def __init__(
@@ -251,7 +252,7 @@ class CeNatsError(Exception):
         return f"{self.code}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions with keyword arguments do not pickle by themselves, and Spark's workers pickle them.
+        # Exceptions with keyword arguments cannot be pickled by default, and Spark's workers pickle them.
         return _blank, (type(self), self.args), (_attributes(self), self.__cause__ and _Cause(self.__cause__))
 
     def __setstate__(self, state: Any) -> None:
@@ -263,11 +264,11 @@ class CeNatsError(Exception):
 
 
 class EncodeError(CeNatsError, ValueError):
-    """What was to be sent breaks a rule; nothing was sent."""
+    """An event, a message or an option is invalid; nothing was sent."""
 
 
 class DecodeError(CeNatsError, ValueError):
-    """What was received breaks a rule of the specifications, or has other data than the program asked for."""
+    """A received message or event violates a rule of the specifications, or its data is not of the expected type."""
 
 
 class DeliveryError(CeNatsError):
@@ -279,7 +280,7 @@ class ApiError(DeliveryError):
     JetStream's API answered a request with an error.
 
     Attributes:
-        number: The server's ``err_code``; 0 where it gave none.
+        number: The server's ``err_code``; 0 if the answer had none.
     """
 
     number: int = 0
@@ -291,15 +292,15 @@ class ApiError(DeliveryError):
 
 
 class NoStreamError(DeliveryError):
-    """``no-responders``, where JetStream's API says that no stream listens on the subject: retrying does not help."""
+    """``no-responders``, and JetStream's API confirms that no stream listens on the subject: retrying does not help."""
 
 
 class DataLossError(DeliveryError):
-    """``data-lost``: messages that were to be read are gone."""
+    """``data-lost``: messages were removed from the stream before they were read."""
 
     @classmethod
     def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
-        """Sequences ``first`` to ``last`` are gone, because the stream now begins at ``begins``."""
+        """Return the error for sequences ``first`` to ``last``, removed because the stream now begins at ``begins``."""
         which = f"message {first} is" if first == last else f"messages {first} to {last} are"
         return cls(
             ErrorCode.DATA_LOST,
@@ -309,16 +310,16 @@ class DataLossError(DeliveryError):
 
     @classmethod
     def recreated(cls, stream: str, then: str, now: str) -> DataLossError:
-        """The stream that was created at ``then`` was deleted, and another one created at ``now`` has its name."""
+        """Return the error for a stream created at ``then`` that was deleted and created again at ``now``."""
         return cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
-            "it was deleted and created again, and what it held is gone",
+            "it was deleted and created again, and its messages are gone",
         )
 
     @classmethod
     def shortened(cls, stream: str, known: int, last: int) -> DataLossError:
-        """The stream had messages up to ``known``, and now ends at ``last``."""
+        """Return the error for a stream that had messages up to sequence ``known`` and now ends at ``last``."""
         return cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: it had messages up to {known}, and now ends at {last}: "
@@ -329,13 +330,13 @@ class DataLossError(DeliveryError):
 @dataclass(frozen=True, slots=True)
 class Failure:
     """
-    An event without an acknowledgement.
+    An event that was not acknowledged.
 
     Attributes:
-        event: What was given to the publisher.
-        subject: The subject it was published to.
-        error: Why: ``no-responders`` (nothing was stored), ``publish-refused`` (likewise), ``permission-denied``,
-            ``timeout`` (it may have been stored), or another code of the network.
+        event: The event given to the publisher.
+        subject: The subject that it was published to.
+        error: The error: ``no-responders`` or ``publish-refused`` (not stored), ``permission-denied``, ``timeout`` (it
+            may have been stored), or another code of the network.
     """
 
     event: Any
@@ -345,10 +346,10 @@ class Failure:
 
 class PublishError(DeliveryError):
     """
-    Events were not acknowledged. Code and text are those of the first.
+    Events were not acknowledged. Code and text are those of the first failure.
 
     Attributes:
-        failures: All of them that were not raised before, in the order in which they became known.
+        failures: All failures that were not raised before, in the order in which they occurred.
     """
 
     failures: tuple[Failure, ...] = ()
@@ -359,26 +360,26 @@ class StanError(DeliveryError):
 
     @property
     def text(self) -> str:
-        """The server's own words, or those of NATS Streaming's other clients where the server said nothing."""
+        """The server's error text; if the server gave none, the text that other clients of NATS Streaming use."""
         return self.message
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server refused, so that the same request would get the same answer."""
+        """Whether the server refused the request, so that sending it again would have the same result."""
         return self.code in (ErrorCode.REQUEST_REFUSED, ErrorCode.PUBLISH_REFUSED)
 
 
-class Reject(Exception):  # noqa: N818 - a verdict on the message, not an error of the program
-    """Raised by a handler: this event can never be processed, so its message is dead-lettered at once."""
+class Reject(Exception):  # noqa: N818 - not an error of the program, but a result of a handler
+    """Raise it in a handler to reject an event that can never be processed: its message is dead-lettered at once."""
 
 
 def _blank(kind: type[CeNatsError], args: tuple[Any, ...]) -> CeNatsError:
-    """An error without its attributes. ``__init__`` is left out, because a subclass may have one that takes others."""
+    """Make an error without attributes. ``__init__`` is not called: that of a subclass may take other arguments."""
     return kind.__new__(kind, *args)
 
 
 def _attributes(error: CeNatsError) -> dict[str, Any]:
-    """All that an error has been given, by name: its slots' values, and its other attributes."""
+    """Return all attributes of an error by name, including those in slots."""
     members = [vars(kind).items() for kind in type(error).__mro__]
     slots = [name for names in members for name, value in names if isinstance(value, MemberDescriptorType)]
     return {name: getattr(error, name) for name in slots if hasattr(error, name)} | vars(error)
@@ -388,7 +389,7 @@ class _Cause:
     """
     The ``__cause__`` of an error that is being pickled.
 
-    It is pickled separately, so that a cause that cannot be pickled, or unpickled, does not make the error fail.
+    It is pickled separately, so that the error can be pickled and unpickled even if its cause cannot.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -397,15 +398,15 @@ class _Cause:
     def __reduce__(self) -> tuple[Any, ...]:
         try:
             pickled = pickle.dumps(self.error)
-        except Exception:  # whatever a client library, or a caller, has put into it
+        except Exception:  # pickling objects of a client library or a caller may raise anything
             pickled = b""
         kind = type(self.error)
-        return _Cause._arrived, (pickled, f"{kind.__module__}.{kind.__qualname__}: {_text(self.error)}")
+        return _Cause._unpickled, (pickled, f"{kind.__module__}.{kind.__qualname__}: {_text(self.error)}")
 
     @staticmethod
-    def _arrived(pickled: bytes, text: str) -> _Cause:
+    def _unpickled(pickled: bytes, text: str) -> _Cause:
         try:
-            error = pickle.loads(pickled)  # noqa: S301 - it came in a pickle that is being read already
+            error = pickle.loads(pickled)  # noqa: S301 - part of a pickle that the caller is already reading
         except Exception:
             error = None
         return _Cause(error if isinstance(error, BaseException) else Exception(text))
@@ -414,12 +415,12 @@ class _Cause:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a caller's object may do anything in __str__
+    except Exception:  # the __str__ of a caller's object may raise anything
         return ""
 
 
 def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:
-    """The same error, which says in addition what attribute and header it is about."""
+    """Return a copy of an error with the attribute and the header that caused it."""
     return DecodeError(
         error.code,
         f"{error.message} (header {preview(header)})",
@@ -431,15 +432,15 @@ def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:
 
 def choice(kind: type[_Choice], value: object, name: str) -> _Choice:
     """
-    The member of an enumeration that a caller named, by itself or by its value.
+    Return the member of an enumeration for an argument that is the member or its value.
 
     Args:
         kind: The enumeration.
-        value: What was given.
-        name: Name of the argument.
+        value: The argument.
+        name: Name of the argument, for the error.
 
     Raises:
-        ValueError: There is no such member.
+        ValueError: The enumeration has no such member.
     """
     try:
         return kind(value)
@@ -449,10 +450,10 @@ def choice(kind: type[_Choice], value: object, name: str) -> _Choice:
 
 
 def preview(value: object, limit: int = 60) -> str:
-    """``repr`` of a value for a message, short enough for one line whatever the peer sent."""
+    """Return the ``repr`` of a value for an error message, cut to ``limit`` characters."""
     try:
         text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # a caller's object may do anything in __repr__
+    except Exception:  # the __repr__ of a caller's object may raise anything
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else text[:limit] + "..."
 

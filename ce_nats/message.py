@@ -1,9 +1,9 @@
 """
-Headers as NATS has them, and a message to carry them.
+NATS headers, and messages as values.
 
-ADR-4 "NATS Message Headers". Names keep their case and may repeat, and order within a name counts, so headers are
-neither a dict nor HTTP's case-insensitive headers: they are a list of pairs with ADR-4's five operations on it.
-This module knows text only; the bytes of a header block are in ``wire/nats.py``.
+ADR-4 "NATS Message Headers". Names are case-sensitive and may repeat, and the order of values of one name matters, so
+neither a dict nor HTTP's case-insensitive headers fit: headers are a list of pairs with ADR-4's five operations.
+Headers are text here; the bytes of a header block are encoded and decoded in ``wire/nats.py``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 
 # "The field-name must be composed of printable ASCII characters (values between 33. and 126., except colon)."
 _FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
-# "The field-body may be composed of any ASCII characters, except CR or LF." Text beyond ASCII travels as UTF-8 when
-# the user put it there. NUL is legal by the letter and kept out: C clients end the value there.
+# "The field-body may be composed of any ASCII characters, except CR or LF." Non-ASCII text of the user is sent as
+# UTF-8. ADR-4 allows NUL; it is refused, because C clients end the value there.
 _FORBIDDEN_IN_VALUE: Final = re.compile("[\r\n\0\ud800-\udfff]")
 _ONLY_STRINGS: Final = {str}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
@@ -38,22 +38,22 @@ class Headers:
     """
     Ordered multimap of header names and values.
 
-    All operations are case-sensitive, as ADR-4 wants them, unless ``ignore_case=True`` is given; then they work on
-    every name that is equal but for the case of its ASCII letters.
+    All operations are case-sensitive, as ADR-4 requires, unless ``ignore_case=True`` is given; then they apply to
+    all names that are equal without regard to the case of ASCII letters.
 
     ``len()`` counts pairs, iteration runs over distinct names, ``==`` compares pairs in order.
 
-    It counts as a ``collections.abc.Mapping``, for code that takes one. What has room for one value of each name gets
-    the first one, as :meth:`get` and a subscript give it: ``dict(headers)``, ``{**headers}``, ``some_dict | headers``
-    and ``some_dict.update(headers)``. What knows of repeats keeps them: ``headers | mapping`` are ``Headers``, with the
-    mapping's pairs behind those of other names. ``len()``, :meth:`items` and :meth:`values` tell of every pair, where
-    another mapping's tell of every name.
+    It is registered as a ``collections.abc.Mapping``. Operations that keep one value of each name use the first one, as
+    :meth:`get` and a subscript do: ``dict(headers)``, ``{**headers}``, ``some_dict | headers`` and
+    ``some_dict.update(headers)``. ``headers | mapping`` returns ``Headers`` and keeps repeats; the mapping's pairs
+    replace those of the same names, and come last. ``len()``, :meth:`items` and :meth:`values` count every pair, unlike
+    those of other mappings, which count every name.
 
     Args:
         source: Pairs, a mapping to a string, a mapping to a list of strings, other ``Headers``, or None.
 
     Raises:
-        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` if a name or value is not a string.
     """
 
     __slots__ = ("_pairs",)
@@ -63,7 +63,7 @@ class Headers:
 
     @classmethod
     def _of(cls, pairs: list[tuple[str, str]]) -> Headers:
-        """Wrap a fresh list of pairs of strings without looking at it again."""
+        """Wrap a list of pairs of strings, without a copy and without checks."""
         headers = cls.__new__(cls)
         headers._pairs = pairs
         return headers
@@ -73,15 +73,15 @@ class Headers:
     @overload
     def get(self, name: str, default: _T, *, ignore_case: bool = False) -> str | _T: ...
     def get(self, name: str, default: object = "", *, ignore_case: bool = False) -> object:
-        """The first value under a name (ADR-4 GET), or else the default."""
+        """Return the first value of a name (ADR-4 GET), or the default."""
         return next(self._matching(name, ignore_case), default)
 
     def values(self, name: str | None = None, *, ignore_case: bool = False) -> list[str]:
-        """All values under a name (ADR-4 VALUES), without a name those of all pairs, in wire order."""
+        """Return all values of a name (ADR-4 VALUES), or without a name the values of all pairs, in wire order."""
         return [value for _, value in self._pairs] if name is None else list(self._matching(name, ignore_case))
 
     def append(self, name: str, value: str, *, ignore_case: bool = False) -> None:
-        """Add a value; ignoring case, under the first matching name that is there (ADR-4 APPEND)."""
+        """Add a value (ADR-4 APPEND); with ``ignore_case``, under the first existing name that matches."""
         ((name, value),) = _normalised([(name, value)])
         if ignore_case:
             wanted = folded(name)
@@ -89,13 +89,13 @@ class Headers:
         self._pairs.append((name, value))
 
     def set(self, name: str, value: str, *, ignore_case: bool = False) -> None:
-        """DELETE followed by APPEND, so the pair stands at the end, in the caller's case (ADR-4 SET)."""
+        """Delete all values of a name and append one (ADR-4 SET); the pair is the last, in the caller's case."""
         pairs = list(_normalised([(name, value)]))
         self.delete(name, ignore_case=ignore_case)
         self._pairs += pairs
 
     def delete(self, name: str, *, ignore_case: bool = False) -> None:
-        """Remove every value under a name; a missing name is not an error (ADR-4 DELETE)."""
+        """Remove all values of a name (ADR-4 DELETE); a missing name is not an error."""
         if ignore_case:
             wanted = folded(name)
             self._pairs = [pair for pair in self._pairs if folded(pair[0]) != wanted]
@@ -103,11 +103,11 @@ class Headers:
             self._pairs = [pair for pair in self._pairs if pair[0] != name]
 
     def items(self) -> list[tuple[str, str]]:
-        """``(name, value)`` pairs in wire order, repeats included."""
+        """Return ``(name, value)`` pairs in wire order, repeats included."""
         return list(self._pairs)
 
     def keys(self) -> list[str]:
-        """Distinct names, in the order of their first appearance."""
+        """Return the distinct names, in the order of their first occurrence."""
         return list(dict.fromkeys(name for name, _ in self._pairs))
 
     def copy(self) -> Headers:
@@ -154,12 +154,12 @@ class Headers:
         return (value for known, value in self._pairs if known == name)
 
 
-# Registered, and no subclass: ADR-4 has other ideas of what values() takes and items() are.
+# Registered, not a subclass, because values() and items() differ from those of Mapping.
 Mapping.register(Headers)
 
 
 class Message(Protocol):
-    """Anything with a payload and headers: nats-py's ``Msg`` and ``RawStreamMsg``, or a :class:`NatsMessage`."""
+    """Any object with a payload and headers: nats-py's ``Msg`` and ``RawStreamMsg``, or a :class:`NatsMessage`."""
 
     @property
     def data(self) -> bytes | None: ...
@@ -171,12 +171,12 @@ class Message(Protocol):
 @dataclass(slots=True)
 class NatsMessage:
     """
-    A NATS message as a value; somebody else sends it.
+    A NATS message as a value, to be published by a client.
 
     Attributes:
-        subject: NATS subject, or ``""`` where the sender fills it in.
+        subject: NATS subject, or ``""`` if the sender sets it.
         data: Payload bytes, without the header block.
-        headers: Always :class:`Headers`; whatever shape was given is taken over.
+        headers: Always :class:`Headers`; other forms of headers are converted.
         reply: Reply subject, or ``""``.
     """
 
@@ -202,17 +202,17 @@ class NatsMessage:
 
 class StoredMessage(NamedTuple):
     """
-    A message as a stream keeps it; :func:`ce_nats.from_nats_message` takes it as it is.
+    A message stored in a stream. :func:`ce_nats.from_nats_message` accepts it.
 
     Attributes:
         subject: NATS subject.
-        reply: Reply subject; ``""`` for what comes from a JetStream stream, which does not keep it.
+        reply: Reply subject; ``""`` for a message of a JetStream stream, which does not store it.
         headers: ``(name, value)`` pairs, in wire order, repeats included, white space around values removed. Bytes that
             are not UTF-8 are surrogate escapes (PEP 383), so that the wire bytes can be recovered.
         data: Payload bytes.
         stream: Name of the stream.
         sequence: Stream sequence, from 1.
-        timestamp: A :class:`ce_nats.Timestamp`: when the server stored it, to the nanosecond, in UTC.
+        timestamp: A :class:`ce_nats.Timestamp`: the time at which the server stored it, in UTC, with nanoseconds.
     """
 
     subject: str
@@ -231,10 +231,10 @@ class StoredMessage(NamedTuple):
 
 def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]]:
     """
-    Names and values as two columns, from every shape that a Python user holds, in wire order.
+    Return names and values as two columns, in wire order, from headers in any accepted form.
 
     Raises:
-        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` if a name or value is not a string.
     """
     if headers.__class__ is dict:
         plain = cast("dict[str, str]", headers)
@@ -247,15 +247,15 @@ def header_columns(headers: HeadersLike) -> tuple[tuple[str, ...], Sequence[str]
 
 def header_pairs(headers: HeadersLike, error_class: type[CeNatsError] = DecodeError) -> list[tuple[str, str]]:
     """
-    Pairs of strings from every shape that a Python user holds, in wire order.
+    Return pairs of strings, in wire order, from headers in any accepted form.
 
     Args:
         headers: The headers; the list of a :class:`Headers` itself is returned, not a copy.
-        error_class: ``EncodeError`` where the headers are to be sent.
+        error_class: ``EncodeError`` for headers that are to be sent.
 
     Raises:
-        error_class: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text;
-            ``invalid-header-block`` where the headers are neither pairs nor a mapping.
+        error_class: ``invalid-header-name`` or ``invalid-header-value`` if a name or value is not a string;
+            ``invalid-header-block`` if the headers are neither pairs nor a mapping.
     """
     if isinstance(headers, Headers):
         return headers._pairs
@@ -264,7 +264,7 @@ def header_pairs(headers: HeadersLike, error_class: type[CeNatsError] = DecodeEr
 
 def check_header(name: str, value: str, error_class: type[CeNatsError] = EncodeError) -> None:
     """
-    Refuse what cannot stand in a header line (ADR-4; RFC 822 3.1.2).
+    Check that a name and a value are legal in a header line (ADR-4; RFC 822 3.1.2).
 
     Raises:
         error_class: ``invalid-header-name`` or ``invalid-header-value``.
@@ -272,27 +272,28 @@ def check_header(name: str, value: str, error_class: type[CeNatsError] = EncodeE
     if not _FIELD_NAME.fullmatch(name):
         raise error_class(
             ErrorCode.INVALID_HEADER_NAME,
-            f"a header name is printable ASCII without a colon, not {preview(name)}",
+            f"a header name must be printable ASCII without spaces and colons, got {preview(name)}",
             header=name,
         )
     if _FORBIDDEN_IN_VALUE.search(value):
         raise error_class(
             ErrorCode.INVALID_HEADER_VALUE,
-            f"the value of header {preview(name)} has a line break, a NUL or a lone surrogate: {preview(value)}",
+            f"the value of header {preview(name)} must not contain line breaks, NUL or unpaired surrogates, "
+            f"got {preview(value)}",
             header=name,
         )
     if value != value.strip(" \t"):
-        # "Field value may be preceded or followed by optional whitespace": every reader takes it for padding.
+        # "Field value may be preceded or followed by optional whitespace": receivers remove it.
         raise error_class(
             ErrorCode.INVALID_HEADER_VALUE,
-            f"the value of header {preview(name)} would lose its outer white space: {preview(value)}",
+            f"the value of header {preview(name)} must not begin or end with white space, got {preview(value)}",
             header=name,
             requirement="H4-FMT-03",
         )
 
 
 def folded(name: str) -> str:
-    """Lower case of ASCII letters only: str.lower() takes a Kelvin sign for a k."""
+    """Return a name with ASCII letters in lower case. str.lower() would also change the Kelvin sign to a k."""
     return name.lower() if name.isascii() else name.translate(_LOWER)
 
 
@@ -304,16 +305,16 @@ def _normalised(headers: HeadersLike, error_class: type[CeNatsError] = DecodeErr
     try:
         for name, value in headers:
             if not isinstance(name, str):
-                raise error_class(ErrorCode.INVALID_HEADER_NAME, f"header name {preview(name)} is not text")
+                raise error_class(ErrorCode.INVALID_HEADER_NAME, f"a header name must be a str, got {preview(name)}")
             if isinstance(value, (list, tuple)):
-                yield from ((name, _text(name, one, error_class)) for one in value)
+                yield from ((name, _text(name, item, error_class)) for item in value)
             else:
                 yield name, _text(name, value, error_class)
     except (TypeError, ValueError) as error:
         if isinstance(error, CeNatsError):
             raise
         raise error_class(
-            ErrorCode.INVALID_HEADER_BLOCK, f"headers are pairs or a mapping, not {preview(headers)}"
+            ErrorCode.INVALID_HEADER_BLOCK, f"headers must be pairs or a mapping, got {preview(headers)}"
         ) from error
 
 
@@ -322,8 +323,8 @@ def _text(name: str, value: object, error_class: type[CeNatsError]) -> str:
         return value
     chunks = getattr(value, "_chunks", None)
     if chunks is not None:
-        # nats-py's get_msg() parses headers as mail: a value beyond ASCII arrives as email.header.Header, whose str()
-        # has lost the bytes. The chunks still hold them, as surrogate escapes.
+        # nats-py's get_msg() parses headers as mail headers: a non-ASCII value is an email.header.Header, whose str()
+        # lacks the original bytes. Its chunks have them, as surrogate escapes.
         try:
             return "".join(chunk for chunk, _ in chunks).encode("utf-8", "surrogateescape").decode("utf-8")
         except UnicodeError as error:
@@ -332,6 +333,6 @@ def _text(name: str, value: object, error_class: type[CeNatsError]) -> str:
             ) from error
     raise error_class(
         ErrorCode.INVALID_HEADER_VALUE,
-        f"the value of header {preview(name)} is not text: {preview(value)}",
+        f"the value of header {preview(name)} must be a str, got {preview(value)}",
         header=name,
     )

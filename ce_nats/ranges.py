@@ -1,8 +1,8 @@
 """
-Ranges of a stream's sequences, as values.
+Ranges of stream sequences, as values.
 
-A stream numbers its messages from 1, never reuses a number, and never changes a message. So a range that was read once
-can be read again with the same result, except for messages that the stream has removed since.
+A stream numbers its messages from 1, never reuses a sequence, and never changes a message. So reading a range again
+returns the same messages, except for those that the stream has removed since.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ __all__ = ["StreamRange", "StreamState", "split"]
 @dataclass(frozen=True, slots=True)
 class StreamState:
     """
-    What a stream holds at a moment.
+    State of a stream at one point in time.
 
     Attributes:
         name: Name of the stream.
-        created: RFC 3339 text, as the server gives it. A stream that was deleted and created again has another one.
-        first: Sequence of the first message; ``last + 1`` where there is none.
-        last: Sequence of the last message that was ever stored, whether it is still there or not; 0 at the beginning.
-        messages: Number of messages. Fewer than ``last - first + 1`` where some between were deleted.
+        created: Time of its creation, RFC 3339 text of the server. It differs after the stream was deleted and created
+            again.
+        first: Sequence of the first message; ``last + 1`` if the stream is empty.
+        last: Sequence of the last message that was ever stored, even if it was removed; 0 before the first message.
+        messages: Number of messages. Less than ``last - first + 1`` if messages between were deleted.
         retention: ``limits``, ``interest`` or ``workqueue``.
     """
 
@@ -39,15 +40,16 @@ class StreamState:
 @dataclass(frozen=True, slots=True)
 class StreamRange:
     """
-    A range to read.
+    A range of sequences to read.
 
     Attributes:
         stream: Name of the stream.
         first: First sequence, inclusive.
-        last: Last sequence, inclusive; ``first - 1`` for none.
-        created: ``StreamState.created`` of the stream that is meant; ``""`` for whichever has the name.
-        subjects: Patterns of subjects, none of which overlap; without any, all subjects.
-        from_beginning: The range begins where the stream begins when it is read, if that is behind ``first``.
+        last: Last sequence, inclusive; ``first - 1`` for an empty range.
+        created: ``StreamState.created`` that the stream must have; ``""`` accepts any stream of this name.
+        subjects: Subject patterns that do not overlap; empty for all subjects.
+        from_beginning: True if the range begins at the stream's first message when it is read, even if that is after
+            ``first``.
     """
 
     stream: str
@@ -63,11 +65,11 @@ class StreamRange:
 
 def split(ranges: Sequence[StreamRange], pieces: int) -> list[StreamRange]:
     """
-    Cut ranges into about as many pieces as wanted, in order, of about the same number of sequences.
+    Split ranges into pieces with about the same number of sequences, in order.
 
     Args:
-        ranges: Empty ones are left out.
-        pieces: How many; each range is one at least, and no piece is empty.
+        ranges: Ranges; empty ones are omitted.
+        pieces: Approximate number of pieces. Each range is at least one piece, and no piece is empty.
     """
     ranges = [item for item in ranges if len(item)]
     total = sum(map(len, ranges))

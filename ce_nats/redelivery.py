@@ -5,9 +5,9 @@ The policy for deliveries: acknowledge, redeliver later, or dead-letter.
 that fixtures in any language can test it. :class:`DeadLetter` is the content of a dead letter's own headers.
 
 A dead letter has the payload and the headers of the original, and further headers that begin with ``Dead-Letter-``,
-a prefix that no CloudEvents attribute has. Headers for the server are not kept under their own names: ``Nats-Rollup``
-would empty the dead letters' stream, ``Nats-Expected-Stream`` and ``Nats-Stream-Source`` would make it refuse the
-message. Each one is kept in a ``Dead-Letter-Header``, whose value is the name, a space and the value.
+a prefix that no CloudEvents attribute has. Headers that instruct the server are not kept under their own names:
+``Nats-Rollup`` would purge the dead letters' stream, ``Nats-Expected-Stream`` and ``Nats-Stream-Source`` would make it
+refuse the message. Each one is kept in a ``Dead-Letter-Header``, whose value is the name, a space and the value.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Reason(str, Enum):
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """
-    Delays that grow by a factor up to a limit: ``first * factor ** (deliveries - 1)`` seconds, ``most`` at most.
+    Delays that grow by a factor up to a limit: ``first * factor ** (deliveries - 1)`` seconds, at most ``most``.
 
     A part of each delay is random, so that messages that failed together, because a database was down for instance, do
     not all come back at one moment.
@@ -202,21 +202,20 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """
-    What a dead letter's own headers tell of the original.
+    Content of a dead letter's own headers: where the original message is from, and why it was dead-lettered.
 
     Attributes:
         reason: Why it was dead-lettered.
         error: The code of the error (:class:`~ce_nats.ErrorCode`), or the name of another exception's class; ``""``
-            where no exception is known, because the handler never returned.
+            if no exception is known, because the handler never returned.
         text: The error's text, cut to 300 characters, or ``""``.
         subject: The original's subject.
         stream: The original's stream.
         consumer: The consumer that dead-lettered it.
         sequence: Its sequence in that stream.
         deliveries: How often it was delivered.
-        is_complete: False where the stream did not have the original any more, so that headers are as nats-py gives
-            them (without repeats, and without bytes that are not UTF-8), and a payload that was not delivered is
-            missing.
+        is_complete: False if the stream no longer had the original. The headers are then as nats-py returns them
+            (without repeats, and without bytes that are not UTF-8), and a payload that was not delivered is missing.
     """
 
     reason: Reason
@@ -230,7 +229,7 @@ class DeadLetter:
     is_complete: bool = True
 
     def headers(self) -> list[tuple[str, str]]:
-        """Names and values, printable ASCII; free text is percent-encoded."""
+        """Return names and values in printable ASCII; free text is percent-encoded."""
         pairs = [
             ("Reason", str(self.reason)),
             ("Error", percent_encode(_unicode(self.error))),
@@ -251,13 +250,13 @@ class DeadLetter:
         Split a dead letter's headers into its own and those of the original.
 
         Args:
-            headers: All headers, in wire order, as ``ce_nats.aio.jetstream.read_stream`` gives them.
+            headers: All headers, in wire order, as ``ce_nats.aio.jetstream.read_stream`` returns them.
 
         Returns:
-            What its own headers tell, and the original's headers; those for the server come last.
+            The content of its own headers, and the original's headers; those that instruct the server come last.
 
         Raises:
-            DecodeError: ``missing-attribute`` or ``invalid-header-value``: it is not a dead letter.
+            DecodeError: ``missing-attribute`` or ``invalid-header-value`` if the message is not a dead letter.
         """
         own: dict[str, str] = {}
         originals: list[tuple[str, str]] = []
@@ -303,13 +302,14 @@ class DeadLetter:
 
 def is_kept_apart(name: str) -> bool:
     """
-    Whether a header of the original is kept in a ``Dead-Letter-Header``: it is for the server, or a dead letter's own.
+    Whether a header of the original is kept in a ``Dead-Letter-Header``: it instructs the server, or begins with
+    ``Dead-Letter-``.
 
-    ``Nats-Msg-Id`` is kept under its name: of two the server takes the first, which is the dead letter's own.
+    ``Nats-Msg-Id`` is kept under its name: of two, the server uses the first, which is the dead letter's own.
     """
     return name.startswith(("Nats-", PREFIX)) and name != MSG_ID
 
 
 def _unicode(text: str) -> str:
-    """Text without lone surrogates, which an exception's text may have and UTF-8 cannot encode."""
+    """Replace unpaired surrogates, which an exception's text may contain and UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")

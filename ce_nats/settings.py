@@ -1,8 +1,8 @@
 """
-How to connect to servers: addresses, credentials and TLS, from arguments, environment variables and contexts.
+Connection settings: addresses, credentials and TLS, from arguments, environment variables and contexts.
 
-What is secret stays out of ``repr`` and of errors: users, passwords and tokens are taken out of URLs before anybody
-else sees those. Text and files only; ``ce_nats.aio.connect`` makes connections of it.
+Secrets do not appear in ``repr`` or in errors: users, passwords and tokens are removed from URLs before the URLs are
+used. No network I/O: ``ce_nats.aio.connect`` makes connections with these settings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Secret: TypeAlias = str | Callable[[], str]
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 DEFAULT_PREFIX: Final = "$JS.API"
 
-# Variables of the nats command line, by what they set.
+# Environment variables of the nats command line, by the setting.
 ENVIRONMENT: Final = {
     "servers": "NATS_URL",
     "context": "NATS_CONTEXT",
@@ -49,7 +49,7 @@ ENVIRONMENT: Final = {
     "tls_key_file": "NATS_KEY",
     "tls_ca_file": "NATS_CA",
 }
-# Fields of a context, by what they set.
+# Fields of a context, by the setting.
 _CONTEXT: Final = {
     "servers": "url",
     "credentials_file": "creds",
@@ -66,7 +66,7 @@ _CONTEXT: Final = {
     "js_api_prefix": "jetstream_api_prefix",
 }
 _FILES: Final = ("credentials_file", "nkey_seed_file", "tls_cert_file", "tls_key_file", "tls_ca_file")
-# What belongs to which way to log in.
+# The authentication method of each setting.
 _WAYS: Final = {
     "user": "user",
     "password": "user",
@@ -76,32 +76,32 @@ _WAYS: Final = {
 }
 _JETSTREAM: Final = ("js_domain", "js_api_prefix")
 _SCHEMES: Final = ("nats", "tls", "ws", "wss")
-_LONG_SECRET: Final = 4
+_LONG_SECRET: Final = 4  # characters
 _SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]{0,15})://")
 
 
 @dataclass(frozen=True)
 class ConnectionSettings:
     """
-    How to connect, as :func:`read_settings` has checked it.
+    Settings of a connection, checked by :func:`read_settings`.
 
     Attributes:
         servers: URLs without user names and passwords.
-        name: What the server's monitoring calls the connection.
+        name: Name of the connection in the server's monitoring.
         user: User name, or None.
         password: Password, or None.
         token: Token, or None.
         nkey_seed_file: File with the seed of an nkey.
         credentials_file: File with a JWT and a seed, as ``nsc`` writes them.
-        tls_ca_file: Certificates to trust, PEM; by default the system's.
+        tls_ca_file: Trusted CA certificates, PEM; by default the system's.
         tls_cert_file: Certificate of the client, PEM.
-        tls_key_file: Its key, PEM; by default in ``tls_cert_file``.
-        tls_key_password: Password of that key.
-        tls_hostname: Name to look for in the server's certificate; by default that of the URL.
-        tls_handshake_first: TLS begins before the server says anything.
-        inbox_prefix: First tokens of the subjects that answers come to.
+        tls_key_file: Private key of the client, PEM; by default in ``tls_cert_file``.
+        tls_key_password: Password of the private key.
+        tls_hostname: Host name that the server's certificate must have; by default that of the URL.
+        tls_handshake_first: Start the TLS handshake before the server sends INFO.
+        inbox_prefix: First tokens of reply subjects (inboxes).
         api_prefix: First tokens of the subjects of JetStream's API.
-        connect_timeout: Seconds to wait for a server, each time it is tried.
+        connect_timeout: Seconds to wait for a server, in each attempt.
     """
 
     servers: tuple[str, ...] = (DEFAULT_URL,)
@@ -123,17 +123,17 @@ class ConnectionSettings:
 
     @property
     def wants_tls(self) -> bool:
-        """Whether nothing may be sent without TLS."""
+        """Whether the connection must use TLS."""
         named = any(server.startswith(("tls:", "wss:")) for server in self.servers)
         return named or bool(self.tls_ca_file or self.tls_cert_file or self.tls_hostname or self.tls_handshake_first)
 
     def hidden(self, text: str) -> str:
-        """A text without what is secret here."""
+        """Return a text with the secrets of these settings replaced by ``***``."""
         for secret in (self.password, self.token, self.tls_key_password):
             if secret and isinstance(secret, str):
-                # A short one is part of many words.
-                before, behind = ("", "") if len(secret) >= _LONG_SECRET else (r"(?<!\w)", r"(?!\w)")
-                text = re.sub(f"{before}{re.escape(secret)}{behind}", "***", text)
+                # A short secret occurs in other words by chance, so it is replaced as a whole word only.
+                before, after = ("", "") if len(secret) >= _LONG_SECRET else (r"(?<!\w)", r"(?!\w)")
+                text = re.sub(f"{before}{re.escape(secret)}{after}", "***", text)
         return text
 
 
@@ -145,25 +145,26 @@ def resolve(
     names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """
-    What was given, then what environment variables say, then what a context of the ``nats`` command line says.
+    Merge settings from arguments, environment variables and a context of the ``nats`` command line, in this order.
 
-    The context is the one that is named, or that ``NATS_CONTEXT`` names, or the one that ``nats context select`` chose,
-    which does not count where a server is named. It is read from ``$XDG_CONFIG_HOME/nats/context/NAME.json``, by
-    default below ``~/.config``. Where one of the three has a way to log in, other ways of the later ones do not count:
-    a token of a context is not sent beside the user of an argument. A user in a URL goes to no other URL.
+    The context is the one given, or that of ``NATS_CONTEXT``, or the one chosen with ``nats context select``; the last
+    is ignored if a server is given. It is read from ``$XDG_CONFIG_HOME/nats/context/NAME.json``, by default below
+    ``~/.config``. Credentials are not mixed: if one source sets an authentication method, other methods of later
+    sources are ignored, so that the token of a context is not sent together with the user of an argument. A user in a
+    URL is not sent to the servers of another source.
 
     Args:
-        given: As for :func:`read_settings`; None and ``""`` are as if they were not there.
+        given: As for :func:`read_settings`; None and ``""`` mean not given.
         context: Name of a context, or None.
-        environment: Environment variables; None asks neither them nor for the selected context.
+        environment: Environment variables; None ignores them and the selected context.
         names: As for :func:`read_settings`.
 
     Returns:
         Arguments of :class:`ConnectionSettings`.
 
     Raises:
-        EncodeError: ``invalid-option``: as for :func:`read_settings`, and where there is no such context, or it cannot
-            be read.
+        EncodeError: ``invalid-option``: as for :func:`read_settings`, and if the context does not exist or cannot be
+            read.
     """
     levels = [dict(given)]
     if environment is not None:
@@ -184,7 +185,7 @@ def resolve(
 
 
 def _add(merged: dict[str, Any], later: dict[str, Any]) -> None:
-    """What a later source says, where that still counts."""
+    """Add the settings of a later source that the earlier ones do not override."""
     if "servers" in merged:
         later.pop("servers", None)
     if any(name in merged for name in _JETSTREAM):
@@ -196,7 +197,7 @@ def _add(merged: dict[str, Any], later: dict[str, Any]) -> None:
 
 
 def _read_user_alone(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """A user without a password, and a password without a user, as the nats command line has them."""
+    """As the nats command line does, use a user without a password as token, and ignore a password without a user."""
     if "user" in merged and "password" not in merged:
         merged["token"] = merged.pop("user")
     elif "user" not in merged and not given.get("password"):
@@ -205,24 +206,24 @@ def _read_user_alone(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
     """
-    Arguments of :class:`ConnectionSettings`, checked.
+    Check settings and return the arguments of :class:`ConnectionSettings`.
 
     Args:
-        given: Its attributes, but for ``servers`` as text with commas or a sequence, and ``js_domain`` and
-            ``js_api_prefix`` in place of ``api_prefix``. None stands for the default.
-        names: What they are called where they were given, for errors.
+        given: Its attributes, except that ``servers`` is comma-separated text or a sequence, and that ``js_domain`` and
+            ``js_api_prefix`` take the place of ``api_prefix``. None means the default.
+        names: The caller's names of the settings, for errors.
 
     Raises:
-        EncodeError: ``invalid-option``: one is malformed, or two contradict one another. Values are not shown where
-            they may be secret.
-        TypeError: ``servers`` are not text.
+        EncodeError: ``invalid-option``: a setting is malformed, or two contradict each other. The text does not contain
+            values that may be secret.
+        TypeError: ``servers`` is not text.
     """
     known = names or {}
     checked = _with_bare_servers({name: value for name, value in given.items() if value is not None})
     _check_together(checked, known)
     prefix = api_prefix(checked.pop("js_api_prefix", None), checked.pop("js_domain", None), known)
     if checked.get("tls_key_file") and not checked.get("tls_cert_file"):
-        raise invalid(f"{_name('tls_key_file', known)} needs {_name('tls_cert_file', known)}")
+        raise invalid(f"{_name('tls_key_file', known)} must be given with {_name('tls_cert_file', known)}")
     for name in _FILES:
         if name in checked:
             checked[name] = os.fspath(checked[name])
@@ -231,25 +232,25 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
         raise invalid(f"connect_timeout must be a number of seconds above 0, got {preview(seconds)}")
     settings = {"servers": (DEFAULT_URL,), **checked, "api_prefix": prefix}
     if ConnectionSettings(**settings).wants_tls and any(url.startswith("ws:") for url in settings["servers"]):
-        raise invalid("TLS is asked for, and a server URL with ws:// in front has none: wss:// has")
+        raise invalid("server URLs must begin with wss:// for web sockets with TLS, got ws://")
     return settings
 
 
 def api_prefix(prefix: str | None, domain: str | None, names: Mapping[str, str] | None = None) -> str:
     """
-    First tokens of the subjects of JetStream's API.
+    Return the first tokens of the subjects of JetStream's API.
 
     Args:
-        prefix: In full, with or without a dot at its end; of an account that imports the API, say.
-        domain: Name of a JetStream domain. At most one of the two.
+        prefix: The whole prefix, with or without a dot at its end; for example of an account that imports the API.
+        domain: Name of a JetStream domain; not together with ``prefix``.
         names: As for :func:`read_settings`.
 
     Raises:
-        EncodeError: ``invalid-option``: both are given, or one is not a subject.
+        EncodeError: ``invalid-option``: both are given, or one is malformed.
     """
     known = names or {}
     if prefix and domain:
-        raise invalid(f"{_name('js_api_prefix', known)} and {_name('js_domain', known)} say the same in two ways")
+        raise invalid(f"{_name('js_api_prefix', known)} and {_name('js_domain', known)} must not be given together")
     name, value = ("js_domain", domain) if domain else ("js_api_prefix", prefix)
     if not value:
         return DEFAULT_PREFIX
@@ -266,7 +267,7 @@ def api_prefix(prefix: str | None, domain: str | None, names: Mapping[str, str] 
 
 
 def invalid(text: str) -> EncodeError:
-    """The error for an option that makes no sense."""
+    """Return the error for an invalid option."""
     return EncodeError(ErrorCode.INVALID_OPTION, text)
 
 
@@ -281,9 +282,9 @@ def _read_context(path: Path, context: str) -> dict[str, Any]:
     except OSError as error:
         raise invalid(f"there is no context {context!r}: {error}") from error
     except (ValueError, AttributeError) as error:
-        raise invalid(f"context {context!r} is not a JSON object: {path}") from error
+        raise invalid(f"context {context!r} must be a JSON object: {path}") from error
     texts: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, str) and value}
-    # The nats command line takes the first of these.
+    # The nats command line uses the first of these.
     ways = [name for name in ("user", "credentials_file", "nkey_seed_file") if name in texts]
     for name in [*ways[1:], *(["token"] if ways[:1] == ["user"] else [])]:
         texts.pop(name, None)
@@ -294,16 +295,16 @@ def _read_context(path: Path, context: str) -> dict[str, Any]:
 
 
 def _with_bare_servers(given: dict[str, Any]) -> dict[str, Any]:
-    """The same, with credentials beside the URLs and not in them."""
+    """Move credentials from the URLs to settings of their own."""
     if "servers" not in given:
         return given
     parts = _read_servers(given["servers"])
     found = [credentials for part in parts if (credentials := _credentials(part))]
     if any(credentials != found[0] for credentials in found):
-        raise invalid("the URLs have different users or tokens")
+        raise invalid("all server URLs must have the same user or token, got different users or tokens")
     bare = tuple(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts)
     if found and any(given.get(name) for name in ("user", "password", "token")):
-        raise invalid("there is a user or a token in the URL, and in the options too")
+        raise invalid("a user or a token must be given in the URL or in the options, got both")
     return {**given, "servers": bare, **(found[0] if found else {})}
 
 
@@ -317,12 +318,12 @@ def _read_servers(servers: Any) -> list[SplitResult]:
     if not parts:
         raise invalid("servers must be at least one URL, got none")
     if len({part.scheme.startswith("ws") for part in parts}) > 1:
-        raise invalid("servers must be all reached by web sockets (ws://, wss://), or none of them")
+        raise invalid("either all server URLs or none must be web sockets (ws://, wss://), got both")
     return parts
 
 
 def _read_url(text: str, number: str) -> SplitResult:
-    # The text is never shown: a password with a slash in it looks like a path, one with a colon like a port.
+    # Errors never contain the text: a password may contain a slash, like a path, or a colon, like a port.
     scheme = _SCHEME.match(text)
     if scheme and scheme[1].lower() not in _SCHEMES:
         raise invalid(f"server URL{number} must begin with nats://, tls://, ws:// or wss://, got {scheme[1]}://...")
@@ -333,8 +334,8 @@ def _read_url(text: str, number: str) -> SplitResult:
         usable = False
     if not usable or "@" in part.path + part.query + part.fragment or (part.path.strip("/") and part.scheme[0] != "w"):
         raise invalid(
-            f"server URL{number} must be of the form nats://host:port, with nats, tls, ws or wss in front "
-            "(special characters of a password are percent-encoded)"
+            f"server URL{number} must be of the form nats://host:port, with the scheme nats, tls, ws or wss "
+            "(special characters in a password must be percent-encoded)"
         )
     return part
 
@@ -349,10 +350,10 @@ def _credentials(part: SplitResult) -> dict[str, str]:
 def _check_together(given: Mapping[str, Any], names: Mapping[str, str]) -> None:
     user, password, token = (_name(name, names) for name in ("user", "password", "token"))
     if bool(given.get("user")) != bool(given.get("password")):
-        raise invalid(f"{user} and {password} go together")
-    # nats-py would take the first of these and leave out the others. (A token beside a key is for auth callouts.)
+        raise invalid(f"{user} and {password} must be given together")
+    # nats-py would use the first of these and ignore the others. (A token together with a key is for auth callouts.)
     ways = [_name(name, names) for name in ("user", "nkey_seed_file", "credentials_file") if given.get(name)]
     if given.get("user") and given.get("token"):
         ways = [user, token]
     if len(ways) > 1:
-        raise invalid(f"{' and '.join(ways)} are two ways to log in")
+        raise invalid(f"{' and '.join(ways)} must not be given together: each is an authentication method")

@@ -1,8 +1,8 @@
 """
-Subjects, patterns of subjects, and what they cover.
+Check and compare subjects and subject patterns (subjects with wildcards).
 
-"Subject-Based Messaging" of the NATS documentation: tokens between dots; ``*`` stands for one token, ``>`` as the last
-one for one or more. Pure text: nothing here asks a server.
+"Subject-Based Messaging" of the NATS documentation: tokens separated by dots; the wildcard ``*`` matches one token,
+``>`` as the last token matches one or more. No network I/O.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import CeNatsError, EncodeError, ErrorCode, preview
 
 __all__ = ["check_pattern", "check_subject", "covers", "disjoint", "is_literal", "overlap"]
 
-# A token has no white space. A wildcard is one as a whole token only, so "a*" is a token like any other.
+# A token has no white space. Only a whole token is a wildcard; "a*" is an ordinary token.
 _TOKEN_PATTERN: Final = "[^\x00-\x20\x7f.\ud800-\udfff]+"
 _TOKEN: Final = re.compile(_TOKEN_PATTERN)
 _SUBJECT: Final = re.compile(rf"{_TOKEN_PATTERN}(?:\.{_TOKEN_PATTERN})*")
@@ -25,7 +25,7 @@ _WILDCARDS: Final = re.compile(r"(?:^|\.)[*>](?:\.|$)")
 
 def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError) -> None:
     """
-    Refuse what is not a subject to publish to: white space, empty tokens, wildcards.
+    Check that a subject can be published to: no white space, empty tokens or wildcards.
 
     Raises:
         error_class: ``invalid-subject``.
@@ -33,12 +33,15 @@ def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError)
     if subject.__class__ is str and _PLAIN_SUBJECT.fullmatch(subject):
         return
     if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject) or _WILDCARDS.search(subject):
-        raise error_class(ErrorCode.INVALID_SUBJECT, f"{preview(subject)} is not a subject that can be published to")
+        raise error_class(
+            ErrorCode.INVALID_SUBJECT,
+            f"a subject to publish to must have no white space, empty tokens or wildcards, got {preview(subject)}",
+        )
 
 
 def check_pattern(pattern: str) -> None:
     """
-    Refuse what is not a subject to subscribe to: white space, empty tokens, ``>`` before the end.
+    Check that a pattern can be subscribed to: no white space, empty tokens, or ``>`` before the last token.
 
     Raises:
         EncodeError: ``invalid-subject``.
@@ -47,17 +50,19 @@ def check_pattern(pattern: str) -> None:
     for position, token in enumerate(tokens):
         if not _TOKEN.fullmatch(token) or (token == ">" and position < len(tokens) - 1):
             raise EncodeError(
-                ErrorCode.INVALID_SUBJECT, f"{preview(pattern)} is not a subject or a pattern of subjects"
+                ErrorCode.INVALID_SUBJECT,
+                "a subject or pattern must have no white space, empty tokens, or '>' before the last token, "
+                f"got {preview(pattern)}",
             )
 
 
 def is_literal(pattern: str) -> bool:
-    """Whether a valid pattern has no wildcard, and so stands for one subject."""
+    """Whether a valid pattern has no wildcards, so that it matches one subject only."""
     return not any(token in ("*", ">") for token in pattern.split("."))
 
 
 def covers(pattern: str, other: str) -> bool:
-    """Whether a pattern matches every subject that the other one, or the one subject, stands for."""
+    """Whether a pattern matches every subject that the other pattern or subject matches."""
     tokens, others = pattern.split("."), other.split(".")
     for position, token in enumerate(tokens):
         if position == len(others):
@@ -70,7 +75,7 @@ def covers(pattern: str, other: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether there is a subject that both patterns match."""
+    """Whether some subject matches both patterns."""
     tokens, others = one.split("."), other.split(".")
     for a, b in zip(tokens, others):
         if ">" in (a, b):
@@ -82,15 +87,16 @@ def overlap(one: str, other: str) -> bool:
 
 def disjoint(patterns: Iterable[str]) -> tuple[str, ...]:
     """
-    The same subjects in patterns that do not overlap, as a consumer wants them: those that others cover are left out.
+    Return patterns without those that another one covers. The filter subjects of a consumer must not overlap.
 
     Raises:
-        EncodeError: ``invalid-subject`` for a pattern that is none, and for two of which neither covers the other.
+        EncodeError: ``invalid-subject`` for an invalid pattern, and for two that overlap without one covering the
+            other.
     """
     given = dict.fromkeys(patterns)
     for pattern in given:
         check_pattern(pattern)
-    # There may be thousands of subjects; only patterns have to be compared with one another.
+    # There may be thousands of subjects. Only patterns with wildcards are compared with each other.
     wide = _disjoint_wide([pattern for pattern in given if not is_literal(pattern)])
     return tuple(
         pattern
@@ -110,8 +116,8 @@ def _disjoint_wide(patterns: Iterable[str]) -> list[str]:
             if overlap(known, pattern):
                 raise EncodeError(
                     ErrorCode.INVALID_SUBJECT,
-                    f"{preview(known)} and {preview(pattern)} overlap, and neither covers the other: "
-                    "no consumer takes both",
+                    f"the filter subjects of a consumer must not overlap: {preview(known)} and {preview(pattern)} "
+                    "overlap, and neither covers the other",
                 )
         kept.append(pattern)
     return kept

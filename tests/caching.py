@@ -1,8 +1,8 @@
 """
-What tests need beside the project, built or installed once, into a cache directory.
+Build or install the external programs that tests need once, in a cache directory.
 
-The directory is ``ce-nats-tests`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. What is in it is named after a digest of
-what it was made from, so that a change of the sources makes a new one.
+The directory is ``ce-nats-tests`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. The name of an entry includes a digest of
+its sources, so that a change of the sources makes a new entry.
 """
 
 import hashlib
@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
-class Missing(Exception):  # noqa: N818 - no fault of anybody
-    """Something cannot be had on this machine; the text says why."""
+class Missing(Exception):  # noqa: N818 - not an error, but a reason to skip a test
+    """A program is not available on this machine; the text is the reason."""
 
 
 def cached(name: str, ingredients: Sequence[str], make: Callable[[Path], None]) -> Path:
-    """The directory of that name and made of that, which ``make`` fills where there is none yet."""
+    """Return the cached directory for a name and its ingredients; ``make`` fills it if it does not exist."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ce-nats-tests"
     digest = hashlib.sha256("\0".join(ingredients).encode()).hexdigest()[:16]
     target = root / f"{name}-{digest}"
     if not target.exists():
         root.mkdir(parents=True, exist_ok=True)
-        # Made beside its place and moved there whole: a run that is interrupted leaves nothing half made.
+        # Made in a temporary directory and renamed, so that an interrupted run leaves no incomplete entry.
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=root) as scratch:
             made = Path(scratch) / "made"
             made.mkdir()
@@ -32,7 +32,7 @@ def cached(name: str, ingredients: Sequence[str], make: Callable[[Path], None]) 
             try:
                 made.rename(target)
             except OSError:
-                if not target.exists():  # else another run was faster
+                if not target.exists():  # otherwise a concurrent run has made it
                     raise
     return target
 
@@ -44,10 +44,10 @@ def run(command: list[str], directory: Path, **variables: str) -> subprocess.Com
 
 def download(command: list[str], directory: Path, **variables: str) -> None:
     """
-    Run a command that downloads.
+    Run a command that downloads files.
 
     Raises:
-        Missing: It failed.
+        Missing: The command failed.
     """
     done = run(command, directory, **variables)
     if done.returncode:

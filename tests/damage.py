@@ -1,4 +1,4 @@
-"""Messages of a seeded generator, damaged in many ways, and what becomes of them in Python."""
+"""Generate damaged messages, seeded, and decode them with the Python codec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.messages import Pairs, messages
 from ce_nats import DecodeError, from_nats_message
 from ce_nats.codec.nesting import MAX_LEVELS
 
-# What parsers stumble over, in header values and in JSON.
+# Text that parsers often handle wrongly, in header values and in JSON.
 SPICES = [
     *'"\\%{}[],:; \t\n\r\x00\x1f\x7f\x80\x9f\ufdd0\ufffe\ufffd\U0001f600é\u2028',
     *(
@@ -106,7 +106,7 @@ CONTENT_TYPES = [
     *("application/json", "text/plain", " application/cloudevents+json ", "", "application/cloudevents+json;"),
 ]
 
-# Of which JSON data is made that is hardly ever right; numbers around the largest float among them.
+# Parts of JSON data that is mostly invalid, including numbers near the largest float.
 TOKENS = [
     *('"', "{", "}", "[", "]", ":", ",", " ", "\n", "\t", '"a"', '"a":1', '"":', "null", "true", "NaN", "//x", "/*x*/"),
     *("1", "0", "-", ".5", "01", "1e5", "1e309", "1E+400", "1e-999", "e", "E", "e1", "e99", "E+9", "e+100", "e100"),
@@ -145,7 +145,7 @@ DOCUMENTS = [
     *('{"a":1}', "[1,2]", '"x"', "1", '{"a":{"b":[1,"\\u00e9"]}}', '"\\\\u0001"', '"e"', '"1e999"', '{"e":1e10}'),
     *('{"a":"\\ud83d\\ude00"}', f'{{"a":{"9" * 309}}}', f'{{"a":{"9" * 308}e1}}', f'{{"a":{"9" * 209}e99}}'),
 ]
-# Around the depth that is refused, where a bracket more or less decides.
+# Nesting near the limit, where one bracket makes the difference.
 DEEP = [
     *("[" * MAX_LEVELS + "]" * MAX_LEVELS, '{"a":' * MAX_LEVELS + "1.5" + "}" * MAX_LEVELS),
     *('[{"]":[' * 43 + "]}]" * 43, "[[],[1],[" * (MAX_LEVELS // 2) + "]]" * (MAX_LEVELS // 2), "[{}]," * 200),
@@ -268,7 +268,7 @@ def with_strange_data(count: int, seed: int) -> list[Message]:
 
 
 def in_bytes(messages: list[Message], seed: int) -> list[RawMessage]:
-    """The same with headers in bytes, one in six of which are not UTF-8 somewhere."""
+    """Return the messages with headers as bytes, some of which are not UTF-8."""
     rng = Random(seed)
 
     def broken(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Servers that keep their connections and answer nothing."""
+"""Pause servers: their connections stay open, and they answer nothing."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from ce_nats.testing import NatsServer
 
 
 def pause(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process, and wait until it has stopped: the signal alone lets it answer for a while."""
+    """Stop a process with SIGSTOP, and wait until it has stopped, because the signal takes effect later."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 @contextmanager
 def paused(server: NatsServer) -> Iterator[None]:
-    """A server that has stopped for the length of the block, and goes on after it."""
+    """Pause a server during the block."""
     server.pause()
     try:
         yield

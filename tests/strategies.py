@@ -1,8 +1,8 @@
 """
-What hypothesis feeds to the codec: legal events of every shape, and everything that is none.
+Hypothesis strategies for the codec: valid events of all forms, and invalid events and messages.
 
-Legal text is biased towards what encoders get wrong. Importing this module sets the hypothesis profile: no deadlines,
-since a busy machine is no fault; ``HYPOTHESIS_PROFILE=thorough`` runs twenty times as many examples.
+Valid text is biased towards characters that encoders handle wrongly. tests/conftest.py sets the hypothesis profile;
+``HYPOTHESIS_PROFILE=thorough`` runs twenty times as many examples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "da
 
 @dataclass
 class Event:
-    """The least that counts as an event; it checks nothing."""
+    """A minimal event class; it checks nothing."""
 
     attributes: Any
     data: Any = None
@@ -41,13 +41,13 @@ class Event:
 
 
 def plain_event(data: Any = None, /, **attributes: Any) -> Event:
-    """A valid event with whatever is added or replaced; a value of ``...`` leaves the attribute out."""
+    """Return a valid event with attributes added or replaced; a value of ``...`` omits the attribute."""
     merged = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **attributes}
     return Event({name: value for name, value in merged.items() if value is not ...}, data)
 
 
 def binary_message(payload: bytes = b"", /, **headers: str) -> NatsMessage:
-    """A valid message in binary mode; keywords are attribute names, ``...`` leaves one out."""
+    """Return a valid message in binary mode; keywords are attribute names, and ``...`` omits the attribute."""
     merged = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **headers}
     return NatsMessage("s", payload, {f"ce-{name}": value for name, value in merged.items() if value is not ...})
 
@@ -57,7 +57,7 @@ def structured_message(payload: bytes) -> NatsMessage:
 
 
 def refused(fault: type[CeNatsError], code: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> CeNatsError:
-    """Call, and give back the error, which has to be of this class and code."""
+    """Call a function that must raise an error of this class and code, and return the error."""
     with pytest.raises(fault) as caught:
         call(*args, **kwargs)
     assert caught.value.code is ErrorCode(code), caught.value
@@ -65,7 +65,7 @@ def refused(fault: type[CeNatsError], code: str, call: Callable[..., Any], *args
 
 
 def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """The result and None, or None and the error of this class; any other exception is the test's failure."""
+    """Call a function; return (result, None), or (None, error) for an error of this class. Other errors are raised."""
     try:
         return call(*args, **kwargs), None
     except fault as error:
@@ -74,7 +74,7 @@ def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kw
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """The careful code alone."""
+    """Disable the fast path, so that the full codec does all the work."""
     with pytest.MonkeyPatch.context() as patch:
         for function in ("encode_headers", "encode_event", "decode"):
             patch.setattr(fast_path, function, lambda *_: None)
@@ -82,7 +82,7 @@ def without_fast_path() -> Iterator[None]:
 
 
 def exact(value: Any) -> Any:
-    """Something to compare that tells 1 from True, 0.0 from -0.0, and Timestamps by their text."""
+    """Return a form for comparison that distinguishes 1 and True, 0.0 and -0.0, and Timestamps with different text."""
     if isinstance(value, dict):
         return {"dict": [(exact(name), exact(item)) for name, item in value.items()]}
     if isinstance(value, list):
@@ -107,7 +107,7 @@ _legal_characters = st.characters(exclude_categories=["Cc", "Cs"], exclude_chara
 
 
 def legal_text(min_size: int = 0) -> st.SearchStrategy[str]:
-    """Strings that an attribute may hold; ``min_size`` is 0 or 1."""
+    """Strings that are valid as attributes; ``min_size`` is 0 or 1."""
     pieces = st.one_of(st.sampled_from(_TRAPS), st.text(_legal_characters, min_size=1, max_size=4))
     return st.one_of(
         st.lists(pieces, min_size=min_size, max_size=8).map("".join),
@@ -116,7 +116,7 @@ def legal_text(min_size: int = 0) -> st.SearchStrategy[str]:
     )
 
 
-# Anything that Python can hold in a str: controls, noncharacters, lone surrogates.
+# Any str of Python, including control characters, noncharacters and unpaired surrogates.
 any_text = st.one_of(
     st.text(st.characters(exclude_categories=[]), max_size=20),
     st.lists(
@@ -139,7 +139,7 @@ attribute_names = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, ma
 
 
 class Moment(NamedTuple):
-    """RFC 3339 text, and what it means: local time cut to microseconds, offset, digits of the fraction."""
+    """RFC 3339 text with its parts: local time truncated to microseconds, offset, digits of the fraction."""
 
     text: str
     local: datetime
@@ -214,7 +214,7 @@ json_values = st.recursive(
 
 
 class Content(NamedTuple):
-    """Event data with the datacontenttype that goes with it (None: no such attribute)."""
+    """Event data with a suitable datacontenttype (None: no datacontenttype)."""
 
     data: Any
     type: str | None
@@ -251,7 +251,7 @@ def events(draw: st.DrawFn) -> Event:
 
 
 def extension_types(event: Event) -> dict[str, type]:
-    """The declaration that makes both modes give the same Python values."""
+    """Return the declared types with which both modes decode to the same Python values."""
     kinds = (bool, int, bytes, datetime)
     return {
         name: next((kind for kind in kinds if isinstance(value, kind)), str)
@@ -261,7 +261,7 @@ def extension_types(event: Event) -> dict[str, type]:
 
 
 def canonical_text(name: str, value: Any) -> str:
-    """The canonical string of an attribute, worked out without the codec."""
+    """Return the canonical string of an attribute, computed without the codec."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -275,7 +275,7 @@ def canonical_text(name: str, value: Any) -> str:
 
 
 def expected_attributes(event: Event) -> dict[str, Any]:
-    """What decoding gives for an event when its extensions' types are declared."""
+    """Return the attributes that decoding must return for an event if the types of its extensions are declared."""
     expected = {
         name: Timestamp(canonical_text(name, value)) if name == "time" or isinstance(value, datetime) else value
         for name, value in event.attributes.items()
@@ -285,7 +285,7 @@ def expected_attributes(event: Event) -> dict[str, Any]:
     return expected
 
 
-# --- What is no event -----------------------------------------------------------------------------------------------
+# --- Invalid events and messages ------------------------------------------------------------------------------------
 
 
 class Colour(str, Enum):
@@ -293,7 +293,7 @@ class Colour(str, Enum):
 
 
 class Rude:
-    """An object that does not even print; hypothesis would stumble over it as well, so it is not in ``objects``."""
+    """An object whose ``repr`` raises. It is not in ``objects``, because hypothesis needs the ``repr`` of examples."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -301,7 +301,7 @@ class Rude:
     __str__ = __repr__
 
 
-# Python objects of types that no attribute, header or payload has to have.
+# Python objects of any type, most of which are invalid as attribute, header or payload.
 objects: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     st.booleans(),
@@ -335,7 +335,7 @@ objects: st.SearchStrategy[Any] = st.one_of(
 
 @st.composite
 def any_events(draw: st.DrawFn) -> Event:
-    """Events with anything in them, most of them one or two steps away from a valid one."""
+    """Events with arbitrary attributes and data, most of which differ from a valid event in one or two places."""
     event = draw(events())
     names = st.one_of(
         st.sampled_from([*CORE, "data", Colour.RED]), attribute_names, any_text, objects.filter(_is_hashable)
@@ -416,7 +416,7 @@ hostile_payloads: st.SearchStrategy[bytes] = st.one_of(
 
 @st.composite
 def mutated_messages(draw: st.DrawFn) -> SimpleNamespace:
-    """Valid messages with a few things changed: headers dropped, repeated, respelt; bytes cut, doubled, replaced."""
+    """Valid messages with a few changes: headers removed, repeated or renamed; bytes removed, repeated or replaced."""
     message = draw(valid_messages())
     pairs, payload = message.headers.items(), message.data
     for _ in range(draw(st.integers(0, 3))):
@@ -438,7 +438,7 @@ def mutated_messages(draw: st.DrawFn) -> SimpleNamespace:
     return SimpleNamespace(headers=pairs, data=payload)
 
 
-# Not one_of(), which would give each kind of object the weight of all messages.
+# Not one_of(), which flattens the alternatives, so that each kind of object would be as frequent as all messages.
 hostile_messages: st.SearchStrategy[Any] = st.sampled_from(
     [
         *[mutated_messages()] * 6,

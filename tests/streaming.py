@@ -1,4 +1,4 @@
-"""A real nats-streaming-server, for tests: its own NATS inside, or as a client of another nats-server."""
+"""Run a real nats-streaming-server for tests, with its embedded NATS or as a client of another nats-server."""
 
 import signal
 import socket
@@ -11,20 +11,21 @@ from tests.pausing import pause
 
 CLUSTER = "test-cluster"
 READY = "Streaming Server is ready"
-# A client that does not answer heartbeats is gone after some seconds.
+# The server removes a client that does not answer heartbeats after a few seconds.
 FAST = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "2")
 
 
 class StreamingServer:
     """
-    A process, as a context manager. All methods block. ``url`` is that of its NATS, ``monitor`` that of its monitoring.
+    A server process, as a context manager. All methods block. ``url`` is that of its NATS, ``monitor`` that of its
+    monitoring.
 
     Args:
         executable: From ``tests.interop.peers.streaming_server()``.
-        flags: Further ones.
-        over: URL of the nats-server to be a client of; without it there is one inside.
-        file_store: Keep everything over a restart.
-        cluster: Name of its cluster.
+        flags: Further command-line flags.
+        over: URL of the nats-server to connect to; None uses the embedded one.
+        file_store: Store channels in files, so that they survive a restart.
+        cluster: Name of the cluster.
     """
 
     def __init__(self, executable, *flags, over=None, file_store=False, cluster=CLUSTER):
@@ -53,7 +54,7 @@ class StreamingServer:
         self._directory.cleanup()
 
     def start(self):
-        """Start, on the port it had before, and wait until clients can connect."""
+        """Start the server, on the same port as before, and wait until clients can connect."""
         home = Path(self._directory.name)
         log = home / "server.log"
         seen = log.read_text("utf-8").count(READY) if log.exists() else 0
@@ -76,12 +77,12 @@ class StreamingServer:
             self.url = f"nats://{line.rpartition(' ')[2]}"
 
     def kill(self):
-        """End it as a power cut would."""
+        """Kill the server (SIGKILL)."""
         self._process.kill()
         self._process.wait()
 
     def pause(self):
-        """It neither answers nor goes away."""
+        """Pause the server: it answers nothing, and its connections stay open."""
         pause(self._process)
 
     def resume(self):

@@ -279,8 +279,8 @@ def test_right_and_wrong_answers(program: Command) -> None:
         pytest.param("", "not a line of JSON: ''", id="empty-line"),
         pytest.param("[1]", "not a JSON object: '[1]'", id="array"),
         pytest.param("late", "an answer to 'some-other-case'", id="other-case"),
-        pytest.param("both", "the answer has to be an object with one of result, error and skipped", id="both"),
-        pytest.param("neither", "the answer has to be an object with one of result, error and skipped", id="neither"),
+        pytest.param("both", "the answer must be an object with one of result, error and skipped", id="both"),
+        pytest.param("neither", "the answer must be an object with one of result, error and skipped", id="neither"),
     ],
 )
 def test_misbehaviour_costs_one_case(program: Command, value: str, problem: str) -> None:

@@ -195,7 +195,7 @@ def test_every_depth_on_the_way_out(mode: str, leaf: Any) -> None:
 
 def check_too_deep(error: EncodeError) -> None:
     assert error.code == "invalid-data"
-    assert error.message == "the data has no JSON form: it is nested more than 128 levels deep, or holds itself"
+    assert error.message == "the data cannot be JSON: it is nested more than 128 levels deep, or contains itself"
     assert error.requirement == "RF-8259-05"
 
 

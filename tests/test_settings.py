@@ -61,16 +61,19 @@ def test_other_schemes_are_refused_by_name(scheme):
         ({"servers": ""}, "of the form"),
         ({"servers": "nats://a,"}, "server URL 2 must be of the form"),
         ({"servers": f"nats://u:{SECRET}/x@a"}, "of the form"),
-        ({"servers": "nats://a,ws://b"}, "all reached by web sockets"),
-        ({"servers": "ws://a", "tls_ca_file": "ca.pem"}, "ws:// in front has none"),
-        ({"servers": "ws://a,wss://b"}, "ws:// in front has none"),
-        ({"servers": f"nats://u:{SECRET}@a", "token": SECRET}, "in the URL, and in the options too"),
-        ({"user": "ada"}, "user and password go together"),
-        ({"user": "ada", "password": SECRET, "credentials_file": "c"}, "user and credentials_file are two ways"),
-        ({"tls_key_file": "k"}, "tls_key_file needs tls_cert_file"),
+        ({"servers": "nats://a,ws://b"}, "must be web sockets"),
+        ({"servers": "ws://a", "tls_ca_file": "ca.pem"}, "must begin with wss://"),
+        ({"servers": "ws://a,wss://b"}, "must begin with wss://"),
+        ({"servers": f"nats://u:{SECRET}@a", "token": SECRET}, "in the URL or in the options, got both"),
+        ({"user": "ada"}, "user and password must be given together"),
+        (
+            {"user": "ada", "password": SECRET, "credentials_file": "c"},
+            "user and credentials_file must not be given together",
+        ),
+        ({"tls_key_file": "k"}, "tls_key_file must be given with tls_cert_file"),
         ({"connect_timeout": 0}, "connect_timeout must be a number of seconds above 0, got 0"),
         ({"connect_timeout": "5"}, "connect_timeout must be a number of seconds above 0, got '5'"),
-        ({"js_domain": "a", "js_api_prefix": "b"}, "js_api_prefix and js_domain say the same"),
+        ({"js_domain": "a", "js_api_prefix": "b"}, "js_api_prefix and js_domain must not be given together"),
         ({"js_domain": "a.b"}, "js_domain must be a name without dots, got 'a.b'"),
         ({"js_api_prefix": "a.>"}, "js_api_prefix must be a subject without wildcards, got 'a.>'"),
         ({"js_api_prefix": "."}, "js_api_prefix must be a subject without wildcards, got '.'"),
@@ -165,7 +168,7 @@ def test_a_user_alone(context):
     assert settled({"user": "t0ken"}, environment={}).token == "t0ken"
     assert settled(environment={"NATS_PASSWORD": SECRET}) == ConnectionSettings()
     assert settled(context="shop").token == "t0ken"
-    with pytest.raises(EncodeError, match="go together"):
+    with pytest.raises(EncodeError, match="must be given together"):
         settled({"user": "t0ken"})
 
 
@@ -174,7 +177,7 @@ def test_jetstream_of_a_context(context):
     assert settled(context="shop").api_prefix == "shop.api"
     assert settled({"js_domain": "hub"}, context="shop").api_prefix == "$JS.hub.API"
     context(jetstream_api_prefix="shop.api", jetstream_domain="hub")
-    with pytest.raises(EncodeError, match="say the same"):
+    with pytest.raises(EncodeError, match="must not be given together"):
         settled(context="shop")
 
 
@@ -182,7 +185,7 @@ def test_contexts_that_are_none(context, tmp_path):
     with pytest.raises(CeNatsError, match="there is no context 'other'"):
         settled(context="other")
     (tmp_path / "nats" / "context" / "bad.json").write_text("[]")
-    with pytest.raises(CeNatsError, match="context 'bad' is not a JSON object"):
+    with pytest.raises(CeNatsError, match="context 'bad' must be a JSON object"):
         settled(context="bad")
 
 

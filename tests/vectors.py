@@ -20,22 +20,22 @@ def cases(
     suite: str | None = None, op: str | None = None, *, known_failures: Mapping[str, str] = _NONE
 ) -> list[ParameterSet]:
     """
-    Cases of a suite, of an operation, of both, or all of them, with the case's id as the test's.
+    Return the cases of a suite, of an operation, of both, or all of them, with the case's id as id of the test.
 
     Args:
         suite: Name of a fixture file without ``.json``.
-        op: Operation, ``from_nats_message`` for one.
-        known_failures: Reason by case id; such a case has to fail, and passing it is a failure of the test.
+        op: Operation, for example ``from_nats_message``.
+        known_failures: Reason by case id; such a case must fail, and the test fails if it passes.
 
     Raises:
-        LookupError: No case is left, or a known failure is not among them. An empty list would be a test that passes
-            without a look at anything.
+        LookupError: No case matches, or a known failure is not one of the cases. With an empty list the test would pass
+            without testing anything.
     """
     chosen = [case for case in load_cases([suite] if suite else ()) if op in (None, case.op)]
     if not chosen:
-        raise LookupError(f"there is no case of suite {suite} and operation {op}")
+        raise LookupError(f"suite {suite} must have cases of operation {op}, got none")
     if unknown := known_failures.keys() - {case.id for case in chosen}:
-        raise LookupError(f"known failures that are no cases: {sorted(unknown)}")
+        raise LookupError(f"known failures must be ids of the cases, got {sorted(unknown)}")
     return [_parameter(case, known_failures.get(case.id)) for case in chosen]
 
 

@@ -1,7 +1,7 @@
 """
-CloudEvents out of captured NATS messages, as Arrow columns: for DuckDB, Polars, pandas and whatever else reads Arrow.
+Decode captured NATS messages to Arrow columns of CloudEvents, for DuckDB, Polars, pandas and other users of Arrow.
 
-Needs the extra ``arrow`` (``pip install 'ce-nats[arrow]'``), and neither Spark nor a JDK.
+Needs the extra ``arrow`` (``pip install 'ce-nats[arrow]'``), but neither Spark nor a JDK.
 """
 
 try:

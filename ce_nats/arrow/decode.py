@@ -1,10 +1,10 @@
 """
-A batch of messages to the columns of its events, by the codec.
+Decode a batch of messages to columns of events, with the codec.
 
-The meaning is that of ``from_nats_message(message, parse_data=False)``, row by row. Messages of a stream mostly have
-the same header names, so rows with the same ones are decoded together: the names are looked at once, and each attribute
-as a column, on which the checks of the codec run for all values at once. Rows with anything out of the ordinary, and
-events in JSON, go through the codec one by one, which alone tells what is wrong with a message.
+Each row has the result of ``from_nats_message(message, parse_data=False)``. Most messages of a stream have the same
+header names, so rows with the same names are decoded together: the names are checked once, and the values of each
+attribute as a column. Rows that these checks do not cover ("odd" rows) are decoded one by one by the codec, which alone
+raises the errors of messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .headers import Pairs, octets, pairs
 
 __all__ = ["ATTRIBUTES", "DECLARED", "TYPES", "Decoded", "Events", "decode", "gathered"]
 
-# In the order in which they become columns.
+# In the order of their columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 
 _TEXTS: Final = tuple(name for name in ATTRIBUTES if name != "time")
@@ -43,7 +43,7 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "is_json": pa.bool_(),
     "mode": _TEXT,
 }
-# What an extension attribute can be declared as, and its column.
+# Types that an extension attribute can be declared with, and the type of its column.
 DECLARED: Final[Mapping[Any, pa.DataType]] = {
     str: _TEXT,
     int: pa.int32(),
@@ -57,7 +57,7 @@ _FEW = 20
 _ONLY_STRINGS: Final = {str}
 _LITERAL: Final = percent.LITERAL.encode("ascii")
 _COMMON_TIME: Final = f"^(?:{COMMON.pattern})$"
-# Within these, and a day, UTC stays in the years that a Python datetime and a TIMESTAMP of Spark have.
+# Between these, instants in UTC are certainly within the years 1 to 9999 of a Python datetime and Spark's TIMESTAMP.
 _FIRST: Final = pa.scalar(datetime(1, 1, 2, tzinfo=timezone.utc), _INSTANT)
 _LAST: Final = pa.scalar(datetime(9999, 12, 30, tzinfo=timezone.utc), _INSTANT)
 
@@ -69,9 +69,9 @@ class Decoded(NamedTuple):
     The events of a batch.
 
     Attributes:
-        columns: Arrays of :data:`TYPES`, by name; a row that is not an event is NULL in each.
-        typed: Arrays of the extensions whose types were declared.
-        errors: What is wrong with the others, by row.
+        columns: Arrays of :data:`TYPES`, by name; a row that is not an event is NULL in all of them.
+        typed: Arrays of the extensions with declared types.
+        errors: Errors of the rows that are not events, by row.
     """
 
     columns: Columns
@@ -92,20 +92,20 @@ def decode(headers: pa.Array, data: pa.Array, types: ExtensionTypes | None = Non
     Decode a batch.
 
     Args:
-        headers: Of a type that ``headers.check_type`` lets pass.
-        data: Payloads: of a type that holds bytes or text. NULL is empty.
+        headers: Array of a type that ``headers.check_type`` accepts.
+        data: Payloads, array of bytes or text. NULL means an empty payload.
         types: Python types of extension attributes.
     """
     return _Batch(pairs(headers), octets(data).fill_null(b""), types or {}).decoded()
 
 
 def gathered(count: int, events: Events, errors: dict[int, DecodeError]) -> Decoded:
-    """Events that were decoded one by one as a batch of ``count`` rows."""
+    """Return events that were decoded one by one as a batch of ``count`` rows."""
     return _assembled(count, [events.part()], {}, errors)
 
 
 class _Batch:
-    """A batch while it is decoded."""
+    """State of the decoding of a batch."""
 
     def __init__(self, headers: Pairs, payloads: pa.Array, types: ExtensionTypes) -> None:
         self._headers = headers
@@ -123,7 +123,7 @@ class _Batch:
         return _assembled(len(self._payloads), self._parts, self._types, self._errors)
 
     def _groups(self) -> Iterator[tuple[tuple[str, ...], list[int]]]:
-        """Rows with the same header names, and these names."""
+        """Yield tuples of header names, each with the rows that have them."""
         headers = self._headers
         coded = headers.names.dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -185,7 +185,7 @@ class _Batch:
         self._keep(Part(rows, columns, typed), odd)
 
     def _keep(self, part: Part, odd: set[int]) -> None:
-        """Rows that were decoded together, but for those in the places ``odd``, which have to be decoded singly."""
+        """Keep rows that were decoded together, except those in the places ``odd``, which are decoded one by one."""
         if odd:
             self._decode_singly([part.rows[place] for place in sorted(odd)])
             kept = [place for place in range(len(part.rows)) if place not in odd]
@@ -198,7 +198,7 @@ class _Batch:
         self._parts.append(part)
 
     def _values(self, rows: list[int], place: int) -> pa.Array:
-        """The values of the header in one place of each row."""
+        """Return the values of the header at one place of each row."""
         starts = self._headers.starts
         return self._headers.values.take(pa.array([starts[row] + place for row in rows], pa.int64()))
 
@@ -258,14 +258,14 @@ class _Batch:
 
 
 # --- Rows with the same attributes ----------------------------------------------------------------------------------
-# The places of what is out of the ordinary go to ``odd``: the codec has to look at them singly.
+# ``odd`` collects the places of rows that the codec has to decode one by one.
 
 
 def _columns(texts: Columns, types: ExtensionTypes, odd: set[int]) -> tuple[Columns, Columns]:
-    """The columns that come of the texts of attributes, and those of extensions whose types were declared."""
-    for name, is_right in _RULES.items():
+    """Return the columns for the texts of attributes, and those of extensions with declared types."""
+    for name, is_valid in _RULES.items():
         if name in texts:
-            odd.update(_wrong(texts[name], is_right))
+            odd.update(_wrong(texts[name], is_valid))
     columns: Columns = {name: texts[name] for name in _TEXTS if name in texts}
     if "time" in texts:
         columns["time"], columns["time_text"] = _times(texts["time"], odd)
@@ -276,7 +276,7 @@ def _columns(texts: Columns, types: ExtensionTypes, odd: set[int]) -> tuple[Colu
 
 
 def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
-    """Attribute values in header values."""
+    """Decode header values to attribute values."""
     if not pc.all(pc.greater(pc.binary_length(column), 0)).as_py():
         odd.update(_places(pc.equal(pc.binary_length(column), 0)))
     if _is_literal(column):
@@ -294,7 +294,7 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
 
 
 def _strings(values: Sequence[Any], odd: set[int]) -> pa.Array:
-    """Attribute values in members of JSON events, where integers and booleans are for the codec."""
+    """Return attribute values in members of JSON events; rows with integers and booleans are odd."""
     if {*map(type, values)} != _ONLY_STRINGS:
         odd.update(place for place, value in enumerate(values) if value.__class__ is not str)
         values = [value if value.__class__ is str else "" for value in values]
@@ -302,7 +302,7 @@ def _strings(values: Sequence[Any], odd: set[int]) -> pa.Array:
 
 
 def _is_literal(column: pa.Array) -> bool:
-    """Whether each value has only characters that a header value holds as they are."""
+    """Whether no value has a character that must be percent-encoded in a header value."""
     _, offsets, octets_of = column.buffers()
     if octets_of is None:
         return True
@@ -311,7 +311,7 @@ def _is_literal(column: pa.Array) -> bool:
     return not used.tobytes().translate(None, _LITERAL)
 
 
-# Rules of single attributes, but for ``time``; what breaks one is for the codec to tell.
+# Checks of attributes other than ``time``. The codec raises the error of a value that fails one.
 _RULES: Final[Mapping[str, Callable[[str], object]]] = {
     "specversion": lambda text: text == "1.0",
     "datacontenttype": media_type.parse,
@@ -324,13 +324,13 @@ def _is_json(content_type: str) -> bool:
     return kind is not None and kind.kind is media_type.DataKind.JSON
 
 
-def _wrong(column: pa.Array, is_right: Callable[[str], object]) -> list[int]:
-    wrong = [text for text in column.unique().to_pylist() if not is_right(text)]
+def _wrong(column: pa.Array, is_valid: Callable[[str], object]) -> list[int]:
+    wrong = [text for text in column.unique().to_pylist() if not is_valid(text)]
     return _places(pc.is_in(column, pa.array(wrong, _TEXT))) if wrong else []
 
 
 def _times(column: pa.Array, odd: set[int]) -> tuple[pa.Array, pa.Array]:
-    """Instants and texts of attributes ``time``."""
+    """Return instants and texts of the attribute ``time``."""
     is_common = pc.match_substring_regex(column, _COMMON_TIME)
     instants = _common_times(pc.if_else(is_common, column, pa.scalar(None, _TEXT)))
     if instants is None:
@@ -350,7 +350,7 @@ def _times(column: pa.Array, odd: set[int]) -> tuple[pa.Array, pa.Array]:
 
 
 def _common_times(column: pa.Array) -> pa.Array | None:
-    """Instants in the most common spelling, which Arrow reads just as the codec does; None where one is not a date."""
+    """Parse times of the common form, which Arrow parses as the codec does; return None if one is not a valid date."""
     try:
         instants = column.cast(_INSTANT)
     except pa.ArrowInvalid:
@@ -364,7 +364,7 @@ def _instants(times: Iterable[datetime | None]) -> pa.Array:
 
 
 def _instant(time: datetime) -> datetime | None:
-    """The instant in UTC; None outside of the years that a datetime has."""
+    """Return the instant in UTC, or None outside the years 1 to 9999."""
     try:
         return time.astimezone(timezone.utc)
     except OverflowError:
@@ -387,7 +387,7 @@ def _typed_array(values: Sequence[Any], wanted: Any) -> pa.Array:
 
 
 def _maps(columns: Columns, count: int) -> pa.Array:
-    """Maps of the same names, of columns of their values."""
+    """Return an array of maps that all have the same names, from the columns of their values."""
     width = len(columns)
     offsets = pa.array(range(0, count * width + 1, width) if width else [0] * (count + 1), pa.int32())
     names = pa.array([*columns] * count, _TEXT)
@@ -402,7 +402,7 @@ def _maps(columns: Columns, count: int) -> pa.Array:
 
 
 def _data(payloads: pa.Array) -> pa.Array:
-    """An empty payload is no data."""
+    """Replace empty payloads by NULL: an empty payload means no data."""
     is_empty = pc.equal(pc.binary_length(payloads), 0)
     return pc.if_else(is_empty, pa.scalar(None, pa.binary()), payloads) if pc.any(is_empty).as_py() else payloads
 
@@ -416,7 +416,7 @@ def _places(mask: pa.Array) -> list[int]:
 
 class Events:
     """
-    Events that were decoded one by one. What is kept of them is no more than the columns need.
+    Events that were decoded one by one. Only the values for the columns are kept.
 
     Args:
         types: Python types of extension attributes.
@@ -441,9 +441,9 @@ class Events:
         Args:
             row: Its row in the batch.
             event: The event.
-            mode: Its mode.
-            untyped: The same without declared types, where it has attributes of these: the text of an extension is what
-                arrived. ``-0`` is the integer 0, and ``-0`` all the same.
+            mode: Its content mode.
+            untyped: The same event decoded without declared types, if it has attributes with declared types. The map of
+                extensions has the text as received: ``-0`` for the integer 0, for example.
         """
         attributes = event._attributes
         time = attributes.get("time")
@@ -460,12 +460,12 @@ class Events:
         )
         if self._declared:
             self._typed.append(tuple(map(attributes.get, self._declared)))
-        self._data.append(event._data)  # type: ignore[arg-type]  # because it was not parsed
+        self._data.append(event._data)  # type: ignore[arg-type]  # bytes, because data was not parsed
         self._is_json.append(event.is_json)
         self._modes.append(mode.value)
 
     def part(self) -> Part:
-        """The rows as they are to be put together with others."""
+        """Return the rows as columns, to be combined with those of other parts."""
         core = zip(*self._core) if self._core else ((),) * len(_TEXTS)
         columns: Columns = {name: pa.array(values, _TEXT) for name, values in zip(_TEXTS, core)}
         columns["time"], columns["time_text"] = _times(pa.array(self._times, _TEXT), set())
@@ -478,7 +478,7 @@ class Events:
         return Part(self.rows, columns, declared)
 
 
-# --- The whole ------------------------------------------------------------------------------------------------------
+# --- The batch ------------------------------------------------------------------------------------------------------
 
 
 def _assembled(count: int, parts: Sequence[Part], types: ExtensionTypes, errors: dict[int, DecodeError]) -> Decoded:

@@ -1,7 +1,7 @@
 """
-``explode_cloudevents`` for Arrow: a column for each attribute beside captured messages, without Spark.
+``explode_cloudevents`` for Arrow: add a column for each attribute to captured messages, without Spark.
 
-The columns are those of ``ce_nats.spark.explode_cloudevents``, in types that correspond to Spark's.
+The columns are those of ``ce_nats.spark.explode_cloudevents``, with the corresponding Arrow types.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["EXTENSION_TYPES", "Exploder", "explode_capture", "explode_cloudevent
 
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 _COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
-# What an extension can be declared as: names of Spark's types.
+# Types that an extension can be declared with, by the name of Spark's type.
 EXTENSION_TYPES: Final[Mapping[str, type]] = {
     "string": str,
     "int": int,
@@ -32,9 +32,9 @@ EXTENSION_TYPES: Final[Mapping[str, type]] = {
     "binary": bytes,
     "timestamp": datetime,
 }
-# What tells a message from another, where a row has it.
+# Columns that identify a message in errors, if the rows have them.
 _IDENTITY: Final = ("stream", "sequence", "subject")
-# What is decoded at once: many rows, because that is what makes it cheap, but never much beyond so many bytes.
+# Limits of a slice that is decoded at once. Many rows make decoding cheap; the limit in bytes bounds the memory.
 _ROWS: Final = 10_000
 _BYTES: Final = 128 * 2**20
 
@@ -57,29 +57,29 @@ def explode_cloudevents(
 
     ``ce_specversion ce_id ce_source ce_type ce_subject ce_time ce_datacontenttype ce_dataschema`` (``ce_time`` in
     microseconds of UTC, the others strings), ``ce_extensions`` (map of strings), ``ce_data`` (binary), ``ce_mode``
-    (``binary`` or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). The columns that are there
-    stay. Data is not parsed, as by ``from_nats_message(message, parse_data=False)``.
+    (``binary`` or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). Existing columns are kept.
+    Data is not parsed, as with ``from_nats_message(message, parse_data=False)``.
 
     Args:
-        messages: A ``pyarrow.Table``, ``RecordBatch`` or ``RecordBatchReader``, one message a row; or anything else
-            that gives a stream of Arrow batches (``__arrow_c_stream__``), as Polars', pandas' and DuckDB's frames do.
+        messages: A ``pyarrow.Table``, ``RecordBatch`` or ``RecordBatchReader``, one message per row; or any object
+            with ``__arrow_c_stream__``, such as data frames of Polars and pandas and relations of DuckDB.
         headers: Column of the headers: lists of structs of two strings, a map to a string or to a list of strings, or
-            binary, a raw header block. NULL is none.
-        data: Column of the payload, binary or string. NULL is empty.
-        prefix: What the names of the new columns begin with.
-        extensions: Extension attributes that get a column of their own, and its type: ``string``, ``int``, ``boolean``,
-            ``binary`` or ``timestamp``. They stay in the map, too.
-        mode: ``PERMISSIVE`` keeps bad messages with a code in ``ce_error`` and NULL in the other new columns;
-            ``DROPMALFORMED`` leaves them out; ``FAILFAST`` raises at the first one.
+            binary, a raw header block. NULL means no headers.
+        data: Column of the payload, binary or string. NULL means an empty payload.
+        prefix: Prefix of the names of the new columns.
+        extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
+            ``binary`` or ``timestamp``. They are kept in the map as well.
+        mode: ``PERMISSIVE`` keeps invalid messages with a code in ``ce_error`` and NULL in the other new columns;
+            ``DROPMALFORMED`` drops them; ``FAILFAST`` raises the error of the first one.
 
     Returns:
-        What came in: a table, a batch or a reader; a reader, too, for other streams. A reader decodes while it is read,
-        batch by batch.
+        A table, batch or reader, as ``messages`` is; for other streams a reader. A reader decodes each batch when it is
+        read.
 
     Raises:
-        DecodeError: ``invalid-message``: a column is missing or of no type that messages are made of, another ``mode``,
-            another type in ``extensions``, ``messages`` is nothing of Arrow. With ``FAILFAST``, what is wrong with the
-            first bad message; the text says in which row it is, counted from 0.
+        DecodeError: ``invalid-message``: a column is missing or has an unsupported type; ``mode`` or a type in
+            ``extensions`` is unknown; ``messages`` is not Arrow data. With ``FAILFAST``, the error of the first invalid
+            message, with the number of its row, counted from 0.
     """
     kind = type(messages)
     if isinstance(messages, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
@@ -110,24 +110,24 @@ def explode_capture(
     mode: str = "PERMISSIVE",
 ) -> pa.RecordBatchReader:
     """
-    The messages of a capture with the columns of :func:`explode_cloudevents`, read and decoded batch by batch.
+    Return the messages of a capture with the columns of :func:`explode_cloudevents`, read and decoded in batches.
 
         duckdb.sql("SELECT ce_type, count(*) FROM events GROUP BY 1")  # with events = explode_capture("orders.parquet")
         polars.from_arrow(explode_capture("orders.parquet"))
         explode_capture("orders.parquet").read_pandas()
 
-    Memory holds a row group and a batch of events, however large the capture.
+    Memory use is that of one row group and one batch of events, independent of the size of the capture.
 
     Args:
-        path: A Parquet file, or a directory of those that a capture wrote.
+        path: A Parquet file, or a directory of Parquet files that a capture wrote.
         prefix: As for :func:`explode_cloudevents`.
-        extensions: Likewise.
-        mode: Likewise.
+        extensions: As for :func:`explode_cloudevents`.
+        mode: As for :func:`explode_cloudevents`.
 
     Raises:
-        DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for
-            what is not Parquet, and for a directory without any.
-        OSError: It cannot be read.
+        DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for a
+            file that is not Parquet, and for a directory without Parquet files.
+        OSError: A file cannot be read.
     """
     files = capture_files(path)
     with _opened(files[0]) as file:
@@ -138,23 +138,23 @@ def explode_capture(
 
 def capture_files(path: str | os.PathLike[str]) -> list[Path]:
     """
-    The Parquet files of a capture, in its order.
+    Return the Parquet files of a capture in order.
 
     Raises:
-        DecodeError: ``invalid-message``: the directory has none.
+        DecodeError: ``invalid-message`` if the directory has none.
     """
     path = Path(path)
     if not path.is_dir():
         return [path]
     files = sorted(path.glob("part-*.parquet"))
     if not files:
-        raise _invalid(f"directory {path} has no part-*.parquet of a capture")
+        raise _invalid(f"directory {path} must have files part-*.parquet of a capture, got none")
     return files
 
 
 def count_rows(path: str | os.PathLike[str]) -> int:
     """
-    Messages of a capture, as its metadata has them.
+    Return the number of messages of a capture, from its metadata.
 
     Raises:
         DecodeError, OSError: As :func:`explode_capture` does.
@@ -170,7 +170,7 @@ def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for path in files:
         with _opened(path) as file:
             if not file.schema_arrow.equals(schema):
-                raise _invalid(f"{path} has other columns than the first file of the capture")
+                raise _invalid(f"{path} must have the columns of the first file of the capture")
             yield from file.iter_batches(_ROWS)
 
 
@@ -185,14 +185,14 @@ def _opened(path: Path) -> Iterator[Any]:
 
 class Exploder:
     """
-    Adds the columns of events to batches of messages, one after the other.
+    Add the columns of events to a sequence of batches of messages.
 
     Args:
-        schema: Of the messages.
+        schema: Schema of the messages.
         others: As for :func:`explode_cloudevents`.
 
     Attributes:
-        schema: Of what comes out.
+        schema: Schema of the result.
 
     Raises:
         DecodeError: As :func:`explode_cloudevents`.
@@ -224,7 +224,7 @@ class Exploder:
         self.schema = pa.schema([*schema, *fields], schema.metadata)
 
     def batches(self, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches with their new columns, cut where they are large."""
+        """Yield the batches with the new columns; large ones are split."""
         for batch in batches:
             rows = max(1, min(_ROWS, _BYTES * len(batch) // (batch.nbytes + 1)))
             for start in range(0, len(batch), rows):
@@ -249,10 +249,10 @@ class Exploder:
 
 def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
     """
-    Python types of declared extensions.
+    Return the Python types of declared extensions.
 
     Raises:
-        DecodeError: ``invalid-message``: another type.
+        DecodeError: ``invalid-message`` for another type.
     """
     if extensions is not None and not isinstance(extensions, Mapping):
         raise _invalid(f"extensions must be a mapping of names to types, got {preview(extensions)}")

@@ -1,7 +1,7 @@
 """
-Headers of a batch of messages as two flat columns, from every shape in which captured messages hold them.
+Convert the headers of a batch of messages, in any accepted column type, to two flat columns of names and values.
 
-What headers mean is not known here. A header that is not text is a fault of its row, told as the codec tells it.
+The meaning of headers is not examined. A header that is not text is an error of its row, with the text of the codec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Pairs", "check_type", "is_octets", "octets", "pairs"]
 
 _SHAPES: Final = (
     "list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or binary (a raw header "
-    "block); binary may stand for string"
+    "block), with string or binary"
 )
 
 
@@ -28,11 +28,11 @@ class Pairs(NamedTuple):
     The headers of a batch.
 
     Attributes:
-        starts: Where the headers of each row begin in ``names`` and ``values``.
-        ends: Where they end; the same for a row without headers.
-        names: Strings.
-        values: Strings.
-        faults: What is wrong with a row's headers, by row. The names and values of such a row mean nothing.
+        starts: Index in ``names`` and ``values`` of each row's first header.
+        ends: Index after each row's last header; equal to the start for a row without headers.
+        names: Header names, strings.
+        values: Header values, strings.
+        faults: Errors in headers, by row. The names and values of such a row are undefined.
     """
 
     starts: list[int]
@@ -42,13 +42,13 @@ class Pairs(NamedTuple):
     faults: dict[int, DecodeError]
 
     def of(self, row: int) -> list[tuple[str, str]]:
-        """The headers of one row."""
+        """Return the headers of one row."""
         start, count = self.starts[row], self.ends[row] - self.starts[row]
         return list(zip(self.names.slice(start, count).to_pylist(), self.values.slice(start, count).to_pylist()))
 
 
 def is_octets(kind: pa.DataType) -> bool:
-    """Whether a type holds bytes or text."""
+    """Whether a type is bytes or text."""
     types = pa.types
     if types.is_dictionary(kind):
         return is_octets(kind.value_type)
@@ -65,7 +65,7 @@ def _never(_: pa.DataType) -> bool:
 
 
 def octets(array: pa.Array) -> pa.Array:
-    """Any array of :func:`is_octets`, or of NULLs, as an array of type binary."""
+    """Convert an array of a type of :func:`is_octets`, or of NULLs, to type binary."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_large_string(array.type):
@@ -75,7 +75,7 @@ def octets(array: pa.Array) -> pa.Array:
 
 def check_type(kind: pa.DataType) -> None:
     """
-    Refuse a type that headers do not have.
+    Check that a column type is one of those accepted for headers.
 
     Raises:
         DecodeError: ``invalid-message``.
@@ -106,10 +106,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def pairs(array: pa.Array) -> Pairs:
     """
-    The headers of a batch.
+    Return the headers of a batch.
 
     Args:
-        array: Of a type that :func:`check_type` lets pass. NULL is no headers, and so is an empty block.
+        array: Array of a type that :func:`check_type` accepts. NULL and an empty header block mean no headers.
     """
     if pa.types.is_null(array.type):
         return _of_rows([[]] * len(array), {})
@@ -125,12 +125,12 @@ def pairs(array: pa.Array) -> Pairs:
 
 
 def _spans(array: pa.Array, *children: pa.Array) -> tuple[list[int], list[int], list[pa.Array]]:
-    """Starts and ends of the rows in the flat children of a list or map, and the children, without what is before."""
+    """Return starts and ends of rows in the flat children of a list or map, and the children from the first row on."""
     offsets = array.offsets.to_pylist()
     first = offsets[0] if offsets else 0
     bounds = [offset - first for offset in offsets]
     starts, ends = bounds[:-1], bounds[1:]
-    if array.null_count:  # a NULL may span something
+    if array.null_count:  # a NULL row may have a range of entries, which must be ignored
         valid = array.is_valid().to_pylist()
         ends = [end if is_valid else start for start, end, is_valid in zip(starts, ends, valid)]
     last = bounds[-1] if bounds else 0
@@ -142,17 +142,17 @@ def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Arr
     try:
         names, values = raw_names.cast(pa.string()), raw_values.cast(pa.string())
         wrong = names.null_count + values.null_count
-    except pa.ArrowInvalid:  # what is not UTF-8 may come from Spark in a string, too
+    except pa.ArrowInvalid:  # strings from Spark may also contain bytes that are not UTF-8
         wrong = 1
         names, values = _repaired(raw_names), _repaired(raw_values)
-    return Pairs(starts, ends, names, values, dict(_faults(starts, ends, raw_names, raw_values)) if wrong else {})
+    return Pairs(starts, ends, names, values, dict(_errors(starts, ends, raw_names, raw_values)) if wrong else {})
 
 
-def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
-    """Rows with a header that is not text, and the first that is wrong there."""
+def _errors(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
+    """Yield the rows that have a header that is not text, with the error of the first such header."""
     last = -1
     for place, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist())):
-        error = _fault(name, value)
+        error = _error(name, value)
         if error is None:
             continue
         row = bisect_right(starts, place) - 1
@@ -161,13 +161,15 @@ def _faults(starts: list[int], ends: list[int], names: pa.Array, values: pa.Arra
             yield row, error
 
 
-def _fault(name: bytes | None, value: bytes | None) -> DecodeError | None:
+def _error(name: bytes | None, value: bytes | None) -> DecodeError | None:
     if name is None:
-        return DecodeError(ErrorCode.INVALID_HEADER_NAME, "header name None is not text")
+        return DecodeError(ErrorCode.INVALID_HEADER_NAME, "a header name must be a str, got None")
     shown = name.decode("utf-8", "replace")
     if value is None:
         return DecodeError(
-            ErrorCode.INVALID_HEADER_VALUE, f"the value of header {preview(shown)} is not text: None", header=shown
+            ErrorCode.INVALID_HEADER_VALUE,
+            f"the value of header {preview(shown)} must be a str, got None",
+            header=shown,
         )
     try:
         name.decode("utf-8"), value.decode("utf-8")
@@ -182,11 +184,11 @@ def _repaired(array: pa.Array) -> pa.Array:
 
 
 def _of_lists(array: pa.Array) -> Pairs:
-    """Of ``map<string, list<string>>``: each name as often as it has values."""
+    """Return the headers of a ``map<string, list<string>>``; each name is repeated for each of its values."""
     starts, ends, (names, lists) = _spans(array, array.keys, array.items)
     entries = list(zip(octets(names).to_pylist(), _octet_lists(lists)))
     rows = [
-        # A NULL list counts as one NULL value, so that it is found to be none.
+        # A NULL list becomes one NULL value, which is reported as an error.
         [(name, value) for name, values in entries[start:end] for value in ([None] if values is None else values)]
         for start, end in zip(starts, ends)
     ]

@@ -1,8 +1,9 @@
 """
 Captures of stored messages: a directory of Parquet files, or a file of JSON lines.
 
-A capture keeps messages as they are, decodable or not: subject, headers as an array of pairs (they repeat, and their
-order counts), payload bytes, and where in which stream they were. It is the row that ``ce_nats.spark`` explodes.
+A capture stores messages unchanged, decodable or not: subject, headers as an array of pairs (names repeat, and their
+order matters), payload bytes, stream, sequence and timestamp. Its rows are the input of ``ce_nats.spark`` and
+``ce_nats.arrow``.
 """
 
 from .files import (

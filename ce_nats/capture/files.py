@@ -1,4 +1,4 @@
-"""Captures by their paths: written, continued, replaced, read and counted."""
+"""Write, continue, replace, read and count captures, given by path."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _JSON_LINES: Final = (".jsonl", ".ndjson")
 
 def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCapture:
     """
-    The capture at a path, to go on with or to begin: JSON lines or Parquet, by the suffix.
+    Return the capture at a path, new or to be continued: JSON lines or Parquet, by the suffix.
 
     Args:
         path: Ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
 
     Raises:
-        EncodeError: ``invalid-message``: it has another suffix.
-        ImportError: It is Parquet, and pyarrow is not installed.
+        EncodeError: ``invalid-message`` for another suffix.
+        ImportError: The capture is Parquet, and pyarrow is not installed.
     """
     suffix = Path(path).suffix
     if suffix == _PARQUET:
@@ -51,64 +51,67 @@ async def capture(
 
         await capture(read_stream(js, "ORDERS"), "orders.parquet")
 
-    It is what ``ce-nats capture`` writes, and either goes on with what the other began, killed half way or not:
+    The format is that of ``ce-nats capture``. Either can continue a capture of the other, also after it was killed:
 
         await capture(read_stream(js, "ORDERS"), "orders.parquet", if_exists="append")
 
     Args:
         batches: From ``ce_nats.aio.jetstream.read_stream``.
         path: A directory whose name ends in ``.parquet``, or a file whose name ends in ``.jsonl`` or ``.ndjson``.
-        if_exists: What to do where there is something at ``path``. ``"fail"`` raises FileExistsError. ``"append"`` goes
-            on behind the last message; messages of the stream up to that one are passed over (``read_stream(js,
-            "ORDERS", start=last_captured(path).sequence + 1)`` does not even read them). ``"replace"`` writes a new
-            capture beside it, and removes the old one when that is complete; where it fails, the old one stays.
+        if_exists: What to do if ``path`` exists. ``"fail"`` raises FileExistsError. ``"append"`` continues after the
+            last message; messages of the stream up to that one are skipped (to avoid reading them, use
+            ``read_stream(js, "ORDERS", start=last_captured(path).sequence + 1)``). ``"replace"`` writes a new capture
+            in the same directory, and removes the old one when the new one is complete; after an error the old one is
+            kept.
 
     Returns:
-        What was written now.
+        What this call wrote.
 
     Raises:
-        FileExistsError: There is something at ``path``, and ``if_exists`` is ``"fail"``; or what is there was not
-            written by a capture, and is neither continued nor removed.
-        NotADirectoryError: A single Parquet file is to be continued.
-        BlockingIOError: Another capture is writing there.
-        EncodeError: ``invalid-message``: another suffix, or another ``if_exists``.
-        DeliveryError: ``stream-mismatch``: what is there has messages of another stream, or of one that was made again.
-        ImportError: It is Parquet, and pyarrow is not installed.
+        FileExistsError: ``path`` exists, and ``if_exists`` is ``"fail"``; or it was not written by a capture, so that
+            it is neither continued nor removed.
+        NotADirectoryError: ``path`` is a single Parquet file, which cannot be continued.
+        BlockingIOError: Another capture is writing to ``path``.
+        EncodeError: ``invalid-message`` for another suffix, or another ``if_exists``.
+        DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was deleted and
+            created again.
+        ImportError: The capture is Parquet, and pyarrow is not installed.
     """
     with _opened(Path(path), if_exists) as file:
         async for batch in batches:
-            # In a thread, so that the connection is served while a row group is compressed.
+            # In a thread, so that the event loop can serve the connection while a row group is compressed.
             await _in_thread(file.write, behind(file.last, batch))
     return file.captured
 
 
 def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
     """
-    What of a batch is to be added to a capture.
+    Return the messages of a batch that come after the last message of a capture.
 
     Args:
         last: The last message of the capture, or None.
-        batch: Messages of one stream by ascending sequence, or of none.
+        batch: Messages of one stream in order of sequence, or messages without a stream.
 
     Raises:
-        DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was made again.
+        DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was deleted and
+            created again.
     """
     if last is None or not batch:
         return batch
     check_same_stream(last, batch[0].stream)
     if not last.stream:
         return batch
-    if any(_is_of_another_life(last, message) for message in batch):
+    if any(_is_of_recreated_stream(last, message) for message in batch):
         raise DeliveryError(
             ErrorCode.STREAM_MISMATCH,
-            f"stream {last.stream} has other messages than the capture, which ends at message {last.sequence}: "
-            "the stream was deleted and created again",
+            f"stream {last.stream} must have the messages of the capture, which ends at sequence {last.sequence}, "
+            "got others: the stream was deleted and created again",
         )
     return [message for message in batch if message.sequence > last.sequence]
 
 
-def _is_of_another_life(last: StoredMessage, message: StoredMessage) -> bool:
-    # Times ascend in a stream. Parquet cuts them to microseconds, and as datetimes they are compared by those.
+def _is_of_recreated_stream(last: StoredMessage, message: StoredMessage) -> bool:
+    # Timestamps ascend in a stream. Parquet truncates them to microseconds, the precision of datetime's comparison.
     if message.sequence == last.sequence:
         return message.timestamp != last.timestamp
     return message.sequence < last.sequence and message.timestamp > last.timestamp
@@ -116,30 +119,30 @@ def _is_of_another_life(last: StoredMessage, message: StoredMessage) -> bool:
 
 def check_same_stream(last: StoredMessage, stream: str) -> None:
     """
-    Refuse to add messages of another stream to a capture.
+    Check that messages to be added to a capture are from its stream.
 
     Args:
         last: The last message of the capture.
-        stream: Name of the stream; ``""`` for what comes from none.
+        stream: Name of the stream; ``""`` for messages without a stream.
 
     Raises:
         DeliveryError: ``stream-mismatch``.
     """
     if last.stream != stream:
-        there, new = (f"of stream {name}" if name else "of no stream" for name in (last.stream, stream))
-        raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"the capture has messages {there}, those to be added are {new}")
+        old, new = (f"of stream {name}" if name else "of no stream" for name in (last.stream, stream))
+        raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"messages of this capture must be {old}, got messages {new}")
 
 
 def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
     """
-    Messages of a capture, in its order: a directory of Parquet files or a single one, or JSON lines.
+    Yield the messages of a capture in order: of a directory of Parquet files, a single one, or JSON lines.
 
-    A last line that is cut off is left out; in Parquet, times have microseconds and escaped values stay escaped.
+    An incomplete last line is ignored. Timestamps in Parquet have microseconds, and escaped values are not unescaped.
 
     Raises:
         DecodeError: A line is not a message; ``invalid-message`` for Parquet that is not a capture.
-        ImportError: It is Parquet, and pyarrow is not installed.
-        OSError: It cannot be read.
+        ImportError: The capture is Parquet, and pyarrow is not installed.
+        OSError: A file cannot be read.
     """
     path = Path(path)
     if _is_parquet(path):
@@ -152,7 +155,7 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
 
 def count_captured(path: str | os.PathLike[str]) -> int:
     """
-    How many messages :func:`read_capture` finds, from the metadata of Parquet or by counting lines.
+    Return the number of messages that :func:`read_capture` yields, from the metadata of Parquet or by counting lines.
 
     Raises:
         DecodeError, ImportError, OSError: As :func:`read_capture` does.
@@ -170,7 +173,7 @@ def count_captured(path: str | os.PathLike[str]) -> int:
 
 def last_captured(path: str | os.PathLike[str]) -> StoredMessage | None:
     """
-    The last message of a capture; None where there is none.
+    Return the last message of a capture, or None if it does not exist or is empty.
 
     Raises:
         DecodeError, ImportError, OSError: As :func:`read_capture` does.
@@ -187,29 +190,29 @@ def _is_parquet(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path, if_exists: IfExists) -> Iterator[ParquetParts | JsonLinesCapture]:
-    """The file of :func:`capture`."""
+    """Open the file of :func:`capture`, and replace the old one at the end if ``if_exists`` says so."""
     if if_exists not in get_args(IfExists):
         raise EncodeError(
             ErrorCode.INVALID_MESSAGE, f"if_exists must be 'fail', 'append' or 'replace', got {preview(if_exists)}"
         )
     if if_exists == "fail" and path.exists():
         raise FileExistsError(
-            f"{path} is there already: if_exists='append' goes on behind its last message, 'replace' replaces it"
+            f"{path} exists: use if_exists='append' to continue after its last message, or 'replace' to replace it"
         )
     if if_exists != "replace" or not path.exists():
         with open_capture(path) as file:
             yield file
         return
     _check_removable(path)
-    beside, old = (path.with_name(f".{path.stem}.{os.getpid()}{kind}{path.suffix}") for kind in ("", ".old"))
+    new, old = (path.with_name(f".{path.stem}.{os.getpid()}{kind}{path.suffix}") for kind in ("", ".old"))
     try:
-        with open_capture(beside) as file:
+        with open_capture(new) as file:
             yield file
         path.rename(old)
-        beside.rename(path)
+        new.rename(path)
         _remove(old)
     finally:
-        _remove(beside)
+        _remove(new)
 
 
 def _check_removable(path: Path) -> None:
@@ -226,7 +229,7 @@ def _remove(path: Path) -> None:
 
 
 async def _in_thread(function: Callable[[_T], object], argument: _T) -> None:
-    """Call a function in a thread; it has ended when this is left, by a cancellation too."""
+    """Call a function in a thread, and wait until it returns, even if this task is cancelled."""
     work = asyncio.ensure_future(asyncio.to_thread(function, argument))
     try:
         await asyncio.shield(work)

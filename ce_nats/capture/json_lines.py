@@ -1,4 +1,4 @@
-"""Captures as JSON lines: a file that grows."""
+"""Captures in JSON lines: a file to which messages are appended."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ BLOCK_BYTES: Final = 2**16
 
 class JsonLinesCapture:
     """
-    A file of JSON lines, which grows: another capture into it goes on behind the last line.
+    A file of JSON lines. Another capture into the same file continues after its last line.
 
-    Each line is the object of :mod:`ce_nats.capture.message_json` with ``stream``, ``sequence`` and ``timestamp``;
-    nothing is lost. A last line that a killed process has not finished is cut off.
+    Each line is the object of :mod:`ce_nats.capture.message_json` with ``stream``, ``sequence`` and ``timestamp``; the
+    message can be restored without loss. An incomplete last line, of a process that was killed, is removed.
 
     Args:
-        target: The file; or a binary one that is open already, which is not closed.
+        target: Path of the file, or an open binary file, which is not closed.
 
     Attributes:
-        last: The last message that was there when the block was entered, or None.
+        last: The last message in the file when the block was entered, or None.
 
     Raises:
-        IsADirectoryError: There is a directory of that name.
-        BlockingIOError: Another capture is writing into the file.
+        IsADirectoryError: The path is a directory.
+        BlockingIOError: Another capture is writing to the file.
     """
 
     def __init__(self, target: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -66,7 +66,7 @@ class JsonLinesCapture:
                 Path(self._target).unlink()
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
-        """Add messages, and hand them to the operating system."""
+        """Append messages, and flush them to the operating system."""
         self._file.write(b"".join(map(as_json_line, batch)))
         self._file.flush()
         self.captured = CaptureResult(
@@ -76,7 +76,7 @@ class JsonLinesCapture:
 
 
 def as_json_line(message: StoredMessage) -> bytes:
-    """A message as :class:`JsonLinesCapture` writes it."""
+    """Return a message as a line of :class:`JsonLinesCapture`."""
     fields = as_fields(message.headers, message.data, message.subject, message.reply)
     origin = {"stream": message.stream, "sequence": message.sequence} if message.stream else {}
     return as_line({**fields, **origin, "timestamp": str(message.timestamp)})
@@ -84,10 +84,10 @@ def as_json_line(message: StoredMessage) -> bytes:
 
 def from_json_line(line: bytes) -> StoredMessage:
     """
-    Read a line of :func:`as_json_line`.
+    Parse a line of :func:`as_json_line`.
 
     Raises:
-        DecodeError: It is none.
+        DecodeError: The line is not a captured message.
     """
     fields = read_object(line)
     message = as_message(fields)
@@ -95,20 +95,20 @@ def from_json_line(line: bytes) -> StoredMessage:
     if not isinstance(stream, str) or type(sequence) is not int or not isinstance(time, str):
         raise DecodeError(
             ErrorCode.INVALID_MESSAGE,
-            "a captured message has a timestamp, and its stream and sequence where it has one",
+            "a captured message must have timestamp and stream as strings and sequence as an integer",
         )
     pairs = message.headers.items()
     return StoredMessage(message.subject, message.reply, pairs, message.data, stream, sequence, Timestamp.parse(time))
 
 
 def last_line(path: Path) -> StoredMessage | None:
-    """The message in the last line that has its end."""
+    """Return the message in the last complete line, or None if there is none."""
     line = _last_line(path)
     return from_json_line(line) if line else None
 
 
 def _last_line(path: Path) -> bytes:
-    """``b""`` where there is none."""
+    """Return the last complete line, or ``b""``."""
     tail = b""
     with path.open("rb") as file:
         at = file.seek(0, os.SEEK_END)

@@ -1,11 +1,11 @@
 r"""
-A NATS message as a JSON object: what the command line's pipes and a capture in JSON lines are made of.
+A NATS message as a JSON object: the format of the command line's pipes and of a capture in JSON lines.
 
     {"subject": "orders.paid", "headers": [["ce-id", "1"], ...], "data": "text"}
 
-``headers`` is an array of pairs, because names repeat and order counts. A payload that is UTF-8 is the string ``data``,
-any other is ``data_base64``. A byte of a header that is not UTF-8 is a lone surrogate (PEP 383), which JSON writes as
-``"\udcff"``, so that nothing is lost. Members that are empty may be left out, unknown ones are passed over.
+``headers`` is an array of pairs, because names repeat and order matters. A payload that is UTF-8 is the string
+``data``, any other is ``data_base64``. A byte of a header that is not UTF-8 is a surrogate escape (PEP 383), in JSON
+``"\udcff"``, so that it can be restored. Empty members may be omitted; unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["as_fields", "as_line", "as_message", "read_object"]
 
 def as_fields(headers: Iterable[tuple[str, str]], data: bytes, subject: str = "", reply: str = "") -> dict[str, Any]:
     """
-    The object of a message.
+    Return the JSON object of a message.
 
     Args:
         headers: Pairs in wire order.
         data: Payload bytes.
-        subject: Subject, left out where it is ``""``.
-        reply: Reply subject, likewise.
+        subject: Subject, omitted if ``""``.
+        reply: Reply subject, omitted if ``""``.
     """
     fields: dict[str, Any] = {"subject": subject} if subject else {}
     if reply:
@@ -44,7 +44,7 @@ def as_fields(headers: Iterable[tuple[str, str]], data: bytes, subject: str = ""
 
 
 def as_line(fields: dict[str, Any]) -> bytes:
-    """An object as one line of ASCII."""
+    """Encode a JSON object as one line of ASCII."""
     return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -55,43 +55,43 @@ def read_object(text: bytes) -> dict[str, Any]:
     Raises:
         DecodeError: ``invalid-json``, ``not-an-object``.
     """
-    if is_deeper(text):  # else the interpreter would say how deep is too deep
+    if is_deeper(text):  # otherwise the limit would depend on the interpreter
         raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is nested more than {MAX_LEVELS} levels deep")
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise DecodeError(ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}")
+        raise DecodeError(ErrorCode.NOT_AN_OBJECT, f"a message must be a JSON object, got {preview(fields)}")
     return fields
 
 
 def as_message(fields: dict[str, Any]) -> NatsMessage:
     """
-    The message of an object.
+    Return the message of a JSON object.
 
     Raises:
-        DecodeError: ``invalid-message``: a member is missing or has another form; ``data-conflict``; what
-            :class:`~ce_nats.Headers` raises.
+        DecodeError: ``invalid-message`` if a member is missing or has another type; ``data-conflict``; the errors of
+            :class:`~ce_nats.Headers`.
     """
     subject, reply = fields.get("subject", ""), fields.get("reply", "")
     if not isinstance(subject, str) or not isinstance(reply, str):
-        raise _wrong("subject and reply are strings")
+        raise _wrong("subject and reply must be strings")
     headers = fields.get("headers")
     if not isinstance(headers, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in headers):
-        raise _wrong("headers is an array of [name, value]")
+        raise _wrong("headers must be an array of [name, value]")
     return NatsMessage(subject, _data(fields), Headers([(name, value) for name, value in headers]), reply)
 
 
 def _data(fields: dict[str, Any]) -> bytes:
     if "data" in fields and "data_base64" in fields:
-        raise DecodeError(ErrorCode.DATA_CONFLICT, "the message has both data and data_base64")
+        raise DecodeError(ErrorCode.DATA_CONFLICT, "a message must have data or data_base64, got both")
     try:
         if "data_base64" in fields:
             return b64decode(fields["data_base64"], validate=True)
         return str.encode(fields.get("data", ""))
     except (TypeError, ValueError) as error:
-        raise _wrong(f"data is a string, and data_base64 one in Base64 ({error})") from error
+        raise _wrong(f"data must be a string, and data_base64 a string in base64 ({error})") from error
 
 
 def _wrong(what: str) -> DecodeError:

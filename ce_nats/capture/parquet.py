@@ -1,4 +1,4 @@
-"""Captures in Parquet: a directory of parts, each of which is complete or not there."""
+"""Captures in Parquet: a directory of files (parts), each of which is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 _SURROGATE_ESCAPE: Final = re.compile("[\udc80-\udcff]")
-# A row group is what a reader holds in memory and what one Spark task reads at least.
+# A row group is the unit that a reader holds in memory, and the least that one Spark task reads.
 _ROWS_PER_GROUP: Final = 50_000
 _BYTES_PER_GROUP: Final = 64 * 2**20
-# What is lost at most where a capture in parts is killed.
+# A capture that is killed loses at most one part.
 _ROWS_PER_PART: Final = 500_000
 _ROWS_PER_READ: Final = 1_000
 _SINGLE_FILE: Final = (
-    "{path} is a file, and a capture that goes on is a directory: to go on with a Parquet file of an earlier version, "
+    "{path} is a file, and must be a directory to be continued: to continue a Parquet file of an earlier version, "
     "make a directory of its name and move it there as part-000000.parquet"
 )
 PART: Final = re.compile(r"part-[0-9]{6,}\.parquet")
@@ -36,30 +36,30 @@ PARTIAL: Final = re.compile(r"\.part-[0-9]{6,}\.parquet\.[0-9]+\.partial")
 
 class ParquetParts:
     """
-    A directory of Parquet files, which grows: another capture into it goes on behind the last part.
+    A directory of Parquet files. Another capture into the same directory continues after the last part.
 
         with ParquetParts("orders.parquet") as file:
             file.write(batch)
 
-    Spark, Arrow, pandas and DuckDB read the directory as one table. Leaving the block, by an exception too, completes
-    the current part with what was written; a killed process loses that part, and no other.
+    Spark, Arrow, pandas and DuckDB read the directory as one table. When the block ends, also by an exception, the
+    current part is completed with the messages written so far; a killed process loses that part only.
 
     Columns: ``subject``, ``reply``, ``stream`` (string), ``headers`` (array of structs of ``key`` and ``value``, both
-    string), ``data`` (binary), ``sequence`` (64-bit integer), ``timestamp`` (microseconds, UTC; nanoseconds are cut,
-    because Spark has none).
+    string), ``data`` (binary), ``sequence`` (64-bit integer), ``timestamp`` (microseconds, UTC; nanoseconds are
+    truncated, because Spark has no type for them).
 
     Args:
-        path: The directory; made where there is none.
-        rows: Rows after which a part is complete.
+        path: The directory; created if it does not exist.
+        rows: Number of rows in a part.
 
     Attributes:
-        last: The last message that was there when the block was entered, or None.
+        last: The last message in the directory when the block was entered, or None.
 
     Raises:
         ImportError: pyarrow is not installed.
-        NotADirectoryError: There is a file of that name.
-        FileExistsError: The directory has Parquet files that no capture wrote.
-        BlockingIOError: Another capture is writing into it.
+        NotADirectoryError: ``path`` is a file.
+        FileExistsError: The directory has Parquet files that were not written by a capture.
+        BlockingIOError: Another capture is writing to the directory.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rows: int = _ROWS_PER_PART) -> None:
@@ -82,7 +82,7 @@ class ParquetParts:
             raise FileExistsError(f"directory {self._path} has {foreign[0]}, which was not written by a capture")
         self._number = int(known[-1].stem.removeprefix("part-")) + 1 if known else 0
         with ExitStack() as stack:
-            if os.name == "posix":  # elsewhere a directory cannot be opened
+            if os.name == "posix":  # other systems cannot open a directory
                 descriptor = os.open(self._path, os.O_RDONLY)
                 stack.callback(os.close, descriptor)
                 if lock(descriptor, self._path):
@@ -98,7 +98,7 @@ class ParquetParts:
         with self._release:
             try:
                 if kind is None and not parts(self._path):
-                    self._part = self._part or self._begun()  # a file without rows says what the columns are
+                    self._part = self._part or self._begun()  # a file without rows defines the columns
                 self._complete()
             finally:
                 if self._is_new and not any(self._path.iterdir()):
@@ -106,11 +106,11 @@ class ParquetParts:
 
     @property
     def captured(self) -> CaptureResult:
-        """What the complete parts of this capture have."""
+        """Totals of the parts that this capture has completed."""
         return self._before
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
-        """Add messages. They are gathered into row groups, whatever the size of the batches."""
+        """Append messages. They are collected into row groups, independent of the size of the batches."""
         if not batch:
             return
         if self._part is None:
@@ -138,14 +138,14 @@ class ParquetParts:
 
 
 class _Part:
-    """A Parquet file that appears under its name when it is complete, or not at all."""
+    """A Parquet file that gets its final name only when it is complete."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         from pyarrow import parquet
 
         self._path = path
-        # In the same directory, because a file can be renamed atomically within a file system only. Spark and others
-        # leave out names that begin with a dot or an underscore.
+        # In the same directory, because renaming is atomic only within a file system. Spark and others ignore names
+        # that begin with a dot or an underscore.
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._schema = schema
         self._writer: Any = parquet.ParquetWriter(self._partial, schema, compression="zstd")
@@ -182,7 +182,7 @@ class _Part:
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a capture, in its order: those in a directory, or a single one."""
+    """Return the files of a capture in order: those of a directory, or a single one."""
     return sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
 
 
@@ -193,7 +193,7 @@ def read_parquet(path: Path) -> Iterator[StoredMessage]:
 
 
 def last_row(paths: Sequence[Path]) -> StoredMessage | None:
-    """The last message in files that are one capture."""
+    """Return the last message in the files of a capture, or None."""
     return next((row for row in map(_last_row, reversed(paths)) if row is not None), None)
 
 
@@ -209,10 +209,10 @@ def _last_row(path: Path) -> StoredMessage | None:
 @contextmanager
 def parquet_file(path: Path) -> Iterator[Any]:
     """
-    An open Parquet file.
+    Open a Parquet file.
 
     Raises:
-        DecodeError: ``invalid-message``: it is none.
+        DecodeError: ``invalid-message`` if the file is not Parquet.
     """
     _schema()
     from pyarrow import lib, parquet
@@ -260,7 +260,7 @@ def _schema() -> pa.Schema:
 
 
 def _table(messages: list[StoredMessage], schema: pa.Schema) -> tuple[pa.Table, int]:
-    """Messages as an Arrow table, and how many header values had to be changed for it."""
+    """Return messages as an Arrow table, and the number of header values that had to be escaped."""
     import pyarrow as pa
 
     def build(rows: list[StoredMessage]) -> pa.Table:
@@ -279,5 +279,5 @@ def _in_unicode(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def escape_bytes(text: str) -> str:
-    """Text with ``%FF`` in place of each byte that is not UTF-8 (a surrogate escape, PEP 383)."""
+    """Replace each byte that is not UTF-8 (a surrogate escape, PEP 383) by ``%XX``, for example ``%FF``."""
     return _SURROGATE_ESCAPE.sub(lambda found: f"%{ord(found.group()) & 0xFF:02X}", text)

@@ -1,4 +1,4 @@
-"""What a capture wrote, and how other captures are kept out of it."""
+"""The result of a capture, and the lock against a second capture into the same place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
     """
-    What a capture wrote.
+    Totals of a capture.
 
     Attributes:
-        messages: Rows.
-        data_bytes: Payload bytes, uncompressed.
-        escaped_values: Header values with bytes that are not UTF-8, which a Parquet string cannot hold; each stands as
-            ``%FF``, so that a decoder still finds what is wrong with an attribute (U+FFFD would pass for a character).
+        messages: Number of messages written.
+        data_bytes: Size of the payloads in bytes, uncompressed.
+        escaped_values: Number of header values with bytes that are not UTF-8, which a Parquet string cannot contain.
+            Each such byte is written as ``%XX``, so that a decoder still reports an error (U+FFFD is valid text).
     """
 
     messages: int = 0
@@ -25,10 +25,10 @@ class CaptureResult:
 
 def lock(descriptor: int, path: Path) -> bool:
     """
-    Keep other captures out until the descriptor is closed; False where that cannot be had.
+    Lock a capture against others until the descriptor is closed; return False where locks are not supported.
 
     Raises:
-        BlockingIOError: There is another one.
+        BlockingIOError: Another capture has the lock.
     """
     try:
         import fcntl
@@ -37,7 +37,7 @@ def lock(descriptor: int, path: Path) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise BlockingIOError(f"another capture is writing into {path}") from error
+        raise BlockingIOError(f"another capture is writing to {path}") from error
     except OSError:  # a file system without locks
         return False
     return True

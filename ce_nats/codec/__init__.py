@@ -1,1 +1,1 @@
-"""CloudEvents as NATS messages and back: the NATS protocol binding, without a network."""
+"""The NATS protocol binding for CloudEvents: encodes events as NATS messages and decodes them. No network I/O."""

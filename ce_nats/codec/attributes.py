@@ -1,8 +1,8 @@
 """
-CloudEvents attributes: names, the seven types, and their canonical strings.
+CloudEvents attributes: names, the seven types, and their canonical string values.
 
 CloudEvents 1.0 "Naming Conventions", "Type System", "Context Attributes". The same checks run in both directions; only
-the class of the error differs. How a value travels (percent-encoded, as JSON) is somebody else's job.
+the class of the error differs. Percent-encoding is in ``percent``, JSON in ``structured``.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ _RANGE: Final = range(-(2**31), 2**31)
 # "the integer component of the JSON Number, optionally prefixed with a minus sign"
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _MAX_DIGITS: Final = len("-2147483648")
-# RFC 3986 4.3: absolute-URI starts with a scheme. A fragment, spaces and characters beyond ASCII are let pass, as other
-# SDKs do.
+# RFC 3986 4.3: absolute-URI starts with a scheme. A fragment, spaces and non-ASCII characters are accepted, as in other
+# SDKs.
 ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-# Strings must not hold control characters, noncharacters or unpaired surrogates.
+# Strings must not contain control characters, noncharacters or unpaired surrogates.
 _FORBIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
     + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
     + "]"
 )
-# RFC 4648 4: the standard alphabet, padded. Trailing bits are not looked at.
+# RFC 4648 4: the standard alphabet, padded. Unused bits of the last character are not checked.
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 
 
 def check_name(name: object, error_class: ErrorClass) -> None:
     """
-    Refuse what is not an attribute name.
+    Check that a name is a legal attribute name.
 
     Raises:
-        error_class: ``invalid-attribute-name``, also for ``data``, which is a member of JSON events and no attribute.
+        error_class: ``invalid-attribute-name``, also for ``data``, which is a member of JSON events, not an attribute.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         text = name if isinstance(name, str) else preview(name)
         raise error_class(
             ErrorCode.INVALID_ATTRIBUTE_NAME,
-            f"an attribute name is made of a-z and 0-9, not {preview(name)}",
+            f"an attribute name must consist of a-z and 0-9, got {preview(name)}",
             attribute=text,
             requirement=None if name else "CE-NM-03",
         )
     if name == "data":
         raise error_class(
             ErrorCode.INVALID_ATTRIBUTE_NAME,
-            "no attribute can be named 'data'",
+            "an attribute name must not be 'data'",
             attribute=name,
             requirement="CE-NM-06",
         )
@@ -74,7 +74,7 @@ def check_name(name: object, error_class: ErrorClass) -> None:
 
 def check_characters(name: str, value: str, error_class: ErrorClass) -> None:
     """
-    Refuse what a CloudEvents String must not hold.
+    Check that a text has only the characters that a CloudEvents String may contain.
 
     Raises:
         error_class: ``invalid-character``.
@@ -84,14 +84,15 @@ def check_characters(name: str, value: str, error_class: ErrorClass) -> None:
     if found := _FORBIDDEN.search(value):
         raise error_class(
             ErrorCode.INVALID_CHARACTER,
-            f"attribute {preview(name)} holds U+{ord(found.group()):04X}, which no attribute may hold",
+            f"attribute {preview(name)} must not contain control characters, noncharacters or unpaired surrogates, "
+            f"got U+{ord(found.group()):04X}",
             attribute=name,
         )
 
 
 def check_required(attributes: Mapping[str, object], error_class: ErrorClass) -> None:
     """
-    Refuse an event without one of its four required attributes.
+    Check that an event has the four required attributes.
 
     Raises:
         error_class: ``missing-attribute``.
@@ -99,12 +100,12 @@ def check_required(attributes: Mapping[str, object], error_class: ErrorClass) ->
     for name in REQUIRED:
         if name not in attributes:
             raise error_class(
-                ErrorCode.MISSING_ATTRIBUTE, f"the event has no attribute {preview(name)}", attribute=name
+                ErrorCode.MISSING_ATTRIBUTE, f"the event must have the attribute {preview(name)}", attribute=name
             )
 
 
 # --- The eight attributes that the specification defines -----------------------------------------------------------
-# Each check takes a string of legal characters and gives the Python value.
+# Each check takes a string of legal characters and returns the Python value.
 
 
 def _non_empty(name: str) -> Callable[[str, ErrorClass], str]:
@@ -122,7 +123,7 @@ def _specversion(value: str, error_class: ErrorClass) -> str:
             raise _empty("specversion", error_class)
         raise error_class(
             ErrorCode.UNSUPPORTED_SPECVERSION,
-            f"specversion {preview(value)} is not supported, only 1.0 is",
+            f"specversion must be '1.0', got {preview(value)}",
             attribute="specversion",
         )
     return value
@@ -134,7 +135,7 @@ def _datacontenttype(value: str, error_class: ErrorClass) -> str:
             raise _empty("datacontenttype", error_class)
         raise error_class(
             ErrorCode.INVALID_MEDIA_TYPE,
-            f"datacontenttype {preview(value)} is not a media type such as text/plain",
+            f"datacontenttype must be a media type such as text/plain, got {preview(value)}",
             attribute="datacontenttype",
         )
     return value
@@ -145,7 +146,7 @@ def _dataschema(value: str, error_class: ErrorClass) -> str:
         if not value:
             raise _empty("dataschema", error_class)
         raise error_class(
-            ErrorCode.INVALID_URI, f"dataschema {preview(value)} is not an absolute URI", attribute="dataschema"
+            ErrorCode.INVALID_URI, f"dataschema must be an absolute URI, got {preview(value)}", attribute="dataschema"
         )
     return value
 
@@ -161,7 +162,7 @@ def _time(value: str, error_class: ErrorClass) -> Timestamp:
 
 
 def _empty(name: str, error_class: ErrorClass) -> CeNatsError:
-    return error_class(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {preview(name)} is empty", attribute=name)
+    return error_class(ErrorCode.EMPTY_ATTRIBUTE, f"attribute {preview(name)} must not be empty", attribute=name)
 
 
 CORE: Final[Mapping[str, Callable[[str, ErrorClass], Any]]] = {
@@ -181,14 +182,14 @@ CORE: Final[Mapping[str, Callable[[str, ErrorClass], Any]]] = {
 
 def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
     """
-    Check every attribute of an event and bring it into the form that JSON has for it.
+    Check every attribute of an event and convert it to its JSON value.
 
     Args:
-        attributes: What the event's ``get_attributes()`` gives; it is not changed.
+        attributes: What the event's ``get_attributes()`` returns; it is not changed.
 
     Returns:
-        Attributes in the event's order: booleans and integers as they are, all others as canonical strings.
-        An OPTIONAL attribute that is None is unset, as typed event classes have it, and left out.
+        Attributes in the event's order: booleans and integers unchanged, all others as canonical strings.
+        An OPTIONAL attribute that is None is unset, as in typed event classes, and omitted.
 
     Raises:
         EncodeError: See :data:`CORE` and :func:`canonical`; ``missing-attribute``.
@@ -198,7 +199,7 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
         check = CORE.get(key)
         if check is None:
             check_name(key, EncodeError)
-        name = str.__str__(key)  # of an enum's member the value, not its name
+        name = str.__str__(key)  # the value of a str enum's member, not its name
         if check is None:
             checked[name] = _json_form(name, value)
         elif value is None:
@@ -213,12 +214,12 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
 
 def canonical(value: object, name: str = "") -> str:
     """
-    The canonical string of a value of one of the seven types.
+    Return the canonical string of a value of one of the seven types.
 
     Args:
-        value: ``bool``, ``int`` of 32 bits, ``str``, ``bytes``, aware ``datetime`` or :class:`Timestamp`. URIs are
-            strings.
-        name: Attribute to name in errors.
+        value: ``bool``, ``int`` of 32 bits, ``str``, ``bytes``, timezone-aware ``datetime`` or :class:`Timestamp`.
+            URIs are strings.
+        name: Name of the attribute, for error messages.
 
     Raises:
         EncodeError: ``invalid-attribute-type``, ``integer-out-of-range`` or ``invalid-character``.
@@ -227,7 +228,7 @@ def canonical(value: object, name: str = "") -> str:
 
 
 def scalar_text(value: JsonScalar) -> str:
-    """``true``, ``42`` or the string itself: canonical string of what :func:`checked_attributes` gives."""
+    """Return the canonical string of a value from :func:`checked_attributes`: ``true``, ``42`` or the string itself."""
     if isinstance(value, str):
         return value
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
@@ -244,11 +245,11 @@ def _json_form(name: str, value: object) -> JsonScalar:
         return b64encode(value).decode("ascii")
     if isinstance(value, datetime):
         return _time_text(value, name)
-    raise _wrong_type(name, value, "a bool, an int, a str, bytes or an aware datetime", EncodeError)
+    raise _wrong_type(name, value, "a bool, an int, a str, bytes or a timezone-aware datetime", EncodeError)
 
 
 def _legal_text(name: str, value: str) -> str:
-    text = str.__str__(value)  # of an enum's member the value, not its name
+    text = str.__str__(value)  # the value of a str enum's member, not its name
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -270,11 +271,11 @@ def _time_text(value: object, name: str = "time") -> str:
         return _named(name, format_datetime, value)
     if name == "time" and isinstance(value, str):
         return _time(_legal_text(name, value), EncodeError).text
-    raise _wrong_type(name, value, "an aware datetime or an RFC 3339 string", EncodeError)
+    raise _wrong_type(name, value, "a timezone-aware datetime or an RFC 3339 string", EncodeError)
 
 
 def _named(name: str, function: Callable[[Any], str], value: object) -> str:
-    """Call a function that knows no attribute names, and put the name into its error."""
+    """Call a function and add the attribute's name to the error that it raises."""
     try:
         return function(value)
     except CeNatsError as error:
@@ -284,7 +285,7 @@ def _named(name: str, function: Callable[[Any], str], value: object) -> str:
 
 def check_integer(name: str, value: int, error_class: ErrorClass) -> int:
     """
-    Refuse an integer that needs more than 32 bits.
+    Check that an integer fits in 32 bits.
 
     Raises:
         error_class: ``integer-out-of-range``.
@@ -292,7 +293,7 @@ def check_integer(name: str, value: int, error_class: ErrorClass) -> int:
     if value not in _RANGE:
         raise error_class(
             ErrorCode.INTEGER_OUT_OF_RANGE,
-            f"attribute {preview(name)} is outside -2147483648 to 2147483647",
+            f"attribute {preview(name)} must be from -2147483648 to 2147483647",
             attribute=name,
         )
     return value
@@ -301,7 +302,7 @@ def check_integer(name: str, value: int, error_class: ErrorClass) -> int:
 def _wrong_type(name: str, value: object, wanted: str, error_class: ErrorClass) -> CeNatsError:
     return error_class(
         ErrorCode.INVALID_ATTRIBUTE_TYPE,
-        f"attribute {preview(name)} is {wanted}, not {type(value).__name__} {preview(value)}",
+        f"attribute {preview(name)} must be {wanted}, got {type(value).__name__} {preview(value)}",
         attribute=name,
     )
 
@@ -311,10 +312,10 @@ def _wrong_type(name: str, value: object, wanted: str, error_class: ErrorClass) 
 
 def check_extension_types(types: object) -> None:
     """
-    Refuse declared types that are not a mapping; the types themselves are looked at when a value has one.
+    Check that declared types are a mapping. The types themselves are checked when a value is converted.
 
     Raises:
-        TypeError: They are not.
+        TypeError: ``types`` is neither None nor a mapping.
     """
     if types is not None and not isinstance(types, Mapping):
         raise TypeError(f"extension_types must be a mapping of names to types, got {preview(types)}")
@@ -322,7 +323,7 @@ def check_extension_types(types: object) -> None:
 
 def decode_extension(name: str, value: str, wanted: Any) -> Any:
     """
-    Give an extension that arrived as a string the Python type that the caller declared.
+    Convert an extension that arrived as a string to the Python type that the caller declared.
 
     Args:
         name: Attribute name.
@@ -332,7 +333,7 @@ def decode_extension(name: str, value: str, wanted: Any) -> Any:
     Raises:
         DecodeError: ``invalid-boolean``, ``invalid-integer``, ``integer-out-of-range``, ``invalid-base64``,
             ``invalid-timestamp``.
-        TypeError: The declared type is none of these.
+        TypeError: The declared type is not one of these.
     """
     if wanted is None or wanted is str:
         return value
@@ -344,17 +345,17 @@ def decode_extension(name: str, value: str, wanted: Any) -> Any:
 
 def decode_typed_attribute(name: str, value: object, wanted: type | None) -> Any:
     """
-    Python value of an attribute that arrived with a type: of a JSON event's member that is not null, of a typed header.
+    Return the Python value of an attribute that arrived with a type: a JSON member that is not null, or a typed header.
 
     Args:
         name: Attribute name.
-        value: What arrived.
-        wanted: Type that the caller declared; None keeps that of the value.
+        value: Value as received.
+        wanted: Type that the caller declared; None keeps the type of the value.
 
     Raises:
-        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for what is not a
-            string, boolean, integer or bytes (a number with a fraction or exponent, an array, an object), and for
-            anything but a string in an attribute that the specification defines.
+        DecodeError: As :data:`CORE` and :func:`decode_extension` do; ``invalid-attribute-type`` for a value that is not
+            a string, boolean, integer or bytes (a number with a fraction or exponent, an array, an object), and for a
+            value other than a string in an attribute that the specification defines.
     """
     check = CORE.get(name)
     if check is not None:
@@ -380,24 +381,30 @@ def decode_typed_attribute(name: str, value: object, wanted: type | None) -> Any
 
 def decode_base64(name: str, value: str) -> bytes:
     """
-    Strict RFC 4648 base64: standard alphabet, padded, nothing between.
+    Decode strict RFC 4648 base64: standard alphabet, padded, no other characters.
 
     Raises:
         DecodeError: ``invalid-base64``.
     """
     if not _BASE64.fullmatch(value):
-        raise DecodeError(ErrorCode.INVALID_BASE64, f"{preview(name)} is not base64: {preview(value)}", attribute=name)
+        raise _invalid_base64(name, value)
     try:
         return a2b_base64(value)
     except Base64Error as error:
-        raise DecodeError(ErrorCode.INVALID_BASE64, f"{preview(name)} is not base64", attribute=name) from error
+        raise _invalid_base64(name, value) from error
+
+
+def _invalid_base64(name: str, value: str) -> DecodeError:
+    return DecodeError(
+        ErrorCode.INVALID_BASE64, f"{preview(name)} must be padded base64, got {preview(value)}", attribute=name
+    )
 
 
 def _decode_boolean(name: str, value: str) -> bool:
     if value not in ("true", "false"):
         raise DecodeError(
             ErrorCode.INVALID_BOOLEAN,
-            f"attribute {preview(name)} is true or false, not {preview(value)}",
+            f"attribute {preview(name)} must be true or false, got {preview(value)}",
             attribute=name,
         )
     return value == "true"
@@ -407,10 +414,10 @@ def _decode_integer(name: str, value: str) -> int:
     if not _INTEGER.fullmatch(value):
         raise DecodeError(
             ErrorCode.INVALID_INTEGER,
-            f"attribute {preview(name)} is a decimal integer, not {preview(value)}",
+            f"attribute {preview(name)} must be a decimal integer, got {preview(value)}",
             attribute=name,
         )
-    # A longer one is out of range whatever it is, and need not be converted.
+    # Longer text is out of range in any case. Cutting it avoids converting millions of digits.
     return check_integer(name, int(value[: _MAX_DIGITS + 1]), DecodeError)
 
 

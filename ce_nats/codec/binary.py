@@ -1,8 +1,8 @@
 """
 Binary content mode: one ``ce-`` header per attribute, the data as payload.
 
-NATS binding, section 3.1. The payload's bytes are the data's bytes; an empty payload is no data, because the wire
-cannot tell the two apart.
+NATS binding, section 3.1. The payload is the bytes of the data. An empty payload means no data: NATS does not
+distinguish the two.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ __all__ = ["Dialect", "decode", "decode_header", "encode"]
 
 class Dialect(str, Enum):
     """
-    Whose binary mode to read.
+    Variant of binary mode to read.
 
-    ``SPEC`` is the binding. ``SDK_GO`` is what sdk-go's JetStream protocol writes: header values as they stand,
-    neither quoted nor percent-encoded (decoding them would change the event's identity), and ``content-type`` for
-    datacontenttype.
+    ``SPEC`` is the binding. ``SDK_GO`` is what sdk-go's JetStream protocol writes: header values that are neither
+    quoted nor percent-encoded (decoding them would change the event's id), and ``content-type`` for datacontenttype.
     """
 
     SPEC = "spec"
@@ -47,7 +46,7 @@ class Dialect(str, Enum):
 
 def encode(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
     """
-    Headers of an event, one per attribute, in the event's order.
+    Return the headers of an event, one per attribute, in the event's order.
 
     Args:
         attributes: The event's attributes, not checked.
@@ -69,18 +68,18 @@ def decode(
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:
     """
-    The event in ``ce-`` headers and a payload.
+    Decode ``ce-`` headers and a payload to an event.
 
     Args:
-        headers: As ``mode.scan`` gives them.
-        payload: Payload bytes; empty is no data.
-        content_type: The datacontenttype where no ``ce-`` header has one, for ``Dialect.SDK_GO``.
-        dialect: Whose header values they are.
-        parse_data: False gives the payload's bytes whatever the content type.
+        headers: As ``mode.scan`` returns them.
+        payload: Payload bytes; empty means no data.
+        content_type: The datacontenttype if no ``ce-`` header has one, for ``Dialect.SDK_GO``.
+        dialect: Variant of binary mode that the header values are in.
+        parse_data: False returns the payload as bytes whatever the content type.
         extension_types: Python types of extension attributes; others are ``str``.
 
     Raises:
-        DecodeError: The first fault in wire order, then missing attributes, then the data.
+        DecodeError: The first error in wire order, then missing attributes, then the data.
     """
     attributes = _attributes(headers, content_type, dialect is Dialect.SDK_GO, extension_types or {})
     return with_payload(attributes, payload, parse_data)
@@ -88,7 +87,8 @@ def decode(
 
 def with_payload(attributes: dict[str, Any], payload: bytes, parse_data: bool) -> DecodedEvent:
     """
-    The event of decoded attributes whose data are the bytes of the payload; an empty payload is no data.
+    Return the event with these decoded attributes and the data decoded from the payload; an empty payload means no
+    data.
 
     Raises:
         DecodeError: As ``data.decode`` does.
@@ -113,24 +113,26 @@ def _attributes(headers: CeHeaders, content_type: str | None, is_raw: bool, type
 
 
 def duplicate_attribute(name: str, header: str) -> DecodeError:
-    """The error of a header whose attribute another header has already."""
-    error = DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is there twice", attribute=name)
+    """Return the error for a header whose attribute an earlier header has."""
+    error = DecodeError(
+        ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} must occur once, got a second header", attribute=name
+    )
     return at_header(error, name, header)
 
 
 def decode_header(name: str, header: str, value: str, *, is_raw: bool = False, wanted: Any = None) -> Any:
     """
-    The attribute in one ``ce-`` header.
+    Decode one ``ce-`` header to the value of its attribute.
 
     Args:
-        name: The attribute's name: the header's in lower case, without its prefix.
-        header: The header's name, for errors.
-        value: Its value as it was sent.
-        is_raw: True takes the value as it stands, for ``Dialect.SDK_GO``.
+        name: The attribute's name: the header's in lower case, without the prefix.
+        header: The header's name, for error messages.
+        value: Header value as received.
+        is_raw: True takes the value without percent-decoding, for ``Dialect.SDK_GO``.
         wanted: Python type of an extension attribute; ``str`` by default.
 
     Raises:
-        DecodeError: With attribute and header.
+        DecodeError: With the attribute and the header.
     """
     try:
         check = CORE.get(name)

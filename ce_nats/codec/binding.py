@@ -1,7 +1,7 @@
 """
-The front door: a CloudEvent to a NATS message, and back.
+Public entry point of the codec: encode a CloudEvent to a NATS message, and decode it.
 
-NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). Nothing here touches a network; the message is a value.
+NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). No network I/O: messages are plain values.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .subject_template import SubjectTemplate
 
 __all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
 
-# Longer ids are hashed, so that a header stays a header.
+# In characters. Longer ids are hashed, so that the header stays short.
 _MAX_DEDUP_ID_LENGTH: Final = 256
 Mode: TypeAlias = ContentMode | Literal["binary", "structured"]
 DialectName: TypeAlias = Dialect | Literal["spec", "sdk-go"]
 
-# By names of their own, because an enum looks its members up slowly in Python 3.11.
+# Module constants, because member look-up on an enum class is slow in Python 3.11.
 _BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
 
 
@@ -39,25 +39,25 @@ def to_nats_message(
     headers: HeadersLike = None,
 ) -> NatsMessage:
     """
-    Encode an event.
+    Encode an event as a NATS message.
 
-    The whole event is checked, because event classes let more pass than the specification does; nothing of the event
-    or of ``headers`` is changed.
+    The whole event is checked, because event classes accept more than the specification does. The event and
+    ``headers`` are not changed.
 
     Args:
-        event: A CloudEvent of the ``cloudevents`` package, or anything else with its ``get_attributes()`` and
+        event: A CloudEvent of the ``cloudevents`` package, or any object with its ``get_attributes()`` and
             ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
-            ``str``, ``bytes`` or aware ``datetime``. Data that is ``bytes`` goes as it is; any other value without a
-            datacontenttype is JSON and gets ``application/json``.
+            ``str``, ``bytes`` or timezone-aware ``datetime``. Data that is ``bytes`` is sent unchanged; any other value
+            without a datacontenttype is sent as JSON with ``application/json``.
         subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``.
         mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the event as JSON).
         reply: Reply subject, or ``""``.
-        headers: Further headers, ``Nats-Msg-Id`` say, put behind the event's own.
+        headers: Further headers, for example ``Nats-Msg-Id``, placed after those of the event.
 
     Raises:
-        EncodeError: The first attribute at fault in the event's order, then a missing one, then the data, then
-            headers and subjects. See :class:`~ce_nats.ErrorCode`.
-        ValueError: ``mode`` is neither.
+        EncodeError: The first invalid attribute in the event's order, then a missing one, then the data, then headers
+            and subjects. See :class:`~ce_nats.ErrorCode`.
+        ValueError: ``mode`` has another value.
     """
     attributes, value, has_data = attributes_data_and_presence(event)
     if mode is not _BINARY and mode is not _STRUCTURED:
@@ -67,7 +67,7 @@ def to_nats_message(
         payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
     else:
         payload = fast_path.encode_event(attributes, value, has_data) or structured.encode(attributes, value, has_data)
-        # No ce- header: sdk-go would take the message for a binary one with the event as its data.
+        # No ce- header: sdk-go would decode the message in binary mode, with the event as its data.
         pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
     if headers:
         _add_headers(pairs, headers)
@@ -85,23 +85,23 @@ def from_nats_message(
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:
     """
-    Decode an event.
+    Decode a NATS message to an event.
 
     The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
-    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode is no data.
+    value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode means no data.
 
     Args:
-        message: Anything with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``,
+        message: Any object with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``,
             :class:`~ce_nats.NatsMessage`.
-        mode: The content mode, where the caller knows better than :func:`~ce_nats.detect_mode`.
-        dialect: ``SDK_GO`` reads header values as sdk-go writes them: as they stand.
-        parse_data: False gives data as bytes, JSON text verbatim.
+        mode: The content mode; None detects it as :func:`~ce_nats.detect_mode` does.
+        dialect: ``SDK_GO`` reads header values as sdk-go writes them: without percent-decoding.
+        parse_data: False returns data as bytes, JSON text unchanged.
         extension_types: Python types of extension attributes (``bool``, ``int``, ``str``, ``bytes``, ``datetime``),
-            so that both modes give the same value; headers carry strings only.
+            so that both modes return the same value; headers carry strings only.
 
     Raises:
-        DecodeError: With a code, the attribute and the header at fault. See :class:`~ce_nats.ErrorCode`.
-        ValueError: ``mode`` or ``dialect`` is none of its values.
+        DecodeError: With a code, and the attribute and the header that caused it. See :class:`~ce_nats.ErrorCode`.
+        ValueError: ``mode`` or ``dialect`` has another value.
         TypeError: ``extension_types`` is not a mapping, or has another type for an attribute that the message has.
     """
     headers, payload = parts(message)
@@ -138,11 +138,11 @@ def from_nats_message(
 
 def dedup_id(event: Event) -> str:
     """
-    A ``Nats-Msg-Id`` that is the same for the same event and differs for different ones.
+    Return a ``Nats-Msg-Id`` that is the same for the same event and differs for different events.
 
-    CloudEvents are told apart by source and id together; with the id alone, JetStream would drop another source's event
-    inside the dedup window. ``source|id``, both percent-encoded so that the result is one printable word; beyond 256
-    characters the SHA-256 of that.
+    A CloudEvent is identified by source and id together; with the id alone, JetStream would drop another source's event
+    inside the deduplication window. The value is ``source|id``, both percent-encoded so that it contains no space; for
+    more than 256 characters it is the SHA-256 of that.
 
     Raises:
         EncodeError: As :func:`to_nats_message` does for the attributes.
@@ -154,7 +154,7 @@ def dedup_id(event: Event) -> str:
 
 
 def dedup_text(source: str, identifier: str) -> str:
-    """:func:`dedup_id` of attributes that were checked."""
+    """Return :func:`dedup_id` for a source and an id that were checked."""
     text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
     return text if len(text) <= _MAX_DEDUP_ID_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
 
@@ -170,20 +170,20 @@ def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:
         has_content_type = has_content_type or is_content_type
         if lower.startswith(PREFIX) or is_taken:
             raise EncodeError(
-                ErrorCode.RESERVED_HEADER, f"header {preview(name)} belongs to the event itself", header=name
+                ErrorCode.RESERVED_HEADER, f"further headers must not set {preview(name)} of the event", header=name
             )
     pairs += further
 
 
 def _lower_case_content_type(headers: HeadersLike) -> str | None:
-    """sdk-go looks for this spelling only."""
+    """Return the value of the ``content-type`` header; sdk-go reads no other spelling."""
     return next((value for name, value in header_pairs(headers) if name == "content-type"), None)
 
 
 def _payload(payload: object) -> bytes:
-    """Bytes of a payload; nats-py's get_msg() has None for an empty one."""
+    """Return a payload as bytes; nats-py's get_msg() returns None for an empty one."""
     if payload is None:
         return b""
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return bytes(payload)
-    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a payload is bytes, not {preview(payload)}")
+    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a payload must be bytes, got {preview(payload)}")

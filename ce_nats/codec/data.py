@@ -1,8 +1,8 @@
 """
 Event data: Python values to bytes and back, by datacontenttype.
 
-NATS binding 2.2 and 3.1.1; JSON event format 3.1 for what is JSON. Data has one Python type whatever mode the sender
-chose: JSON media types are Python values, text is ``str``, everything else is ``bytes`` and is never guessed at.
+NATS binding 2.2 and 3.1.1; JSON event format 3.1 defines which types are JSON. Data has the same Python type in both
+content modes: JSON media types are Python values, text is ``str``, everything else is ``bytes``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ IMPLIED_TYPE: Final = "application/json"
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
 _ONLY_STRINGS: Final = {str}
-# By names of their own, because an enum looks its members up slowly in Python 3.11.
+# Module constants, because member look-up on an enum class is slow in Python 3.11.
 _BINARY, _JSON = DataKind.BINARY, DataKind.JSON
-_BRACKET: Final = ord("[")  # a number is found in bytes several times faster than bytes are
+_BRACKET: Final = ord("[")  # "in" on bytes is several times faster for an int than for bytes
 _PLAIN_TYPES: Final = {str, int, float, bool}
-# Where levels of JSON and calls in progress count together, as in Python 3.10 and 3.11.
+# Python 3.10 and 3.11 count levels of JSON and Python calls in progress against the same limit.
 _NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
 # Data "of type Binary" (JSON format 3.1.1).
 BYTES: Final = (bytes, bytearray, memoryview)
@@ -39,14 +39,14 @@ BYTES: Final = (bytes, bytearray, memoryview)
 
 def encode(value: object, content_type: str | None) -> bytes:
     """
-    Payload bytes of event data.
+    Encode event data as payload bytes.
 
     Args:
         value: Event data that is present.
-        content_type: The event's datacontenttype, checked; None counts as JSON unless the value is bytes.
+        content_type: The event's datacontenttype, checked; None means JSON unless the value is bytes.
 
     Raises:
-        EncodeError: ``invalid-data`` where the value has no form in that type; ``unsupported-charset``.
+        EncodeError: ``invalid-data`` if the value cannot be written in that type; ``unsupported-charset``.
     """
     if isinstance(value, BYTES):
         return bytes(value)
@@ -63,13 +63,13 @@ def encode(value: object, content_type: str | None) -> bytes:
         return text.encode(codec)
     except UnicodeError as error:
         raise EncodeError(
-            ErrorCode.INVALID_DATA, f"the data cannot be written in {kind.charset or 'utf-8'}", attribute="data"
+            ErrorCode.INVALID_DATA, f"the data cannot be encoded as {kind.charset or 'utf-8'}", attribute="data"
         ) from error
 
 
 def check_text(value: object, kind: MediaType) -> str:
     """
-    Data of a type that is not JSON, when it is not bytes, has to be text (JSON format 3.1.1).
+    Check that data of a type other than JSON, where it is not bytes, is a string (JSON format 3.1.1).
 
     Raises:
         EncodeError: ``invalid-data``.
@@ -77,7 +77,7 @@ def check_text(value: object, kind: MediaType) -> str:
     if not isinstance(value, str):
         raise EncodeError(
             ErrorCode.INVALID_DATA,
-            f"data of type {kind.essence} is bytes or a str, not {type(value).__name__}",
+            f"data of type {kind.essence} must be bytes or a str, got {type(value).__name__}",
             attribute="data",
             requirement="JF-3.1.1-11",
         )
@@ -86,23 +86,23 @@ def check_text(value: object, kind: MediaType) -> str:
 
 def encode_json(value: object) -> bytes:
     """
-    Compact UTF-8 JSON that reads back as the same value.
+    Encode a value as compact UTF-8 JSON that decodes to an equal value.
 
-    Dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None, nested up to
-    ``MAX_LEVELS`` levels deep; and models (Structs, dataclasses, pydantic's) as their library writes them.
+    Accepted are dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None,
+    nested up to ``MAX_LEVELS`` levels deep; and models (Structs, dataclasses, pydantic's), encoded by their library.
 
     Raises:
-        EncodeError: ``invalid-data`` for everything that JSON has no form for: NaN, bytes and dates outside of models,
-            keys that are no strings; for what is nested deeper.
+        EncodeError: ``invalid-data`` for values that JSON cannot represent (NaN, bytes and dates outside of models, keys other than
+            strings) and for deeper nesting.
     """
     try:
         text = _to_json(value)
-        # msgspec also writes dates, sets, bytes, NaN (as null) and keys of other types, each as something else. What it
-        # wrote is right if it reads back as what it was, and that is cheaper than a look at every value in Python; but
-        # for one flat object, whose types are told at a glance.
+        # msgspec also encodes dates, sets, bytes, NaN (as null) and keys of other types, each as a different value. Its
+        # text is right if it decodes to an equal value. That is cheaper than checking every value in Python, except for
+        # one flat object, whose types are checked directly.
         if (_is_flat(text) and _has_plain_values(value)) or (not is_deeper(text) and _from_json(text) == value):
             return text
-    except Exception:  # noqa: S110  # whatever it is, the slow path names the fault, or knows better (large integers)
+    except Exception:  # noqa: S110  # the slow path raises the right error, or accepts the value (large integers)
         pass
     if models.is_model(value):
         return encode_json(_plain(value))
@@ -112,13 +112,13 @@ def encode_json(value: object) -> bytes:
     except (UnicodeEncodeError, ValueError) as error:
         if isinstance(error, EncodeError):
             raise
-        raise _no_json("holds a surrogate or an integer of thousands of digits") from error
+        raise _no_json("contains a surrogate or an integer of thousands of digits") from error
     except RecursionError as error:
         raise _no_json(_NO_ROOM) from error
 
 
 def _is_flat(text: bytes) -> bool:
-    """Whether JSON text is one object, or no container, without a null."""
+    """Whether JSON text is an object without nested containers, or a single value, and contains no null."""
     return _BRACKET not in text and text.find(b"{", 1) < 0 and text.find(b"null") < 0
 
 
@@ -131,17 +131,17 @@ def _has_plain_values(value: object) -> bool:
 
 
 def _json_value(value: object, levels: int) -> object:
-    """A copy of plain dicts, lists, strings and numbers, or an error that names what has no JSON form."""
+    """Return a copy made of plain dicts, lists, strings and numbers; the error names what JSON cannot represent."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise _no_json(f"holds {float(value)!r}")
+            raise _no_json(f"contains {float(value)!r}")
         return float(value)
     if isinstance(value, (list, tuple, dict)) and not levels:
-        raise _no_json(f"is nested more than {MAX_LEVELS} levels deep, or holds itself", "RF-8259-05")
+        raise _no_json(f"is nested more than {MAX_LEVELS} levels deep, or contains itself", "RF-8259-05")
     if isinstance(value, (list, tuple)):
         return [_json_value(item, levels - 1) for item in value]
     if isinstance(value, dict):
@@ -151,7 +151,7 @@ def _json_value(value: object, levels: int) -> object:
         return {key: _json_value(item, levels - 1) for key, item in value.items()}
     if models.is_model(value):
         return _json_value(_plain(value), levels)
-    raise _no_json(f"holds {type(value).__name__} {preview(value)}")
+    raise _no_json(f"contains {type(value).__name__} {preview(value)}")
 
 
 def _plain(model: object) -> object:
@@ -163,17 +163,17 @@ def _plain(model: object) -> object:
 
 def _no_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
     return EncodeError(
-        ErrorCode.INVALID_DATA, f"the data has no JSON form: it {what}", attribute="data", requirement=requirement
+        ErrorCode.INVALID_DATA, f"the data cannot be JSON: it {what}", attribute="data", requirement=requirement
     )
 
 
 def decode(payload: bytes, content_type: str | None) -> Any:
     """
-    Python value of payload bytes: a JSON value, ``str`` or ``bytes``.
+    Decode payload bytes to a Python value: a JSON value, ``str`` or ``bytes``.
 
     Args:
         payload: Bytes of the data, never empty for JSON.
-        content_type: The event's datacontenttype, checked; None leaves the bytes alone.
+        content_type: The event's datacontenttype, checked; None returns the bytes unchanged.
 
     Raises:
         DecodeError: ``invalid-json``, ``invalid-utf8``, ``invalid-data`` or ``unsupported-charset``, attribute
@@ -192,13 +192,13 @@ def decode(payload: bytes, content_type: str | None) -> Any:
         return payload.decode(codec)
     except UnicodeError as error:
         raise DecodeError(
-            ErrorCode.INVALID_DATA, f"the data is not text in {kind.charset or 'utf-8'}", attribute="data"
+            ErrorCode.INVALID_DATA, f"the data must be text in {kind.charset or 'utf-8'}", attribute="data"
         ) from error
 
 
 def check_json_charset(kind: MediaType, error_class: type[CeNatsError]) -> None:
     """
-    RFC 8259 8.1: JSON that is exchanged is UTF-8; a charset parameter that says otherwise is not guessed around.
+    Check that a JSON media type has no charset other than UTF-8, as RFC 8259 8.1 requires.
 
     Raises:
         error_class: ``unsupported-charset``.
@@ -206,7 +206,7 @@ def check_json_charset(kind: MediaType, error_class: type[CeNatsError]) -> None:
     if not kind.is_utf8:
         raise error_class(
             ErrorCode.UNSUPPORTED_CHARSET,
-            f"JSON is UTF-8, not {preview(kind.charset)}",
+            f"the charset of JSON must be UTF-8, got {preview(kind.charset)}",
             attribute="data",
             requirement="RF-8259-01",
         )
@@ -214,11 +214,11 @@ def check_json_charset(kind: MediaType, error_class: type[CeNatsError]) -> None:
 
 def decode_json(text: bytes) -> Any:
     """
-    Strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers that a float cannot hold.
+    Decode strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers outside a float's range.
 
     Raises:
-        DecodeError: ``invalid-utf8``; ``invalid-json``, for text that is nested deeper than ``MAX_LEVELS`` whatever
-            else is wrong with it. Attribute ``data``.
+        DecodeError: ``invalid-utf8`` or ``invalid-json``, attribute ``data``. Nesting deeper than ``MAX_LEVELS`` is
+            reported first.
     """
     if is_deeper(text):
         raise too_deep(text, MAX_LEVELS, "the data", attribute="data")
@@ -229,13 +229,13 @@ def decode_json(text: bytes) -> Any:
 
 
 def json_error(text: bytes, error: Exception, what: str, *, attribute: str | None = None) -> DecodeError:
-    """``invalid-utf8`` or ``invalid-json``, for text that a parser would not read."""
+    """Return ``invalid-utf8`` or ``invalid-json`` for text that the JSON parser rejected."""
     reason = _NO_ROOM if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
     return _invalid(text, f"{what} {reason}", what, attribute, None)
 
 
 def too_deep(text: bytes, levels: int, what: str, *, attribute: str | None = None) -> DecodeError:
-    """``invalid-utf8`` or ``invalid-json``, for text that is nested deeper than it may be."""
+    """Return ``invalid-utf8`` or ``invalid-json`` for text that is nested too deep."""
     return _invalid(text, f"{what} is nested more than {levels} levels deep", what, attribute, "RF-8259-05")
 
 
@@ -250,4 +250,8 @@ def _invalid(text: bytes, message: str, what: str, attribute: str | None, requir
 
 
 def _no_such_charset(error_class: type[CeNatsError], kind: MediaType) -> CeNatsError:
-    return error_class(ErrorCode.UNSUPPORTED_CHARSET, f"charset {preview(kind.charset)} is not known", attribute="data")
+    return error_class(
+        ErrorCode.UNSUPPORTED_CHARSET,
+        f"the charset must be one that Python has a codec for, got {preview(kind.charset)}",
+        attribute="data",
+    )

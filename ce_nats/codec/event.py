@@ -1,7 +1,7 @@
 """
-Events: what every kind of them has, and the one that decoding gives, a ``cloudevents`` CloudEvent that was checked.
+Events: the protocol that every event class satisfies, and DecodedEvent, the CloudEvent that decoding returns.
 
-The package's own constructor makes up an id, a time and a specversion where they are missing; a decoder must not.
+The constructor of ``cloudevents`` generates a missing id, time and specversion; a decoder must not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Event(Protocol):
-    """What an event has to have to be sent: every CloudEvent of the ``cloudevents`` package does."""
+    """The methods that an event needs to be encoded. Every CloudEvent class of the ``cloudevents`` package has them."""
 
     def get_attributes(self) -> Mapping[str, Any]: ...
 
@@ -39,13 +39,13 @@ class Event(Protocol):
 
 class NotDelivered:
     """
-    Stands for data that is there and was not sent along, as to a consumer that takes headers only.
+    Placeholder for data that was not delivered, as for a headers-only consumer.
 
-    No mode has a form for it, so an event with it cannot be encoded by mistake and lose its data. (Not a dataclass:
-    those can be sent.)
+    An event with it cannot be encoded, in either mode, so that its data is not lost by mistake. It is not a
+    dataclass, because dataclasses can be encoded.
 
     Attributes:
-        size: Bytes of the payload.
+        size: Size of the payload in bytes.
     """
 
     __slots__ = ("size",)
@@ -68,15 +68,15 @@ class NotDelivered:
 
 class DecodedEvent(CloudEvent):
     """
-    A CloudEvent as it was received: nothing added, nothing left out.
+    A CloudEvent with exactly the attributes and the data that were received.
 
-    Two decoded events are equal when their attributes and data are.
+    Two decoded events are equal if their attributes and data are equal.
 
     Attributes:
-        has_data: False where the message carried no data. It tells a JSON ``null`` (True) from no data (False): both
-            are None to ``get_data()``.
-        is_json: True where the data came from a JSON event without a datacontenttype, which means
-            ``application/json``; it is written down when the event is encoded again.
+        has_data: False if the message carried no data. It distinguishes a JSON ``null`` (True) from no data (False):
+            ``get_data()`` returns None for both.
+        is_json: True if the data came from a JSON event without a datacontenttype, which means
+            ``application/json``; encoding the event again adds that datacontenttype.
     """
 
     has_data: bool
@@ -85,15 +85,15 @@ class DecodedEvent(CloudEvent):
     def __init__(
         self, attributes: dict[str, Any], data: Any = None, *, has_data: bool | None = None, is_json: bool = False
     ) -> None:
-        # The base class's constructor invents attributes and validates by looser rules than the codec's, so it is not
-        # called.
+        # The base class's constructor is not called: it generates attributes, and its checks are looser than the
+        # codec's.
         self._attributes = attributes
         self._data = data
         self.has_data = data is not None if has_data is None else has_data
         self.is_json = is_json
 
     def get_data(self) -> Any:
-        """A JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None where there is none."""
+        """Return a JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None if there is none."""
         return self._data
 
     @overload
@@ -152,7 +152,7 @@ class DecodedEvent(CloudEvent):
         return DataKind.JSON, text
 
     def get_time(self) -> Timestamp | None:
-        """When it happened, with the text that was sent."""
+        """Return the ``time`` attribute, which keeps the text that was received."""
         return self._attributes.get("time")
 
     def __eq__(self, other: object) -> bool:
@@ -171,14 +171,14 @@ class DecodedEvent(CloudEvent):
 
 class ExtendedEvent:
     """
-    An event with further attributes, which the event itself knows nothing of; its own ones win.
+    An event with additional attributes. Where the event has an attribute of the same name, its own value is kept.
 
     Args:
-        event: Anything with ``get_attributes()`` and ``get_data()``.
-        further: Attributes by name.
+        event: Any object with ``get_attributes()`` and ``get_data()``.
+        further: Additional attributes by name.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is not an event.
+        EncodeError: ``invalid-message`` if ``event`` is not an event.
     """
 
     def __init__(self, event: Event, further: Mapping[str, Any]) -> None:
@@ -196,33 +196,33 @@ class ExtendedEvent:
 
 def attributes_and_data(event: Event) -> tuple[Mapping[str, Any], Any]:
     """
-    Attributes and data of any event, unchecked.
+    Return the attributes and data of any event, not checked.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is not an event.
+        EncodeError: ``invalid-message`` if ``event`` is not an event.
     """
     try:
         attributes, value = event.get_attributes(), event.get_data()
     except (AttributeError, TypeError) as error:
         raise EncodeError(
-            ErrorCode.INVALID_MESSAGE, f"an event has get_attributes() and get_data(); {preview(event)} has not"
+            ErrorCode.INVALID_MESSAGE, f"an event must have get_attributes() and get_data(), got {preview(event)}"
         ) from error
     if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
-        raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes are a mapping, not {preview(attributes)}")
+        raise EncodeError(ErrorCode.INVALID_MESSAGE, f"attributes must be a mapping, got {preview(attributes)}")
     return attributes, value
 
 
 def attributes_data_and_presence(event: Event) -> tuple[Mapping[str, Any], Any, bool]:
     """
-    Attributes, data, and whether there is data, of any event, unchecked, as they are sent in either mode.
+    Return the attributes and data of any event, not checked, and whether it has data.
 
-    Data without a datacontenttype is JSON unless it is bytes, and the attributes say so.
+    Data without a datacontenttype is JSON unless it is bytes; ``application/json`` is then added to the attributes.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is not an event.
+        EncodeError: ``invalid-message`` if ``event`` is not an event.
     """
     attributes, value = attributes_and_data(event)
-    # An event that was decoded knows null from nothing.
+    # A DecodedEvent distinguishes a JSON null from no data.
     has_data = value is not None or getattr(event, "has_data", False)
     if has_data and attributes.get("datacontenttype") is None and _is_json(event, value):
         attributes = {**attributes, "datacontenttype": data.IMPLIED_TYPE}
@@ -230,5 +230,5 @@ def attributes_data_and_presence(event: Event) -> tuple[Mapping[str, Any], Any, 
 
 
 def _is_json(event: Event, value: object) -> bool:
-    """Whether data without a datacontenttype is JSON: what is not bytes, and bytes that came from a JSON event."""
+    """Whether data without a datacontenttype is JSON: values other than bytes, and bytes decoded from a JSON event."""
     return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)

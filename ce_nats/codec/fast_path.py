@@ -1,17 +1,17 @@
 """
-The common case, at a fraction of the cost.
+Fast path: encode and decode common events at a fraction of the cost.
 
-Most events of a stream have the same attributes in the same order, plain values, and many values that were there
-before. Everything here makes use of that, and of nothing else: as soon as something is out of the ordinary, there is no
-result, and the careful code (``attributes``, ``binary``, ``structured``) decides, which alone words errors. Tests hold
-the two together.
+Most events of a stream have the same attributes in the same order, plain values, and values that occurred before. The
+fast path handles only such events. For any other event it returns no result, and the full codec (``attributes``,
+``binary``, ``structured``) encodes or decodes the event, or raises the error. Tests check that both give equal results.
 
-This is the only module with tricks. Three ideas are behind them:
+This is the only module that trades clarity for speed. It uses three techniques:
 
-- *Memories.* A ``source`` or ``type`` that repeats is checked once. What is remembered is bounded.
-- *One function for each set of names.* It is made from source text, as ``dataclasses`` does, once the set was seen some
-  times; names and their rules stand in it one after the other. Closures in place of it take a fifth longer.
-- *One question about many values*, put to functions in C that were made for something else.
+- *Caches.* A ``source`` or ``type`` that repeats is checked once. The caches are bounded.
+- *One function for each sequence of names.* It is compiled from generated source text, as in ``dataclasses``, after the
+  sequence occurred several times; it handles the names one after the other, without a loop. Closures in place of it
+  take a fifth longer.
+- *One check of many values*, by functions in C that were written for another purpose.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ __all__ = [
     "unescape",
 ]
 
-# What a peer can have us remember: sets of names, names in each, and characters in these.
+# Limits of what a peer can make us cache: sequences of names, names in each, and characters in these.
 MAX_SHAPES: Final = 256
 MAX_SEEN: Final = 1024
 MAX_NAMES: Final = 64
 MAX_NAMES_LENGTH: Final = 1024
-# To make a function takes as long as some 30 events, so names that come but once get none.
+# Compiling a function takes as long as about 30 events, so names that occur only a few times get none.
 FIRST_SIGHTINGS: Final = 8
 MAX_ESCAPES: Final = 1024
 # Bytes of a JSON event before its data.
@@ -89,7 +89,7 @@ _BINARY, _STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
 _JSON, _TEXT = DataKind.JSON, DataKind.TEXT
 _DATA: Final = b'"data":'
 _DATA_BASE64: Final = b'"data_base64":'
-# As numbers, which are found in bytes several times faster than bytes.
+# As ints: "in" on bytes is several times faster for an int than for bytes.
 _BACKSLASH, _BLANK, _CLOSING_BRACE, _DEL, _PERCENT = b"\\ }\x7f%"
 _WHITE_SPACE: Final = b" \t\r\n"
 
@@ -101,8 +101,8 @@ class _DataText(msgspec.Struct):
 _read_data_text: Final = msgspec.json.Decoder(_DataText).decode
 
 
-class Unusual(ValueError):  # noqa: N818  # the careful code may find nothing wrong
-    """Something is out of the ordinary. A ValueError, as what the functions raise that are asked here."""
+class Unusual(ValueError):  # noqa: N818  # not an error: the full codec may accept the event
+    """The fast path does not handle this event. A ValueError, like the exceptions of the functions that it calls."""
 
 
 def _refuse(_: object = None) -> NoReturn:
@@ -114,10 +114,10 @@ def _refuse(_: object = None) -> NoReturn:
 
 def _is_literal(text: str) -> bool:
     """
-    Whether each character is one that a header value holds as it is, and a legal one.
+    Whether all characters are legal and need no percent-encoding in a header value.
 
-    JSON has a backslash before double quotes and control characters, but for DEL. A backslash is literal, too, and for
-    the careful code to see.
+    JSON puts a backslash before double quotes and control characters other than DEL. For text that contains a
+    backslash, which needs no encoding either, the result is False, and the slower checks decide.
     """
     octets = _to_json(text)
     return (
@@ -130,11 +130,11 @@ def _is_literal(text: str) -> bool:
 
 
 class _Escapes(dict[int, str]):
-    """For ``str.translate()``: what a header value has for a character."""
+    """Table for ``str.translate()``: the form of each character in a header value."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
-        if not character.isprintable():  # no control character, surrogate or noncharacter is
+        if not character.isprintable():  # excludes control characters, surrogates and noncharacters
             raise Unusual
         if len(self) >= MAX_ESCAPES:
             self.clear()
@@ -157,10 +157,10 @@ def _escape_all(texts: Sequence[str]) -> list[str]:
 
 def unescape(value: str) -> str:
     """
-    The attribute text in a header value, where that is printable.
+    Decode a header value to the text of the attribute, which must be printable.
 
     Raises:
-        ValueError: The value is malformed or empty, or holds a character that may be illegal.
+        ValueError: The value is malformed or empty, or contains a character that may be illegal.
     """
     text = value.strip(" \t")
     if "%" in text and "=" not in text and _is_literal(text.replace("%", "")):
@@ -178,10 +178,11 @@ def _unescape_all(values: Sequence[str]) -> list[str]:
 
 def _undo_percent(value: str) -> str:
     """
-    Undo percent-encoding in a value whose other characters are literal ones, and none is "=".
+    Percent-decode a value whose other characters are literal and do not include "=".
 
-    Quoted-printable is the same with "=" for "%". For a whole escape a2b_qp() gives two characters less, and for
-    anything else that starts with "=", where there are no line ends, one less or none.
+    Quoted-printable is the same encoding with "=" for "%". a2b_qp() shortens the text by two characters for each valid
+    escape, and by one or none for any other text that starts with "=", if there are no line ends. So the length shows
+    whether all escapes were valid.
     """
     octets = a2b_qp(value.replace("%", "="))
     if len(octets) != len(value) - 2 * value.count("%"):
@@ -195,7 +196,7 @@ def _scalar_texts(values: Iterable[object]) -> list[str]:
 
 
 def _scalar_text(value: object) -> str:
-    """The canonical string of an integer or a boolean."""
+    """Return the canonical string of an integer or a boolean."""
     if value.__class__ is int:
         return str(check_integer("", value, EncodeError))
     return scalar_text(value) if value.__class__ is bool else _refuse()
@@ -203,12 +204,12 @@ def _scalar_text(value: object) -> str:
 
 def _is_printable(text: bytes, strings: Iterable[str]) -> bool:
     """
-    Whether strings have printable characters only, which are legal ones.
+    Whether strings consist of printable characters, all of which are legal.
 
-    JSON has control characters as escapes, but for DEL, so that most texts need one look.
+    JSON escapes control characters other than DEL, so one check of the JSON text is enough for most events.
 
     Args:
-        text: JSON text of an object that has the strings.
+        text: JSON text of an object that contains the strings.
         strings: The strings.
     """
     if _BACKSLASH in text or _DEL in text:
@@ -228,40 +229,40 @@ def _time_text(value: object) -> str:
 
 def _timestamp(text: str) -> Timestamp:
     at = _read_time(text)
-    # _read_time() reads more than RFC 3339; but msgspec writes nothing else, so text that it writes back is that.
+    # _read_time() accepts more than RFC 3339, but msgspec writes only RFC 3339: text that it writes back is valid.
     if _to_builtins(at) != text:
         return Timestamp.parse(text)
-    reduced: Any = at.__reduce__()  # (datetime, (state, zone)), from which unpickling makes it
-    state, zone = reduced[1]  # a ValueError where there is no zone
+    reduced: Any = at.__reduce__()  # (datetime, (state, zone)), the constructor's arguments for unpickling
+    state, zone = reduced[1]  # a ValueError if there is no zone
     made = _new_datetime(Timestamp, state, zone)
     made._text = text
     return made
 
 
-def _must(is_right: Callable[[str], object]) -> Callable[[str], object]:
-    return lambda text: is_right(text) or _refuse()
+def _checked_by(is_valid: Callable[[str], object]) -> Callable[[str], object]:
+    return lambda text: is_valid(text) or _refuse()
 
 
-def _header_text(is_right: Callable[[str], object]) -> Callable[[str], str]:
-    return lambda text: _escape(text) if text and is_right(text) else _refuse()
+def _header_text(is_valid: Callable[[str], object]) -> Callable[[str], str]:
+    return lambda text: _escape(text) if text and is_valid(text) else _refuse()
 
 
-def _attribute_text(is_right: Callable[[str], object]) -> Callable[[str], str]:
+def _attribute_text(is_valid: Callable[[str], object]) -> Callable[[str], str]:
     def make(value: str) -> str:
         text = unescape(value)
-        return text if text and is_right(text) else _refuse()
+        return text if text and is_valid(text) else _refuse()
 
     return make
 
 
-# Attributes whose values repeat, and what else they must be.
+# Attributes whose values repeat, with the check that each value must pass.
 _RULES: Final[Mapping[str, Callable[[str], object]]] = {
     "source": bool,
     "type": bool,
     "datacontenttype": media_type.parse,
     "dataschema": ABSOLUTE_URI.match,
 }
-_schemas: Final = Memory(_must(ABSOLUTE_URI.match))
+_schemas: Final = Memory(_checked_by(ABSOLUTE_URI.match))
 
 
 def _reader(content_type: str) -> Callable[[bytes], Any]:
@@ -274,15 +275,15 @@ _readers: Final = Memory(_reader)
 _subjects: Final = Memory(check_subject)
 
 
-# --- One function for each set of names -----------------------------------------------------------------------------
+# --- One function for each sequence of names ------------------------------------------------------------------------
 
 
 class Shapes(NamesMemory[Convert]):
     """
-    The functions that were made for sets of names, by subscript; Unusual until a set was seen some times.
+    Cache of the functions compiled for sequences of names. Raises Unusual until a sequence has occurred often enough.
 
     Args:
-        make: Makes a function for a set of names in their order.
+        make: Compiles the function for a sequence of names.
     """
 
     def __init__(self, make: Callable[[Names], Convert]) -> None:
@@ -296,7 +297,7 @@ class Shapes(NamesMemory[Convert]):
         seen = self._seen.pop(names, 0) + 1
         if seen >= self.sightings:
             if len(self) >= MAX_LISTS:
-                # A peer that sends ever new names has ever fewer functions made of them.
+                # A peer that keeps sending new names makes us compile fewer and fewer functions.
                 self.sightings *= 2
             return super().__missing__(names)
         if len(self._seen) >= MAX_SEEN:
@@ -306,7 +307,7 @@ class Shapes(NamesMemory[Convert]):
 
 
 def are_valid(names: Sequence[str]) -> bool:
-    """Whether attribute names are legal and distinct, and the required attributes are among them."""
+    """Whether attribute names are legal and distinct, and include the required attributes."""
     try:
         for name in names:
             check_name(name, DecodeError)
@@ -317,10 +318,10 @@ def are_valid(names: Sequence[str]) -> bool:
 
 def header_encoder_source(names: Sequence[str]) -> str:
     """
-    Source text of a function from attributes to the pairs of ``ce-`` headers.
+    Return the source text of a function that encodes attributes as name and value pairs of ``ce-`` headers.
 
     Args:
-        names: Their names, which are valid, in their order.
+        names: Names of the attributes, valid, in their order.
     """
     variables = {name: f"v{place}" for place, name in enumerate(names)}
     results = {
@@ -330,8 +331,8 @@ def header_encoder_source(names: Sequence[str]) -> str:
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
         *_strings_of(variables),
-        *_demand_version(variables["specversion"]),
-        *_demand_texts("escape_all", _fresh(variables)),
+        *_require_version(variables["specversion"]),
+        *_require_texts("escape_all", _fresh(variables)),
         *_time_to_text(variables),
         f"return [{', '.join(f'({PREFIX + name!r}, {result})' for name, result in results.items())}]",
     )
@@ -339,10 +340,10 @@ def header_encoder_source(names: Sequence[str]) -> str:
 
 def member_encoder_source(names: Sequence[str]) -> str:
     """
-    Source text of a function from attributes to the text of a JSON event without data.
+    Return the source text of a function that encodes attributes as a JSON event without data.
 
     Args:
-        names: Their names, which are valid, in their order.
+        names: Names of the attributes, valid, in their order.
     """
     variables = {name: f"v{place}" for place, name in enumerate(names)}
     strings = [variable for name, variable in variables.items() if name != "time"]
@@ -351,29 +352,29 @@ def member_encoder_source(names: Sequence[str]) -> str:
         "def convert(attributes):",
         f"{', '.join(variables.values())} = attributes.values()",
         *_strings_of(variables),
-        *_demand_version(variables["specversion"]),
-        *_demand(" and ".join(strings)),
+        *_require_version(variables["specversion"]),
+        *_require(" and ".join(strings)),
         *(f"{memory}[{variables[name]}]" for name, memory in _CHECKS.items() if name in variables),
         *_time_to_text(variables),
         f"text = to_json({{**attributes{time}}})",
-        *_demand(f"is_printable(text, ({', '.join(strings)}))"),
+        *_require(f"is_printable(text, ({', '.join(strings)}))"),
         "return text",
     )
 
 
 def header_decoder_source(names: Sequence[str]) -> str:
     """
-    Source text of a function from header values to attributes; to None where the event is in the payload.
+    Return the source text of a function that decodes header values to attributes, or to None in structured mode.
 
     Args:
-        names: Names of all headers, in the order of the values; among them one Content-Type at most, and valid
-            attribute names or none.
+        names: Names of all headers, in the order of the values: at most one Content-Type, and ``ce-`` headers with
+            valid attribute names or none.
     """
     found = sort_names(tuple(names))
     headers = [f"v{place}" for place in range(len(names))]
     variables = {name: headers[place] for name, place in zip(found.attributes, found.ce_places)}
     content_types = [headers[place] for place in found.content_type_places]
-    first = ("def convert(values):", f"{', '.join(headers)}, = values", *_demand_strings(headers))
+    first = ("def convert(values):", f"{', '.join(headers)}, = values", *_require_strings(headers))
     if not variables:
         return _source(*first, *(f"structured_types[{header}]" for header in content_types), "return None")
     results = {
@@ -383,9 +384,9 @@ def header_decoder_source(names: Sequence[str]) -> str:
         results["time"] = f"timestamp({variables['time']})"
     return _source(
         *first,
-        *_demand_version(variables["specversion"]),
+        *_require_version(variables["specversion"]),
         *(f"other_types[{header}]" for header in content_types),
-        *_demand_texts("unescape_all", _fresh(variables)),
+        *_require_texts("unescape_all", _fresh(variables)),
         f"return {{{', '.join(f'{name!r}: {result}' for name, result in results.items())}}}",
     )
 
@@ -398,46 +399,46 @@ def _source(*lines: str) -> str:
 
 
 def _fresh(variables: Mapping[str, str]) -> list[str]:
-    """Variables of values that are new in each event."""
+    """Return the variables whose values differ in each event."""
     return [variable for name, variable in variables.items() if name not in {*_RULES, "specversion", "time"}]
 
 
-def _demand(condition: str) -> Iterator[str]:
+def _require(condition: str) -> Iterator[str]:
     yield f"if not ({condition}):"
     yield "    raise Unusual"
 
 
-def _demand_strings(variables: Iterable[str]) -> Iterator[str]:
-    return _demand(f"{' is '.join(f'{variable}.__class__' for variable in variables)} is str")
+def _require_strings(variables: Iterable[str]) -> Iterator[str]:
+    return _require(f"{' is '.join(f'{variable}.__class__' for variable in variables)} is str")
 
 
 def _strings_of(variables: Mapping[str, str]) -> Iterator[str]:
-    """Strings but for the time, once extensions that are integers or booleans were converted."""
+    """Yield lines that require strings, except for the time, and convert integer and boolean extensions to strings."""
     core = [variable for name, variable in variables.items() if name in CORE and name != "time"]
     extensions = [variable for name, variable in variables.items() if name not in CORE]
-    first, *rest = _demand_strings([*core, *extensions])
+    first, *rest = _require_strings([*core, *extensions])
     yield first
     if extensions:
-        yield from (f"    {line}" for line in _demand_strings(core))
+        yield from (f"    {line}" for line in _require_strings(core))
         yield f"    {', '.join(extensions)}, = scalar_texts(({', '.join(extensions)},))"
     else:
         yield from rest
 
 
-def _demand_version(variable: str) -> Iterator[str]:
-    return _demand(f'{variable} == "1.0"')
+def _require_version(variable: str) -> Iterator[str]:
+    return _require(f'{variable} == "1.0"')
 
 
-def _demand_texts(function: str, variables: Sequence[str]) -> Iterator[str]:
-    """No empty text; and have them converted, which one look at all of them shows to be needless for most events."""
-    yield from _demand(" and ".join(variables))
+def _require_texts(function: str, variables: Sequence[str]) -> Iterator[str]:
+    """Yield lines that refuse empty texts and call ``function`` if a check of all texts together finds it necessary."""
+    yield from _require(" and ".join(variables))
     yield f"if not is_literal({_joined(variables)}):"
     yield f"    {', '.join(variables)}, = {function}(({', '.join(variables)},))"
 
 
 def _time_to_text(variables: Mapping[str, str]) -> Iterator[str]:
     if "time" in variables:
-        # What msgspec writes of a time in UTC is the same as isoformat() with a "Z", at a tenth of its cost.
+        # For a time in UTC msgspec writes the same text as isoformat() with a "Z", at a tenth of the cost.
         yield "{0} = to_builtins({0}) if {0}.__class__ is datetime and {0}.tzinfo is utc else time_text({0})".format(
             variables["time"]
         )
@@ -460,18 +461,18 @@ _SCOPE: Final[Mapping[str, object]] = {
     "scalar_texts": _scalar_texts,
     "time_text": _time_text,
     "timestamp": _timestamp,
-    "media_types": Memory(_must(media_type.parse)),
+    "media_types": Memory(_checked_by(media_type.parse)),
     "schemas": _schemas,
-    "structured_types": Memory(_must(lambda value: structured_by([value]))),
-    "other_types": Memory(_must(lambda value: not structured_by([value]))),
-    **{f"{name}_texts": Memory(_header_text(is_right)) for name, is_right in _RULES.items()},
-    **{f"{name}_values": Memory(_attribute_text(is_right)) for name, is_right in _RULES.items()},
+    "structured_types": Memory(_checked_by(lambda value: structured_by([value]))),
+    "other_types": Memory(_checked_by(lambda value: not structured_by([value]))),
+    **{f"{name}_texts": Memory(_header_text(is_valid)) for name, is_valid in _RULES.items()},
+    **{f"{name}_values": Memory(_attribute_text(is_valid)) for name, is_valid in _RULES.items()},
 }
 
 
 def _compiled(source: str) -> Convert:
     scope: dict[str, Any] = dict(_SCOPE)
-    exec(source, scope)  # noqa: S102  # all that is not written above are attribute names, which are letters and digits
+    exec(source, scope)  # noqa: S102  # the only text from outside are attribute names, which are letters and digits
     convert: Convert = scope["convert"]
     return convert
 
@@ -496,7 +497,7 @@ _valid_names: Final = NamesMemory(are_valid)
 
 
 def encode_headers(attributes: Mapping[str, Any]) -> list[tuple[str, str]] | None:
-    """The pairs of ``ce-`` headers, of attributes that were not checked."""
+    """Return the name and value pairs of ``ce-`` headers for attributes that were not checked; None if unusual."""
     try:
         pairs: list[tuple[str, str]] = _header_encoders[tuple(attributes)](attributes)
         return pairs
@@ -506,7 +507,7 @@ def encode_headers(attributes: Mapping[str, Any]) -> list[tuple[str, str]] | Non
 
 def encode_event(attributes: Mapping[str, Any], value: object, has_data: bool) -> bytes | None:
     """
-    The JSON event.
+    Return the JSON event, or None if it is unusual.
 
     Args:
         attributes: Attributes, not checked.
@@ -534,12 +535,12 @@ def encode_event(attributes: Mapping[str, Any], value: object, has_data: bool) -
 
 def make_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], reply: str) -> NatsMessage:
     """
-    As ``NatsMessage()``, without the calls that its constructor makes.
+    Make a NatsMessage without the cost of its constructor.
 
     Raises:
         EncodeError: ``invalid-subject``.
     """
-    if subject.__class__ is str:  # an object of another class can be equal to a remembered one
+    if subject.__class__ is str:  # an object of another class can be equal to a cached subject
         if subject:
             _subjects[subject]
     elif subject != "":
@@ -567,17 +568,17 @@ def decode(
     extension_types: ExtensionTypes | None,
 ) -> DecodedEvent | None:
     """
-    The event in a message.
+    Decode the event in a message, or return None if it is unusual.
 
     Args:
         headers: Headers in any form.
         payload: The payload.
-        mode: The content mode that was asked for, not checked; None where the headers tell.
-        parse_data: False gives data as bytes.
+        mode: The content mode that the caller requires, not checked; None detects it from the headers.
+        parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
 
     Raises:
-        DecodeError: For data in binary mode, where nothing else can be wrong any more.
+        DecodeError: For invalid data in binary mode, which is checked last.
     """
     if payload.__class__ is not bytes:
         return None
@@ -600,10 +601,10 @@ def decode(
     except (ValueError, RecursionError):
         return None
     if not payload:
-        return _made(attributes, None, False)
+        return _new_event(attributes, None, False)
     if parse_data and "datacontenttype" in attributes:
-        return _made(attributes, _readers[attributes["datacontenttype"]](payload), True)
-    return _made(attributes, payload, True)
+        return _new_event(attributes, _readers[attributes["datacontenttype"]](payload), True)
+    return _new_event(attributes, payload, True)
 
 
 def _convert(attributes: dict[str, Any], types: ExtensionTypes) -> None:
@@ -632,32 +633,32 @@ def _decode_event(payload: bytes, parse_data: bool, extension_types: ExtensionTy
         kind = parsed.kind
     if text is None:
         if base64 is None:
-            return _made(attributes, None, False)
+            return _new_event(attributes, None, False)
         octets = decode_base64("data_base64", base64)
-        return _made(attributes, data.decode(octets, content_type) if parse_data else octets, True)
+        return _new_event(attributes, data.decode(octets, content_type) if parse_data else octets, True)
     if base64 is not None:
         raise Unusual
     if kind is _JSON:
-        return _made(attributes, value if parse_data else text, True, content_type is None)
+        return _new_event(attributes, value if parse_data else text, True, content_type is None)
     if value.__class__ is not str:
         raise Unusual
-    return _made(attributes, value if kind is _TEXT and parse_data else data.encode(value, content_type), True)
+    return _new_event(attributes, value if kind is _TEXT and parse_data else data.encode(value, content_type), True)
 
 
 def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
     """
-    The members of a JSON event all of which but ``data`` are strings, integers, booleans or null.
+    Split a JSON event whose members other than ``data`` are strings, integers, booleans or null.
 
-    The event is split at the first ``"data":``. In JSON these quotes are not escaped ones, because a backslash before
-    the second one would stand behind ``data``. What is left without the data is read as an object of plain values,
-    so that the name was not one in an object inside of the event.
+    The event is split at the first ``"data":``. These quotes are not escaped: a backslash before the second one would
+    come between it and ``data``. The rest without the data is decoded as an object of plain values, so the name cannot
+    be that of a member of a nested object.
 
     Returns:
-        The members but for ``data`` and those that are null, in wire order: legal text, none of them empty or repeated,
+        The members other than ``data`` and those that are null, in wire order: legal text, none empty or repeated,
         no other rule checked; the JSON text of ``data``, or None; its value.
 
     Raises:
-        ValueError: The payload is anything else.
+        ValueError: The payload is not such an event.
     """
     if not payload or payload[-1] != _CLOSING_BRACE:
         payload = payload.rstrip(_WHITE_SPACE)
@@ -670,12 +671,12 @@ def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
     if is_deeper(text):
         raise Unusual
     try:
-        # Mostly data stands last. Then JSON before it, with its comma replaced by a brace, and JSON in its place show
-        # that the whole is JSON.
+        # Data is usually the last member. Then the payload is valid JSON if the data is, and if the text before it is
+        # with its comma replaced by a brace.
         value = _read_json(text)
         text = text.strip(_WHITE_SPACE)
     except ValueError:
-        text = bytes(_read_data_text(payload).data)  # which finds out whether the whole is JSON
+        text = bytes(_read_data_text(payload).data)  # also checks that the whole payload is JSON
         rest = payload[at + len(_DATA) + len(text) :]
         if not payload.startswith(text, at + len(_DATA)):
             raise Unusual from None
@@ -684,7 +685,7 @@ def split_event(payload: bytes) -> tuple[dict[str, Any], bytes | None, Any]:
 
 
 def _without_data(head: bytes, rest: bytes) -> bytes:
-    """A JSON object without its member ``data``, of what is before and behind that."""
+    """Return a JSON object without its member ``data``, from the text before and after that member."""
     if not head.endswith(b","):
         head = head.rstrip(_WHITE_SPACE)
     if head.endswith(b","):
@@ -708,14 +709,14 @@ def _read_members(text: bytes) -> dict[str, Any]:
         if b"\\\\" in text:
             raise Unusual
         quotes += text.count(b'\\"')
-    # A name that is there twice makes the text have more quotes than the members do.
+    # If a name is repeated, the text has more quotes than the members account for.
     if text.count(b'"') != quotes or not all(strings) or not _is_printable(text, strings):
         raise Unusual
     return members
 
 
 def _read_scalar_members(text: bytes) -> tuple[dict[str, Any], list[str]]:
-    """Members of an object, those that are null as well; and those of them that are strings."""
+    """Return the members of an object, including null ones, and the values that are strings."""
     members = _read_scalars(text)
     strings: list[str] = []
     for name, value in members.items():
@@ -733,14 +734,14 @@ def _read_scalar_members(text: bytes) -> tuple[dict[str, Any], list[str]]:
 
 def are_distinct(payload: bytes, members: Mapping[str, object], data_text: bytes) -> bool:
     """
-    Whether the number of quotes in the text of a JSON object shows that no name is repeated.
+    Whether the number of quotes in the text of a JSON object proves that no name is repeated.
 
-    No text with these members has fewer quotes, and one in which a name is repeated has more.
+    Text with these members has at least this many quotes, and text in which a name is repeated has more.
 
     Args:
-        payload: The text.
-        members: What was read of it, the last one of each name.
-        data_text: The text of the member ``data``, empty where there is none.
+        payload: JSON text of the object.
+        members: The decoded members, the last one of each name.
+        data_text: JSON text of the member ``data``, empty if there is none.
     """
     strings = list(map(type, members.values())).count(str)
     if members.get("data").__class__ is str:
@@ -748,8 +749,8 @@ def are_distinct(payload: bytes, members: Mapping[str, object], data_text: bytes
     return payload.count(b'"') == 2 * (len(members) + strings) + data_text.count(b'"')
 
 
-def _made(attributes: dict[str, Any], value: Any, has_data: bool, is_json: bool = False) -> DecodedEvent:
-    """As ``DecodedEvent()``, without the call that its constructor is."""
+def _new_event(attributes: dict[str, Any], value: Any, has_data: bool, is_json: bool = False) -> DecodedEvent:
+    """Make a DecodedEvent without the cost of its constructor."""
     event = _new(DecodedEvent)
     event._attributes = attributes
     event._data = value

@@ -1,7 +1,7 @@
 """
-Media types, as far as the binding needs them: is it one, is it JSON or text, which charset.
+Media types: syntax, whether the type is JSON or text, and its charset.
 
-RFC 2046 and RFC 2045 5.1; JSON event format 3.1.1 for what counts as JSON. The text itself is never rewritten.
+RFC 2046 and RFC 2045 5.1; JSON event format 3.1.1 defines which types are JSON. The text itself is never changed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["DataKind", "MediaType", "parse"]
 
 # RFC 2045 5.1: any CHAR but SPACE, CTLs and tspecials.
 _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
-# RFC 2045 5.1: type "/" subtype *(";" parameter). Whatever follows the first ";" is let pass: real senders leave a
-# trailing ";" or an empty parameter, and the type is clear all the same.
+# RFC 2045 5.1: type "/" subtype *(";" parameter). Any text after the first ";" is accepted: real senders leave a
+# trailing ";" or an empty parameter, which does not affect the type.
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})[ \t]*(;.*)?", re.DOTALL)
 _PARAMETER: Final = re.compile(rf';[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))', re.DOTALL)
-# Python's codecs hold more than character sets.
+# Python also has codecs that are not character sets.
 _NOT_CHARSETS: Final = {"unicode_escape", "raw_unicode_escape", "idna", "punycode", "undefined"}
 
 
 class DataKind(Enum):
-    """What event data of a media type is in Python: a JSON value, ``str`` or ``bytes``."""
+    """Python form of event data of a media type: a JSON value, ``str`` or ``bytes``."""
 
     JSON = "json"
     TEXT = "text"
@@ -35,12 +35,12 @@ class DataKind(Enum):
 
 class MediaType(NamedTuple):
     """
-    A media type taken apart.
+    A parsed media type.
 
     Attributes:
         essence: ``type/subtype`` in lower case, without parameters.
-        kind: What data of this type is in Python.
-        charset: The charset parameter in lower case, ``""`` where there is none.
+        kind: Python form of data of this type.
+        charset: The charset parameter in lower case, ``""`` if there is none.
     """
 
     essence: str
@@ -49,16 +49,16 @@ class MediaType(NamedTuple):
 
     @property
     def is_utf8(self) -> bool:
-        """Whether text of this type is UTF-8 (ASCII is a part of it), as JSON has to be."""
+        """Whether text of this type is UTF-8, of which ASCII is a subset. JSON must be."""
         return self.charset in ("", "utf-8", "utf8", "us-ascii")
 
     def codec(self) -> str | None:
-        """Name of the codec for the charset, UTF-8 where none is given; None for a charset that is not known."""
+        """Return the name of Python's codec for the charset (default UTF-8), or None for an unknown charset."""
         if not self.charset:
             return "utf-8"
         try:
             found = codecs.lookup(self.charset)
-            b" ".decode(self.charset, "ignore")  # refuses codecs that are not character sets, "hex" for one
+            b" ".decode(self.charset, "ignore")  # raises for codecs that are not character sets, for example "hex"
         except (LookupError, ValueError):
             return None
         return None if found.name.replace("-", "_") in _NOT_CHARSETS else found.name
@@ -90,5 +90,5 @@ _memory: Final = Memory(_parse)
 
 
 def parse(text: str) -> MediaType | None:
-    """Take a media type apart; None where the text is none."""
+    """Parse a media type; return None if the text is not a media type."""
     return _memory[text]

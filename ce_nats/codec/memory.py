@@ -1,7 +1,7 @@
 """
-Bounded memories: what was made of strings, and of lists of names, that come again and again.
+Bounded caches of a function's results, keyed by a string or by a tuple of names.
 
-What a peer can have us remember is limited in number and in length, whatever it sends.
+The number of entries and the length of keys are limited, so that a peer cannot make the caches grow without bound.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 
 class Memory(dict[str, _T], Generic[_T]):
     """
-    What a function makes of a string, by subscript. What it raises is raised each time.
+    Cache of a function of a string, looked up by subscript. Exceptions are not cached.
 
-    A subclass of dict with ``__missing__()``, because a look-up of what is there is then all done in C.
+    It is a subclass of dict with ``__missing__()``, because the look-up of an existing key then runs entirely in C.
 
     Args:
-        make: The function; what it makes depends on the string alone, and is never changed.
+        make: The function. Its result depends on the string alone, and callers do not modify it.
     """
 
     def __init__(self, make: Callable[[str], _T]) -> None:
@@ -47,10 +47,10 @@ class Memory(dict[str, _T], Generic[_T]):
 
 class NamesMemory(dict[Names, _T], Generic[_T]):
     """
-    What a function makes of the names of attributes or headers, in their order, by subscript.
+    Cache of a function of the names of attributes or headers, in their order, looked up by subscript.
 
     Args:
-        make: The function; what it makes depends on the names alone, and is never changed.
+        make: The function. Its result depends on the names alone, and callers do not modify it.
     """
 
     def __init__(self, make: Callable[[Names], _T]) -> None:
@@ -67,5 +67,5 @@ class NamesMemory(dict[Names, _T], Generic[_T]):
 
 
 def are_few(names: Names) -> bool:
-    """Whether names are short and few enough to be remembered, and strings of no other class, which could be equal."""
+    """Whether names may be cached: few, short, and of class str (a subclass can define its own equality)."""
     return len(names) <= MAX_NAMES and {*map(type, names)} <= {str} and len("".join(names)) <= MAX_NAMES_LENGTH

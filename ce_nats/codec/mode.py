@@ -1,17 +1,17 @@
 """
-Is a message an event in binary mode, an event in structured mode, or no event? And why?
+Detect the content mode of a message: binary, structured, or not an event.
 
-NATS binding, section 3, together with what senders really do. The first rule that fits decides:
+NATS binding, section 3, and the messages that existing senders produce. The first rule that matches applies:
 
 1. ``Content-Type`` (name and value in any case) is ``application/cloudevents`` or ``application/cloudevents+json``:
-   structured. A batch, or another format, is an error of its own.
-2. Some header starts with ``ce-`` (any case): binary.
-3. An empty payload (a status message of the server, a tombstone of a key-value bucket, headers without their payload):
-   no event.
+   structured. A batch and every other event format have their own error codes.
+2. A header name starts with ``ce-`` (any case): binary.
+3. The payload is empty (a status message of the server, a tombstone of a key-value bucket, a headers-only delivery):
+   not an event.
 4. Otherwise structured. A binary event cannot lack all four required attributes, and version 1.0.2 of the binding, the
    Go and Rust SDKs, Knative, Argo and Dapr send JSON events without any CloudEvents header.
 
-Only headers are looked at, and of the payload only whether there is one.
+Only the headers are examined, and whether the payload is empty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
 PREFIX: Final = "ce-"
 CONTENT_TYPE: Final = "Content-Type"
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
-# What a key-value bucket puts on the tombstone of a key, and a stream on the marker of a limit.
+# Headers of a key-value bucket's tombstone, and of the delete marker that a stream places for an expired message.
 MARKERS: Final = ("KV-Operation", "Nats-Marker-Reason")
 
 _STRUCTURED: Final = ("application/cloudevents", STRUCTURED_TYPE)
@@ -40,7 +40,7 @@ _READ_AGAIN: Final = (dict, Headers, type(None))
 
 
 class ContentMode(str, Enum):
-    """How an event travels in a NATS message."""
+    """Content mode of a NATS message: attributes in headers, or the whole event in the payload."""
 
     BINARY = "binary"
     STRUCTURED = "structured"
@@ -55,8 +55,8 @@ class CeHeaders(NamedTuple):
 
     Attributes:
         attributes: Attribute names in lower case, not checked.
-        names: Header names as they were sent.
-        values: Header values as they were sent.
+        names: Header names as received.
+        values: Header values as received.
     """
 
     attributes: tuple[str, ...]
@@ -66,13 +66,13 @@ class CeHeaders(NamedTuple):
 
 class Inspection(NamedTuple):
     """
-    What the headers of a message say.
+    Result of mode detection.
 
     Attributes:
         mode: The content mode.
-        reason: Why, in a sentence.
+        reason: The reason, as a clause of text.
         headers: The ``ce-`` headers.
-        is_marked: False where no header says that this is a CloudEvent, so that the payload has to.
+        is_marked: False if no header identifies the message as a CloudEvent, so that only its payload can.
     """
 
     mode: ContentMode
@@ -83,22 +83,22 @@ class Inspection(NamedTuple):
 
 def detect_mode(message: Message) -> ContentMode:
     """
-    The content mode of a message.
+    Return the content mode of a message.
 
     Args:
-        message: Anything with ``data`` and ``headers``.
+        message: Any object with ``data`` and ``headers``.
 
     Raises:
         DecodeError: ``not-a-cloudevent``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``,
             ``duplicate-header``; ``invalid-header-name`` and ``invalid-header-value`` for headers that are not text;
-            ``invalid-message`` for what is not a message.
+            ``invalid-message`` for an object that is not a message.
     """
     return inspect(message).mode
 
 
 def inspect(message: Message) -> Inspection:
     """
-    The content mode of a message, the reason, and its ``ce-`` headers.
+    Return the content mode of a message, the reason, and its ``ce-`` headers.
 
     Raises:
         DecodeError: As :func:`detect_mode`.
@@ -108,7 +108,7 @@ def inspect(message: Message) -> Inspection:
 
 def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> Inspection:
     """
-    As :func:`inspect`, of what :func:`parts` gives.
+    As :func:`inspect`, for the headers and payload from :func:`parts`.
 
     Raises:
         DecodeError: As :func:`detect_mode`.
@@ -121,32 +121,32 @@ def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> I
     if not data:
         raise _no_event(headers, has_status)
     return Inspection(
-        ContentMode.STRUCTURED, "no header is a CloudEvents header, so the payload has to be the event", found, False
+        ContentMode.STRUCTURED, "no header is a CloudEvents header, so the payload must be the event", found, False
     )
 
 
 def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
     """
-    Headers and payload of a message; headers that can be read but once are taken over.
+    Return the headers and the payload of a message. Headers that can be iterated only once are copied.
 
     Raises:
-        DecodeError: ``invalid-message`` where it has none.
+        DecodeError: ``invalid-message`` if the message lacks either.
     """
     try:
         headers, data = message.headers, message.data
     except AttributeError as error:
         raise DecodeError(
-            ErrorCode.INVALID_MESSAGE, f"a message has data and headers; {preview(message)} has not"
+            ErrorCode.INVALID_MESSAGE, f"a message must have data and headers, got {preview(message)}"
         ) from error
     return headers if headers.__class__ in _READ_AGAIN else Headers(headers), data
 
 
 def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
     """
-    All ``Content-Type`` values, and all ``ce-`` headers.
+    Return all ``Content-Type`` values and all ``ce-`` headers.
 
     Raises:
-        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` where a name or value is not text.
+        DecodeError: ``invalid-header-name`` or ``invalid-header-value`` if a name or value is not text.
     """
     names, values = header_columns(headers)
     sorted_names = sort_names(names)
@@ -159,19 +159,19 @@ def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:
 
 
 def is_cloudevents_type(value: str) -> bool:
-    """Whether a Content-Type would make a receiver take the message for anything but a binary event."""
+    """Whether a Content-Type would make a receiver treat the message as structured, a batch or another format."""
     essence = _essence(value)
     return essence in _STRUCTURED or essence.startswith((_BATCH, _OTHER_FORMAT))
 
 
 class SortedNames(NamedTuple):
     """
-    What the header names of a message are, by their places.
+    The header names of a message, sorted by meaning. A place is an index into the names.
 
     Attributes:
-        content_type_places: Where ``Content-Type`` stands, in any case.
-        ce_places: Where names stand that start with ``ce-``, in any case.
-        ce_names: These names as they were sent.
+        content_type_places: Places of ``Content-Type``, in any case.
+        ce_places: Places of names that start with ``ce-``, in any case.
+        ce_names: These names as received.
         attributes: Their attribute names in lower case, not checked.
     """
 
@@ -182,7 +182,7 @@ class SortedNames(NamedTuple):
 
 
 def sort_names(names: Names) -> SortedNames:
-    """The header names of a message, in wire order, sorted by what they mean."""
+    """Sort the header names of a message, given in wire order, by their meaning."""
     return _sorted[names]
 
 
@@ -197,7 +197,7 @@ def _sort(names: Names) -> SortedNames:
     )
 
 
-# Messages of a stream mostly have the same header names in the same order.
+# Most messages of a stream have the same header names in the same order.
 _sorted: Final = NamesMemory(_sort)
 
 
@@ -207,41 +207,49 @@ def _essence(content_type: str) -> str:
 
 def structured_by(content_types: list[str]) -> str | None:
     """
-    Why the Content-Type makes a message structured; None where it does not.
+    Return the reason why the Content-Type makes a message structured, or None if it does not.
 
     Args:
-        content_types: Values of all ``Content-Type`` headers, one at least.
+        content_types: Values of all ``Content-Type`` headers, at least one.
 
     Raises:
         DecodeError: ``duplicate-header``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``.
     """
     if len(content_types) > 1:
-        # Which of them counts would be anybody's guess, and two receivers would guess differently.
-        raise DecodeError(ErrorCode.DUPLICATE_HEADER, "there are several Content-Type headers", header=CONTENT_TYPE)
+        # Two receivers could each use a different one.
+        raise DecodeError(
+            ErrorCode.DUPLICATE_HEADER,
+            f"Content-Type must occur at most once, got {len(content_types)} headers",
+            header=CONTENT_TYPE,
+        )
     value = content_types[0]
     essence = _essence(value)
     if essence.startswith(_BATCH):
-        raise DecodeError(ErrorCode.BATCH_NOT_SUPPORTED, "there is no batch mode", header=CONTENT_TYPE)
+        raise DecodeError(
+            ErrorCode.BATCH_NOT_SUPPORTED,
+            f"Content-Type must be that of one event, got the batch {preview(essence)}",
+            header=CONTENT_TYPE,
+        )
     if essence in _STRUCTURED:
         parsed = media_type.parse(value.strip(" \t"))
         if parsed is not None and not parsed.is_utf8:
             raise DecodeError(
                 ErrorCode.UNSUPPORTED_CHARSET,
-                f"a JSON event is UTF-8, not {preview(parsed.charset)}",
+                f"the charset of a JSON event must be UTF-8, got {preview(parsed.charset)}",
                 header=CONTENT_TYPE,
             )
         return f"Content-Type is {essence}"
     if essence.startswith(_OTHER_FORMAT):
         raise DecodeError(
             ErrorCode.UNSUPPORTED_FORMAT,
-            f"event format {preview(essence)} is not supported, only JSON is",
+            f"the event format must be {STRUCTURED_TYPE}, got {preview(essence)}",
             header=CONTENT_TYPE,
         )
     return None
 
 
 def _no_event(headers: HeadersLike, has_status: bool) -> DecodeError:
-    """Say what an empty message without CloudEvents headers is."""
+    """Return the error for an empty message without CloudEvents headers; its text names the kind of message."""
     known = dict(header_pairs(headers))
     if has_status or "Status" in known:
         what = f"a status message of the server ({preview(known.get('Status', ''))})"
@@ -250,5 +258,5 @@ def _no_event(headers: HeadersLike, has_status: bool) -> DecodeError:
     elif "Nats-Msg-Size" in known:
         what = "a message whose payload was not delivered (headers only)"
     else:
-        what = "empty, and no header starts with 'ce-'"
-    return DecodeError(ErrorCode.NOT_A_CLOUDEVENT, f"the message is {what}: no CloudEvent")
+        what = "an empty message without headers that start with 'ce-'"
+    return DecodeError(ErrorCode.NOT_A_CLOUDEVENT, f"the message must be a CloudEvent, got {what}")

@@ -1,9 +1,9 @@
 """
-How deep arrays and objects are nested in JSON text, told without a parser and without recursion.
+Check how deep arrays and objects are nested in JSON text, without a parser and without recursion.
 
-RFC 8259, section 9: "An implementation may set limits on the maximum depth of nesting." Parsers do, each at another
-depth; in Python that depends on the interpreter, and on how many calls are in progress. So the limit is set here, the
-same for every reader and writer.
+RFC 8259, section 9: "An implementation may set limits on the maximum depth of nesting." Each parser has its own limit;
+Python's depends on the interpreter and on the number of calls in progress. This module sets one limit for all decoders
+and encoders.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 __all__ = ["MAX_LEVELS", "is_deeper"]
 
-# Of arrays and objects in data, the outermost one counted. Python 3.10 and 3.11 have room for some 990 levels and
-# calls in progress together, and pyspark needs four calls for each level of a VARIANT. Of others, Jackson (in Spark)
-# reads 1,000 levels, encoding/json of Go 10,000, serde_json 127 and System.Text.Json 64.
+# Levels of arrays and objects in data, counting the outermost one. Python 3.10 and 3.11 allow about 990 levels and
+# calls in progress together, and pyspark makes four calls for each level of a VARIANT. Other parsers: Jackson (in
+# Spark) reads 1,000 levels, encoding/json of Go 10,000, serde_json 127 and System.Text.Json 64.
 MAX_LEVELS: Final = 128
 
 _OTHERS: Final = bytes(set(range(256)).difference(b'[]{}"'))
@@ -26,21 +26,22 @@ _BLOCK: Final = 128
 
 def is_deeper(text: bytes, levels: int = MAX_LEVELS) -> bool:
     """
-    Whether arrays and objects of a JSON text are nested more than so many levels deep.
+    Whether arrays and objects in a JSON text are nested deeper than a number of levels.
 
-    It takes time in proportion to the text's length, and next to none where there are few brackets. Text that is not
-    JSON has an answer, too: whether so many are open somewhere in it, or False where it is too short to close them.
+    The time is linear in the length of the text, and very short if the text has few brackets. Text that is not JSON is
+    accepted: the result is True if more than ``levels`` brackets are open at some point, and False if the text is too
+    short to close them.
 
     Args:
-        text: JSON in UTF-8; brackets in its strings do not count.
-        levels: How many levels are not too deep.
+        text: JSON in UTF-8; brackets inside its strings do not count.
+        levels: Greatest number of levels allowed.
     """
     if len(text) <= 2 * levels:
         return False
-    # What is left out is counted so, because count() takes twice as long.
+    # The number of "{" and "[" by replace(), because count() takes twice as long.
     if 2 * len(text) - len(text.replace(b"{", b"")) - len(text.replace(b"[", b"")) <= levels:
         return False
-    if b"\\" in text:  # an escaped quote ends no string
+    if b"\\" in text:  # an escaped quote does not end a string
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     kept = text.translate(None, _OTHERS)
     if 2 * kept.count(b'""') != kept.count(b'"'):  # else no string has a bracket in it
@@ -53,7 +54,7 @@ def _reaches(brackets: bytes, level: int) -> bool:
     for start in range(0, len(brackets), _BLOCK):
         block = brackets[start : start + _BLOCK]
         opening = block.count(b"[")
-        # A look at every bracket is for blocks that might reach so far.
+        # Brackets are followed one by one only in blocks that can reach the level.
         if depth + opening >= level and max(accumulate(map(_STEPS.__getitem__, block), initial=depth)) >= level:
             return True
         depth += opening - (len(block) - opening)

@@ -1,10 +1,9 @@
 """
-Escape attribute values so that they fit in a NATS header, and undo it.
+Percent-encode attribute values for NATS headers, and decode them.
 
 NATS protocol binding, section 3.1.3.2 "NATS Header Values".
 
-Text in, text out: these functions know nothing of headers or attributes, and the canonical string of a typed value is
-somebody else's job (see attributes.py).
+These functions convert text to text. The canonical string of a typed value is made in attributes.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..errors import DecodeError, EncodeError, ErrorCode, preview
 __all__ = ["decode", "encode"]
 
 # "The following characters MUST be percent-encoded: Space (U+0020), Double-quote (U+0022), Percent (U+0025), any
-# characters outside the printable ASCII range of U+0021-U+007E inclusive." Everything else stays as it is.
+# characters outside the printable ASCII range of U+0021-U+007E inclusive." All other characters are not encoded.
 LITERAL: Final = "".join(map(chr, range(0x21, 0x7F))).translate({0x22: None, 0x25: None})
 # Steps to encode a character: "Encode the character using UTF-8", "encode each byte as %xy", upper-case "for values
 # A-F".
@@ -27,23 +26,23 @@ _TO_ENCODE: Final = re.compile(r"[^!#$&-~]")
 # RFC 3986 2.1: pct-encoded = "%" HEXDIG HEXDIG
 _MALFORMED_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
-# RFC 7230 3.2.6, from behind the opening quote: *( qdtext / quoted-pair ) DQUOTE. Written so that no character can be
-# read in two ways: a megabyte without a closing quote fails in linear time.
+# RFC 7230 3.2.6, after the opening quote: *( qdtext / quoted-pair ) DQUOTE. The alternatives exclude each other, so
+# there is no backtracking: a megabyte without a closing quote fails in linear time.
 _REST_OF_QUOTED_STRING: Final = re.compile(r'([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _QUOTED_PAIR: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 def encode(text: str) -> str:
     """
-    Escape what a NATS header value cannot hold, and nothing else.
+    Percent-encode the characters that a NATS header value cannot contain, and no others.
 
-    Two surrogates that form a pair count as the one character they stand for.
+    A surrogate pair is encoded as the one character that it represents.
 
     Args:
         text: Canonical string of an attribute value.
 
     Raises:
-        EncodeError: ``invalid-character`` where a surrogate stands alone, because it has no UTF-8 form.
+        EncodeError: ``invalid-character`` for an unpaired surrogate, which UTF-8 cannot represent.
     """
     if not _TO_ENCODE.search(text):
         return text
@@ -59,22 +58,24 @@ def join_surrogates(text: str) -> str:
     Replace each surrogate pair by its character.
 
     Raises:
-        EncodeError: ``invalid-character`` where a surrogate stands alone.
+        EncodeError: ``invalid-character`` for an unpaired surrogate.
     """
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
         raise EncodeError(
-            ErrorCode.INVALID_CHARACTER, f"a surrogate without its partner in {preview(text)}", requirement="CE-TS-09"
+            ErrorCode.INVALID_CHARACTER,
+            f"text must not contain unpaired surrogates, got {preview(text)}",
+            requirement="CE-TS-09",
         ) from error
 
 
 def decode(value: str) -> str:
     """
-    Undo :func:`encode`, and accept every spelling that the binding wants accepted.
+    Decode a header value: the inverse of :func:`encode`, which also accepts every form that the binding allows.
 
-    Double-quoted strings are unquoted first, then *one* round of percent-decoding runs. Lower-case and needless escapes
-    are accepted, and so are characters beyond ASCII that a sender left as they are.
+    Double-quoted strings are unquoted first, then *one* round of percent-decoding runs. Lower-case and unnecessary
+    escapes are accepted, and so are non-ASCII characters that a sender did not encode.
 
     Args:
         value: Header value as received, outer white space already removed.
@@ -88,7 +89,7 @@ def decode(value: str) -> str:
     if "%" not in value and value.isascii():
         return value
     try:
-        # Python's own escapes are as strict as RFC 3986's ("\\x" takes two hex digits, no fewer), and reading them runs
+        # Python's escapes are as strict as RFC 3986's ("\\x" takes exactly two hex digits), and decoding them is
         # several times faster than urllib's unquote_to_bytes.
         escaped = value.encode("utf-8").replace(b"\\", b"\\\\").replace(b"%", b"\\x")
         return escaped.decode("unicode_escape").encode("latin-1").decode("utf-8")
@@ -102,13 +103,15 @@ def decode(value: str) -> str:
 
 
 def _unquote(value: str) -> str:
-    """Replace each quoted string by its content; a backslash outside of quotes is a character like any other."""
+    """Replace each quoted string by its content; a backslash outside quotes is an ordinary character."""
     pieces: list[str] = []
     position = 0
     while (quote_at := value.find('"', position)) >= 0:
         quoted = _REST_OF_QUOTED_STRING.match(value, quote_at + 1)
         if quoted is None:
-            raise DecodeError(ErrorCode.UNTERMINATED_QUOTE, f"a quoted string without its end in {preview(value)}")
+            raise DecodeError(
+                ErrorCode.UNTERMINATED_QUOTE, f"a quoted string must have a closing quote, got {preview(value)}"
+            )
         pieces += value[position:quote_at], _QUOTED_PAIR.sub(r"\1", quoted.group(1))
         position = quoted.end()
     return "".join(pieces) + value[position:]

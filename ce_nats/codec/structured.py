@@ -32,7 +32,7 @@ from .nesting import MAX_LEVELS, is_deeper
 __all__ = ["decode", "encode"]
 
 _BOM: Final = b"\xef\xbb\xbf"
-# Data may have so many, and stands in an object of its own.
+# Data may have MAX_LEVELS levels, and the event object around it is one more.
 _MAX_LEVELS: Final = MAX_LEVELS + 1
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
@@ -47,12 +47,12 @@ _read_data_text: Final = msgspec.json.Decoder(_DataText).decode
 
 def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> bytes:
     """
-    The JSON event as compact UTF-8 text.
+    Encode an event as compact UTF-8 JSON text.
 
     Args:
         attributes: The event's attributes, not checked.
         value: Event data.
-        has_data: False leaves the data out; a value of None is a JSON null otherwise.
+        has_data: False omits the data; with True, a value of None is a JSON null.
 
     Raises:
         EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data``.
@@ -67,17 +67,19 @@ def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> byte
     try:
         return _to_json(envelope)
     except UnicodeEncodeError as error:
-        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error
+        raise EncodeError(
+            ErrorCode.INVALID_DATA, "the data must not contain unpaired surrogates", attribute="data"
+        ) from error
 
 
 def _data_member(value: object, content_type: str | None) -> object:
     kind = media_type.parse(content_type) if content_type is not None else None
     if kind is None or kind.kind is DataKind.JSON:
-        # "stored directly as a JSON value", not as text that holds JSON
+        # "stored directly as a JSON value", not as a string that contains JSON
         return msgspec.Raw(data.encode_json(value))
     if not kind.is_utf8:
-        data.encode(value, content_type)  # what cannot be sent in one mode cannot be sent in the other
-    return str.__str__(data.check_text(value, kind))  # msgspec writes no subclass of str
+        data.encode(value, content_type)  # data that binary mode cannot encode is an error in this mode, too
+    return str.__str__(data.check_text(value, kind))  # msgspec does not encode subclasses of str
 
 
 def decode(
@@ -88,17 +90,18 @@ def decode(
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:
     """
-    The event in a payload.
+    Decode a payload to an event.
 
     Args:
         payload: UTF-8 JSON text; one leading byte order mark is ignored.
-        is_marked: False where nothing but the payload itself says that it is an event.
-        parse_data: False gives the data as bytes: JSON text verbatim, other text in its charset.
+        is_marked: False if no header identifies the message as an event.
+        parse_data: False returns the data as bytes: JSON text unchanged, other text in its charset.
         extension_types: Python types of extension attributes.
 
     Raises:
-        DecodeError: A repeated member, else the first fault in wire order, then missing attributes, then the data.
-            Where ``is_marked`` is False, ``not-a-cloudevent`` for what does not look like an event at all.
+        DecodeError: A repeated member, else the first error in wire order, then missing attributes, then the data.
+            If ``is_marked`` is False, ``not-a-cloudevent`` for JSON without any required attribute and for text that is
+            not a JSON object.
     """
     if payload.startswith(_BOM):
         payload = payload[len(_BOM) :]
@@ -106,13 +109,15 @@ def decode(
     try:
         attributes = _attributes(members, extension_types or {})
     except DecodeError:
-        _check_unique(payload)  # a repeated member is the better explanation
+        _check_unique(payload)  # a repeated member is reported first, because it can be the cause
         raise
     text = bytes(_data_text(payload)) if "data" in members else b""
     if not fast_path.are_distinct(payload, members, text):
         _check_unique(payload)
     if "data" in members and members.get("data_base64") is not None:
-        raise DecodeError(ErrorCode.DATA_CONFLICT, "the event has both data and data_base64", attribute="data")
+        raise DecodeError(
+            ErrorCode.DATA_CONFLICT, "the event must have data or data_base64, got both", attribute="data"
+        )
     check_required(attributes, DecodeError)
     return _with_data(members, attributes, text, parse_data)
 
@@ -127,17 +132,17 @@ def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
         wrong = data.json_error(payload, error, "the payload")
         raise (wrong if is_marked else _no_event(wrong.message)) from error
     if members.__class__ is not dict:
-        wrong = DecodeError(ErrorCode.NOT_AN_OBJECT, f"the payload is not a JSON object but {preview(members)}")
+        wrong = DecodeError(ErrorCode.NOT_AN_OBJECT, f"the payload must be a JSON object, got {preview(members)}")
         raise wrong if is_marked else _no_event(wrong.message)
     if not is_marked and not any(name in members for name in REQUIRED):
-        raise _no_event(f"the payload has none of the members {', '.join(REQUIRED)}")
+        raise _no_event(f"the payload must have the members {', '.join(REQUIRED)}, got none of them")
     return members
 
 
 def _no_event(why: str) -> DecodeError:
     return DecodeError(
         ErrorCode.NOT_A_CLOUDEVENT,
-        f"no header says that this is a CloudEvent, and the payload is not a CloudEvent in JSON: {why}",
+        f"a message without CloudEvents headers must be a CloudEvent in JSON: {why}",
     )
 
 
@@ -151,7 +156,7 @@ def _attributes(members: dict[str, Any], types: ExtensionTypes) -> dict[str, Any
         elif value is not None:
             attributes[name] = decode_typed_attribute(name, value, types.get(name))
         else:
-            check_name(name, DecodeError)  # unset, but the name has to be one
+            check_name(name, DecodeError)  # null means unset, but the name must be legal
     return attributes
 
 
@@ -162,23 +167,23 @@ def _decode_data_base64(value: object) -> bytes | None:
         return decode_base64("data_base64", value)
     raise DecodeError(
         ErrorCode.INVALID_DATA,
-        f"data_base64 is a string, not {preview(value)}",
+        f"data_base64 must be a string, got {preview(value)}",
         attribute="data_base64",
         requirement="JF-3.1.2-01",
     )
 
 
 def _data_text(payload: bytes) -> msgspec.Raw:
-    """The text of the member ``data``, as it stands in the payload."""
+    """Return the JSON text of the member ``data``, as it is in the payload."""
     try:
         return _read_data_text(payload).data
-    except RecursionError as error:  # it takes a level more than to read the whole
+    except RecursionError as error:  # this decoder needs one level more than decoding the whole payload does
         raise data.json_error(payload, error, "the payload") from error
 
 
 def _check_unique(payload: bytes) -> None:
     """
-    "Each attribute MUST appear at most once"; a JSON parser that lets the last one win would hide it.
+    Check that no member is repeated. "Each attribute MUST appear at most once"; the JSON parser keeps only the last.
 
     Raises:
         DecodeError: ``duplicate-attribute``.
@@ -196,12 +201,14 @@ def _check_unique(payload: bytes) -> None:
     seen = set()
     for name, _ in outermost:
         if name in seen:
-            raise DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"member {preview(name)} is there twice", attribute=name)
+            raise DecodeError(
+                ErrorCode.DUPLICATE_ATTRIBUTE, f"member {preview(name)} must occur at most once", attribute=name
+            )
         seen.add(name)
 
 
 def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes, parse_data: bool) -> DecodedEvent:
-    """The event; ``text`` is that of the member ``data``."""
+    """Return the event; ``text`` is the JSON text of the member ``data``."""
     content_type = attributes.get("datacontenttype")
     if "data" in members:
         value = members["data"]
@@ -213,7 +220,7 @@ def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes,
         if not isinstance(value, str):
             raise DecodeError(
                 ErrorCode.INVALID_DATA,
-                f"data of type {kind.essence} is a JSON string, not {preview(value)}",
+                f"data of type {kind.essence} must be a JSON string, got {preview(value)}",
                 attribute="data",
                 requirement="JF-3.1.2-07",
             )

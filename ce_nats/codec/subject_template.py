@@ -1,8 +1,8 @@
 """
-Subjects made of an event's attributes.
+Subjects built from an event's attributes.
 
-Tokens and wildcards as in "Subject-Based Messaging" of the NATS documentation. A value stays inside of its token: all
-characters but letters, digits, ``-`` and ``_`` are percent-encoded as UTF-8, and decoded by ``parse``.
+Tokens and wildcards as in "Subject-Based Messaging" of the NATS documentation. A value cannot add tokens or wildcards:
+all characters except letters, digits, ``-`` and ``_`` are percent-encoded as UTF-8, and decoded by ``parse``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .percent import join_surrogates
 
 __all__ = ["SubjectTemplate"]
 
-# At most one place in a token; nothing else in it is special, and no wildcard is left over.
+# At most one placeholder in a token; the text around it contains no braces and no wildcards.
 _TOKEN: Final = re.compile(r"([^{}*>]*)(?:\{([^{}:]*)(:tokens)?\}([^{}*>]*))?")
 _PLAIN: Final = re.compile("[0-9A-Za-z_-]+")
 _ESCAPED: Final = [chr(byte) if _PLAIN.fullmatch(chr(byte)) else f"%{byte:02X}" for byte in range(256)]
 
 
 class _Token(NamedTuple):
-    """A token of a template: ``before``, the value of attribute ``name`` unless that is "", and ``after``."""
+    """A token of a template: ``before``, the value of attribute ``name`` unless the name is "", and ``after``."""
 
     before: str
     name: str
@@ -36,21 +36,22 @@ class _Token(NamedTuple):
 
 class SubjectTemplate:
     """
-    A subject with places for attributes: ``orders.{type}``.
+    A subject with placeholders for attributes: ``orders.{type}``.
 
-    ``{name}`` is the attribute's canonical string in one token. ``{name:tokens}``, as all of the last token, keeps the
-    dots of the value, so that ``com.example.paid`` becomes three tokens. There is at most one place in a token; text
-    may stand around it. Functions that publish events take a template in place of a subject; a ``str`` is never one.
+    ``{name}`` is replaced by the attribute's canonical string in one token. ``{name:tokens}``, which must be the whole
+    last token, keeps the dots of the value, so that ``com.example.paid`` becomes three tokens. A token has at most one
+    placeholder, with optional text before and after it. Functions that publish events accept a template in place of a
+    subject; a ``str`` is never interpreted as a template.
 
     Args:
-        template: Text with places.
+        template: Text with placeholders.
 
     Attributes:
         template: The same text.
         wildcard: The subject to subscribe to: ``orders.*``.
 
     Raises:
-        EncodeError: ``invalid-subject`` where it is malformed, or has a wildcard; ``invalid-attribute-name``.
+        EncodeError: ``invalid-subject`` if the template is malformed or has a wildcard; ``invalid-attribute-name``.
     """
 
     __slots__ = ("_tokens", "template", "wildcard")
@@ -67,11 +68,11 @@ class SubjectTemplate:
 
     def format(self, event: Event) -> str:
         """
-        The subject of an event.
+        Return the subject of an event.
 
         Raises:
-            EncodeError: ``missing-attribute`` with the attribute that the event has not; ``invalid-subject`` where an
-                empty value, or empty parts of it, would leave a token empty; what the attribute itself is refused for.
+            EncodeError: ``missing-attribute`` with the name of the attribute; ``invalid-subject`` if an empty value, or
+                an empty part of it, would make a token empty; the attribute's own error if its value is invalid.
         """
         attributes, _ = attributes_and_data(event)
         filled = (
@@ -83,7 +84,7 @@ class SubjectTemplate:
         return ".".join(filled)
 
     def parse(self, subject: str) -> dict[str, str] | None:
-        """The attributes that a subject was made of, as canonical strings; None where it does not fit this template."""
+        """Return the attributes in a subject as canonical strings, or None if it does not match this template."""
         tokens = subject.split(".", len(self._tokens) - 1)
         if len(tokens) != len(self._tokens):
             return None
@@ -99,7 +100,7 @@ class SubjectTemplate:
         if value is None:
             raise EncodeError(
                 ErrorCode.MISSING_ATTRIBUTE,
-                f"the event has no attribute {preview(token.name)}, which {self!r} needs",
+                f"the event must have the attribute {preview(token.name)} of {self!r}",
                 attribute=token.name,
             )
         parts = canonical(value, token.name)
@@ -107,7 +108,7 @@ class SubjectTemplate:
         if not all(token.before + text + token.after for text in texts):
             raise EncodeError(
                 ErrorCode.INVALID_SUBJECT,
-                f"attribute {preview(token.name)} is {preview(value)}, which would leave a token of {self!r} empty",
+                f"attribute {preview(token.name)} must not make a token of {self!r} empty, got {preview(value)}",
                 attribute=token.name,
             )
         return ".".join(texts)
@@ -138,7 +139,7 @@ def _escaped(text: str) -> str:
 
 
 def _value(token: _Token, text: str) -> str | None:
-    """What stands in a token's place ("" for a token without one), or None where the text does not fit."""
+    """Return the value at a token's placeholder ("" for a token without one), or None if the text does not match."""
     if not token.name:
         return "" if text == token.before else None
     enclosed = text.startswith(token.before) and text.endswith(token.after)
@@ -155,10 +156,10 @@ def _value(token: _Token, text: str) -> str | None:
 
 def _unescaped(text: str) -> str:
     """
-    Undo :func:`_escaped`.
+    Decode text that :func:`_escaped` encoded.
 
     Raises:
-        ValueError: The text is not its result.
+        ValueError: The text is not a result of :func:`_escaped`.
     """
     value = unquote(text, errors="strict")
     if _escaped(value) != text:

@@ -1,8 +1,8 @@
 """
-A datetime that remembers its RFC 3339 text.
+A datetime that keeps its RFC 3339 text.
 
-CloudEvents "Timestamp" (RFC 3339 5.6). Python's datetime has microseconds and no leap second; an event that passes
-through must not lose either, so the text is kept beside the instant and is what goes out again.
+CloudEvents "Timestamp" (RFC 3339 5.6). Python's datetime has microseconds and no leap second. An event that is decoded
+and encoded again must lose neither, so the text is kept with the datetime and is sent again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _DATE_TIME: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
     r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
-# What datetime.fromisoformat() reads without loss, from Python 3.11 on. It reads much more than RFC 3339, so the form
-# is looked at first.
+# Text that datetime.fromisoformat() reads without loss, from Python 3.11 on. That function accepts much more than
+# RFC 3339, so the text is matched first.
 COMMON: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
     r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
@@ -35,19 +35,19 @@ _MINUTE: Final = timedelta(minutes=1)
 
 class Timestamp(datetime):
     """
-    An aware ``datetime`` made from RFC 3339 text, which it keeps.
+    A timezone-aware ``datetime`` parsed from RFC 3339 text, which it keeps.
 
-    ``Timestamp("2020-01-01T00:00:00.123456789+02:00")`` is a datetime in every respect, cut (not rounded) to
-    microseconds, and ``str()`` of it gives the text again, with ``T`` and ``Z`` in upper case. A leap second
-    ``23:59:60Z`` is 23:59:59.999999 as a datetime. Arithmetic gives Timestamps whose text is that of the new instant.
+    ``Timestamp("2020-01-01T00:00:00.123456789+02:00")`` is a datetime in every respect, truncated to microseconds, and
+    ``str()`` of it returns the text, with ``T`` and ``Z`` in upper case. A leap second ``23:59:60Z`` is
+    23:59:59.999999 as a datetime. Arithmetic returns Timestamps with the text of the new instant.
 
     Equality and order are those of datetime: by instant, to the microsecond.
 
     Raises:
-        DecodeError: ``invalid-timestamp`` where the text is not RFC 3339.
+        DecodeError: ``invalid-timestamp`` if the text is not RFC 3339.
     """
 
-    # No slot: replace() makes a Timestamp without a call of __new__(), which then has this one.
+    # A class attribute, not a slot: replace() creates a Timestamp without calling __new__(), which then has this None.
     _text: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Timestamp:
@@ -63,10 +63,11 @@ class Timestamp(datetime):
     @classmethod
     def parse(cls, text: str, error_class: type[CeNatsError] = DecodeError) -> Timestamp:
         """
-        Read RFC 3339 text.
+        Parse RFC 3339 text.
 
         Args:
-            text: ``date-time`` of RFC 3339 5.6: seconds and an offset are needed, any number of fraction digits goes.
+            text: ``date-time`` of RFC 3339 5.6: seconds and an offset are required; any number of fraction digits is
+                accepted.
             error_class: Class of the error to raise.
 
         Raises:
@@ -104,18 +105,18 @@ class Timestamp(datetime):
 
     @property
     def text(self) -> str:
-        """RFC 3339 text: what was parsed, ``T`` and ``Z`` in upper case, or that of the instant."""
+        """RFC 3339 text: as parsed, with ``T`` and ``Z`` in upper case, or else formatted from the datetime."""
         if self._text is None:
             self._text = format_datetime(self)
         return self._text
 
     @property
     def nanosecond(self) -> int:
-        """Nanoseconds within the second, 0 to 999,999,999; further digits are cut."""
+        """Nanoseconds within the second, 0 to 999,999,999; further digits are truncated."""
         fraction = re.search(r"\.([0-9]+)", self.text)
         return int(fraction.group(1)[:9].ljust(9, "0")) if fraction else 0
 
-    # Without a time zone, after replace(tzinfo=None) say, there is no RFC 3339 text, and it is a datetime only.
+    # Without a time zone, for example after replace(tzinfo=None), there is no RFC 3339 text: datetime's forms apply.
 
     def __str__(self) -> str:
         return super().__str__() if self.utcoffset() is None else self.text
@@ -131,9 +132,9 @@ class Timestamp(datetime):
 
 def format_datetime(value: datetime) -> str:
     """
-    RFC 3339 text of an aware datetime: UTC as ``Z``, other offsets kept, microseconds where there are any.
+    Return the RFC 3339 text of a timezone-aware datetime: UTC as ``Z``, other offsets kept, microseconds if not zero.
 
-    An offset with seconds, which RFC 3339 cannot express, becomes UTC: the same instant.
+    An offset with seconds, which RFC 3339 cannot express, is converted to UTC: the same instant.
 
     Raises:
         EncodeError: ``invalid-attribute-type`` for a naive datetime.
@@ -145,7 +146,7 @@ def format_datetime(value: datetime) -> str:
         if offset is None:
             raise EncodeError(
                 ErrorCode.INVALID_ATTRIBUTE_TYPE,
-                f"{preview(value)} has no time zone, and RFC 3339 needs an offset",
+                f"a datetime must be timezone-aware, got {preview(value)}",
                 requirement="RF-3339-01",
             )
         if offset % _MINUTE:
@@ -154,18 +155,20 @@ def format_datetime(value: datetime) -> str:
     except (OverflowError, TypeError, ValueError) as error:
         if isinstance(error, CeNatsError):
             raise
-        raise EncodeError(ErrorCode.INVALID_TIMESTAMP, f"{preview(value)} has no RFC 3339 form") from error
+        raise EncodeError(
+            ErrorCode.INVALID_TIMESTAMP, f"a datetime must be one that RFC 3339 can express, got {preview(value)}"
+        ) from error
     return text[:-6] + "Z" if text.endswith("+00:00") else text
 
 
-@cache  # at most 2 x 24 x 60 of them
+@cache  # at most 2 x 24 x 60 entries
 def _zone(sign: str, hours: int, minutes: int) -> tzinfo:
     offset = timedelta(hours=hours, minutes=minutes)
     return timezone(-offset if sign == "-" else offset) if offset else timezone.utc
 
 
 def _ends_a_month(value: datetime) -> bool:
-    """RFC 3339 5.7: second 60 stands only at a leap second, which is the last of a month in UTC."""
+    """Whether a time is in the last minute of a month in UTC, where alone second 60 is valid (RFC 3339 5.7)."""
     try:
         utc = value.astimezone(timezone.utc)
     except OverflowError:
@@ -175,5 +178,6 @@ def _ends_a_month(value: datetime) -> bool:
 
 def _invalid(text: str, error_class: type[CeNatsError]) -> CeNatsError:
     return error_class(
-        ErrorCode.INVALID_TIMESTAMP, f"{preview(text)} is not an RFC 3339 date-time such as 2020-01-31T23:59:59.5Z"
+        ErrorCode.INVALID_TIMESTAMP,
+        f"a timestamp must be an RFC 3339 date-time such as 2020-01-31T23:59:59.5Z, got {preview(text)}",
     )

@@ -1,8 +1,9 @@
 """
-Judge an implementation by the fixtures of ``spec-fixtures``: ce_nats itself, or any program that speaks lines of JSON.
+Run the conformance vectors of ``spec-fixtures`` on an implementation: ce_nats itself, or any program that exchanges
+JSON lines.
 
-``cases`` loads the vectors, ``verdict`` compares an answer with what is wanted, ``answers`` is ce_nats as a peer among
-peers, ``command`` runs somebody else's program. The format and the protocol are described in spec-fixtures/README.md.
+``cases`` loads the vectors, ``adapter`` runs them on ce_nats, ``external`` on another program, ``judge`` compares the
+answers with the expected ones. spec-fixtures/README.md describes the format and the protocol.
 """
 
 from .adapter import answer, answer_lines

@@ -1,8 +1,8 @@
 """
-ce_nats's own answers to conformance cases: one small function per operation.
+Run conformance cases on ce_nats: one function per operation.
 
-Each takes a case's ``input`` and gives its ``expected``, as spec-fixtures/README.md describes them. Nothing is decided
-here: values are spelled out, the codec is called, and what it gave is spelled again.
+Each function takes a case's ``input`` and returns a result in the form of ``expected``, as spec-fixtures/README.md
+describes them: it converts the input to Python values, calls ce_nats, and converts the result back.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def answer(op: str, given: Input) -> Answer:
         given: The case's input.
 
     Returns:
-        ``{"result": {...}}``, ``{"error": code}`` where ce_nats refused, or ``{"skipped": reason}`` without the extra
-        that the operation needs. Whatever else ce_nats raises goes through.
+        ``{"result": {...}}``, ``{"error": code}`` for a CeNatsError, or ``{"skipped": reason}`` if the extra that the
+        operation needs is not installed. Other exceptions of ce_nats are not caught.
 
     Raises:
-        KeyError: ce_nats has no such operation, or the input lacks a field.
+        KeyError: The operation does not exist, or the input lacks a field.
     """
     operation = OPERATIONS[op]
     try:
@@ -57,9 +57,9 @@ def answer(op: str, given: Input) -> Answer:
 
 def answer_lines(lines: Iterable[str | bytes]) -> Iterator[str]:
     """
-    Speak the protocol of the fixtures' README as the implementation under test: a JSON line in, a JSON line out.
+    Follow the protocol of the fixtures' README as the implementation under test: a JSON line in, a JSON line out.
 
-    A case that makes ce_nats crash is answered with ``crashed``, which is not an answer, and so a failure.
+    For an unexpected exception the line has ``crashed``, which is not a valid answer and counts as a failure.
     """
     for line in lines:
         case = json.loads(line)

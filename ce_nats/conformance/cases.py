@@ -1,7 +1,7 @@
 """
-Load conformance vectors, and read the spellings of values in them.
+Load conformance vectors, and convert the spellings of values in them.
 
-The format is that of ``spec-fixtures/schema.json``; whether a file keeps to it is checked by the tests, not here.
+The format is defined in ``spec-fixtures/schema.json``. The tests validate the files against it; this module does not.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Answer: TypeAlias = Mapping[str, Any]
 Outcome: TypeAlias = Mapping[str, Any]
 
 LEVELS: Final = ("MUST", "SHOULD", "MAY", "UNSPECIFIED")
-# Files of the folder that hold no vectors.
+# Files of the folder that are not suites.
 NOT_SUITES: Final = frozenset({"schema.json", "requirements.json"})
 
 
 class FixtureError(Exception):
-    """The fixtures cannot be read, or there are none."""
+    """The fixtures are missing or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Case:
         id: Name of the case, unique over all suites.
         op: Operation, ``module.function`` in ce_nats.
         level: One of ``MUST``, ``SHOULD``, ``MAY``, ``UNSPECIFIED``.
-        description: A fact, "X does Y".
+        description: A statement, "X does Y".
         requirements: Ids in ``requirements.json``.
-        input: What the operation is given, as the file spells it.
-        outcomes: The answers that pass, each ``{"expected": ...}`` or ``{"error": code}``; one, unless the texts leave
-            it open.
-        source: The case as it stands in the file.
+        input: Arguments of the operation, as spelled in the file.
+        outcomes: The answers that pass, each ``{"expected": ...}`` or ``{"error": code}``; several where the
+            specification allows a choice.
+        source: The case as it is in the file.
     """
 
     suite: str
@@ -91,10 +91,11 @@ class Requirement:
 
     Attributes:
         id: Stable id, such as ``NB-3.1.3.2-12``.
-        level: The text's own word, ``fact`` where it has none, ``decision`` for what the texts leave open.
-        text: What is required.
+        level: Keyword of the specification (``MUST``, ...); ``fact`` if it has none, ``decision`` if the specification
+            leaves the behaviour open.
+        text: Text of the requirement.
         covered_by: ``vector``, ``test`` or ``not-testable``.
-        reason: Where the test is, or why there can be none; ``""`` for vectors.
+        reason: Path of the test, or the reason why it cannot be tested; ``""`` for vectors.
     """
 
     id: str
@@ -106,38 +107,38 @@ class Requirement:
 
 def fixture_folder() -> Path:
     """
-    Where the fixtures are: in the installed package, else in the checkout.
+    Return the folder of the fixtures: in the installed package, or else in the checkout.
 
     Raises:
-        FixtureError: They are in neither place.
+        FixtureError: The fixtures are in neither place.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "spec_fixtures", package.parent / "spec-fixtures"):
         if (folder / "schema.json").is_file():
             return folder
-    raise FixtureError(f"there are no conformance fixtures, neither in {package} nor beside it")
+    raise FixtureError(f"the conformance fixtures must be in {package}, or in spec-fixtures in the same directory")
 
 
 def load_suites(folder: Path | None = None) -> list[Suite]:
     """
-    All suites, by name.
+    Load all suites, in order of name.
 
     Raises:
-        FixtureError: There is no suite, a file cannot be read, or one holds no case.
+        FixtureError: The folder has no suite, a file cannot be read, or a suite has no case.
     """
     folder = fixture_folder() if folder is None else folder
     suites = [_load(path) for path in sorted(folder.glob("*.json")) if path.name not in NOT_SUITES]
     if not suites:
-        raise FixtureError(f"there are no fixture files in {folder}")
+        raise FixtureError(f"folder {folder} must have fixture files, got none")
     return suites
 
 
 def load_cases(names: Collection[str] = (), folder: Path | None = None) -> list[Case]:
     """
-    The cases of some suites, or of all where none is named.
+    Return the cases of the named suites, or of all suites if no name is given.
 
     Raises:
-        FixtureError: As :func:`load_suites`, or where a name is that of no suite.
+        FixtureError: As :func:`load_suites`, or if a suite does not exist.
     """
     suites = load_suites(folder)
     known = [suite.name for suite in suites]
@@ -148,19 +149,19 @@ def load_cases(names: Collection[str] = (), folder: Path | None = None) -> list[
 
 def load_requirements(folder: Path | None = None) -> dict[str, Requirement]:
     """
-    All requirements by id, in the order of the file.
+    Load all requirements by id, in the order of the file.
 
     Raises:
-        FixtureError: The list cannot be read, or names an id twice.
+        FixtureError: The list cannot be read, or an id is repeated.
     """
     path = (fixture_folder() if folder is None else folder) / "requirements.json"
     try:
         listed = [Requirement(**line) for line in json.loads(path.read_text(encoding="utf-8"))["requirements"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise FixtureError(f"{path.name} is not a list of requirements: {error!r}") from error
+        raise FixtureError(f"{path.name} must be a list of requirements: {error!r}") from error
     found = {requirement.id: requirement for requirement in listed}
     if len(found) != len(listed):
-        raise FixtureError(f"{path.name} lists an id twice")
+        raise FixtureError(f"ids in {path.name} must be unique")
     return found
 
 
@@ -175,9 +176,9 @@ def _load(path: Path) -> Suite:
             cases=tuple(_case(content["suite"], source) for source in content["cases"]),
         )
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise FixtureError(f"{path.name} is not a fixture file: {error!r}") from error
+        raise FixtureError(f"{path.name} must be a fixture file: {error!r}") from error
     if suite.name != path.stem or not suite.cases:
-        raise FixtureError(f"{path.name} is named differently inside, or holds no case")
+        raise FixtureError(f"{path.name} must have the suite name {path.stem} and at least one case")
     return suite
 
 
@@ -201,10 +202,11 @@ def _case(suite: str, source: Mapping[str, Any]) -> Case:
 
 def text(spelling: Any) -> str:
     """
-    Text of ``"..."``, ``{"utf16": "D83D DE00"}`` or ``{"repeat": text, "times": n, "prefix": text, "suffix": text}``.
+    Return the text that ``"..."``, ``{"utf16": "D83D DE00"}`` or ``{"repeat": text, "times": n, "prefix": text,
+    "suffix": text}`` spells.
 
     Raises:
-        ValueError, LookupError, TypeError: It is none of these.
+        ValueError, LookupError, TypeError: The spelling is malformed.
     """
     if isinstance(spelling, str):
         return spelling
@@ -216,11 +218,11 @@ def text(spelling: Any) -> str:
 
 def octets(spelling: Any) -> bytes:
     """
-    Bytes of ``{"text": text}`` (as UTF-8), ``{"base64": "..."}`` or ``{"repeat": bytes, "times": n}`` with an optional
-    ``prefix`` and ``suffix``, bytes too.
+    Return the bytes that ``{"text": text}`` (as UTF-8), ``{"base64": "..."}`` or ``{"repeat": bytes, "times": n}`` with
+    an optional ``prefix`` and ``suffix`` (both bytes) spells.
 
     Raises:
-        ValueError, LookupError, TypeError: It is none of these.
+        ValueError, LookupError, TypeError: The spelling is malformed.
     """
     if "repeat" in spelling:
         nothing = {"text": ""}
@@ -233,9 +235,9 @@ def octets(spelling: Any) -> bytes:
 
 def expand(value: Any) -> Any:
     """
-    An input with every ``repeat`` written out, so that a peer need not know that spelling.
+    Return an input with every ``repeat`` expanded, so that a peer need not support that spelling.
 
-    What stands under ``json`` and ``native`` is somebody's data and is left alone.
+    Values of ``json`` and ``native`` are data, not spellings, and are not changed.
     """
     if isinstance(value, list):
         return [expand(item) for item in value]
@@ -247,7 +249,7 @@ def expand(value: Any) -> Any:
 
 
 def spell(value: bytes) -> dict[str, str]:
-    """The shorter spelling of bytes: as text where they are UTF-8, else as base64."""
+    """Return the spelling of bytes: ``text`` if they are UTF-8, else ``base64``."""
     try:
         return {"text": value.decode("utf-8")}
     except UnicodeDecodeError:

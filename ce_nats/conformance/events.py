@@ -1,4 +1,4 @@
-"""Events as conformance cases spell them, to Python and back; see "Spellings of values" in spec-fixtures/README.md."""
+"""Convert events between Python and conformance cases; see "Spellings of values" in spec-fixtures/README.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXTENSION_TYPES: Final[Mapping[str, type]] = {
 
 
 class SpelledEvent:
-    """What the codec needs of an event class, and nothing that checks its attributes first."""
+    """An event class with only the methods that the codec needs; it does not check its attributes."""
 
     def __init__(self, attributes: Mapping[str, Any], data: Input) -> None:
         self._attributes = {name: _native(name, tagged) for name, tagged in attributes.items()}
@@ -50,7 +50,7 @@ class SpelledEvent:
 
 
 def _native(name: str, tagged: Input) -> object:
-    """Python value of a tagged one, or of ``{"native": ...}`` as it stands."""
+    """Return the Python value of ``{"type": ..., "value": ...}``, or the value of ``{"native": ...}`` unchanged."""
     if "native" in tagged:
         return tagged["native"]
     kind, value = tagged["type"], text(tagged["value"])
@@ -60,7 +60,7 @@ def _native(name: str, tagged: Input) -> object:
         return int(value)
     if kind == "Binary":
         return octets({"base64": value})
-    # The codec takes ``time`` as text too, and is the one to refuse what is not a timestamp.
+    # ``time`` is given as text, so that the codec checks it.
     return Timestamp(value) if kind == "Timestamp" and name != "time" else value
 
 
@@ -79,12 +79,12 @@ def _tagged(name: str, value: object) -> Fields:
 
 
 def extension_types(given: Input) -> dict[str, type]:
-    """The declared types of a case's input."""
+    """Return the declared types of extensions in a case's input."""
     return {name: _EXTENSION_TYPES[kind] for name, kind in given.get("extension_types", {}).items()}
 
 
 def event_fields(event: DecodedEvent) -> Fields:
-    """``attributes`` and ``data`` of an event that was decoded."""
+    """Return ``attributes`` and ``data`` of a decoded event, in the form of ``expected``."""
     attributes = event.get_attributes()
     return {"attributes": {name: _tagged(name, value) for name, value in attributes.items()}, "data": _data(event)}
 
@@ -101,8 +101,8 @@ def _data(event: DecodedEvent) -> Fields:
 
 
 def distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of what was written, which must not hide that a member was written twice."""
+    """Make a dict of JSON members; a repeated member is an error, so that a decoder's dict does not hide it."""
     found = dict(members)
     if len(found) != len(members):
-        raise AssertionError(f"a member was written twice: {[name for name, _ in members]}")
+        raise AssertionError(f"members must be unique, got {[name for name, _ in members]}")
     return found

@@ -1,8 +1,8 @@
 """
-Ask a program in any language: one JSON line per case on its standard input, one JSON line back.
+Run cases on a program in any language: one JSON line per case to its standard input, one JSON line back.
 
-The program is distrusted: it may exit, hang, or print whatever it likes. Each costs it the case at hand, and it is
-started again for the next one.
+The program is not trusted: it may exit, hang, or print anything. Each of these fails the current case, and the program
+is restarted for the next one.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from .judge import Result, Verdict, judge
 
 __all__ = ["Command", "CommandError"]
 
-DEFAULT_TIMEOUT: Final = 10.0  # seconds per case; the first one pays for the program's start
+DEFAULT_TIMEOUT: Final = 10.0  # seconds per case, including the program's start for the first one
 _MAX_LINE_LENGTH: Final = 64 * 1024 * 1024  # bytes of an answer
-_PATIENCE: Final = 10  # cases in a row without an answer, before the program is given up
-_STDERR_TAIL: Final = 300  # characters of its last words
+_MAX_UNANSWERED: Final = 10  # cases in a row without an answer, after which the program is not asked again
+_STDERR_TAIL: Final = 300  # characters of its standard error that are shown
 
 
 class CommandError(Exception):
-    """The command cannot be run, or never gave an answer."""
+    """The command cannot be run, or did not answer any of its first cases."""
 
 
 class _NoAnswerError(Exception):
-    """What came instead of an answer, in one line."""
+    """No valid answer was received; the text is the reason in one line."""
 
 
 class Command:
     """
-    An implementation behind a command line.
+    An implementation that is run as a command.
 
-    Use it as a context manager; the program is ended on leaving.
+    Use it as a context manager; the program is stopped on exit.
 
     Args:
         command: Program and arguments, split as a POSIX shell splits them; no shell is started.
-        timeout: Seconds that one case may take.
+        timeout: Seconds to wait for the answer to a case.
 
     Raises:
-        CommandError: There is no command in the text.
+        CommandError: The command is empty or cannot be split.
     """
 
     def __init__(self, command: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -76,20 +76,22 @@ class Command:
 
     def run(self, case: Case) -> Verdict:
         """
-        Ask about one case and judge the answer.
+        Run one case and judge the answer.
 
         Raises:
-            CommandError: The program cannot be started, or has not answered a single one of its first cases.
+            CommandError: The program cannot be started, or did not answer any of its first cases.
         """
-        if self._failures >= _PATIENCE:
-            return Verdict(case, Result.FAILED, {}, f"not asked: no answer to {_PATIENCE} cases in a row")
+        if self._failures >= _MAX_UNANSWERED:
+            return Verdict(case, Result.FAILED, {}, f"not asked: no answer to {_MAX_UNANSWERED} cases in a row")
         try:
             got = self._ask(case)
         except _NoAnswerError as problem:
             self._stop()
             self._failures += 1
-            if self._failures >= _PATIENCE and not self._has_answered:
-                raise CommandError(f"{self._argv[0]} has not answered one of {_PATIENCE} cases: {problem}") from problem
+            if self._failures >= _MAX_UNANSWERED and not self._has_answered:
+                raise CommandError(
+                    f"{self._argv[0]} must answer, got no answer to {_MAX_UNANSWERED} cases: {problem}"
+                ) from problem
             return Verdict(case, Result.FAILED, {}, str(problem))
         self._has_answered = True
         self._failures = 0
@@ -100,10 +102,13 @@ class Command:
         question = json.dumps({"id": case.id, "op": case.op, "input": expand(case.input)}).encode("ascii") + b"\n"
         with _Watchdog(self._timeout, process) as watchdog:
             line = _exchange(process, question)
-        if watchdog.has_bitten:
+        if watchdog.has_expired:
             raise _NoAnswerError(f"no answer within {self._timeout:g} s")
         if not line.endswith(b"\n"):
-            raise _NoAnswerError(self._obituary(process) if len(line) < _MAX_LINE_LENGTH else "an answer without end")
+            is_too_long = len(line) >= _MAX_LINE_LENGTH
+            raise _NoAnswerError(
+                f"an answer of more than {_MAX_LINE_LENGTH} bytes" if is_too_long else self._exit_text(process)
+            )
         return _parse(case.id, line)
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -117,29 +122,29 @@ class Command:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._stderr,
-                    start_new_session=True,  # so that what it starts ends with it
+                    start_new_session=True,  # so that its child processes can be killed with it
                 )
             except (OSError, ValueError) as error:
                 raise CommandError(f"{self._argv[0]} cannot be run: {error}") from error
         return self._process
 
-    def _obituary(self, process: subprocess.Popen[bytes]) -> str:
+    def _exit_text(self, process: subprocess.Popen[bytes]) -> str:
         try:
             status = process.wait(self._timeout)
         except subprocess.TimeoutExpired:
             return "it closed its output"
         self._stderr.seek(0)
-        words = " ".join(self._stderr.read().decode("utf-8", "replace").split())
-        last = f": {words[-_STDERR_TAIL:]}" if words else ""
-        return f"it ended with status {status}{last}"
+        stderr = " ".join(self._stderr.read().decode("utf-8", "replace").split())
+        tail = f": {stderr[-_STDERR_TAIL:]}" if stderr else ""
+        return f"it ended with status {status}{tail}"
 
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(OSError):  # what it has not read goes nowhere
+        # End of input tells the program to exit.
+        with suppress(OSError):  # closing flushes, which fails if the program has exited
             process.stdin.close()  # type: ignore[union-attr]
-        # End of input is how the program learns that there is no more.
         try:
             process.wait(1)
         except subprocess.TimeoutExpired:
@@ -149,12 +154,12 @@ class Command:
 
 
 class _Watchdog:
-    """Ends a process that takes too long, which in turn ends every read from it and write to it."""
+    """Kills a process after a time-out, which ends a blocked read from it or write to it."""
 
     def __init__(self, timeout: float, process: subprocess.Popen[bytes]) -> None:
-        self.has_bitten = False
+        self.has_expired = False
         self._process = process
-        self._timer = Timer(timeout, self._bite)
+        self._timer = Timer(timeout, self._expire)
         self._timer.daemon = True
 
     def __enter__(self) -> _Watchdog:
@@ -165,8 +170,8 @@ class _Watchdog:
         self._timer.cancel()
         self._timer.join()
 
-    def _bite(self) -> None:
-        self.has_bitten = True
+    def _expire(self) -> None:
+        self.has_expired = True
         _kill(self._process)
 
 
@@ -175,7 +180,7 @@ def _exchange(process: subprocess.Popen[bytes], question: bytes) -> bytes:
         process.stdin.write(question)  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
     except OSError:
-        return b""  # it is gone; its status is told by whoever asks
+        return b""  # the program has exited; the caller reports its status
     return process.stdout.readline(_MAX_LINE_LENGTH)  # type: ignore[union-attr]
 
 
@@ -188,7 +193,7 @@ def _parse(case_id: str, line: bytes) -> dict[str, Any]:
     if not isinstance(got, dict):
         raise _NoAnswerError(f"not a JSON object: {shown!r}")
     if got.get("id", case_id) != case_id:
-        # Out of step: every later answer would be to the wrong question.
+        # The program is out of step: all later answers would be to other cases.
         raise _NoAnswerError(f"an answer to {got['id']!r}")
     return got
 

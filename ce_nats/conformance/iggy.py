@@ -1,4 +1,4 @@
-"""ce_nats's answers to the cases about Iggy: one small function per operation, as in ``answers``."""
+"""Run the conformance cases of Iggy on ce_nats: one function per operation, as in ``adapter``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _key(spelled: Any) -> HeaderKey:
 
 
 def header_map(entries: Any) -> HeaderMap:
-    """The headers in a case's entries."""
+    """Return the headers that a case's entries spell."""
     return {_key(key): _header(value) for key, value in entries}
 
 
@@ -96,7 +96,7 @@ def _spelled_message(message: IggyMessage) -> Fields:
     return {
         "payload": spell(message.payload),
         "entries": _spelled_entries(message.headers),
-        # Text, because not every language has integers of 128 bits.
+        # As text, because not every language has integers of 128 bits.
         **{name: str(number) for name, number in numbers.items() if number is not None},
     }
 

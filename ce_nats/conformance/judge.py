@@ -1,8 +1,8 @@
 """
-Compare the answer of an implementation with what a vector wants.
+Compare the answer of an implementation with the expected outcomes of a vector.
 
 The rules are those of spec-fixtures/README.md, "What counts as equal": JSON by value and type, ``ce-`` headers in any
-order, all other headers in theirs, timestamps by their text.
+order, all other headers in wire order, timestamps by their text.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .cases import Answer, Case, octets, text
 
 __all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
 
-# Neither mode tells these apart: on the wire all three are strings.
+# Both modes encode these as strings, so that a receiver cannot distinguish them.
 _STRING_TYPES: Final = frozenset({"String", "URI", "URI-reference"})
 
-# Their ``data`` is that of an event; elsewhere it is bytes.
+# Operations whose ``data`` is that of an event; in all others it is bytes.
 _DECODING: Final = frozenset({"from_nats_message", "wire.iggy.from_iggy_message"})
 
 
 class Result(str, Enum):
-    """What became of a case."""
+    """Result of a case."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -40,13 +40,13 @@ class Result(str, Enum):
 @dataclass(frozen=True)
 class Verdict:
     """
-    A case, and how an implementation did on it.
+    The result of a case for an implementation.
 
     Attributes:
         case: The vector.
         result: Passed, failed or skipped.
-        got: What was answered, ``{}`` where nothing was.
-        problem: One line where there was no answer to compare, or the reason of a skip, else ``""``.
+        got: The answer, ``{}`` if there was none.
+        problem: One line: the reason why there is no answer to compare, or why the case was skipped; else ``""``.
     """
 
     case: Case
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def in_process(case: Case) -> Verdict:
-    """Run a case on ce_nats itself. The error code has to match, and anything that escapes the codec is a failure."""
+    """Run a case on ce_nats itself. The error code must match; an exception other than CeNatsError is a failure."""
     try:
         return judge(case, answer(case.op, case.input), codes_count=True)
     except Exception as error:
@@ -69,12 +69,12 @@ def judge(case: Case, got: object, *, codes_count: bool) -> Verdict:
 
     Args:
         case: The vector.
-        got: ``{"result": ...}``, ``{"error": "any text"}`` or ``{"skipped": "reason"}``; all else is a failure.
-        codes_count: Whether an error has to have the vector's code. The codes are ce_nats's own, so any error passes
-            when another implementation gives it.
+        got: ``{"result": ...}``, ``{"error": "any text"}`` or ``{"skipped": "reason"}``; anything else is a failure.
+        codes_count: Whether an error must have the vector's code. The codes are those of ce_nats, so that for another
+            implementation any error passes.
     """
     if not isinstance(got, dict) or len(got.keys() & {"result", "error", "skipped"}) != 1:
-        return Verdict(case, Result.FAILED, {}, "the answer has to be an object with one of result, error and skipped")
+        return Verdict(case, Result.FAILED, {}, "the answer must be an object with one of result, error and skipped")
     if "skipped" in got:
         return Verdict(case, Result.SKIPPED, got, str(got["skipped"]))
     problem = ""
@@ -87,7 +87,7 @@ def judge(case: Case, got: object, *, codes_count: bool) -> Verdict:
                 if matches(case.op, outcome["expected"], got["result"]):
                     return Verdict(case, Result.PASSED, got)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                problem = f"the result does not have the form that {case.op} has: {error!r}"
+                problem = f"the result must have the form of {case.op}: {error!r}"
     return Verdict(case, Result.FAILED, got, problem)
 
 
@@ -96,13 +96,13 @@ def matches(op: str, expected: Any, result: Any) -> bool:
     Whether a result is the expected one.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: One of the two is not of the form that the operation has.
+        ValueError, LookupError, TypeError, AttributeError: One of the two does not have the form of the operation.
     """
     return _same(_normal(op, expected), _normal(op, result))
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equality of JSON values, where 1 is not 1.0 and neither is true."""
+    """Whether JSON values are equal in value and type: 1, 1.0 and true are different."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -122,7 +122,7 @@ def _normal_field(op: str, field: str, value: Any) -> Any:
 
 
 def _normal_data(data: Any) -> list[Any]:
-    """``[kind, value]``: text is not bytes, and JSON text is not text."""
+    """Return ``[kind, value]``, so that text, bytes and JSON are never equal to each other."""
     if data.get("absent") is True:
         return ["absent"]
     if "json" in data:
@@ -144,7 +144,7 @@ def _normal_attributes(attributes: Any) -> dict[str, Any]:
 
 
 def _normal_headers(headers: Any) -> list[Any]:
-    """``ce-`` headers first, by name: their order says nothing, save that of several values under one name."""
+    """Sort ``ce-`` headers by name and put them first: only the order of values of one name matters."""
     pairs = [[text(name), text(value)] for name, value in headers]
     attributes = sorted((pair for pair in pairs if pair[0].lower().startswith("ce-")), key=itemgetter(0))
     return [attributes, [pair for pair in pairs if not pair[0].lower().startswith("ce-")]]
@@ -155,7 +155,7 @@ def _normal_frames(frames: Any) -> list[Any]:
 
 
 def _normal_entries(entries: Any) -> list[Any]:
-    """Iggy's headers are a map: they come in any order."""
+    """Sort the entries: Iggy's headers are a map without order."""
     return sorted([_normal_key(key), _normal_header(value)] for key, value in entries)
 
 
@@ -172,7 +172,7 @@ def _normal_message(message: Any) -> dict[str, Any]:
 
 
 def _normal_fields(fields: Any) -> dict[str, Any]:
-    """Fields of a message of NATS Streaming: text and numbers are strings, bytes are spelled."""
+    """Normalise the fields of a NATS Streaming message: text and numbers are strings, bytes are spelled."""
     return {name: _normal_bytes(value) if isinstance(value, dict) else value for name, value in fields.items()}
 
 

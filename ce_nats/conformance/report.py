@@ -1,4 +1,4 @@
-"""Verdicts as tables for people, and as JSON for programs; needs the extra ``cli``."""
+"""Print verdicts as tables, and convert them to JSON; needs the extra ``cli``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .judge import Result, Verdict
 
 __all__ = ["as_json", "failures", "has_failed_must", "requirement_table", "suite_table"]
 
-_MAX_VALUE_LENGTH: Final = 400  # characters of what was wanted or got
+_MAX_VALUE_LENGTH: Final = 400  # characters of an expected or actual value
 _STYLES: Final = {Result.PASSED: "green", Result.FAILED: "bold red", Result.SKIPPED: "yellow"}
 
 
 def has_failed_must(verdicts: Iterable[Verdict]) -> bool:
-    """Whether the implementation breaks a rule that the specifications make absolute."""
+    """Whether the implementation failed a case of level MUST."""
     return any(verdict.result is Result.FAILED and verdict.case.level == "MUST" for verdict in verdicts)
 
 
 def suite_table(verdicts: Sequence[Verdict]) -> Table:
-    """How many cases passed, failed and were skipped, by suite and level, and by level over all suites."""
+    """Return the numbers of passed, failed and skipped cases, by suite and level, and by level over all suites."""
     table = _table("suite", "level")
     for suite in dict.fromkeys(verdict.case.suite for verdict in verdicts):
         _add_levels(table, suite, [verdict for verdict in verdicts if verdict.case.suite == suite])
@@ -43,7 +43,7 @@ def _add_levels(table: Table, title: str, verdicts: Sequence[Verdict]) -> None:
 
 
 def requirement_table(verdicts: Sequence[Verdict], requirements: Mapping[str, Requirement]) -> Table | None:
-    """The requirements with a case that did not pass; None where all did."""
+    """Return the requirements with a case that did not pass, or None if all passed."""
     results: dict[str, list[Result]] = {}
     for verdict in verdicts:
         for name in verdict.case.requirements:
@@ -61,7 +61,7 @@ def requirement_table(verdicts: Sequence[Verdict], requirements: Mapping[str, Re
 
 
 def failures(verdicts: Iterable[Verdict]) -> Iterator[Text]:
-    """One paragraph per failed case: its id, what it is about, what was wanted and what came."""
+    """Yield one paragraph per failed case: its id, description, expected outcomes and the answer."""
     for verdict in verdicts:
         if verdict.result is not Result.FAILED:
             continue
@@ -77,12 +77,12 @@ def failures(verdicts: Iterable[Verdict]) -> Iterator[Text]:
 
 
 def as_json(verdicts: Sequence[Verdict], implementation: str) -> dict[str, Any]:
-    """Everything there is to know about a run, as JSON values."""
+    """Return the complete result of a run as JSON values."""
     totals: dict[str, dict[str, int]] = {}
     for level in LEVELS:
         found = Counter(verdict.result for verdict in verdicts if verdict.case.level == level)
         totals[level] = {str(result): found[result] for result in Result}
-    return {"implementation": implementation, "totals": totals, "cases": [_case_json(one) for one in verdicts]}
+    return {"implementation": implementation, "totals": totals, "cases": [_case_json(verdict) for verdict in verdicts]}
 
 
 def _case_json(verdict: Verdict) -> dict[str, Any]:
@@ -117,5 +117,5 @@ def _counts(results: Sequence[Result]) -> list[Text]:
 def _line(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, ensure_ascii=False)
     text = text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "..."
-    # Lone surrogates are the point of some cases, and no terminal can show them.
+    # Some cases are about unpaired surrogates, which a terminal cannot display.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,5 +1,5 @@
 """
-ce_nats's answers to the cases about NATS Streaming, as in ``answers``.
+Run the conformance cases of NATS Streaming on ce_nats, as in ``adapter``.
 
 Needs the extra ``stan``; without it these cases are skipped.
 """
@@ -17,7 +17,7 @@ __all__ = ["STAN_OPERATIONS"]
 
 def _encode(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = _message(given["message"])
-    known = {one.metadata["label"]: one for one in fields(kind)}
+    known = {field.metadata["label"]: field for field in fields(kind)}
     values = {known[label].name: _value(known[label], value) for label, value in given["fields"].items()}
     return {"data": spell(kind(**values).encode())}
 
@@ -25,7 +25,7 @@ def _encode(given: Mapping[str, Any]) -> dict[str, Any]:
 def _decode(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = _message(given["message"])
     message = kind.decode(octets(given["data"]))
-    values = {one.metadata["label"]: getattr(message, one.name) for one in fields(kind)}
+    values = {field.metadata["label"]: getattr(message, field.name) for field in fields(kind)}
     return {"fields": {label: _spelled(value) for label, value in values.items() if value}}
 
 
@@ -35,10 +35,10 @@ def _message(name: str) -> Any:
     return stan.MESSAGES[name]
 
 
-def _value(one: Field[Any], spelling: Any) -> Any:
-    if isinstance(one.default, str):
+def _value(field: Field[Any], spelling: Any) -> Any:
+    if isinstance(field.default, str):
         return text(spelling)
-    if isinstance(one.default, bytes):
+    if isinstance(field.default, bytes):
         return octets(spelling)
     return spelling if isinstance(spelling, bool) else int(spelling)
 

@@ -1,7 +1,7 @@
 """
-The generated tables in the fixtures' README: error codes, and which requirement is covered by how many cases.
+Generate the tables in the fixtures' README: suites, error codes, and the number of cases for each requirement.
 
-``python -m ce_nats.conformance.tables`` writes them, with ``--check`` it only says whether they are up to date.
+``python -m ce_nats.conformance.tables`` writes them; with ``--check`` it exits with status 1 if they are out of date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _END: Final = "<!-- end generated: {} -->\n"
 
 def with_tables(readme: str, suites: Sequence[Suite], requirements: Mapping[str, Requirement]) -> str:
     """
-    The README with fresh tables between its markers.
+    Return the README with new tables between its markers.
 
     Raises:
         ValueError: A marker is missing.
@@ -36,7 +36,7 @@ def with_tables(readme: str, suites: Sequence[Suite], requirements: Mapping[str,
         before, begin, rest = readme.partition(_BEGIN.format(name))
         _, end, after = rest.partition(_END.format(name))
         if not begin or not end:
-            raise ValueError(f"the README has no markers for the table of {name}")
+            raise ValueError(f"the README must have markers for the table of {name}")
         readme = before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after
     return readme
 
@@ -56,7 +56,7 @@ def _codes(suites: Sequence[Suite], requirements: Mapping[str, Requirement]) -> 
     used = Counter(
         outcome["error"] for suite in suites for case in suite.cases for outcome in case.outcomes if "error" in outcome
     )
-    yield "| code | cases | the rule that most often stands behind it |"
+    yield "| code | cases | requirement, unless the error names another one |"
     yield "|---|---:|---|"
     for code in ErrorCode:
         rule = CeNatsError(code, "").requirement
@@ -68,10 +68,10 @@ def _coverage(suites: Sequence[Suite], requirements: Iterable[Requirement]) -> I
     cited = Counter(name for suite in suites for case in suite.cases for name in case.requirements)
     yield "| requirement | level | cases | text |"
     yield "|---|---|---:|---|"
-    for one in requirements:
-        covered = str(cited[one.id]) if cited[one.id] else one.covered_by
-        reason = f" *{_escape(one.reason)}*" if one.reason else ""
-        yield f"| {one.id} | {one.level} | {covered} | {_escape(one.text)}{reason} |"
+    for rule in requirements:
+        covered = str(cited[rule.id]) if cited[rule.id] else rule.covered_by
+        reason = f" *{_escape(rule.reason)}*" if rule.reason else ""
+        yield f"| {rule.id} | {rule.level} | {covered} | {_escape(rule.text)}{reason} |"
 
 
 def _escape(text: str) -> str:
@@ -79,7 +79,7 @@ def _escape(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the tables, or check them; 1 where they are stale."""
+    """Write the tables, or check them; return 1 if they are out of date."""
     path = fixture_folder() / "README.md"
     old = path.read_text(encoding="utf-8")
     new = with_tables(old, load_suites(), load_requirements())

@@ -1,1 +1,1 @@
-"""CloudEvents extensions that a sender or receiver acts on."""
+"""CloudEvents extensions that senders or receivers process: tracing and correlation."""

@@ -1,9 +1,10 @@
 """
-Traces that go through events: the Distributed Tracing extension of CloudEvents, and W3C Trace Context.
+Trace contexts in events and headers: the Distributed Tracing extension of CloudEvents, and W3C Trace Context.
 
-The extension attributes ``traceparent`` and ``tracestate`` tell where the trace of an event began, and stay as they
-are on the way. NATS headers of the same names, without ``ce-``, tell of the last hop. OpenTelemetry is asked for the
-current span where a program uses it; nothing here needs it. ``ce_nats.otel`` makes spans.
+The extension attributes ``traceparent`` and ``tracestate`` are the trace context in which an event was created;
+intermediaries do not change them. NATS headers of the same names, without ``ce-``, are the trace context of the last
+hop. The current span is read from OpenTelemetry if the program uses it; OpenTelemetry is not required.
+``ce_nats.otel`` makes spans.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["TraceContext", "current_trace", "trace_of_event", "trace_of_headers"
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 
-# W3C Trace Context 3.2: version, trace-id, parent-id, trace-flags. Version 00 ends there, later ones may go on.
+# W3C Trace Context 3.2: version, trace-id, parent-id, trace-flags. Later versions than 00 may have further fields.
 _TRACEPARENT: Final = re.compile(
     "(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?"
 )
@@ -36,11 +37,11 @@ _SAMPLED: Final = 1
 @dataclass(frozen=True, slots=True)
 class TraceContext:
     """
-    A place in a trace.
+    A trace context of W3C Trace Context.
 
     Args:
         traceparent: Version, trace-id, parent-id and flags, as in W3C Trace Context 3.2.
-        tracestate: What tracing systems added, as in 3.3; ``""`` for nothing.
+        tracestate: Data of tracing systems, as in 3.3, or ``""``.
 
     Raises:
         EncodeError: ``invalid-trace-context``.
@@ -53,19 +54,19 @@ class TraceContext:
         if not _is_traceparent(self.traceparent):
             raise EncodeError(
                 ErrorCode.INVALID_TRACE_CONTEXT,
-                f"{preview(self.traceparent)} is not a traceparent of W3C Trace Context",
+                f"traceparent must be that of W3C Trace Context, got {preview(self.traceparent)}",
                 attribute=TRACEPARENT,
             )
         if not _is_tracestate(self.tracestate):
             raise EncodeError(
                 ErrorCode.INVALID_TRACE_CONTEXT,
-                f"{preview(self.tracestate)} is not a tracestate of W3C Trace Context",
+                f"tracestate must be that of W3C Trace Context, got {preview(self.tracestate)}",
                 attribute=TRACESTATE,
             )
 
     @property
     def trace_id(self) -> str:
-        """32 hexadecimal digits."""
+        """The trace-id: 32 hexadecimal digits."""
         return self.traceparent[3:35]
 
     @property
@@ -78,25 +79,25 @@ class TraceContext:
         return bool(int(self.traceparent[53:55], 16) & _SAMPLED)
 
     def fields(self) -> dict[str, str]:
-        """``traceparent`` and, where there is one, ``tracestate``: extension attributes, and headers just as well."""
+        """Return ``traceparent`` and, if not empty, ``tracestate``, for use as extension attributes or as headers."""
         return {TRACEPARENT: self.traceparent, **({TRACESTATE: self.tracestate} if self.tracestate else {})}
 
 
 def trace_of_event(event: Event) -> TraceContext | None:
     """
-    Where an event's trace began, from its extension attributes.
+    Return the trace context in which an event was created, from its extension attributes.
 
-    What is not a trace context counts as none, and a bad tracestate is left out, as W3C Trace Context wants it.
+    An invalid traceparent returns None, and an invalid tracestate is ignored, as W3C Trace Context requires.
 
     Raises:
-        EncodeError: ``invalid-message`` where it is not an event.
+        EncodeError: ``invalid-message`` if ``event`` is not an event.
     """
     attributes, _ = attributes_and_data(event)
     return _lenient(attributes.get(TRACEPARENT), attributes.get(TRACESTATE))
 
 
 def trace_of_headers(headers: HeadersLike) -> TraceContext | None:
-    """Where a message was sent from, by its headers ``traceparent`` and ``tracestate``; leniently, as with events."""
+    """Return the trace context of a message's sender, from its headers; invalid ones are treated as in events."""
     try:
         known = Headers(headers)
     except DecodeError:
@@ -106,8 +107,8 @@ def trace_of_headers(headers: HeadersLike) -> TraceContext | None:
 
 
 def current_trace() -> TraceContext | None:
-    """The current span of OpenTelemetry; None without one, or in a program that does not use OpenTelemetry."""
-    # Not imported: in a program with a span, somebody has done so.
+    """Return the current span of OpenTelemetry; None if there is none, or if the program does not use OpenTelemetry."""
+    # Not imported: a program that has a span has imported it already.
     opentelemetry = sys.modules.get("opentelemetry.trace")
     if opentelemetry is None:
         return None

@@ -1,8 +1,8 @@
 """
-Apache Iggy: typed user headers and the messages around them as bytes and as JSON, and CloudEvents in both.
+Apache Iggy: encode and decode typed user headers and messages, as bytes and as JSON, and CloudEvents in messages.
 
-Iggy, "Message headers" (August 2023); ``Layout.TYPED_KEYS`` is what Iggy 0.7 and later made of it. Like NATS with
-headers, and unlike it in that a key has one value, with a type, of 255 bytes at most. There is no socket here.
+Iggy, "Message headers" (August 2023); ``Layout.TYPED_KEYS`` is the layout of Iggy 0.7 and later. Unlike in NATS, a key
+has exactly one value, which has a type and at most 255 bytes. No network I/O.
 """
 
 from .event import detect_mode, from_iggy_message, to_iggy_message

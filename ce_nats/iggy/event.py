@@ -1,10 +1,10 @@
 """
 CloudEvents in Iggy messages, in binary and in structured mode.
 
-There is no binding for Iggy: this one is the NATS binding with typed headers. In binary mode an attribute is a header
-whose key is ``ce-`` and its name, datacontenttype too; booleans, integers and bytes keep their type, all else is a
-string, and nothing is percent-encoded. In structured mode ``content-type`` says so, and the payload is the JSON event.
-What an Iggy header cannot hold is refused, never changed: a value has 1 to 255 bytes.
+CloudEvents has no binding for Iggy: this one is the NATS binding with typed headers. In binary mode each attribute,
+including datacontenttype, is a header with the key ``ce-`` and its name. Booleans, integers and bytes keep their type,
+all other values are strings, and there is no percent-encoding. In structured mode the header ``content-type`` marks the
+message, and the payload is the JSON event. A value must have 1 to 255 bytes; others are refused, never changed.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _ADVICE: Final = "send the event in structured mode"
 
 def to_iggy_message(event: Event, *, mode: Mode = ContentMode.BINARY) -> IggyMessage:
     """
-    Encode an event.
+    Encode an event as an Iggy message.
 
-    The whole event is checked, as :func:`ce_nats.to_nats_message` does. Headers of your own, or an id, go into a copy:
+    The whole event is checked, as :func:`ce_nats.to_nats_message` does. To add headers or an id, copy the message:
     ``dataclasses.replace(message, headers={**message.headers, "trace": value})``.
 
     Args:
-        event: Anything with ``get_attributes()`` and ``get_data()``.
+        event: Any object with ``get_attributes()`` and ``get_data()``.
         mode: ``BINARY`` (attributes in headers, data as payload) or ``STRUCTURED`` (the event as JSON).
 
     Raises:
         EncodeError: As :func:`ce_nats.to_nats_message`. In binary mode also ``invalid-header-value`` for an attribute
             that is empty or has more than 255 bytes, ``invalid-header-name`` for one whose name has more than 252,
             ``headers-too-large`` for more than 100,000 bytes of headers, and ``invalid-data`` for an event without
-            data, because a server takes no empty payload.
+            data, because servers refuse an empty payload.
     """
     attributes, value, has_data = attributes_data_and_presence(event)
     if choice(ContentMode, mode, "mode") is ContentMode.STRUCTURED:
@@ -70,7 +70,7 @@ def to_iggy_message(event: Event, *, mode: Mode = ContentMode.BINARY) -> IggyMes
     if not payload:
         raise EncodeError(
             ErrorCode.INVALID_DATA,
-            f"the event has no data, and Iggy takes no message without a payload: {_ADVICE}",
+            f"the event must have data, because Iggy refuses an empty payload: {_ADVICE}",
             attribute="data",
             requirement="A-74",
         )
@@ -102,7 +102,7 @@ def _check_size(value: str | bytes, what: str, code: ErrorCode, name: str) -> No
     if not 0 < size <= MAX_FIELD:
         raise EncodeError(
             code,
-            f"{what} has {size} bytes, and Iggy takes 1 to {MAX_FIELD}: {_ADVICE}",
+            f"{what} must have 1 to {MAX_FIELD} bytes for Iggy, got {size} bytes: {_ADVICE}",
             attribute=name,
             header=PREFIX + name,
             requirement="A-73",
@@ -111,26 +111,27 @@ def _check_size(value: str | bytes, what: str, code: ErrorCode, name: str) -> No
 
 def detect_mode(message: IggyMessage) -> ContentMode:
     """
-    The content mode of a message, by its headers alone.
+    Return the content mode of a message, from its headers alone.
 
     1. ``content-type``, of kind string, is ``application/cloudevents`` or ``application/cloudevents+json`` (key and
-       value in any case): structured. A batch, or another format, is an error of its own.
-    2. Some key starts with ``ce-``, in any case: binary.
-    3. Neither: no event. There are no senders to be minded, as on NATS, whose JSON events have no header.
+       value in any case): structured. A batch and every other event format have their own error codes.
+    2. A key starts with ``ce-``, in any case: binary.
+    3. Otherwise the message is not an event. Unlike on NATS, there are no senders of JSON events without a header.
 
     Raises:
         DecodeError: ``not-a-cloudevent``, ``batch-not-supported``, ``unsupported-format``, ``unsupported-charset``,
-            ``duplicate-header`` for several content types; ``invalid-message`` for what is not a message.
+            ``duplicate-header`` for several content types; ``invalid-message`` for an object that is not a message.
     """
     return _mode_of(_string_keys(message))
 
 
 def _string_keys(message: object) -> dict[str, HeaderValue]:
-    """The headers that can be those of an event; keys of other kinds than string cannot."""
+    """Return the headers with keys of kind string; those of other kinds cannot belong to an event."""
     headers = message.headers if isinstance(message, IggyMessage) else None
     if not isinstance(headers, Mapping) or not all(isinstance(value, HeaderValue) for value in headers.values()):
         raise DecodeError(
-            ErrorCode.INVALID_MESSAGE, f"{preview(message)} is not an IggyMessage with a map of HeaderValues"
+            ErrorCode.INVALID_MESSAGE,
+            f"a message must be an IggyMessage with a map of HeaderValues, got {preview(message)}",
         )
     found: dict[str, HeaderValue] = {}
     for key, value in headers.items():
@@ -154,7 +155,7 @@ def _mode_of(headers: Mapping[str, HeaderValue]) -> ContentMode:
         return ContentMode.BINARY
     raise DecodeError(
         ErrorCode.NOT_A_CLOUDEVENT,
-        f"no key starts with {PREFIX!r}, and {CONTENT_TYPE} is not {STRUCTURED_TYPE}: no CloudEvent",
+        f"a CloudEvent must have a key that starts with {PREFIX!r}, or {CONTENT_TYPE} {STRUCTURED_TYPE}, got neither",
         requirement="A-75",
     )
 
@@ -171,22 +172,22 @@ def from_iggy_message(
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:
     """
-    Decode an event, to the same as :func:`ce_nats.from_nats_message` gives.
+    Decode an Iggy message to an event, with the same result as :func:`ce_nats.from_nats_message`.
 
-    In binary mode, keys are read in any case, and a header that does not start with ``ce-`` is no attribute. The eight
-    attributes of the specification are strings; an extension is a ``str``, ``bool``, ``int`` or ``bytes`` as its header
-    says, and an integer of any width is one that has 32 bits of value.
+    In binary mode, keys are accepted in any case, and headers that do not start with ``ce-`` are ignored. The eight
+    attributes of the specification are strings; an extension is a ``str``, ``bool``, ``int`` or ``bytes`` according to
+    the kind of its header. Integers of all widths are accepted if the value fits in 32 bits.
 
     Args:
-        message: The message, from whichever layout.
-        mode: The content mode, where the caller knows better than :func:`detect_mode`.
-        parse_data: False gives data as bytes, JSON text verbatim.
+        message: The message, of either layout.
+        mode: The content mode; None detects it as :func:`detect_mode` does.
+        parse_data: False returns data as bytes, JSON text unchanged.
         extension_types: Python types of extension attributes, as for :func:`ce_nats.from_nats_message`; a header of
-            another kind is converted by way of its canonical string.
+            another kind is converted from its canonical string.
 
     Raises:
         DecodeError: As :func:`detect_mode` and :func:`ce_nats.from_nats_message`; ``invalid-attribute-type`` for a
-            float, and for another kind than string in one of the eight; ``integer-out-of-range``.
+            float, and for a kind other than string in one of the eight attributes; ``integer-out-of-range``.
     """
     headers = _string_keys(message)
     mode = _mode_of(headers) if mode is None else choice(ContentMode, mode, "mode")

@@ -1,9 +1,9 @@
 """
-The user headers of an Iggy message: a map of keys to typed values, and its bytes.
+Encode and decode the user headers of an Iggy message: a map of keys to typed values.
 
 Iggy, "Message headers", section "Binary transport" (August 2023): length of the key, key, kind, length of the value,
-value; no count, and no order. Up to Iggy 0.6 keys are strings; from 0.7 on a key has a kind in front as a value has,
-which changes every entry, so the layout has to be said. No bytes are headers in both: the first ones tell.
+value; no count, and no order. Up to Iggy 0.6 keys are strings; from 0.7 on a key begins with a kind, as a value does.
+This changes every entry, so the layout must be given. No bytes are valid in both layouts; the first bytes differ.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .value import MAX_FIELD, HeaderKind, HeaderValue, checked_kind
 
 __all__ = ["MAX_HEADERS", "HeaderKey", "HeaderMap", "Layout", "decode_headers", "encode_headers"]
 
-# "the total size of the headers is currently limited to 100 KB": 100,000 encoded bytes, which is the least that any
-# version takes; the first one took 102,400, and counted values only.
+# "the total size of the headers is currently limited to 100 KB": 100,000 encoded bytes, which all versions accept. The
+# first version accepted 102,400, and counted values only.
 MAX_HEADERS: Final = 100_000
 
 _LENGTH_SIZE: Final = 4
 # Two lengths and the kind of the value.
 _SIZE_AROUND: Final = 2 * _LENGTH_SIZE + 1
 
-# A string, or in Layout.TYPED_KEYS a value of any kind. A value that is a string is the same key as its text.
+# A string, or in Layout.TYPED_KEYS a value of any kind. A value of kind string is the same key as its text.
 HeaderKey: TypeAlias = str | HeaderValue
 HeaderMap: TypeAlias = Mapping[HeaderKey, HeaderValue]
 
 
 class Layout(str, Enum):
     """
-    How a header map is written.
+    Layout of a header map.
 
-    ``STRING_KEYS`` is the first layout, of Iggy up to 0.6, whose keys are strings. ``TYPED_KEYS`` is that of Iggy 0.7
-    and later, whose keys have a kind.
+    ``STRING_KEYS`` is that of Iggy up to 0.6, with keys that are strings. ``TYPED_KEYS`` is that of Iggy 0.7 and later,
+    with keys that have a kind.
     """
 
     STRING_KEYS = "string-keys"
@@ -49,17 +49,18 @@ class Layout(str, Enum):
 
 def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.STRING_KEYS) -> bytes:
     """
-    Write a header map, in the map's order; an empty one is not bytes.
+    Encode a header map, in the map's order; an empty map gives ``b""``.
 
     Args:
         headers: Values by key. Keys are strings, in ``Layout.TYPED_KEYS`` also :class:`HeaderValue`.
-        layout: Whose bytes.
+        layout: Layout of the bytes.
 
     Raises:
-        EncodeError: ``invalid-header-name`` for a key that is empty, has more than 255 bytes, or is none;
-            ``invalid-header-value`` for what is not a :class:`HeaderValue`; ``invalid-utf8``; ``duplicate-header``
-            for a key that is there as a string and as a value; ``headers-too-large`` for more than 100,000 bytes;
-            ``invalid-header-block`` for what is not a mapping; ``invalid-message`` for no layout.
+        EncodeError: ``invalid-header-name`` for a key that is empty, has more than 255 bytes, or has another type;
+            ``invalid-header-value`` for a value that is not a :class:`HeaderValue`; ``invalid-utf8``;
+            ``duplicate-header`` for a key that occurs as a string and as a value; ``headers-too-large`` for more than
+            100,000 bytes; ``invalid-header-block`` if ``headers`` is not a mapping.
+        ValueError: ``layout`` has another value.
     """
     parts: list[bytes] = []
     for key, value in check_header_map(headers, layout):
@@ -79,7 +80,7 @@ def _with_length(value: HeaderValue) -> bytes:
 
 def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderValue, HeaderValue]]:
     """
-    Keys and values of a map that can be sent, each key as a value.
+    Check a header map to be sent, and return its keys and values, each key as a HeaderValue.
 
     Raises:
         EncodeError: As :func:`encode_headers`.
@@ -87,7 +88,7 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
     keys_are_strings = choice(Layout, layout, "layout") is Layout.STRING_KEYS
     if not isinstance(headers, Mapping):
         raise EncodeError(
-            ErrorCode.INVALID_HEADER_BLOCK, f"headers are a mapping, not {preview(headers)}", requirement="IG-02"
+            ErrorCode.INVALID_HEADER_BLOCK, f"headers must be a mapping, got {preview(headers)}", requirement="IG-02"
         )
     entries: dict[HeaderValue, HeaderValue] = {}
     for key, value in headers.items():
@@ -95,15 +96,15 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
         if keys_are_strings and typed.kind is not HeaderKind.STRING:
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_NAME,
-                f"key {preview(key)} is not a string: such keys are of Iggy 0.7 or later, for which encode_headers() "
-                f"and encode_json() write them with layout=Layout.{Layout.TYPED_KEYS.name}",
+                f"a key must be a string, got {preview(key)}: keys of other kinds need Iggy 0.7 or later, and "
+                f"layout=Layout.{Layout.TYPED_KEYS.name} in encode_headers() and encode_json()",
                 header=key_text(key),
                 requirement="IG-01",
             )
         if not isinstance(value, HeaderValue):
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_VALUE,
-                f"the value of {preview(key)} is a HeaderValue, not {preview(value)}",
+                f"the value of {preview(key)} must be a HeaderValue, got {preview(value)}",
                 header=key_text(key),
                 requirement="IG-03",
             )
@@ -115,7 +116,7 @@ def check_header_map(headers: HeaderMap, layout: Layout) -> list[tuple[HeaderVal
     if size > MAX_HEADERS:
         raise EncodeError(
             ErrorCode.HEADERS_TOO_LARGE,
-            f"the headers have {size} bytes, and Iggy takes {MAX_HEADERS}",
+            f"the headers must have at most {MAX_HEADERS} bytes for Iggy, got {size} bytes",
             requirement="IG-01",
         )
     return list(entries.items())
@@ -126,7 +127,9 @@ def _typed_key(key: object) -> HeaderValue:
         return key
     if not isinstance(key, str):
         raise EncodeError(
-            ErrorCode.INVALID_HEADER_NAME, f"a key is a str or a HeaderValue, not {preview(key)}", requirement="IG-01"
+            ErrorCode.INVALID_HEADER_NAME,
+            f"a key must be a str or a HeaderValue, got {preview(key)}",
+            requirement="IG-01",
         )
     try:
         return HeaderValue.of(HeaderKind.STRING, key)
@@ -137,24 +140,24 @@ def _typed_key(key: object) -> HeaderValue:
 
 def decode_headers(data: bytes, *, layout: Layout = Layout.STRING_KEYS) -> dict[HeaderKey, HeaderValue]:
     """
-    Read a header map, in wire order.
+    Decode a header map, in wire order.
 
-    Each key and value is checked: its length, its kind, and that the bytes are of that kind. Nothing limits the size
-    of the whole, which servers of different age count differently.
+    Each key and value is checked: its length, its kind, and that the bytes are valid for that kind. The total size is
+    not limited, because versions of the server count it differently.
 
     Args:
-        data: All bytes of the map; none is an empty map.
-        layout: Whose bytes.
+        data: All bytes of the map; ``b""`` is an empty map.
+        layout: Layout of the bytes.
 
     Returns:
         Values by key. A key of kind string is a ``str``; of another kind, in ``Layout.TYPED_KEYS``, a
         :class:`HeaderValue`.
 
     Raises:
-        DecodeError: The first fault: ``unexpected-header-layout`` where the map is that of the other layout;
+        DecodeError: The first error: ``unexpected-header-layout`` if the map has the other layout;
             ``truncated-frame``; ``unknown-header-kind``; ``invalid-header-name`` (a key of 0 or more than 255 bytes, or
-            not of its kind); ``invalid-header-value`` (likewise, and a bool that is neither 0 nor 1); ``invalid-utf8``;
-            ``duplicate-header``; ``invalid-message`` for what is not bytes.
+            invalid for its kind); ``invalid-header-value`` (likewise, and a bool that is neither 0 nor 1);
+            ``invalid-utf8``; ``duplicate-header``; ``invalid-message`` if ``data`` is not bytes.
     """
     layout = choice(Layout, layout, "layout")
     octets = as_octets(data, "a header map", DecodeError)
@@ -174,20 +177,18 @@ _CODES: Final = frozenset(HeaderKind)
 
 
 def _begins_with_key(octets: bytes, start: int) -> bool:
-    """Whether there is the length of a key. It cannot be at 0 and at 1: the three bytes behind its first one are 0."""
+    """Whether the length of a key is at this index. It cannot be at both 0 and 1: its last three bytes are 0."""
     length = octets[start : start + _LENGTH_SIZE]
     return len(length) == _LENGTH_SIZE and 0 < int.from_bytes(length, "little") <= MAX_FIELD
 
 
 def _begins_with_empty_key(octets: bytes) -> bool:
-    """Whether there is a kind and the length 0. The length of a key that begins with a NUL would look the same."""
+    """Whether the bytes begin with a kind and the length 0. The length of a key that begins with NUL looks the same."""
     return octets[0] in _CODES and octets[1 : 1 + _LENGTH_SIZE] == bytes(_LENGTH_SIZE)
 
 
-def _other_layout(layout: Layout, whose: str) -> DecodeError:
-    return DecodeError(
-        ErrorCode.UNEXPECTED_HEADER_LAYOUT, f"headers of layout {layout} were expected; these look like {whose}"
-    )
+def _other_layout(layout: Layout, version: str) -> DecodeError:
+    return DecodeError(ErrorCode.UNEXPECTED_HEADER_LAYOUT, f"headers must have layout {layout}, got those of {version}")
 
 
 def _entries(reader: Reader, layout: Layout) -> Iterator[tuple[HeaderKey, HeaderValue]]:
@@ -204,13 +205,15 @@ def _entries(reader: Reader, layout: Layout) -> Iterator[tuple[HeaderKey, Header
 def _field(reader: Reader, what: str, code: ErrorCode, header: str | None) -> bytes:
     length = reader.number(_LENGTH_SIZE, f"the length of {what}")
     if not 0 < length <= MAX_FIELD:
-        raise DecodeError(code, f"{what} has 1 to {MAX_FIELD} bytes, not {length}", header=header, requirement="IG-01")
+        raise DecodeError(
+            code, f"{what} must have 1 to {MAX_FIELD} bytes, got {length}", header=header, requirement="IG-01"
+        )
     return reader.take(length, what)
 
 
 def decoded_key(kind: HeaderKind, octets: bytes) -> HeaderKey:
     """
-    The key of a kind and bytes that arrived.
+    Return the key with a kind and bytes that were received.
 
     Raises:
         DecodeError: ``invalid-header-name``, ``invalid-utf8``.
@@ -221,7 +224,7 @@ def decoded_key(kind: HeaderKind, octets: bytes) -> HeaderKey:
 
 def decoded_value(kind: HeaderKind, octets: bytes, key: HeaderKey) -> HeaderValue:
     """
-    The value of a kind and bytes that arrived under a key.
+    Return the value with a kind and bytes that were received for a key.
 
     Raises:
         DecodeError: ``invalid-header-value``, ``invalid-utf8``.
@@ -238,12 +241,15 @@ def _decoded(kind: HeaderKind, octets: bytes, code: ErrorCode, what: str, header
 
 
 def key_text(key: HeaderKey) -> str:
-    """A key as errors name it."""
+    """Return the form of a key in errors."""
     return key if isinstance(key, str) else f"{key.kind.label} {preview(key.python)}"
 
 
 def duplicate_key(key: HeaderKey, error_class: type[CeNatsError]) -> CeNatsError:
-    """The error of a key that is there twice: a map in which the last value wins hides the others."""
+    """Return the error for a repeated key. In a dict the last value would silently replace the others."""
     return error_class(
-        ErrorCode.DUPLICATE_HEADER, f"key {preview(key)} is there twice", header=key_text(key), requirement="IG-02"
+        ErrorCode.DUPLICATE_HEADER,
+        f"key {preview(key)} must occur at most once",
+        header=key_text(key),
+        requirement="IG-02",
     )

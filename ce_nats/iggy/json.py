@@ -1,9 +1,9 @@
 """
-Iggy messages as JSON, as its HTTP interface has them.
+Encode and decode Iggy messages as JSON, in the form of Iggy's HTTP interface.
 
-Iggy, "Message headers", section "JSON transport". Payload and header values are the base64 of their bytes, numbers and
-strings too. From Iggy 0.7 on, in place of the object ``headers`` there is a list ``user_headers`` of keys and values,
-both typed.
+Iggy, "Message headers", section "JSON transport". Payload and all header values are base64 of their bytes, including
+numbers and strings. From Iggy 0.7 on, the object ``headers`` is replaced by a list ``user_headers`` of typed keys and
+values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS: Final = {kind.label: kind for kind in HeaderKind}
 
 def encode_json(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) -> bytes:
     """
-    The JSON text of a message: :func:`as_fields` in one line of ASCII.
+    Encode a message as JSON text: :func:`as_fields` in one line of ASCII.
 
     Raises:
         EncodeError: As :func:`as_fields`.
@@ -41,10 +41,10 @@ def encode_json(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) ->
 
 def decode_json(text: bytes | str, *, layout: Layout = Layout.STRING_KEYS) -> IggyMessage:
     """
-    The message in a JSON text, as :func:`as_message` reads it.
+    Decode JSON text to a message, as :func:`as_message` does.
 
     Raises:
-        DecodeError: ``invalid-json``; ``invalid-utf8``; ``duplicate-header`` where an object has a member twice; as
+        DecodeError: ``invalid-json``; ``invalid-utf8``; ``duplicate-header`` for a repeated member of an object; as
             :func:`as_message`.
     """
     try:
@@ -53,7 +53,7 @@ def decode_json(text: bytes | str, *, layout: Layout = Layout.STRING_KEYS) -> Ig
             raise _not_json(f"it is nested more than {MAX_LEVELS} levels deep")
         fields = json.loads(content, object_pairs_hook=_distinct, parse_constant=_refuse)
     except UnicodeDecodeError as error:
-        raise DecodeError(ErrorCode.INVALID_UTF8, "JSON text is UTF-8", requirement="IG-07") from error
+        raise DecodeError(ErrorCode.INVALID_UTF8, "JSON text must be UTF-8", requirement="IG-07") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, CeNatsError):
             raise
@@ -80,17 +80,17 @@ def _refuse(constant: str) -> None:
 
 def as_fields(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) -> dict[str, Any]:
     """
-    The object of a message.
+    Return the JSON object of a message.
 
-    ``{"id": 0, "payload": "...", "headers": {"key": {"kind": "string", "value": "..."}}}``; offset and timestamp are
-    there when the message has them, headers when it has any.
+    ``{"id": 0, "payload": "...", "headers": {"key": {"kind": "string", "value": "..."}}}``; offset, timestamp and
+    headers are present if the message has them.
 
     Args:
         message: The message.
-        layout: Whose JSON.
+        layout: Layout of the headers.
 
     Raises:
-        EncodeError: ``invalid-frame`` for an id, offset or timestamp that does not fit; ``invalid-message`` where the
+        EncodeError: ``invalid-frame`` for an id, offset or timestamp that does not fit; ``invalid-message`` if the
             payload is not bytes; as ``encode_headers``.
     """
     entries = check_header_map(message.headers, layout)
@@ -116,26 +116,25 @@ def _base64(octets: bytes) -> str:
 
 def as_message(fields: object, *, layout: Layout = Layout.STRING_KEYS) -> IggyMessage:
     """
-    The message of an object.
+    Return the message of a JSON object.
 
-    ``id``, ``offset`` and ``timestamp`` may be missing, or stand in an object ``header``, as in what Iggy 0.5 and later
-    gives; headers may be missing, null or empty, and stand under ``headers`` or ``user_headers``. Other members, such
-    as later versions have, are passed over.
+    ``id``, ``offset`` and ``timestamp`` may be missing, or be members of an object ``header``, as in Iggy 0.5 and
+    later; headers may be missing, null or empty, and are in ``headers`` or ``user_headers``. Other members, such as
+    those of later versions, are ignored.
 
     Args:
-        fields: The object, as a JSON parser gives it.
-        layout: Whose JSON.
+        fields: The object, as a JSON parser returns it.
+        layout: Layout of the headers.
 
     Raises:
         DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is not a number or does
-            not fit, and for a payload that is not a string; ``invalid-base64``; ``unexpected-header-layout`` for
-            a list where
-            the layout has an object, and the other way round; ``invalid-header-block`` for headers of another form; as
-            ``decode_headers``.
+            not fit, and for a payload that is not a string; ``invalid-base64``; ``unexpected-header-layout`` for a
+            list where the layout has an object, and the reverse; ``invalid-header-block`` for headers of another form;
+            as ``decode_headers``.
     """
     if not isinstance(fields, Mapping):
         raise DecodeError(
-            ErrorCode.NOT_AN_OBJECT, f"a message is a JSON object, not {preview(fields)}", requirement="IG-07"
+            ErrorCode.NOT_AN_OBJECT, f"a message must be a JSON object, got {preview(fields)}", requirement="IG-07"
         )
     header = fields.get("header")
     numbers = {}
@@ -148,7 +147,7 @@ def as_message(fields: object, *, layout: Layout = Layout.STRING_KEYS) -> IggyMe
     payload = fields.get("payload")
     if not isinstance(payload, str):
         raise DecodeError(
-            ErrorCode.INVALID_FRAME, f"payload is a string in base64, not {preview(payload)}", requirement="IG-07"
+            ErrorCode.INVALID_FRAME, f"payload must be a string in base64, got {preview(payload)}", requirement="IG-07"
         )
     return IggyMessage(_octets(payload, "the payload"), _headers(fields, choice(Layout, layout, "layout")), **numbers)
 
@@ -159,12 +158,10 @@ def _headers(fields: Mapping[str, Any], layout: Layout) -> dict[HeaderKey, Heade
         return {}
     given = found[0]
     if len(found) > 1 or not isinstance(given, (Mapping, list)):
-        raise _malformed(f"headers are one object or list, under {' or '.join(_MEMBERS)}", found)
+        raise _malformed(f"headers must be one object or list in {' or '.join(_MEMBERS)}", found)
     if isinstance(given, list) != (layout is Layout.TYPED_KEYS):
         form = "a list, as from Iggy 0.7 on" if isinstance(given, list) else "an object, as before Iggy 0.7"
-        raise DecodeError(
-            ErrorCode.UNEXPECTED_HEADER_LAYOUT, f"headers of layout {layout} were expected; these are {form}"
-        )
+        raise DecodeError(ErrorCode.UNEXPECTED_HEADER_LAYOUT, f"headers must have layout {layout}, got {form}")
     headers: dict[HeaderKey, HeaderValue] = {}
     for key, value in _typed_entries(given) if isinstance(given, list) else _seed_entries(given):
         if key in headers:
@@ -182,18 +179,22 @@ def _seed_entries(given: Mapping[str, Any]) -> Iterator[tuple[HeaderKey, HeaderV
 def _typed_entries(given: list[Any]) -> Iterator[tuple[HeaderKey, HeaderValue]]:
     for entry in given:
         if not isinstance(entry, Mapping):
-            raise _malformed("an entry of a list of headers is an object", entry)
+            raise _malformed("an entry of a list of headers must be an object", entry)
         key = decoded_key(*_typed(entry.get("key")))
         yield key, decoded_value(*_typed(entry.get("value"), key_text(key)), key)
 
 
 def _typed(member: object, header: str | None = None) -> tuple[HeaderKind, bytes]:
-    """Kind and bytes of ``{"kind": ..., "value": ...}``."""
+    """Return kind and bytes of ``{"kind": ..., "value": ...}``."""
     if not isinstance(member, Mapping) or not isinstance(member.get("value"), str):
-        raise _malformed("a header is an object of kind and value", member, header)
+        raise _malformed("a header must be an object with kind and value", member, header)
     kind = member.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise DecodeError(ErrorCode.UNKNOWN_HEADER_KIND, f"there is no kind {preview(kind)}", header=header)
+        raise DecodeError(
+            ErrorCode.UNKNOWN_HEADER_KIND,
+            f"the kind of a header must be one of Iggy's, got {preview(kind)}",
+            header=header,
+        )
     return _KINDS[kind], _octets(member["value"], "a value", header)
 
 
@@ -209,11 +210,11 @@ def _utf8(key: str) -> bytes:
         return key.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DecodeError(
-            ErrorCode.INVALID_UTF8, f"key {preview(key)} holds a surrogate", requirement="IG-07"
+            ErrorCode.INVALID_UTF8, f"a key must not contain surrogates, got {preview(key)}", requirement="IG-07"
         ) from error
 
 
 def _malformed(what: str, given: object, header: str | None = None) -> DecodeError:
     return DecodeError(
-        ErrorCode.INVALID_HEADER_BLOCK, f"{what}, not {preview(given)}", header=header, requirement="IG-07"
+        ErrorCode.INVALID_HEADER_BLOCK, f"{what}, got {preview(given)}", header=header, requirement="IG-07"
     )

@@ -1,10 +1,10 @@
 """
-Iggy messages as bytes, as they stand in the commands SendMessages and PollMessages.
+Encode and decode Iggy messages as bytes, in the form of the commands SendMessages and PollMessages.
 
-Iggy, "Message headers", sections "Sending the messages with headers" and "Polling the messages with headers": this is
-Iggy of August 2023. All versions up to 0.4 send messages so; what they poll soon had a state and a checksum more. From
-0.5 on frames are others, whose header maps are read and written by ``decode_headers`` and ``encode_headers``. All
-integers are unsigned and little-endian.
+Iggy, "Message headers", sections "Sending the messages with headers" and "Polling the messages with headers", of August
+2023. All versions up to 0.4 send messages in this form; polled messages later have a state and a checksum as well. From
+0.5 on the frames are different; use ``decode_headers`` and ``encode_headers`` for their header maps. All integers are
+unsigned and little-endian.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _MAX_PAYLOAD: Final = 2**32 - 1
 @dataclass(frozen=True, slots=True)
 class IggyMessage:
     """
-    An Iggy message as a value; somebody else sends it.
+    An Iggy message as a value, to be sent by a client.
 
     Attributes:
-        payload: Payload bytes. Servers refuse an empty one.
+        payload: Payload bytes. Servers refuse an empty payload.
         headers: Values by key; a key is a ``str``, or with typed keys also a :class:`HeaderValue`.
-        id: Message id, 128 bits; 0 has the server assign one.
-        offset: Place in its partition, 64 bits, of a message that was polled.
-        timestamp: When the server took it, microseconds of Unix time, 64 bits; likewise.
+        id: Message id, 128 bits; with 0 the server assigns one.
+        offset: Offset in the partition, 64 bits, of a polled message.
+        timestamp: Time at which the server received it, in microseconds since 1970-01-01 UTC, 64 bits, of a polled
+            message.
     """
 
     payload: bytes = b""
@@ -45,17 +46,17 @@ class IggyMessage:
 
 def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
     """
-    Write a message: id, length of the headers, headers, length of the payload, payload.
+    Encode a message: id, length of the headers, headers, length of the payload, payload.
 
-    One that was polled can be sent on as it is: the server gives it another offset and timestamp. Its id is kept.
+    A polled message can be sent again: the server assigns a new offset and timestamp, and keeps the id.
 
     Args:
         message: The message.
-        polled: Whether offset and timestamp stand in front, as a server writes it.
+        polled: Whether offset and timestamp come first, as in messages from a server.
 
     Raises:
-        EncodeError: ``invalid-frame`` for an id, offset or timestamp that is missing or does not fit, or more than
-            4 GiB; ``invalid-message`` where the payload is not bytes; as ``encode_headers``.
+        EncodeError: ``invalid-frame`` for an id, offset or timestamp that is missing or does not fit, or a payload of
+            4 GiB or more; ``invalid-message`` if the payload is not bytes; as ``encode_headers``.
     """
     front = b""
     if polled:
@@ -63,7 +64,11 @@ def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
     headers = encode_headers(message.headers)
     payload = as_octets(message.payload, "a payload", EncodeError)
     if len(payload) > _MAX_PAYLOAD:
-        raise EncodeError(ErrorCode.INVALID_FRAME, f"a payload of {len(payload)} bytes", requirement="IG-05")
+        raise EncodeError(
+            ErrorCode.INVALID_FRAME,
+            f"a payload must have at most {_MAX_PAYLOAD} bytes, got {len(payload)} bytes",
+            requirement="IG-05",
+        )
     number = number_of(message, "id").to_bytes(16, "little")
     return b"".join((front, number, _with_length(headers), _with_length(payload)))
 
@@ -74,17 +79,17 @@ def _with_length(octets: bytes) -> bytes:
 
 def number_of(message: IggyMessage, name: str) -> int:
     """
-    The id, offset or timestamp of a message to be written.
+    Return the id, offset or timestamp of a message to be encoded.
 
     Raises:
-        EncodeError: ``invalid-frame`` where it is missing or does not fit.
+        EncodeError: ``invalid-frame`` if it is missing or does not fit.
     """
     return check_number(name, getattr(message, name), EncodeError)
 
 
 def check_number(name: str, value: object, error_class: type[CeNatsError]) -> int:
     """
-    Refuse what is not an id, offset or timestamp.
+    Check that a value is valid as id, offset or timestamp.
 
     Raises:
         error_class: ``invalid-frame``.
@@ -93,7 +98,7 @@ def check_number(name: str, value: object, error_class: type[CeNatsError]) -> in
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**bits:
         raise error_class(
             ErrorCode.INVALID_FRAME,
-            f"{name} is an integer of 0 to 2^{bits}-1, not {preview(value)}",
+            f"{name} must be an integer from 0 to 2^{bits}-1, got {preview(value)}",
             requirement="IG-05",
         )
     return value
@@ -101,15 +106,15 @@ def check_number(name: str, value: object, error_class: type[CeNatsError]) -> in
 
 def decode_messages(data: bytes, *, polled: bool = False) -> list[IggyMessage]:
     """
-    Read messages that stand one behind the other, to the last byte.
+    Decode a sequence of messages, to the last byte.
 
     Args:
-        data: Bytes of zero or more messages; the commands put no count in front of them.
-        polled: Whether each begins with its offset and timestamp.
+        data: Bytes of zero or more messages; the commands have no count before them.
+        polled: Whether each message begins with its offset and timestamp.
 
     Raises:
-        DecodeError: The first fault: ``truncated-frame``, which is also what bytes behind the last message look like;
-            as ``decode_headers``; ``invalid-message`` for what is not bytes.
+        DecodeError: The first error: ``truncated-frame``, also for extra bytes after the last message; as
+            ``decode_headers``; ``invalid-message`` if ``data`` is not bytes.
     """
     reader = Reader(as_octets(data, "a message", DecodeError), "IG-06" if polled else "IG-05")
     messages = []

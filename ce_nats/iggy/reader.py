@@ -1,4 +1,4 @@
-"""Fields of little-endian bytes, one behind the other."""
+"""Read a sequence of fields from bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Reader"]
 
 class Reader:
     """
-    Takes fields off the front of bytes.
+    Reads fields from bytes, in order.
 
     Args:
         octets: All bytes.
-        requirement: Id of the requirement that says what the fields are.
+        requirement: Id of the requirement that defines the fields.
     """
 
     def __init__(self, octets: bytes, requirement: str) -> None:
@@ -23,20 +23,20 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken yet."""
+        """Number of bytes that were not read yet."""
         return len(self._octets) - self._position
 
     def take(self, size: int, what: str) -> bytes:
         """
-        The next bytes.
+        Read the next bytes.
 
         Raises:
-            DecodeError: ``truncated-frame`` where there are fewer.
+            DecodeError: ``truncated-frame`` if fewer are left.
         """
         if self.left < size:
             raise DecodeError(
                 ErrorCode.TRUNCATED_FRAME,
-                f"{what} has {size} bytes, and {self.left} are left",
+                f"{what} must have {size} bytes, got {self.left} bytes",
                 requirement=self._requirement,
             )
         start = self._position
@@ -45,7 +45,7 @@ class Reader:
 
     def number(self, size: int, what: str) -> int:
         """
-        The next unsigned integer of so many bytes.
+        Read the next unsigned little-endian integer of ``size`` bytes.
 
         Raises:
             DecodeError: ``truncated-frame``.

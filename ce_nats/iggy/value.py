@@ -1,5 +1,5 @@
 """
-Typed values of Iggy's user headers: fifteen kinds, and the bytes of each.
+Typed values of Iggy's user headers: fifteen kinds and their byte encodings.
 
 Iggy, "Message headers", sections "Structures" and "Binary transport". Numbers are little-endian, in two's complement or
 IEEE 754.
@@ -18,12 +18,12 @@ from ..errors import CeNatsError, EncodeError, ErrorCode, preview
 
 __all__ = ["MAX_FIELD", "HeaderKind", "HeaderValue", "checked_kind"]
 
-# Bytes of a key, and of a value.
+# Maximum size of a key, and of a value, in bytes.
 MAX_FIELD: Final = 255
 
 
 class HeaderKind(IntEnum):
-    """What a value is, by the code that stands for it on the wire."""
+    """The type of a value, with its code on the wire."""
 
     RAW = 1
     STRING = 2
@@ -47,14 +47,14 @@ class HeaderKind(IntEnum):
         return self.name.lower()
 
 
-# Bits, and whether there is a sign.
+# Number of bits, and whether the integer is signed.
 _INTEGERS: Final = {
     kind: (int(kind.label.rpartition("int")[2]), not kind.label.startswith("u"))
     for kind in HeaderKind
     if "int" in kind.label
 }
 _FLOATS: Final = {HeaderKind.FLOAT32: struct.Struct("<f"), HeaderKind.FLOAT64: struct.Struct("<d")}
-# Bytes of the kinds that have always the same number of them.
+# Size in bytes of the kinds with a fixed size.
 _WIDTHS: Final[Mapping[HeaderKind, int]] = {
     HeaderKind.BOOL: 1,
     **{kind: bits // 8 for kind, (bits, _) in _INTEGERS.items()},
@@ -65,17 +65,17 @@ _WIDTHS: Final[Mapping[HeaderKind, int]] = {
 @dataclass(frozen=True, slots=True)
 class HeaderValue:
     """
-    A value: its kind and its bytes. There is none whose bytes are not of its kind.
+    A value: its kind and its bytes, which are always valid for the kind.
 
-    Two values are equal when kind and bytes are, so that a NaN is equal to itself and 0.0 is not -0.0.
+    Two values are equal if kind and bytes are equal, so that a NaN is equal to itself and 0.0 is not -0.0.
 
     Attributes:
-        kind: What the bytes are.
-        value: 1 to 255 bytes; numbers are little-endian, in two's complement or IEEE 754, and have the kind's width.
+        kind: Type of the value.
+        value: 1 to 255 bytes; numbers are little-endian, in two's complement or IEEE 754, and have the kind's size.
 
     Raises:
-        EncodeError: ``unknown-header-kind``; ``invalid-header-value`` for another width, a bool that is neither 0 nor 1
-            and what is not bytes; ``invalid-utf8`` for a string that is none.
+        EncodeError: ``unknown-header-kind``; ``invalid-header-value`` for another size, a bool that is neither 0 nor 1
+            and a value that is not bytes; ``invalid-utf8`` for a string that is not UTF-8.
     """
 
     kind: HeaderKind
@@ -86,7 +86,7 @@ class HeaderValue:
         if self.value.__class__ is not bytes:
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_VALUE,
-                f"a header value has bytes, not {preview(self.value)}",
+                f"a header value must be bytes, got {preview(self.value)}",
                 requirement="IG-01",
             )
         _check_value(self.kind, self.value)
@@ -94,25 +94,25 @@ class HeaderValue:
     @classmethod
     def of(cls, kind: HeaderKind, value: bytes | str | bool | float) -> HeaderValue:
         """
-        The value of a kind, from ``bytes`` (raw), ``str``, ``bool``, ``int`` or ``float``.
+        Return the value of a kind, from ``bytes`` (raw), ``str``, ``bool``, ``int`` or ``float``.
 
-        NaN and the infinities are floats like all others, and an ``int`` does for a float. A number that the kind does
-        not have is refused, because another one would arrive; ``struct.unpack("f", struct.pack("f", number))`` rounds.
+        NaN and the infinities are valid floats, and an ``int`` is accepted for a float. A number that the kind cannot
+        represent exactly is refused; ``struct.unpack("f", struct.pack("f", number))`` rounds it.
 
         Raises:
-            EncodeError: ``unknown-header-kind``; ``invalid-header-value`` where the value is of another type, out of
-                range, empty or longer than 255 bytes; ``invalid-utf8`` for a lone surrogate.
+            EncodeError: ``unknown-header-kind``; ``invalid-header-value`` if the value has another type, is out of
+                range, empty or longer than 255 bytes; ``invalid-utf8`` for an unpaired surrogate.
         """
         kind = checked_kind(kind, EncodeError)
         try:
             octets = _WRITERS[kind](value)
         except UnicodeEncodeError as error:
             raise EncodeError(
-                ErrorCode.INVALID_UTF8, f"{preview(value)} holds a surrogate", requirement="IG-01"
+                ErrorCode.INVALID_UTF8, f"text must not contain surrogates, got {preview(value)}", requirement="IG-01"
             ) from error
         except (TypeError, ValueError, OverflowError, struct.error) as error:
             raise EncodeError(
-                ErrorCode.INVALID_HEADER_VALUE, f"{preview(value)} is not {kind.label}", requirement="IG-01"
+                ErrorCode.INVALID_HEADER_VALUE, f"value must be {kind.label}, got {preview(value)}", requirement="IG-01"
             ) from error
         return cls(kind, octets)
 
@@ -127,7 +127,7 @@ class HeaderValue:
 
 def checked_kind(kind: object, error_class: type[CeNatsError], header: str | None = None) -> HeaderKind:
     """
-    The kind with a code.
+    Return the kind with a code.
 
     Raises:
         error_class: ``unknown-header-kind``.
@@ -135,7 +135,9 @@ def checked_kind(kind: object, error_class: type[CeNatsError], header: str | Non
     try:
         return HeaderKind(cast("int", kind))
     except ValueError as error:
-        raise error_class(ErrorCode.UNKNOWN_HEADER_KIND, f"there is no kind {preview(kind)}", header=header) from error
+        raise error_class(
+            ErrorCode.UNKNOWN_HEADER_KIND, f"the kind of a header must be 1 to 15, got {preview(kind)}", header=header
+        ) from error
 
 
 def _check_value(kind: HeaderKind, octets: bytes) -> None:
@@ -144,15 +146,17 @@ def _check_value(kind: HeaderKind, octets: bytes) -> None:
         if not 0 < len(octets) <= MAX_FIELD:
             raise EncodeError(
                 ErrorCode.INVALID_HEADER_VALUE,
-                f"1 to {MAX_FIELD} bytes are allowed, not {len(octets)}",
+                f"{kind.label} must have 1 to {MAX_FIELD} bytes, got {len(octets)}",
                 requirement="IG-01",
             )
     elif len(octets) != width:
         raise EncodeError(
-            ErrorCode.INVALID_HEADER_VALUE, f"a {kind.label} has {width} bytes, not {len(octets)}", requirement="IG-03"
+            ErrorCode.INVALID_HEADER_VALUE,
+            f"{kind.label} must have {width} bytes, got {len(octets)}",
+            requirement="IG-03",
         )
     if kind is HeaderKind.BOOL and octets not in (b"\0", b"\1"):
-        raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, f"a bool is 0 or 1, not {octets[0]}", requirement="IG-03")
+        raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, f"bool must be 0 or 1, got {octets[0]}", requirement="IG-03")
     if kind is HeaderKind.STRING:
         try:
             octets.decode("utf-8")
@@ -177,7 +181,7 @@ def _write_bool(value: Any) -> bytes:
 def _integer_writer(bits: int, signed: bool) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
         if isinstance(value, bool):
-            raise TypeError("a bool is not a number")
+            raise TypeError("value must be an int, got a bool")
         return int.to_bytes(_of_type(value, int), bits // 8, "little", signed=signed)
 
     return write
@@ -186,10 +190,10 @@ def _integer_writer(bits: int, signed: bool) -> Callable[[Any], bytes]:
 def _float_writer(layout: struct.Struct) -> Callable[[Any], bytes]:
     def write(value: Any) -> bytes:
         if isinstance(value, bool):
-            raise TypeError("a bool is not a number")
+            raise TypeError("value must be a float, got a bool")
         octets = layout.pack(_of_type(value, (int, float)))
         if not math.isnan(value) and layout.unpack(octets)[0] != value:
-            raise ValueError("not a float of this width")
+            raise ValueError("value must be exact in a float of this size")
         return octets
 
     return write
@@ -197,7 +201,7 @@ def _float_writer(layout: struct.Struct) -> Callable[[Any], bytes]:
 
 def _of_type(value: Any, wanted: type | tuple[type, ...]) -> Any:
     if not isinstance(value, wanted):
-        raise TypeError("a value of another type")
+        raise TypeError(f"value must be {wanted}, got {type(value)}")
     return value
 
 

@@ -1,1 +1,1 @@
-"""The bytes of the brokers, one module each: ``nats``, ``stan``, ``iggy``. Bytes and values, no sockets."""
+"""Encode and decode the NATS protocol: header blocks, frames and ack subjects. No network I/O."""

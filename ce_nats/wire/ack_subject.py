@@ -1,8 +1,8 @@
 """
-Reply subjects of messages that a consumer of JetStream delivers: where they are acknowledged, and which ones they are.
+Ack subjects: the reply subjects of messages that a JetStream consumer delivers, which contain their metadata.
 
 ADR-15: ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>``, or
-with domain and account hash in front of the stream and, mostly, a random token at the end.
+with domain and account hash before the stream and, usually, a random token at the end.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _TOKENS_WITH_DOMAIN: Final = 11
 
 class AckSubject(NamedTuple):
     """
-    A message, as its reply subject tells of it.
+    Metadata of a delivered message, from its reply subject.
 
     Attributes:
         stream: Name of the stream.
         consumer: Name of the consumer.
-        deliveries: How often it was delivered, this time included.
+        deliveries: How often the message was delivered, this time included.
         sequence: Sequence in the stream.
-        consumer_sequence: Number of the delivery, of all that the consumer has made.
-        timestamp: When the stream stored it, in nanoseconds since 1970, UTC.
-        pending: Messages that the consumer has not delivered yet.
+        consumer_sequence: Sequence of the delivery in the consumer.
+        timestamp: Time at which the stream stored the message, in nanoseconds since 1970-01-01 UTC.
+        pending: Number of messages that the consumer has not delivered yet.
     """
 
     stream: str
@@ -44,10 +44,10 @@ class AckSubject(NamedTuple):
 
 def parse_ack_subject(subject: str) -> AckSubject:
     """
-    Read a reply subject.
+    Parse a reply subject.
 
     Raises:
-        DecodeError: ``invalid-subject``: it has another form.
+        DecodeError: ``invalid-subject`` if it is not an ack subject.
     """
     tokens = subject.split(".")
     first = 2 if len(tokens) == _TOKENS else 4
@@ -63,5 +63,5 @@ def parse_ack_subject(subject: str) -> AckSubject:
 
 
 def ack_subject(message: AckSubject) -> str:
-    """The reply subject of a message, without a domain."""
+    """Return the reply subject of a message, in the form without a domain."""
     return ACK_PREFIX + ".".join(map(str, message))

@@ -1,9 +1,9 @@
 """
-The bytes of NATS messages: header blocks, and the frames of the client protocol around them.
+Encode and decode NATS messages: header blocks, and the frames of the client protocol.
 
-ADR-4 "NATS Message Headers", and the "Client Protocol" page of the NATS documentation. What a block or a frame holds is
-taken literally: a spelling that another reader could take for something else is refused, never repaired. There is no
-socket here, and what headers mean is not known here (see binding.py).
+ADR-4 "NATS Message Headers", and the "Client Protocol" page of the NATS documentation. Decoding is strict: bytes that
+different decoders could interpret differently are refused, never repaired. No network I/O. The meaning of headers is in
+codec/binding.py.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
     "write_header_block",
 ]
 
-# Bytes of a control line without its CRLF. nats-server takes 4096 from a client by default, but the INFO that it sends
-# lists every server of a cluster and is bound by nothing.
+# Bytes of a control line without its CRLF. nats-server accepts 4096 from a client by default, but the INFO that it
+# sends lists every server of a cluster and has no limit.
 MAX_CONTROL_LINE: Final = 65_536
 
-# nats-server reads sizes of at most nine digits ("999M").
+# nats-server accepts sizes of at most nine digits ("999M").
 _MAX_SIZE: Final = 999_999_999
 _SIZE: Final = re.compile(r"[0-9]{1,9}")
 
@@ -47,7 +47,7 @@ _END_OF_NAME: Final = re.compile(rb"[ \t\r]")
 _SID: Final = re.compile(r"[0-9A-Za-z]+")
 
 # ADR-4: "a string identifying the header version (NATS/X.x), currently 1.0, so it is rendered as NATS/1.0␍␊".
-# ADR-9 and ADR-13 show what the server may put behind it: "NATS/1.0 100 Idle Heartbeat".
+# ADR-9 and ADR-13 show the status that the server may add: "NATS/1.0 100 Idle Heartbeat".
 _VERSION: Final = "NATS/1.0"
 _VERSION_LINE: Final = re.compile(rb"NATS/1\.0(?: ([0-9]{3})(?:[ \t]([^\0]*))?)?")
 
@@ -56,7 +56,7 @@ _VERSION_LINE: Final = re.compile(rb"NATS/1\.0(?: ([0-9]{3})(?:[ \t]([^\0]*))?)?
 _HEADER_LINE: Final = re.compile(rb"([!-9;-~]+):([^\0\r\n]*)")
 _BARE_CR_OR_LF: Final = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 
-# The "Syntax" lines of the Client Protocol: what the arguments of an operation are, by their number.
+# The "Syntax" lines of the Client Protocol: names of the arguments of an operation, by their number.
 _ARGUMENTS: Final[Mapping[tuple[str, int], tuple[str, ...]]] = {
     ("PUB", 2): ("subject", "total_bytes"),
     ("PUB", 3): ("subject", "reply", "total_bytes"),
@@ -75,7 +75,7 @@ _ARGUMENTS: Final[Mapping[tuple[str, int], tuple[str, ...]]] = {
     ("+OK", 0): (),
 }
 _NUMBERS: Final = ("header_bytes", "total_bytes", "max_msgs")
-# The argument of these is JSON or a sentence, spaces and all.
+# The argument of these operations is JSON or free text, including spaces.
 _FREE_TEXT: Final = frozenset({"INFO", "CONNECT", "-ERR"})
 _OPERATIONS: Final = _FREE_TEXT | {op for op, _ in _ARGUMENTS}
 # "only PUB, MSG, HPUB, and HMSG include payloads"
@@ -88,11 +88,11 @@ _WITH_PAYLOAD: Final = frozenset({"PUB", "HPUB", "MSG", "HMSG"})
 @dataclass(frozen=True, slots=True)
 class Status:
     """
-    What the server says on the version line.
+    Status of the server on the version line.
 
     Attributes:
         code: Three digits: 100 heartbeat and flow control, 404 no messages, 408 timeout, 503 no responders.
-        description: Its text without outer white space, or ``""``.
+        description: Text of the status without outer white space, or ``""``.
     """
 
     code: int
@@ -105,7 +105,7 @@ class HeaderBlock:
     A decoded header block.
 
     Attributes:
-        headers: The pairs in wire order, names as sent; there may be none.
+        headers: The pairs in wire order, names as received; may be empty.
         status: The server's status, or None for an ordinary message.
     """
 
@@ -115,18 +115,18 @@ class HeaderBlock:
 
 def encode_header_block(headers: HeadersLike) -> bytes:
     """
-    Write a header block, from ``NATS/1.0`` to the empty line.
+    Encode a header block, from ``NATS/1.0`` to the empty line.
 
-    ``Name: value``, one line per value in the order given; text beyond ASCII goes as UTF-8. A value that begins or ends
-    with white space is refused, because every reader takes that for padding: it would arrive as a different value.
+    ``Name: value``, one line per value in the order given; non-ASCII text is encoded as UTF-8. A value that begins or
+    ends with white space is refused, because decoders remove it: a different value would arrive.
 
     Args:
-        headers: Any shape that :class:`~ce_nats.Headers` takes.
+        headers: Headers in any form that :class:`~ce_nats.Headers` accepts.
 
     Raises:
-        EncodeError: ``invalid-header-name``; ``invalid-header-value`` (a line break, a NUL, a lone surrogate, outer
-            white space, no text); ``invalid-header-block`` where ``headers`` is neither pairs nor a mapping;
-            ``invalid-utf8`` for a mail header of nats-py's with other bytes.
+        EncodeError: ``invalid-header-name``; ``invalid-header-value`` (a line break, a NUL, an unpaired surrogate,
+            outer white space, or not a string); ``invalid-header-block`` if ``headers`` is neither pairs nor a mapping;
+            ``invalid-utf8`` for a mail header of nats-py with bytes that are not UTF-8.
     """
     pairs = header_pairs(headers, EncodeError)
     for name, value in pairs:
@@ -136,10 +136,10 @@ def encode_header_block(headers: HeadersLike) -> bytes:
 
 def write_header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
     """
-    :func:`encode_header_block` for headers that were checked, or that come from a server.
+    Encode a header block without checks, for headers that were checked or received from a server.
 
     Args:
-        pairs: Names and values. A surrogate escape (PEP 383) in them is the byte that it stands for.
+        pairs: Names and values. A surrogate escape (PEP 383) is encoded as the byte that it represents.
     """
     lines = "".join([f"{name}: {value}\r\n" for name, value in pairs])
     return f"{_VERSION}\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
@@ -147,27 +147,31 @@ def write_header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
 
 def decode_header_block(block: bytes) -> HeaderBlock:
     """
-    Read a header block. The block's shape is looked at first, then its lines from first to last.
+    Decode a header block. Its line ends are checked first, then the lines from first to last.
 
     Args:
         block: All HDR_LEN bytes, the empty line included.
 
     Raises:
-        DecodeError: ``invalid-message`` where it is not bytes; ``invalid-header-block`` for a missing or early empty
-            line, a CR or LF that is not CRLF, a folded line, a line without a colon; ``invalid-header-version`` for a
-            first line other than ``NATS/1.0`` with a status of three digits or none; ``invalid-header-name`` (white
-            space before the colon too); ``invalid-header-value`` for a NUL; ``invalid-utf8``.
+        DecodeError: ``invalid-message`` if it is not bytes; ``invalid-header-block`` for a missing or early empty
+            line, a CR or LF that is not part of a CRLF, a folded line, a line without a colon;
+            ``invalid-header-version`` for a first line other than ``NATS/1.0`` with a status of three digits or none;
+            ``invalid-header-name`` (also for white space before the colon); ``invalid-header-value`` for a NUL;
+            ``invalid-utf8``.
     """
     octets = as_octets(block, "a header block", DecodeError)
     # HDR_LEN runs "from the start of the version string (NATS/1.0) up to and including the ␍␊ before the payload".
     if not octets.endswith(b"\r\n\r\n"):
         raise DecodeError(
             ErrorCode.INVALID_HEADER_BLOCK,
-            f"a header block ends with an empty line, not with {preview(octets[-4:])}",
+            f"a header block must end with an empty line, got {preview(octets[-4:])}",
             requirement="H4-LEN-01",
         )
     if bare := _BARE_CR_OR_LF.search(octets):
-        raise DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"byte {bare.start()} is a CR or LF that is not of a CRLF")
+        raise DecodeError(
+            ErrorCode.INVALID_HEADER_BLOCK,
+            f"lines of a header block must end with CRLF, got a single CR or LF at byte {bare.start()}",
+        )
     version_line, *lines = octets[:-4].split(b"\r\n")
     status = _decode_version_line(version_line)
     return HeaderBlock(Headers._of([_decode_header_line(line) for line in lines]), status)
@@ -178,7 +182,8 @@ def _decode_version_line(line: bytes) -> Status | None:
     if matched is None:
         raise DecodeError(
             ErrorCode.INVALID_HEADER_VERSION,
-            f"the first line is {_VERSION}, alone or with a space and a status of three digits, not {preview(line)}",
+            f"the first line must be {_VERSION}, alone or with a space and a status of three digits, "
+            f"got {preview(line)}",
         )
     code, description = matched.groups()
     if code is None:
@@ -189,25 +194,31 @@ def _decode_version_line(line: bytes) -> Status | None:
 def _decode_header_line(line: bytes) -> tuple[str, str]:
     matched = _HEADER_LINE.fullmatch(line)
     if matched is None:
-        raise _line_fault(line)
+        raise _line_error(line)
     name = matched[1].decode("ascii")
     return name, _utf8(matched[2].strip(b" \t"), "the value", header=name)
 
 
-def _line_fault(line: bytes) -> DecodeError:
-    """What is wrong with a line that is not a header line."""
+def _line_error(line: bytes) -> DecodeError:
+    """Return the error of a line that is not a header line."""
     if line.startswith((b" ", b"\t")):
-        # RFC 7230 3.2.4 would also allow to unfold; two readers that differ in that see different headers.
-        return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"{preview(line)} is a folded line", requirement="H4-FMT-07")
+        # RFC 7230 3.2.4 also allows decoders to unfold it; then two decoders would see different headers.
+        return DecodeError(
+            ErrorCode.INVALID_HEADER_BLOCK,
+            f"a header line must not be folded, got {preview(line)}",
+            requirement="H4-FMT-07",
+        )
     name, colon, _ = line.partition(b":")
     if not colon:
-        return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"there is no colon in header line {preview(line)}")
+        return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"a header line must have a colon, got {preview(line)}")
     if _HEADER_LINE.fullmatch(name + colon):
         header = name.decode("ascii")
-        return DecodeError(ErrorCode.INVALID_HEADER_VALUE, f"the value of {preview(header)} has a NUL", header=header)
+        return DecodeError(
+            ErrorCode.INVALID_HEADER_VALUE, f"the value of header {preview(header)} must not contain NUL", header=header
+        )
     return DecodeError(
         ErrorCode.INVALID_HEADER_NAME,
-        f"a header name is printable ASCII without a colon, and no space follows it: {preview(name)}",
+        f"a header name must be printable ASCII, followed by a colon without a space, got {preview(name)}",
         header=name.decode("latin-1"),
     )
 
@@ -220,21 +231,21 @@ class Frame:
     """
     One operation of the client protocol.
 
-    A frame has ``data`` and ``headers``, so :func:`~ce_nats.from_nats_message` takes it as it is.
+    A frame has ``data`` and ``headers``, so that :func:`~ce_nats.from_nats_message` accepts it.
 
     Attributes:
         op: Name of the operation, upper case: ``HPUB``, ``HMSG``, ``PUB``, ``MSG``, ``SUB``, ``UNSUB``, ``PING``,
             ``PONG``, ``+OK``, ``-ERR``, ``INFO`` or ``CONNECT``.
-        args: The control line behind the operation, without outer white space: the JSON of INFO and CONNECT, the text
-            of -ERR, and so on.
-        subject: The subject as it stands, wildcards and all, or None where the operation has none.
+        args: The rest of the control line after the operation, without outer white space: the JSON of INFO and CONNECT,
+            the text of -ERR, and so on.
+        subject: The subject as received, which may have wildcards, or None for an operation without one.
         sid: Subscription id, or None.
         reply: Reply subject, or None.
         headers: The headers; None for an operation without a header block.
         status: The server's status, or None.
-        payload: Payload bytes behind the header block; ``b""`` also for operations without payload.
-        header_bytes: HDR_LEN, bytes of the header block; None where there is no header block.
-        total_bytes: TOT_LEN, bytes of header block and payload, without the final CRLF.
+        payload: Payload bytes after the header block; ``b""`` also for operations without payload.
+        header_bytes: HDR_LEN, size of the header block in bytes; None without a header block.
+        total_bytes: TOT_LEN, size of header block and payload in bytes, without the final CRLF.
     """
 
     op: str
@@ -256,17 +267,18 @@ class Frame:
 
 def encode_hpub(subject: str, payload: bytes, headers: HeadersLike, *, reply: str = "") -> bytes:
     """
-    Write ``HPUB <SUBJ> [REPLY] <HDR_LEN> <TOT_LEN>`` CRLF, header block, payload, CRLF.
+    Encode ``HPUB <SUBJ> [REPLY] <HDR_LEN> <TOT_LEN>`` CRLF, header block, payload, CRLF.
 
     Args:
         subject: Subject to publish to; no wildcards.
         payload: Bytes, ``bytearray`` or ``memoryview``; may be empty.
-        headers: Any shape that :class:`~ce_nats.Headers` takes; without any, the block has no pairs.
+        headers: Headers in any form that :class:`~ce_nats.Headers` accepts; may be empty.
         reply: Reply subject, or ``""``.
 
     Raises:
-        EncodeError: ``invalid-subject``; ``invalid-message`` where the payload is not bytes; ``invalid-frame`` for more
-            than 999,999,999 bytes, or a control line beyond :data:`MAX_CONTROL_LINE`; as :func:`encode_header_block`.
+        EncodeError: ``invalid-subject``; ``invalid-message`` if the payload is not bytes; ``invalid-frame`` for more
+            than 999,999,999 bytes, or a control line of more than :data:`MAX_CONTROL_LINE` bytes; as
+            :func:`encode_header_block` does.
     """
     check_subject(subject)
     return _encode_frame(["HPUB", subject], payload, headers, reply)
@@ -274,22 +286,24 @@ def encode_hpub(subject: str, payload: bytes, headers: HeadersLike, *, reply: st
 
 def encode_hmsg(subject: str, sid: str | int, payload: bytes, headers: HeadersLike, *, reply: str = "") -> bytes:
     """
-    Write ``HMSG <SUBJECT> <SID> [REPLY] <HDR_LEN> <TOT_LEN>`` CRLF, header block, payload, CRLF, as a server does.
+    Encode ``HMSG <SUBJECT> <SID> [REPLY] <HDR_LEN> <TOT_LEN>`` CRLF, header block, payload, CRLF, as a server does.
 
     Args:
-        subject: Subject the message was published to.
+        subject: Subject that the message was published to.
         sid: Subscription id, ASCII letters and digits.
         payload: As for :func:`encode_hpub`.
         headers: As for :func:`encode_hpub`.
         reply: Reply subject, or ``""``.
 
     Raises:
-        EncodeError: As :func:`encode_hpub`; ``invalid-frame`` also for a ``sid`` that is none.
+        EncodeError: As :func:`encode_hpub`; ``invalid-frame`` also for an invalid ``sid``.
     """
     check_subject(subject)
     sid_text = str(sid) if type(sid) is int and sid.bit_length() <= 64 else sid
     if not isinstance(sid_text, str) or not _SID.fullmatch(sid_text):
-        raise EncodeError(ErrorCode.INVALID_FRAME, f"a subscription id is letters and digits, not {preview(sid_text)}")
+        raise EncodeError(
+            ErrorCode.INVALID_FRAME, f"a subscription id must be ASCII letters and digits, got {preview(sid_text)}"
+        )
     return _encode_frame(["HMSG", subject, sid_text], payload, headers, reply)
 
 
@@ -304,22 +318,23 @@ def _encode_frame(fields: list[str], payload: bytes, headers: HeadersLike, reply
     if total > _MAX_SIZE or len(control_line) > MAX_CONTROL_LINE:
         raise EncodeError(
             ErrorCode.INVALID_FRAME,
-            f"{total} bytes behind a control line of {len(control_line)} bytes are too many",
+            f"a frame must have at most {_MAX_SIZE} bytes and a control line of at most {MAX_CONTROL_LINE} bytes, "
+            f"got {total} and {len(control_line)}",
         )
-    # "Note that the trailing CR+LF is still required", behind an empty payload too.
+    # "Note that the trailing CR+LF is still required", after an empty payload too.
     return b"".join((control_line, b"\r\n", block, content, b"\r\n"))
 
 
 def decode_frames(data: bytes, *, max_control_line: int = MAX_CONTROL_LINE) -> list[Frame]:
     """
-    Read whole frames, of either direction.
+    Decode complete frames, of either direction.
 
     Args:
-        data: Bytes of zero or more frames, one behind the other.
+        data: Bytes of zero or more frames in sequence.
         max_control_line: As for :class:`FrameReader`.
 
     Raises:
-        DecodeError: The first fault, as :meth:`FrameReader.feed`; ``truncated-frame`` where the last frame is cut.
+        DecodeError: The first error, as :meth:`FrameReader.feed`; ``truncated-frame`` if the last frame is incomplete.
     """
     reader = FrameReader(max_control_line=max_control_line)
     frames = reader.feed(data)
@@ -329,33 +344,32 @@ def decode_frames(data: bytes, *, max_control_line: int = MAX_CONTROL_LINE) -> l
 
 class FrameReader:
     """
-    Read frames from bytes that come in pieces, in time linear in their number, however small the pieces are.
+    Decode frames from bytes that arrive in pieces of any size. The time is linear in the number of bytes.
 
-    After an error there is no telling where the next frame begins, so the reader stays broken: every further call
-    raises the same error. Frames in front of the bad one are not lost: where one call completes good frames and then
-    meets a bad one, it returns the good ones, and the *next* call raises. Whoever reaches the end of the bytes calls
-    :meth:`close`, which is then that next call.
+    After an error the start of the next frame is unknown, so every further call raises the same error. Frames before
+    the invalid one are not lost: if a call finds valid frames and then an invalid one, it returns the valid ones, and
+    the *next* call raises the error. Call :meth:`close` at the end of the bytes; it raises an error that is pending.
 
     Args:
-        max_control_line: Bytes that a control line may have, without its CRLF.
+        max_control_line: Maximum size of a control line in bytes, without its CRLF.
     """
 
     def __init__(self, *, max_control_line: int = MAX_CONTROL_LINE) -> None:
         self._max_control_line = max_control_line
         self._buffer = bytearray()
-        self._position = 0  # in the buffer; what stands before it was read
-        self._searched = 0  # in the buffer; no LF of a control line between position and here
-        self._head: Frame | None = None  # a frame whose control line was read and whose payload was not
+        self._position = 0  # index in the buffer of the first byte not decoded
+        self._searched = 0  # index in the buffer up to which there is no LF after _position
+        self._head: Frame | None = None  # frame whose control line was decoded, and whose payload is incomplete
         self._error: DecodeError | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
         """
-        Take bytes, give the frames that they complete, in order.
+        Add bytes and return the frames that they complete, in order.
 
         Raises:
-            DecodeError: ``invalid-message`` where ``data`` is not bytes, which leaves the reader as it was; else
+            DecodeError: ``invalid-message`` if ``data`` is not bytes, which does not change the reader's state; else
                 ``invalid-frame`` (unknown operation, number of arguments, size, line end, length of the line),
-                ``invalid-utf8`` (control line), or what :func:`decode_header_block` raises.
+                ``invalid-utf8`` (control line), or an error of :func:`decode_header_block`.
         """
         octets = as_octets(data, "a piece of a stream", DecodeError)
         self._raise_error()
@@ -377,10 +391,10 @@ class FrameReader:
 
     def close(self) -> None:
         """
-        Say that no more bytes come.
+        Finish: check that the bytes did not end inside a frame.
 
         Raises:
-            DecodeError: The error that :meth:`feed` still has to raise; ``truncated-frame`` in the middle of a frame.
+            DecodeError: The pending error of :meth:`feed`; ``truncated-frame`` if the last frame is incomplete.
         """
         self._raise_error()
         if self._head is not None:
@@ -388,14 +402,14 @@ class FrameReader:
             raise DecodeError(ErrorCode.TRUNCATED_FRAME, f"{missing} bytes of the last {self._head.op} are missing")
         if self._buffer:
             line = preview(bytes(self._buffer))
-            raise DecodeError(ErrorCode.TRUNCATED_FRAME, f"the last control line has no end: {line}")
+            raise DecodeError(ErrorCode.TRUNCATED_FRAME, f"the last control line must end with CRLF, got {line}")
 
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error.with_traceback(None)
 
     def _next(self) -> Frame | None:
-        """The next frame; None until there are more bytes."""
+        """Return the next frame, or None if more bytes are needed."""
         head = self._read_control_line() if self._head is None else self._head
         if head is None or head.op not in _WITH_PAYLOAD:
             return head
@@ -410,7 +424,8 @@ class FrameReader:
             if len(self._buffer) >= limit:
                 line = bytes(self._buffer[self._position : self._position + 100])
                 raise DecodeError(
-                    ErrorCode.INVALID_FRAME, f"a control line beyond {self._max_control_line} bytes: {preview(line)}"
+                    ErrorCode.INVALID_FRAME,
+                    f"a control line must have at most {self._max_control_line} bytes, got {preview(line)}",
                 )
             self._searched = len(self._buffer)
             return None
@@ -425,8 +440,8 @@ class FrameReader:
         if self._buffer[end : end + 2] != b"\r\n":
             raise DecodeError(
                 ErrorCode.INVALID_FRAME,
-                f"there is no CRLF behind the {head.total_bytes} bytes of {head.op}: "
-                f"{preview(bytes(self._buffer[end : end + 2]))}",
+                f"the {head.total_bytes} bytes of {head.op} must be followed by CRLF, "
+                f"got {preview(bytes(self._buffer[end : end + 2]))}",
                 requirement="NP-03",
             )
         content = bytes(self._buffer[self._position : end])
@@ -438,23 +453,28 @@ class FrameReader:
 
 
 def _decode_control_line(line: bytes) -> Frame:
-    """A frame without its payload, from a control line without its LF."""
+    """Decode a control line, given without its LF, to a frame without payload."""
     if not line.endswith(b"\r") or b"\r" in line[:-1]:
         raise DecodeError(
-            ErrorCode.INVALID_FRAME, f"control line {preview(line)} does not end with CRLF", requirement="NP-03"
+            ErrorCode.INVALID_FRAME, f"a control line must end with CRLF, got {preview(line)}", requirement="NP-03"
         )
     name = _END_OF_NAME.split(line, maxsplit=1)[0]
     # "NATS protocol operation names are case insensitive"
     op = name.upper().decode("latin-1")
     if op not in _OPERATIONS:
-        raise DecodeError(ErrorCode.INVALID_FRAME, f"{preview(name)} is not an operation of NATS", requirement="NP-02")
+        raise DecodeError(
+            ErrorCode.INVALID_FRAME, f"the operation must be one of NATS, got {preview(name)}", requirement="NP-02"
+        )
     args = _utf8(line[len(name) : -1].strip(b" \t"), f"the control line of {op}")
     if op in _FREE_TEXT and args:
         return Frame(op, args)
     fields = _FIELD.findall(args)
     names = _ARGUMENTS.get((op, len(fields)))
     if names is None:
-        raise DecodeError(ErrorCode.INVALID_FRAME, f"{len(fields)} arguments are not what {op} has: {preview(args)}")
+        numbers = " or ".join(str(number) for known, number in _ARGUMENTS if known == op) or "JSON or text"
+        raise DecodeError(
+            ErrorCode.INVALID_FRAME, f"{op} must have {numbers} arguments, got {len(fields)}: {preview(args)}"
+        )
     return _fill_in(op, args, dict(zip(names, fields, strict=True)))
 
 
@@ -463,7 +483,8 @@ def _fill_in(op: str, args: str, given: Mapping[str, str]) -> Frame:
     header_bytes, total_bytes = sizes.get("header_bytes"), sizes.get("total_bytes", 0)
     if header_bytes is not None and header_bytes > total_bytes:
         raise DecodeError(
-            ErrorCode.INVALID_FRAME, f"{op} has a header block of {header_bytes} bytes in {total_bytes} bytes"
+            ErrorCode.INVALID_FRAME,
+            f"the header block of {op} must fit in its total of {total_bytes} bytes, got {header_bytes} bytes",
         )
     return Frame(
         op=op,
@@ -477,9 +498,11 @@ def _fill_in(op: str, args: str, given: Mapping[str, str]) -> Frame:
 
 
 def _decode_size(op: str, field: str) -> int:
-    """Digits and nothing else: int() would take signs, underscores and the digits of other scripts."""
+    """Decode a number. ASCII digits only: int() also accepts signs, underscores and digits of other scripts."""
     if not _SIZE.fullmatch(field):
-        raise DecodeError(ErrorCode.INVALID_FRAME, f"{op} has {preview(field)} for a number of up to nine digits")
+        raise DecodeError(
+            ErrorCode.INVALID_FRAME, f"numbers of {op} must have one to nine digits, got {preview(field)}"
+        )
     return int(field)
 
 

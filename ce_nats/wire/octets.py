@@ -1,4 +1,4 @@
-"""Bytes of whatever a caller has them in."""
+"""Convert bytes-like arguments to bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["as_octets"]
 
 def as_octets(value: object, what: str, error_class: type[CeNatsError]) -> bytes:
     """
-    The bytes of ``bytes``, a ``bytearray`` or a ``memoryview``.
+    Return the bytes of ``bytes``, a ``bytearray`` or a ``memoryview``.
 
     Args:
-        value: What was given.
-        what: What it is, for the error.
-        error_class: Class of the error.
+        value: The argument.
+        what: Its description, for the error.
+        error_class: Class of the error to raise.
 
     Raises:
         error_class: ``invalid-message``.
@@ -23,5 +23,5 @@ def as_octets(value: object, what: str, error_class: type[CeNatsError]) -> bytes
         try:
             return bytes(value)
         except ValueError as error:  # a memoryview that was released
-            raise error_class(ErrorCode.INVALID_MESSAGE, f"{what} is no longer there: {error}") from error
-    raise error_class(ErrorCode.INVALID_MESSAGE, f"{what} is bytes, not {preview(value)}")
+            raise error_class(ErrorCode.INVALID_MESSAGE, f"{what} must be readable bytes: {error}") from error
+    raise error_class(ErrorCode.INVALID_MESSAGE, f"{what} must be bytes, got {preview(value)}")

@@ -25,7 +25,7 @@ def whole_cluster() -> Iterator[NatsCluster]:
 
 @pytest.fixture
 def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
-    """Three servers, all of which run; a test may do to them what it likes."""
+    """Three running servers. A test may kill or pause them; they are restored after it."""
     yield whole_cluster
     for member in whole_cluster.servers:
         member.resume()
@@ -55,7 +55,7 @@ def subject() -> str:
 async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
     """A stream that listens on ``subject`` and everything below it."""
     name = subject.replace(".", "_")
-    # In memory: a file store sometimes fails to delete what it has just stored ("stream store EOF").
+    # In memory: a file store sometimes fails to delete a stream just after a write ("stream store EOF").
     await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory")
     yield name
     await js.delete_stream(name)
@@ -63,21 +63,21 @@ async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
-    """Wait until a stream has had so many messages: a PONG says that the server has them, not that they are stored."""
+    """Wait until a stream has stored a number of messages: after a PONG they are received, but maybe not stored."""
 
     async def wait(stream: str, count: int) -> None:
         for _ in range(5_000):
             if (await js.stream_info(stream)).state.last_seq >= count:
                 return
             await asyncio.sleep(0.01)
-        pytest.fail(f"stream {stream} does not get {count} messages")
+        pytest.fail(f"stream {stream} must get {count} messages")
 
     return wait
 
 
 @pytest.fixture
 def send_raw(server: NatsServer) -> Callable[..., None]:
-    """Publish bytes through a socket, past everything that a client library does to headers."""
+    """Publish bytes through a socket, without a client library that would change the headers."""
 
     def send(subject: str, header_lines: bytes | None, payload: bytes = b"", reply: str = "") -> None:
         block = b"" if header_lines is None else b"NATS/1.0\r\n" + header_lines + b"\r\n"
@@ -95,7 +95,7 @@ def send_raw(server: NatsServer) -> Callable[..., None]:
 
 @pytest.fixture
 async def dead(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
-    """A subject for dead letters, and a stream of that name (but for the dots) that listens on it."""
+    """A subject for dead letters, and a stream of that name (with underscores for dots) that listens on it."""
     name = f"dead.{subject}"
     await js.add_stream(name=name.replace(".", "_"), subjects=[name], storage="memory")
     yield name
@@ -104,7 +104,7 @@ async def dead(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 def dead_letters(js: JetStreamContext, dead: str) -> Callable[[int], Awaitable[list[StoredMessage]]]:
-    """Wait for so many dead letters; there are no more at that moment."""
+    """Wait for a number of dead letters, and check that there are no more."""
 
     async def wait(count: int) -> list[StoredMessage]:
         for _ in range(5_000):
@@ -113,6 +113,6 @@ def dead_letters(js: JetStreamContext, dead: str) -> Callable[[int], Awaitable[l
                 assert len(letters) == count, letters
                 return letters
             await asyncio.sleep(0.01)
-        pytest.fail(f"there are no {count} dead letters")
+        pytest.fail(f"the stream must get {count} dead letters")
 
     return wait

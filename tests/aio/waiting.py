@@ -1,4 +1,4 @@
-"""Waiting for what has to happen."""
+"""Wait for a condition."""
 
 import asyncio
 
@@ -10,4 +10,4 @@ async def until(condition, seconds):
         if condition():
             return
         await asyncio.sleep(0.01)
-    pytest.fail("it does not come to that")
+    pytest.fail(f"the condition must hold within {seconds} seconds")

@@ -66,7 +66,7 @@ def test_core_nats_messages_are_not_added_to_a_capture_of_a_stream(at_server, wi
     before = path.read_bytes()
     result = at_server("capture", path, "--subject", subject, "--count", 1)
     assert (result.exit_code, path.read_bytes()) == (3, before)
-    assert f"has messages of stream {stream}" in result.stderr
+    assert f"must be of stream {stream}, got" in result.stderr
 
 
 def test_a_parquet_file_of_the_same_name_is_not_changed(at_server, stream, tmp_path):
@@ -105,7 +105,7 @@ def test_another_stream_is_not_added_to_a_capture(at_server, with_js, stream, su
         assert (result.exit_code, path.read_bytes()) == (3, before)
         assert "was deleted and created again" in result.stderr
     path.write_bytes(before.replace(stream.encode(), b"OTHER"))
-    assert "has messages of stream OTHER" in at_server("capture", path, "--stream", stream).stderr
+    assert "must be of stream OTHER, got" in at_server("capture", path, "--stream", stream).stderr
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])

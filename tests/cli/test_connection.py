@@ -189,7 +189,7 @@ def test_prefix_and_domain(cli, event, context):
     both = ["--js-domain", "hub", "--js-api-prefix", "shop.api"]
     result = cli("pub", "a", event(), *both)
     assert result.exit_code == 2
-    assert "--js-api-prefix and --js-domain say the same in two ways" in result.stderr
+    assert "--js-api-prefix and --js-domain must not be given together" in result.stderr
     assert "--js-api-prefix must be a subject without wildcards" in cli("pub", "a", *both[2:3], "a.>").stderr
 
 

@@ -235,7 +235,7 @@ def test_empty_keys(kind: HeaderKind) -> None:
     """The first key of typed keys may be faulty without being taken for one of before."""
     block = bytes([kind]) + bytes(4) + b"\2\1\0\0\0v"
     error = refused(DecodeError, "invalid-header-name", iggy.decode_headers, block, layout=Layout.TYPED_KEYS)
-    assert "1 to 255 bytes, not 0" in str(error)
+    assert "1 to 255 bytes, got 0" in str(error)
 
 
 def test_typed_keys_in_the_other_layout() -> None:
@@ -243,7 +243,7 @@ def test_typed_keys_in_the_other_layout() -> None:
     headers = {HeaderValue.of(HeaderKind.INT32, 1): HeaderValue.of(HeaderKind.BOOL, True)}
     for write in (iggy.encode_message, iggy.encode_json):
         error = refused(EncodeError, "invalid-header-name", write, IggyMessage(b"x", headers))
-        assert "encode_headers() and encode_json() write them with layout=Layout.TYPED_KEYS" in str(error)
+        assert "layout=Layout.TYPED_KEYS in encode_headers() and encode_json()" in str(error)
     assert iggy.encode_headers(headers, layout=Layout.TYPED_KEYS)
     assert iggy.encode_json(IggyMessage(b"x", headers), layout=Layout.TYPED_KEYS)
 

@@ -17,7 +17,7 @@ def server() -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="session")
 def streaming(server: NatsServer) -> Iterator[StreamingServer]:
-    """A streaming server on the same NATS; skips the test where it cannot be had."""
+    """A streaming server on the same NATS; skips the test if it is not available."""
     try:
         executable = streaming_server()
     except Missing as missing:
@@ -28,7 +28,7 @@ def streaming(server: NatsServer) -> Iterator[StreamingServer]:
 
 @pytest.fixture(scope="session")
 def program() -> Callable[[str], Sequence[str]]:
-    """The command of a peer's program; skips the test where it cannot be had."""
+    """The command of a peer's program; skips the test if it is not available."""
 
     @lru_cache
     def found(name: str) -> Sequence[str] | Missing:

@@ -1,4 +1,4 @@
-"""All samples over one route, through a real server."""
+"""Exchange all samples over one route, through a real server."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.streaming import CLUSTER
 from .routes import Route
 from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
 
-# A machine that is busy elsewhere may take long; the peers give up after the same time.
-PATIENCE = 60.0
+# Time-out of an exchange in seconds, long enough for a busy machine; the peers have the same time-out.
+TIMEOUT = 60.0
 
 
 async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, Differences]:
     """
-    What did not get through, by sample.
+    Exchange all samples over a route, and return the differences by sample.
 
     Args:
-        route: Who sends what to whom.
-        command: The peer's program.
-        url: Of a server with JetStream, and for ``stan`` with a streaming server.
+        route: The route.
+        command: The command of the peer.
+        url: URL of a server with JetStream, and for ``stan`` with a streaming server.
     """
     connection = await nats.connect(url)
     subject = f"interop.{uuid4().hex}"
@@ -39,9 +39,9 @@ async def exchange(route: Route, command: Sequence[str], url: str) -> dict[str, 
         await connection.jetstream().add_stream(name=stream, subjects=[subject], storage="memory")
     try:
         if route.sends:
-            found = await asyncio.wait_for(_receive(route, command, connection, url, stream, subject), PATIENCE)
+            found = await asyncio.wait_for(_receive(route, command, connection, url, stream, subject), TIMEOUT)
         else:
-            found = await asyncio.wait_for(_send(route, command, connection, url, stream, subject), PATIENCE)
+            found = await asyncio.wait_for(_send(route, command, connection, url, stream, subject), TIMEOUT)
     finally:
         if route.protocol == "jetstream":
             await connection.jetstream().delete_stream(stream)
@@ -67,8 +67,8 @@ async def _receive(
         async with aio.events(subscription, dialect=route.dialect, parse_data=False) as messages:
             received = [await messages.__anext__() for _ in SAMPLES]
     return [
-        own_differences(sample, None if one.error else one.event, one.error)
-        for sample, one in zip(SAMPLES.values(), received)
+        own_differences(sample, None if item.error else item.event, item.error)
+        for sample, item in zip(SAMPLES.values(), received)
     ]
 
 
@@ -78,8 +78,8 @@ async def _read_channel(connection: Client, channel: str) -> list[Any]:
         await streaming.subscribe(channel, start=aio_stan.Start.first(), parse_data=False) as subscription,
     ):
         received = [await subscription.__anext__() for _ in SAMPLES]
-        for one in received:
-            await one.ack()
+        for item in received:
+            await item.ack()
     return received
 
 
@@ -94,7 +94,7 @@ async def _send(
     route: Route, command: Sequence[str], connection: Client, url: str, stream: str, subject: str
 ) -> list[Differences]:
     arguments = ("receive", route.protocol, str(len(SAMPLES)), url, stream, subject)
-    # With streams and channels the peer subscribes to what is there.
+    # Streams and channels store the messages, so that the peer can subscribe later.
     if route.protocol == "stan":
         async with await aio_stan.connect(connection, CLUSTER, "ce_nats") as streaming:
             for sample in SAMPLES.values():
@@ -117,7 +117,7 @@ async def _send(
 
 
 async def run_receiver(command: Sequence[str], when_ready: Callable[[], Awaitable[None]] | None = None) -> list[bytes]:
-    """The peer's lines, one for each message; ``when_ready`` is called when the peer has subscribed."""
+    """Return the peer's lines, one for each message; ``when_ready`` is called when the peer has subscribed."""
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     try:
@@ -130,5 +130,5 @@ async def run_receiver(command: Sequence[str], when_ready: Callable[[], Awaitabl
             process.kill()
             await process.wait()
     assert process.returncode == 0, errors.decode()
-    # With JetStream messages may come before the peer gets to say that it has subscribed.
+    # With JetStream, messages may arrive before the peer prints that it has subscribed.
     return [line for line in (first + output).splitlines() if "ready" not in json.loads(line)]

@@ -1,8 +1,8 @@
 """
-Just enough of an Iggy server to exchange messages with a client: what it is sent, and what it has to give.
+Minimal Iggy servers that exchange messages with a client: they keep what is sent, and return given messages.
 
-Iggy has no server that can be had from a package index. Around the messages, of which ce_nats writes and reads every
-byte, there is only what the clients want to see: identifiers and counts.
+Package indexes have no Iggy server. ce_nats encodes and decodes all bytes of the messages; these servers add only the
+identifiers and counts around them that the clients require.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from ce_nats.iggy import IggyMessage, Layout, as_fields, as_message, decode_headers, decode_messages, encode_headers
 
 _PING, _LOGIN, _POLL, _SEND = 1, 38, 100, 101
-# Of version 0.9.
+# Size in bytes of a header in version 0.9.
 _HEAD = 256
 _REGISTER, _SEND_OPERATION = 1, 160
 _REPLY = 8
@@ -25,11 +25,11 @@ _INVALID_COMMAND = 3
 
 class OldServer:
     """
-    Iggy 0.4 over TCP: requests are length, code and body; answers are status, length and body.
+    Iggy 0.4 over TCP: requests are length, code and body; replies are status, length and body.
 
     Attributes:
         sent: Messages that clients sent.
-        stored: Bytes of messages that clients are given, as ``encode_message(polled=True)`` writes them.
+        stored: Bytes of messages that clients poll, as ``encode_message(polled=True)`` returns them.
     """
 
     def __init__(self, stored: Sequence[bytes] = ()) -> None:
@@ -52,14 +52,14 @@ class OldServer:
 
 
 def _without_identifiers(body: bytes) -> bytes:
-    """Behind stream, topic and partitioning, each a kind, a length and a value, there are the messages."""
+    """Return the messages, which follow stream, topic and partitioning, each a kind, a length and a value."""
     for _ in range(3):
         body = body[2 + body[1] :]
     return body
 
 
 def _of_version_0_4(message: bytes) -> bytes:
-    """A polled message with the fields that came after August 2023: state (1, available) and checksum."""
+    """Add the fields of a polled message that are newer than August 2023: state (1, available) and checksum."""
     offset, timestamp, number, rest = message[:8], message[8:16], message[16:32], message[32:]
     return b"".join((offset, b"\1", timestamp, number, bytes(4), rest))
 
@@ -70,7 +70,7 @@ class TcpServer:
 
     Attributes:
         sent: Messages that clients sent.
-        stored: Messages that clients are given, the first at any offset and each of the others at the next.
+        stored: Messages that clients poll, with consecutive offsets.
     """
 
     def __init__(self, stored: Sequence[IggyMessage] = ()) -> None:
@@ -128,7 +128,7 @@ class HttpServer:
 
     Attributes:
         sent: Messages that clients sent.
-        stored: Messages that clients are given.
+        stored: Messages that clients poll.
     """
 
     def __init__(self, stored: Sequence[IggyMessage] = ()) -> None:
@@ -158,7 +158,7 @@ class HttpServer:
 
 
 def _of_version_0_9(fields: dict[str, object]) -> dict[str, object]:
-    """A polled message, whose numbers are in an object of their own, with others that are only there."""
+    """Return a polled message in the form of version 0.9: its numbers are in an object ``header``, with others."""
     header = {name: fields.pop(name) for name in ("id", "offset", "timestamp")}
     others = ("checksum", "origin_timestamp", "user_headers_length", "payload_length", "reserved")
     return {**fields, "header": {**header, **dict.fromkeys(others, 0)}}
@@ -168,7 +168,7 @@ def _of_version_0_9(fields: dict[str, object]) -> dict[str, object]:
 async def listening(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """Answer one request after the other on every connection; gives host and port."""
+    """Run a server that answers the requests of each connection in order; yields host and port."""
     connections: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,7 +177,7 @@ async def listening(
             while True:
                 await answer(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has gone
+            pass  # the client has disconnected
         finally:
             connections.discard(writer)
             writer.close()

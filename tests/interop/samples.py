@@ -1,4 +1,4 @@
-"""The events that travel between ce_nats and a peer, one for each thing that may go wrong, and what came of them."""
+"""The events that are exchanged with a peer, one for each possible fault, and the comparison of what was received."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ce_nats.codec.attributes import CORE, canonical
 from ce_nats.codec.event import DecodedEvent
 from tests.strategies import Event, plain_event
 
-# What differs between an event that was sent and what the receiver made of it: the received text by attribute, None for
-# an attribute that is gone; "data"; or "error" alone.
+# Differences between the event sent and the event received: the received text by attribute, None for a missing
+# attribute; "data"; or "error" alone.
 Differences = dict[str, str | None]
-# Stands for the text of a time that the event did not have.
+# Placeholder for the text of a time that the peer generated.
 MADE_UP = "made up"
 
 JSON = {"datacontenttype": "application/json"}
@@ -50,7 +50,7 @@ SAMPLES: Mapping[str, Event] = {
 
 
 def request_line(sample: Event) -> bytes:
-    """What a peer reads: the event as JSON, and the types that JSON has no form for."""
+    """Return a line of input for a peer: the event as JSON, and the types that JSON cannot represent."""
     envelope = to_nats_message(sample, mode=ContentMode.STRUCTURED).data
     types = {name: _kind(value) for name, value in sample.attributes.items() if name not in CORE and _kind(value)}
     return b'{"event":%b,"types":%b}\n' % (envelope, json.dumps(types).encode())
@@ -61,7 +61,7 @@ def _kind(value: object) -> str:
 
 
 def peer_differences(sample: Event, line: bytes) -> Differences:
-    """What a peer has got wrong, by its line of output."""
+    """Return the differences in an event that a peer received, from its line of output."""
     answer = json.loads(line)
     if "error" in answer:
         return {"error": answer["error"]}
@@ -69,7 +69,7 @@ def peer_differences(sample: Event, line: bytes) -> Differences:
 
 
 def own_differences(sample: Event, event: DecodedEvent | None, error: DecodeError | None) -> Differences:
-    """What ce_nats has got wrong, or its error; ``event`` has data that was not parsed."""
+    """Return the differences in an event that ce_nats received with parse_data=False, or its error."""
     if event is None:
         assert error is not None
         return {"error": f"{error.code.value}: {error.attribute}"}
@@ -78,7 +78,7 @@ def own_differences(sample: Event, event: DecodedEvent | None, error: DecodeErro
 
 
 def _differences(sample: Event, received: Mapping[str, str], data: bytes) -> Differences:
-    # Types of extensions are not compared: in binary mode there are none.
+    # Types of extensions are not compared, because binary mode has no types.
     sent = {name: canonical(value, name) for name, value in sample.attributes.items()}
     found: Differences = {
         name: MADE_UP if name == "time" and name not in sent else received.get(name)
@@ -98,7 +98,7 @@ def _same(name: str, sent: str | None, received: str | None) -> bool:
 
 
 def _instant(text: Any) -> tuple[datetime, int]:
-    """Senders may write any offset."""
+    """Return the instant of a time, because a sender may write it with another offset."""
     time = Timestamp.parse(text)
     return time, time.nanosecond
 

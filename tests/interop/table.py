@@ -1,7 +1,7 @@
 """
-The table of docs/interop.md that says what gets through between ce_nats and its peers.
+The table of results between ce_nats and its peers in docs/interop.md.
 
-``python -m tests.interop.table`` runs every exchange and writes the table; the tests compare it with their own runs.
+``python -m tests.interop.table`` runs every exchange and writes the table; the tests compare it with their own results.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def head() -> list[str]:
 
 def row(route: Route, lost: Collection[str]) -> str:
     """
-    A route's row.
+    Return the row of a route.
 
     Args:
-        route: Which one.
-        lost: Names of the samples that did not get through in this run.
+        route: The route.
+        lost: Names of the samples that were not received unchanged in this run.
     """
     cells = " | ".join(_fault(route, name) if name in lost else "yes" for name in SAMPLES)
     return f"| {route.peer} | {route.way} | {cells} |"
@@ -50,11 +50,11 @@ def notes() -> list[str]:
 
 
 def written() -> list[str]:
-    """The lines that the page has between its markers, without empty ones."""
+    """Return the lines of the page between the markers, without empty ones."""
     _, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     table, end, _ = rest.partition(END)
     if not (begin and end):
-        raise ValueError("the page has no markers for the table of peers")
+        raise ValueError("the page must have markers for the table of peers")
     return [line for line in table.splitlines() if line]
 
 

@@ -20,7 +20,7 @@ from .iggy_servers import HttpServer, OldServer, TcpServer, listening
 from .samples import SAMPLES
 
 # A machine that is busy elsewhere may take long.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 TIMESTAMP = 1_692_700_000_000_001
 
 # One header of each kind, and one at each end where that says something.
@@ -61,7 +61,7 @@ MESSAGES = [
 async def run(command: Sequence[str], *arguments: str, lines: Sequence[str] = ()) -> list[Any]:
     process = await asyncio.create_subprocess_exec(*command, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     given = "".join(f"{line}\n" for line in lines).encode()
-    output, errors = await asyncio.wait_for(process.communicate(given), PATIENCE)
+    output, errors = await asyncio.wait_for(process.communicate(given), TIMEOUT)
     assert process.returncode == 0, errors.decode()
     return [json.loads(line) for line in output.splitlines()]
 

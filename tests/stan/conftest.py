@@ -16,7 +16,7 @@ __all__ = ["make_event", "server"]
 
 @pytest.fixture(scope="session")
 def executable():
-    """The streaming server's program; skips the test where it cannot be had."""
+    """Path of the streaming server; skips the test if it is not available."""
     try:
         return streaming_server()
     except Missing as missing:
@@ -25,7 +25,7 @@ def executable():
 
 @pytest.fixture(scope="session", params=["own-nats", "over-nats-server"])
 def streaming(request, executable):
-    """A streaming server with a NATS of its own, and one on a NATS of today."""
+    """A streaming server with its embedded NATS, and one on a current nats-server."""
     if request.param == "own-nats":
         with StreamingServer(executable) as server:
             yield server
@@ -63,7 +63,7 @@ Seen = namedtuple("Seen", "sequence data redeliveries")
 
 @pytest.fixture
 def take():
-    """The next messages of a subscription, acknowledged or not."""
+    """Read the next messages of a subscription, and acknowledge them or not."""
 
     async def take(subscription, count, *, ack=True):
         seen = []

@@ -1,8 +1,8 @@
 """
-A program on apache-iggy: ``current.py PACKAGES send|poll ADDRESS``, over HTTP where that is a URL, else over TCP.
+A peer with apache-iggy: ``current.py PACKAGES send|poll ADDRESS``, over HTTP if ADDRESS is a URL, else over TCP.
 
-It sends the messages in the lines of its input, or prints what it polls, a message a line. A header is a pair of key
-and value, and each of them a pair of the client's name for its type and the value, base64 for raw bytes.
+It sends the messages in the lines of its input, or prints polled messages, one per line. A header is a pair of key and
+value, and each of these is a pair of the client's type name and the value, in base64 for raw bytes.
 """
 
 import asyncio
@@ -56,5 +56,5 @@ async def main(what: str, address: str) -> None:
 
 asyncio.run(main(*sys.argv[2:]))
 sys.stdout.flush()
-# The client's threads outlive the interpreter, and now and then abort it on its way out.
+# The client's threads outlive the interpreter, and sometimes abort it while it exits.
 os._exit(0)

@@ -1,7 +1,7 @@
 """
-A program on iggy-py, a client of Iggy 0.4: ``old.py PACKAGES send|poll ADDRESS``.
+A peer with iggy-py, a client of Iggy 0.4: ``old.py PACKAGES send|poll ADDRESS``.
 
-It sends the lines of its input as messages, or prints what it polls, a message a line; or why it cannot.
+It sends the lines of its input as messages, or prints polled messages, one per line, or its error.
 """
 
 import asyncio
@@ -36,5 +36,5 @@ try:
 except RuntimeError as error:
     print(json.dumps({"error": str(error)}))
 sys.stdout.flush()
-# The client's threads outlive the interpreter, and now and then abort it on its way out.
+# The client's threads outlive the interpreter, and sometimes abort it while it exits.
 os._exit(0)
