@@ -22,7 +22,7 @@ SOURCES = {
 # each other and do not know of one another.
 FLOORS: tuple[dict[str, set[str]], ...] = (
     {"_version": set(), "errors": set(), "message": set(), "subjects": set(), "ranges": set(), "settings": set()},
-    {"codec": {"cloudevents", "msgspec"}, "wire": set()},
+    {"codec": {"cloudevents", "msgspec", "google"}, "wire": set()},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}},

@@ -3,8 +3,9 @@ Is a message an event in binary mode, an event in structured mode, or no event? 
 
 NATS binding, section 3, together with what senders really do. The first rule that fits decides:
 
-1. ``Content-Type`` (name and value in any case) is ``application/cloudevents`` or ``application/cloudevents+json``:
-   structured. A batch, or another format, is an error of its own.
+1. ``Content-Type`` (name and value in any case) is ``application/cloudevents`` or ``application/cloudevents+json``, or
+   the media type of another event format that is known: structured. A batch, or any other format, is an error of its
+   own.
 2. Some header starts with ``ce-`` (any case): binary.
 3. An empty payload (a status message of the server, a tombstone of a key-value bucket, headers without their payload):
    no event.
@@ -22,7 +23,8 @@ from typing import Final, NamedTuple
 
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
-from . import media_type
+from . import formats, media_type
+from .formats import EventFormat
 from .memory import Names, NamesMemory
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
@@ -73,12 +75,14 @@ class Inspection(NamedTuple):
         reason: Why, in a sentence.
         headers: The ``ce-`` headers.
         is_marked: False where no header says that this is a CloudEvent, so that the payload has to.
+        format: The event format in structured mode; None for JSON.
     """
 
     mode: ContentMode
     reason: str
     headers: CeHeaders
     is_marked: bool = True
+    format: EventFormat | None = None
 
 
 def detect_mode(message: Message) -> ContentMode:
@@ -114,8 +118,11 @@ def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> I
         DecodeError: As :func:`detect_mode`.
     """
     content_types, found = scan(headers)
-    if content_types and (reason := structured_by(content_types)):
-        return Inspection(ContentMode.STRUCTURED, reason, found)
+    if content_types:
+        if (known := other_format(content_types)) is not None:
+            return Inspection(ContentMode.STRUCTURED, f"Content-Type is {known.media_type}", found, format=known)
+        if reason := structured_by(content_types):
+            return Inspection(ContentMode.STRUCTURED, reason, found)
     if found.names:
         return Inspection(ContentMode.BINARY, "there are headers that start with 'ce-'", found)
     if not data:
@@ -205,9 +212,21 @@ def _essence(content_type: str) -> str:
     return content_type.partition(";")[0].strip(" \t").lower()
 
 
+def other_format(content_types: list[str]) -> EventFormat | None:
+    """
+    The event format that the Content-Type names; None where it names none that is known, and for JSON.
+
+    Raises:
+        DecodeError: ``unsupported-format`` where the format needs an extra that is not installed.
+    """
+    if len(content_types) != 1 or not (essence := _essence(content_types[0])).startswith(_OTHER_FORMAT):
+        return None
+    return formats.by_media_type(essence)
+
+
 def structured_by(content_types: list[str]) -> str | None:
     """
-    Why the Content-Type makes a message structured; None where it does not.
+    Why the Content-Type makes a message one with a JSON event; None where it does not.
 
     Args:
         content_types: Values of all ``Content-Type`` headers, one at least.
@@ -234,7 +253,7 @@ def structured_by(content_types: list[str]) -> str | None:
     if essence.startswith(_OTHER_FORMAT):
         raise DecodeError(
             ErrorCode.UNSUPPORTED_FORMAT,
-            f"event format {preview(essence)} is not supported, only JSON is",
+            f"event format {preview(essence)} is not supported here",
             header=CONTENT_TYPE,
         )
     return None
