@@ -411,6 +411,11 @@ _CloudEvent: Final = _cloud_event()
 
 _VARINT: Final = 0
 _LENGTH: Final = 2
+# Field number and wire type, in the number in front of each record.
+_TAGS: Final[Mapping[str, Mapping[int, _Field]]] = {
+    name: {number << 3 | (_VARINT if one.type in _NUMBERS else _LENGTH): one for number, one in fields.items()}
+    for name, fields in _MESSAGES.items()
+}
 _LAST_SINGLE: Final = 0x7F  # the largest number of one byte
 _LIMIT: Final = 2**64
 # Negative numbers are two's complement in 64 bits.
@@ -442,12 +447,12 @@ class _Records:
             DecodeError: ``invalid-protobuf``, ``invalid-utf8``, ``duplicate-attribute``, ``data-conflict``,
                 ``integer-out-of-range``, ``invalid-timestamp``.
         """
-        fields = _MESSAGES[name]
+        fields = _TAGS[name]
         seen: set[str] = set()
         while position < end:
             tag, position = self._varint(position, end)
-            one = fields.get(tag >> 3)
-            if one is None or tag & 7 != (_VARINT if one.type in _NUMBERS else _LENGTH):
+            one = fields.get(tag)
+            if one is None:
                 raise _malformed(f"{name} has no field {tag >> 3} of wire type {tag & 7}", "A-91")
             single = one.choice or one.label
             if single in seen:
@@ -455,27 +460,27 @@ class _Records:
             if one.type != _ENTRY:
                 seen.add(single)
             value, position = self._varint(position, end)
-            if one.type in _NUMBERS:
-                if one.type == "int32" and value not in _POSITIVE and value not in _NEGATIVE:
-                    raise _too_wide(one)
-            else:
+            if tag & 7 == _LENGTH:
                 start, position = position, position + value
                 if position > end:
                     raise _malformed(f"the end of {one.label} is missing")
-                self._check_value(one, start, position)
+                if one.type == "string":
+                    self._check_text(one, start, position)
+                elif one.type != "bytes":
+                    self.check(one.type, start, position)
+            elif one.type == "int32" and value not in _POSITIVE and value not in _NEGATIVE:
+                raise _too_wide(one)
 
-    def _check_value(self, one: _Field, start: int, end: int) -> None:
-        if one.type in _MESSAGES:
-            self.check(one.type, start, end)
-        elif one.type == "string":
-            try:
-                self._octets[start:end].decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DecodeError(
-                    ErrorCode.INVALID_UTF8, f"{one.label} is not valid UTF-8", requirement="PF-4-03"
-                ) from error
+    def _check_text(self, one: _Field, start: int, end: int) -> None:
+        octets = self._octets[start:end]
+        try:
+            octets.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DecodeError(
+                ErrorCode.INVALID_UTF8, f"{one.label} is not valid UTF-8", requirement="PF-4-03"
+            ) from error
         if one.label == "key":
-            self._check_key(self._octets[start:end])
+            self._check_key(octets)
 
     def _check_key(self, key: bytes) -> None:
         if key in self._names:
@@ -487,6 +492,8 @@ class _Records:
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
         """The number that begins at a position, and the position behind it."""
+        if position < end and self._octets[position] <= _LAST_SINGLE:
+            return self._octets[position], position + 1
         value = shift = 0
         while position < end:
             byte = self._octets[position]
