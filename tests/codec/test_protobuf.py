@@ -44,7 +44,8 @@ from tests.strategies import (
 
 TYPE = "application/cloudevents+protobuf"
 DATA_TYPE = "application/protobuf"
-ORDER = Struct(fields={"id": {"string_value": "7"}})
+ORDER = Struct()
+ORDER.update({"id": "7"})
 ORDER_URL = "type.googleapis.com/google.protobuf.Struct"
 
 

@@ -57,7 +57,8 @@ async def _read(program: Program, server: NatsServer, headers: dict[str, str], d
 
 # --- The Protobuf format --------------------------------------------------------------------------------------------
 
-MESSAGE = Struct(fields={"id": {"string_value": "7"}})
+MESSAGE = Struct()
+MESSAGE.update({"id": "7"})
 MESSAGE_TYPES = {"datacontenttype": "application/protobuf", "dataschema": "https://e/google.protobuf.Struct"}
 TYPE = "application/cloudevents+protobuf"
 
