@@ -410,6 +410,14 @@ def test_columns_and_their_types() -> None:
     assert types == {name: others.get(name, pa.string()) for name in types}
 
 
+def test_formats_other_than_json() -> None:
+    """Columns know JSON only, whatever the codec reads: Spark's two engines and Arrow have to agree."""
+    message = to_nats_message(plain_event(), mode="structured", format="protobuf")
+    for count in (1, 30):
+        given = table([(message.headers.items(), message.data), *ROWS[:1]] * count)
+        assert set(explode_cloudevents(given)["ce_error"].to_pylist()[::2]) == {"unsupported-format"}
+
+
 def test_typed_extensions() -> None:
     values = {"n": ["5", "-0", "x", "2147483648"], "b": ["true", "1", "false", ""], "x": ["AB==", "AAE=", "?", ""]}
     values["at"] = ["2020-01-01t00:00:00z", "0001-01-01T00:00:00+01:00", "today", "2020-01-01T00:00:00.5+01:00"]

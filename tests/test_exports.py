@@ -68,7 +68,7 @@ def test_modules_were_found() -> None:
 @pytest.mark.parametrize(
     ("function", "signature"),
     [
-        (ce_nats.to_nats_message, "(event, subject='', *, mode=BINARY, reply='', headers=None)"),
+        (ce_nats.to_nats_message, "(event, subject='', *, mode=BINARY, format=None, reply='', headers=None)"),
         (
             ce_nats.from_nats_message,
             "(message, *, mode=None, dialect=SPEC, parse_data=True, extension_types=None)",

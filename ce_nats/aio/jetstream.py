@@ -21,6 +21,7 @@ from nats.js.api import PubAck
 from ..codec.attributes import canonical
 from ..codec.binding import Mode, dedup_id, dedup_text
 from ..codec.event import Event, attributes_and_data
+from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..codec.timestamp import Timestamp
@@ -57,6 +58,7 @@ async def publish(
     subject: str | SubjectTemplate,
     *,
     mode: Mode = ContentMode.BINARY,
+    format: Format | None = None,  # noqa: A002
     headers: HeadersLike = None,
     dedup: DedupId | None = dedup_id,
     timeout: float | None = None,
@@ -73,6 +75,7 @@ async def publish(
         event: As :func:`ce_nats.to_nats_message` takes it.
         subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` for instance. They are not changed.
         dedup: Returns the ``Nats-Msg-Id`` for an event, unless ``headers`` have one, so that the server stores an event
             once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
@@ -93,7 +96,7 @@ async def publish(
     check_jetstream(js)
     nc = client_of(js)
     message = prepare_for_stream(
-        nc, event, subject, mode=mode, headers=headers, dedup=dedup, headerless=headerless, trace=trace
+        nc, event, subject, mode=mode, format=format, headers=headers, dedup=dedup, headerless=headerless, trace=trace
     )
     check_size(message, nc.max_payload, MAX_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
@@ -127,6 +130,7 @@ def prepare_for_stream(
     subject: str | SubjectTemplate,
     *,
     mode: Mode,
+    format: Format | None,  # noqa: A002
     headers: HeadersLike,
     dedup: DedupId | None,
     headerless: bool = False,
@@ -144,7 +148,7 @@ def prepare_for_stream(
             f"the server does not support headers, so {MSG_ID!r} cannot be sent; use dedup=None",
             header=MSG_ID,
         )
-    message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
+    message = prepare(nc, event, subject, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace)
     if dedup is not None and not (headers and MSG_ID in message.headers):
         message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it once more
     return message

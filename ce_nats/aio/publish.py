@@ -17,6 +17,7 @@ from nats.aio.client import Client
 
 from ..codec.binding import Mode, to_nats_message
 from ..codec.event import Event, ExtendedEvent, attributes_and_data
+from ..codec.formats import JSON, Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import EncodeError, ErrorCode, preview
@@ -46,6 +47,7 @@ async def publish(
     subject: str | SubjectTemplate,
     *,
     mode: Mode = ContentMode.BINARY,
+    format: Format | None = None,  # noqa: A002
     reply: str = "",
     headers: HeadersLike = None,
     headerless: bool = False,
@@ -60,6 +62,7 @@ async def publish(
         event: As :func:`ce_nats.to_nats_message` takes it.
         subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         reply: Reply subject, or ``""``.
         headers: Further headers, as :func:`ce_nats.to_nats_message` takes them. Repeated names are sent as they are
             (receivers on nats-py see the last one only).
@@ -76,7 +79,17 @@ async def publish(
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     check_client(nc)
-    message = prepare(nc, event, subject, mode=mode, reply=reply, headers=headers, headerless=headerless, trace=trace)
+    message = prepare(
+        nc,
+        event,
+        subject,
+        mode=mode,
+        format=format,
+        reply=reply,
+        headers=headers,
+        headerless=headerless,
+        trace=trace,
+    )
     check_size(message, nc.max_payload)
     await send(nc, message)
 
@@ -128,6 +141,7 @@ def prepare(
     subject: str | SubjectTemplate,
     *,
     mode: Mode,
+    format: Format | None = None,  # noqa: A002
     reply: str = "",
     headers: HeadersLike = None,
     headerless: bool = False,
@@ -141,11 +155,11 @@ def prepare(
     """
     has_headers = takes_headers(nc)
     if not has_headers:
-        _check_headerless(headerless, headers)
+        _check_headerless(headerless, headers, format)
         mode = ContentMode.STRUCTURED
     if trace is not None:
         event, headers = _traced(event, headers, trace)
-    message = to_nats_message(event, subject, mode=mode, reply=reply, headers=headers)
+    message = to_nats_message(event, subject, mode=mode, format=format, reply=reply, headers=headers)
     if not message.subject:
         check_subject("")  # to_nats_message leaves it to be filled in later
     if not has_headers:
@@ -235,11 +249,16 @@ def as_nats_headers(headers: Headers) -> dict[str, str] | None:
     return cast("dict[str, str]", headers) if headers else None
 
 
-def _check_headerless(headerless: bool, headers: HeadersLike) -> None:
+def _check_headerless(headerless: bool, headers: HeadersLike, event_format: Format | None) -> None:
     if not headerless:
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED,
             "the server does not support headers; headerless=True sends events as JSON without them",
+        )
+    if event_format not in (None, JSON):
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            f"the server does not support headers; without them format must be {JSON!r}, got {preview(event_format)}",
         )
     if headers and (further := header_pairs(headers, EncodeError)):
         name = further[0][0]

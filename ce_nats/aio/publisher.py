@@ -11,6 +11,7 @@ from nats.js.api import PubAck
 
 from ..codec.binding import Mode, dedup_id
 from ..codec.event import Event
+from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure, PublishError
@@ -75,6 +76,7 @@ class Publisher:
     Args:
         js: From ``nc.jetstream()``.
         mode: ``BINARY`` or ``STRUCTURED``.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         dedup: As for :func:`ce_nats.aio.jetstream.publish`.
         headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
         window: Most events without an acknowledgement.
@@ -95,6 +97,7 @@ class Publisher:
         js: JetStreamContext,
         *,
         mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
         dedup: DedupId | None = dedup_id,
         headerless: bool = False,
         window: int = 1000,
@@ -105,6 +108,7 @@ class Publisher:
     ) -> None:
         check_jetstream(js)
         self._mode = mode
+        self._format = format
         self._dedup = dedup
         self._headerless = headerless
         self._observer = Observer.of(on_outcome, instrumentation)
@@ -201,6 +205,7 @@ class Publisher:
                 event,
                 subject,
                 mode=self._mode,
+                format=self._format,
                 headers=headers,
                 dedup=self._dedup,
                 headerless=self._headerless,

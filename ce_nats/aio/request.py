@@ -18,6 +18,7 @@ from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode, from_nats_message
 from ..codec.event import DecodedEvent, Event, ExtendedEvent, attributes_and_data
+from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DecodeError, DeliveryError, EncodeError, ErrorCode, preview
@@ -42,6 +43,7 @@ async def request(
     subject: str | SubjectTemplate,
     *,
     mode: Mode = ContentMode.BINARY,
+    format: Format | None = None,  # noqa: A002
     timeout: float = 5.0,
     headers: HeadersLike = None,
     headerless: bool = False,
@@ -60,6 +62,7 @@ async def request(
         event: As :func:`ce_nats.to_nats_message` takes it.
         subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``; the sender of the reply chooses its own.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         timeout: Seconds to wait for the reply.
         headers: As for :func:`ce_nats.aio.publish`.
         headerless: As for :func:`ce_nats.aio.publish`.
@@ -79,7 +82,7 @@ async def request(
             message.
     """
     check_client(nc)
-    message = prepare(nc, event, subject, mode=mode, headers=headers, headerless=headerless, trace=trace)
+    message = prepare(nc, event, subject, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace)
     check_size(message, nc.max_payload)
     decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     outgoing = as_nats_headers(message.headers)
@@ -103,6 +106,7 @@ async def respond(
     event: Event,
     *,
     mode: Mode = ContentMode.BINARY,
+    format: Format | None = None,  # noqa: A002
     headers: HeadersLike = None,
     headerless: bool = False,
     correlate: bool = True,
@@ -118,6 +122,7 @@ async def respond(
         request: The request as it was received.
         event: The reply, as :func:`ce_nats.to_nats_message` takes it.
         mode: ``BINARY`` or ``STRUCTURED``.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         headers: As for :func:`ce_nats.aio.publish`.
         headerless: As for :func:`ce_nats.aio.publish`.
         correlate: Give the reply the request's id as ``causationid``, its ``correlationid`` and its trace, as far as
@@ -140,7 +145,9 @@ async def respond(
         event = _caused_by(event, request)
         trace = trace or trace_of_headers(message.headers)
     nc = client_of(message)
-    await publish(nc, event, message.reply, mode=mode, headers=headers, headerless=headerless, trace=trace)
+    await publish(
+        nc, event, message.reply, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace
+    )
 
 
 def _caused_by(event: Event, request: Msg | Received) -> Any:

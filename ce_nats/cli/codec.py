@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,10 +27,13 @@ from .program import complain, guarded
 __all__ = [
     "DialectOption",
     "EventArgument",
+    "EventFormat",
+    "FormatOption",
     "HeaderOption",
     "JsonOption",
     "MessageArgument",
     "ModeOption",
+    "check_format",
     "event_line",
     "messages",
     "read_event",
@@ -42,7 +46,17 @@ _END_OF_BLOCK: Final = b"\r\n\r\n"
 _WITH_EVENT: Final = "this looks like output of sub --json, whose member event is the event (jq -c .event)"
 
 
+class EventFormat(str, Enum):
+    """Event formats of structured mode."""
+
+    JSON = "json"
+    PROTOBUF = "protobuf"
+
+
 ModeOption = Annotated[ContentMode, typer.Option("--mode", "-m", help="Content mode of the messages.")]
+FormatOption = Annotated[
+    EventFormat | None, typer.Option("--format", help="Event format of structured mode; json by default.")
+]
 DialectOption = Annotated[
     Dialect, typer.Option("--dialect", help="How senders encode binary mode: as specified, or as sdk-go.")
 ]
@@ -67,6 +81,7 @@ def register(app: typer.Typer) -> None:
 def encode(
     event: EventArgument = None,
     mode: ModeOption = ContentMode.BINARY,
+    format: FormatOption = None,  # noqa: A002
     header: HeaderOption = None,
     subject: Annotated[str, typer.Option("--subject", help="With --json, the subject of the messages.")] = "",
     as_json: JsonOption = False,
@@ -78,11 +93,12 @@ def encode(
     data, which decode, explain and replay read. Invalid events are reported on standard error, and the next one is
     read; the exit status is then 1.
     """
+    event_format = check_format(format, mode)
     headers = read_headers(header)
     status = 0
     for where, text in documents(event):
         try:
-            message = to_nats_message(read_event(text), subject, mode=mode, headers=headers)
+            message = to_nats_message(read_event(text), subject, mode=mode, format=event_format, headers=headers)
         except CeNatsError as error:
             status = complain(error, where)
             continue
@@ -238,6 +254,18 @@ def _is_file(text: bytes) -> bool:
 def event_line(event: DecodedEvent) -> bytes:
     """An event as a line of JSON, in structured mode."""
     return to_nats_message(event, mode=ContentMode.STRUCTURED).data + b"\n"
+
+
+def check_format(given: EventFormat | None, mode: ContentMode) -> str | None:
+    """
+    The event format from the command line.
+
+    Raises:
+        InputError: The mode is binary.
+    """
+    if given is not None and mode is ContentMode.BINARY:
+        raise InputError("--format must be used with --mode structured")
+    return None if given is None else given.value
 
 
 def read_headers(given: list[str] | None) -> list[tuple[str, str]]:

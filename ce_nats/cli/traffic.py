@@ -21,9 +21,11 @@ from ..message import header_pairs
 from .codec import (
     DialectOption,
     EventArgument,
+    FormatOption,
     HeaderOption,
     JsonOption,
     ModeOption,
+    check_format,
     event_line,
     read_event,
     read_headers,
@@ -62,6 +64,7 @@ def pub(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, or a template such as orders.{type}.")],
     event: EventArgument = None,
     mode: ModeOption = ContentMode.BINARY,
+    format: FormatOption = None,  # noqa: A002
     header: HeaderOption = None,
     reply: Annotated[str, typer.Option("--reply", help="Reply subject; not with --jetstream.")] = "",
     jetstream: JetStreamOption = False,
@@ -77,6 +80,7 @@ def pub(
     all events, and 1 if some were invalid.
     """
     target = SubjectTemplate(subject) if "{" in subject else subject
+    event_format = check_format(format, mode)
     headers = read_headers(header)
     counts = {"published": 0, "duplicates": 0, "refused": 0}
 
@@ -84,7 +88,9 @@ def pub(
         async with open_connection(settings) as nc, aclosing(documents):
             async for where, text in documents:
                 try:
-                    await publish(nc, read_event(text), target, mode=mode, reply=reply, headers=headers)
+                    await publish(
+                        nc, read_event(text), target, mode=mode, format=event_format, reply=reply, headers=headers
+                    )
                     counts["published"] += 1
                 except (EncodeError, DecodeError) as error:
                     counts["refused"] += 1
@@ -93,7 +99,9 @@ def pub(
 
     async def to_streams() -> None:
         async with connected(settings) as (_, js), aclosing(documents):
-            async with Publisher(js, mode=mode, dedup=_DEDUP[dedup], ack_timeout=settings.timeout) as publisher:
+            async with Publisher(
+                js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout
+            ) as publisher:
                 async for where, text in documents:
                     try:
                         await publisher.publish(read_event(text), target, headers=headers)

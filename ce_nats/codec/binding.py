@@ -11,11 +11,22 @@ from typing import Final, Literal, TypeAlias
 
 from ..errors import DecodeError, EncodeError, ErrorCode, choice, preview
 from ..message import HeadersLike, Message, NatsMessage, check_header, header_pairs
-from . import binary, data, fast_path, structured
+from . import binary, data, fast_path, formats, structured
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
 from .event import DecodedEvent, Event, attributes_and_data, attributes_data_and_presence
-from .mode import CONTENT_TYPE, PREFIX, STRUCTURED_TYPE, ContentMode, decide, is_cloudevents_type, parts, scan
+from .formats import EventFormat, Format
+from .mode import (
+    CONTENT_TYPE,
+    PREFIX,
+    STRUCTURED_TYPE,
+    ContentMode,
+    decide,
+    is_cloudevents_type,
+    other_format,
+    parts,
+    scan,
+)
 from .percent import encode as percent_encode
 from .subject_template import SubjectTemplate
 
@@ -35,6 +46,7 @@ def to_nats_message(
     subject: str | SubjectTemplate = "",
     *,
     mode: Mode = ContentMode.BINARY,
+    format: Format | None = None,  # noqa: A002
     reply: str = "",
     headers: HeadersLike = None,
 ) -> NatsMessage:
@@ -50,30 +62,53 @@ def to_nats_message(
             ``str``, ``bytes`` or timezone-aware ``datetime``. Data that is ``bytes`` is sent unchanged; any other value
             without a datacontenttype is sent as JSON with ``application/json``.
         subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``.
-        mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the event as JSON).
+        mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the whole event as payload).
+        format: Event format of structured mode: ``"json"``, which None stands for, ``"protobuf"``, the name of one that
+            was registered, or an :class:`~ce_nats.codec.formats.EventFormat`.
         reply: Reply subject, or ``""``.
         headers: Further headers, for example ``Nats-Msg-Id``, placed after those of the event.
 
     Raises:
         EncodeError: The first invalid attribute in the event's order, then a missing one, then the data, then headers
             and subjects. See :class:`~ce_nats.ErrorCode`.
-        ValueError: ``mode`` has another value.
+        ValueError: ``mode`` has another value;
+            ``format`` is unknown, or given for binary mode.
+        ImportError: The format needs an extra that is not installed.
     """
-    attributes, value, has_data = attributes_data_and_presence(event)
     if mode is not _BINARY and mode is not _STRUCTURED:
         mode = choice(ContentMode, mode, "mode")
-    if mode is _BINARY:
-        pairs = fast_path.encode_headers(attributes) or binary.encode(attributes)
-        payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
+    if format is not None and (other := _other_format(mode, format)) is not None:
+        payload = formats.encode(other, event)
+        pairs = [(CONTENT_TYPE, other.media_type)]
     else:
-        payload = fast_path.encode_event(attributes, value, has_data) or structured.encode(attributes, value, has_data)
-        # No ce- header: sdk-go would decode the message in binary mode, with the event as its data.
-        pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
+        attributes, value, has_data = attributes_data_and_presence(event)
+        if mode is _BINARY:
+            pairs = fast_path.encode_headers(attributes) or binary.encode(attributes)
+            payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
+        else:
+            payload = fast_path.encode_event(attributes, value, has_data) or structured.encode(
+                attributes, value, has_data
+            )
+            # No ce- header: sdk-go would decode the message in binary mode, with the event as its data.
+            pairs = [(CONTENT_TYPE, STRUCTURED_TYPE)]
     if headers:
         _add_headers(pairs, headers)
     if isinstance(subject, SubjectTemplate):
         subject = subject.format(event)
     return fast_path.make_message(subject, payload, pairs, reply)
+
+
+def _other_format(mode: ContentMode, given: Format) -> EventFormat | None:
+    """
+    The event format that a caller asked for; None for JSON.
+
+    Raises:
+        ValueError: There is none, or none in binary mode.
+        ImportError: It needs an extra that is not installed.
+    """
+    if mode is _BINARY:
+        raise ValueError(f"format must be None in binary mode, got {preview(given)}")
+    return None if given == formats.JSON else formats.find(given)
 
 
 def from_nats_message(
@@ -89,6 +124,7 @@ def from_nats_message(
 
     The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
     value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode means no data.
+    In structured mode the media type of ``Content-Type`` says which event format it is, and without one it is JSON.
 
     Args:
         message: Any object with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``,
@@ -111,14 +147,18 @@ def from_nats_message(
         if event is not None:
             return event
     if mode is None:
-        mode, _, found, is_marked = decide(headers, payload, has_status=getattr(message, "status", None) is not None)
+        has_status = getattr(message, "status", None) is not None
+        mode, _, found, is_marked, event_format = decide(headers, payload, has_status=has_status)
     else:
         mode, is_marked = choice(ContentMode, mode, "mode"), True
-        found = scan(headers)[1]
+        content_types, found = scan(headers)
+        event_format = other_format(content_types) if mode is _STRUCTURED else None
     if payload.__class__ is not bytes:
         payload = _payload(payload)
     if dialect.__class__ is not Dialect:
         dialect = choice(Dialect, dialect, "dialect")
+    if event_format is not None:
+        return formats.decode(event_format, payload, parse_data=parse_data, extension_types=extension_types)
     if mode is _STRUCTURED:
         return structured.decode(
             payload,

@@ -92,8 +92,8 @@ def encode_json(value: object) -> bytes:
     nested up to ``MAX_LEVELS`` levels deep; and models (Structs, dataclasses, pydantic's), encoded by their library.
 
     Raises:
-        EncodeError: ``invalid-data`` for values that JSON cannot represent (NaN, bytes and dates outside of models, keys other than
-            strings) and for deeper nesting.
+        EncodeError: ``invalid-data`` for values that JSON cannot represent (NaN, bytes and dates outside of models,
+            keys other than strings) and for deeper nesting.
     """
     try:
         text = _to_json(value)

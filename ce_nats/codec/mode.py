@@ -3,8 +3,8 @@ Detect the content mode of a message: binary, structured, or not an event.
 
 NATS binding, section 3, and the messages that existing senders produce. The first rule that matches applies:
 
-1. ``Content-Type`` (name and value in any case) is ``application/cloudevents`` or ``application/cloudevents+json``:
-   structured. A batch and every other event format have their own error codes.
+1. ``Content-Type`` (name and value in any case) is ``application/cloudevents``, ``application/cloudevents+json`` or
+   the media type of another known event format: structured. A batch and every unknown format have their own error codes.
 2. A header name starts with ``ce-`` (any case): binary.
 3. The payload is empty (a status message of the server, a tombstone of a key-value bucket, a headers-only delivery):
    not an event.
@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
-from . import media_type
+from . import formats, media_type
+from .formats import EventFormat
 from .memory import Names, NamesMemory
 
 __all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
@@ -73,12 +74,14 @@ class Inspection(NamedTuple):
         reason: The reason, as a clause of text.
         headers: The ``ce-`` headers.
         is_marked: False if no header identifies the message as a CloudEvent, so that only its payload can.
+        format: The event format in structured mode; None for JSON.
     """
 
     mode: ContentMode
     reason: str
     headers: CeHeaders
     is_marked: bool = True
+    format: EventFormat | None = None
 
 
 def detect_mode(message: Message) -> ContentMode:
@@ -114,8 +117,11 @@ def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> I
         DecodeError: As :func:`detect_mode`.
     """
     content_types, found = scan(headers)
-    if content_types and (reason := structured_by(content_types)):
-        return Inspection(ContentMode.STRUCTURED, reason, found)
+    if content_types:
+        if (known := other_format(content_types)) is not None:
+            return Inspection(ContentMode.STRUCTURED, f"Content-Type is {known.media_type}", found, format=known)
+        if reason := structured_by(content_types):
+            return Inspection(ContentMode.STRUCTURED, reason, found)
     if found.names:
         return Inspection(ContentMode.BINARY, "there are headers that start with 'ce-'", found)
     if not data:
@@ -205,9 +211,21 @@ def _essence(content_type: str) -> str:
     return content_type.partition(";")[0].strip(" \t").lower()
 
 
+def other_format(content_types: list[str]) -> EventFormat | None:
+    """
+    The event format that the Content-Type names; None where it names none that is known, and for JSON.
+
+    Raises:
+        DecodeError: ``unsupported-format`` where the format needs an extra that is not installed.
+    """
+    if len(content_types) != 1 or not (essence := _essence(content_types[0])).startswith(_OTHER_FORMAT):
+        return None
+    return formats.by_media_type(essence)
+
+
 def structured_by(content_types: list[str]) -> str | None:
     """
-    Return the reason why the Content-Type makes a message structured, or None if it does not.
+    Return the reason why the Content-Type makes a message structured with a JSON event, or None if it does not.
 
     Args:
         content_types: Values of all ``Content-Type`` headers, at least one.
@@ -242,7 +260,7 @@ def structured_by(content_types: list[str]) -> str | None:
     if essence.startswith(_OTHER_FORMAT):
         raise DecodeError(
             ErrorCode.UNSUPPORTED_FORMAT,
-            f"the event format must be {STRUCTURED_TYPE}, got {preview(essence)}",
+            f"the event format must be a known one, got {preview(essence)}",
             header=CONTENT_TYPE,
         )
     return None

@@ -26,6 +26,7 @@ from ..wire import nats
 from .cases import Answer, octets, spell, text
 from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
 from .iggy import IGGY_OPERATIONS
+from .protobuf import PROTOBUF_OPERATIONS
 from .stan import STAN_OPERATIONS
 
 __all__ = ["answer", "answer_lines"]
@@ -260,6 +261,7 @@ def _backoff(given: Any) -> Backoff | list[float]:
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Input], Fields]]] = {
+    **PROTOBUF_OPERATIONS,
     **STAN_OPERATIONS,
     "percent.encode": _percent_encode,
     "percent.decode": _percent_decode,

@@ -23,7 +23,7 @@ __all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
 _STRING_TYPES: Final = frozenset({"String", "URI", "URI-reference"})
 
 # Operations whose ``data`` is that of an event; in all others it is bytes.
-_DECODING: Final = frozenset({"from_nats_message", "wire.iggy.from_iggy_message"})
+_DECODING: Final = frozenset({"from_nats_message", "formats.protobuf.decode", "wire.iggy.from_iggy_message"})
 
 
 class Result(str, Enum):

@@ -40,6 +40,14 @@ async def test_a_structured_event_is_one_header_and_json(nc, subject, subscripti
     assert from_nats_message(message).get_data() == b"\0\xff"
 
 
+async def test_a_structured_event_in_another_format(nc, subject, subscription, make_event):
+    await publish(nc, make_event(7, b"\0\xff", n=1), subject, mode="structured", format="protobuf")
+    message = await subscription.next_msg()
+    assert message.headers == {"Content-Type": "application/cloudevents+protobuf"}
+    event = from_nats_message(message)
+    assert (event.get_extension("n"), event.get_data()) == (1, b"\0\xff")
+
+
 async def test_reply_and_further_headers_are_sent(nc, subject, subscription, make_event):
     await publish(nc, make_event(), subject, reply="answers.here", headers={"Trace": "ä"})
     message = await subscription.next_msg()
@@ -198,6 +206,10 @@ async def test_json_without_headers_where_that_is_wanted(headerless, make_event)
     with pytest.raises(EncodeError) as info:
         await publish(headerless, make_event(), "s", headers={"Trace": "1"}, headerless=True)
     assert (info.value.code, info.value.header) == ("headers-not-supported", "Trace")
+    await publish(headerless, make_event(), "s", mode="structured", format="json", headerless=True)
+    with pytest.raises(EncodeError, match="without them format must be 'json', got 'protobuf'") as info:
+        await publish(headerless, make_event(), "s", mode="structured", format="protobuf", headerless=True)
+    assert info.value.code == "headers-not-supported"
 
 
 async def test_headers_are_sent_where_they_can_be(nc, subject, subscription, make_event):

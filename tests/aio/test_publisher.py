@@ -68,6 +68,15 @@ async def test_all_events_are_stored_in_order(js, subject, stream, make_event, m
     assert (publisher.acknowledged, publisher.duplicates) == (500, 0)
 
 
+async def test_another_format(js, subject, stream, make_event):
+    async with Publisher(js, mode="structured", format="protobuf") as publisher:
+        await publisher.publish(make_event(1, {"a": 1}), subject)
+    await ce_js.publish(js, make_event(2, {"a": 2}), subject, mode="structured", format="protobuf")
+    messages = await stored(js, stream)
+    assert {dict(message.headers)["Content-Type"] for message in messages} == {"application/cloudevents+protobuf"}
+    assert [from_nats_message(message).get_data() for message in messages] == [{"a": 1}, {"a": 2}]
+
+
 async def test_the_bytes_are_those_of_publish(js, subject, stream, make_event):
     """Publisher writes frames past nats-py's publish(); what the server stores must not show it."""
     sent = [

@@ -50,6 +50,16 @@ async def test_events_on_both_sides(ask, make_event, mode, reply_mode):
     assert (received.event.get_id(), received.event.get_data()) == ("event 2", {"a": 1})
 
 
+async def test_another_format_on_both_sides(ask, make_event):
+    async def answer(received):
+        assert received.event.get_data() == "?"
+        await respond(received, make_event(2, {"a": 1}), mode="structured", format="protobuf")
+
+    received = await ask(answer, mode="structured", format="protobuf")
+    assert received.message.headers["Content-Type"] == "application/cloudevents+protobuf"
+    assert (received.event.get_id(), received.event.get_data()) == ("event 2", {"a": 1})
+
+
 @pytest.mark.parametrize("correlate", [True, False])
 async def test_a_reply_has_nothing_of_the_request(ask, make_event, correlate):
     """But what the Correlation extension carries on, where that is wanted."""

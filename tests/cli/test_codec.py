@@ -21,6 +21,20 @@ def test_encode_structured(cli, event):
 
 
 @pytest.mark.parametrize("further", [["--json"], []])
+def test_protobuf(cli, event, further):
+    given = event(data={"a": [1]}, datacontenttype="application/json", n=7)
+    encoded = cli("encode", "-m", "structured", "--format", "protobuf", *further, stdin=given)
+    assert b"application/cloudevents+protobuf" in encoded.stdout_bytes
+    assert json.loads(cli("decode", stdin=encoded.stdout_bytes).stdout) == json.loads(given)
+
+
+def test_a_format_is_one_of_structured_mode(cli, event):
+    result = cli("encode", "--format", "protobuf", event())
+    assert (result.exit_code, result.stderr) == (2, "ce-nats: --format must be used with --mode structured\n")
+    assert cli("encode", "-m", "structured", "--format", "avro", event()).exit_code == 2
+
+
+@pytest.mark.parametrize("further", [["--json"], []])
 @pytest.mark.parametrize(
     "members",
     [

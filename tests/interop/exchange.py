@@ -109,7 +109,7 @@ async def _send(
 
         async def publish() -> None:
             for sample in SAMPLES.values():
-                await aio.publish(connection, sample, subject, mode=route.mode)
+                await aio.publish(connection, sample, subject, mode=route.mode, format=route.format)
             await aio.flush(connection)
 
         lines = await run_receiver([*command, *arguments], publish)

@@ -36,10 +36,11 @@ class Route:
     Attributes:
         peer: Name and version, for docs/interop.md.
         program: The program of ``peers.py``: ``go``, ``rust`` or ``js``.
-        protocol: ``nats``, ``jetstream`` or ``stan``.
+        protocol: ``nats``, ``jetstream`` or ``stan``; ``protobuf`` for that event format over nats.go.
         sends: True if the peer sends and ce_nats receives, False for the reverse.
         mode: The content mode of the sender.
         dialect: The dialect with which ce_nats decodes.
+        format: The event format of structured mode, if not JSON.
         faults: Known faults by name of the sample.
     """
 
@@ -49,15 +50,17 @@ class Route:
     sends: bool
     mode: ContentMode
     dialect: Dialect = Dialect.SPEC
+    format: str | None = None
     faults: Mapping[str, Fault] = field(default_factory=dict)
 
     @property
     def way(self) -> str:
-        """Direction, mode and dialect, for docs/interop.md."""
+        """Direction, mode, format and dialect, for docs/interop.md."""
+        mode = f"{self.mode.value}, {self.format}" if self.format else self.mode.value
         if not self.sends:
-            return f"ce_nats → peer, {self.mode.value}"
+            return f"ce_nats → peer, {mode}"
         dialect = "" if self.dialect is Dialect.SPEC else f", `Dialect.{self.dialect.name}`"
-        return f"peer → ce_nats, {self.mode.value}{dialect}"
+        return f"peer → ce_nats, {mode}{dialect}"
 
     def __str__(self) -> str:
         direction = "receives" if not self.sends else "sends"
@@ -67,6 +70,7 @@ class Route:
 GO_CORE = "sdk-go 2.16.2, `nats/v2`"
 GO_STREAM = "sdk-go 2.16.2, `nats_jetstream/v2`"
 GO_STREAMING = "sdk-go 2.16.2, `stan/v2`"
+GO_PROTOBUF = "sdk-go 2.16.2, `format/protobuf/v2` over nats.go"
 RUST = "sdk-rust 0.9.0"
 JS = "nats.js 3.4.0 and cloudevents 10.0.0"
 
@@ -143,6 +147,8 @@ ROUTES = (
     ),
     Route(GO_STREAMING, "go", "stan", True, STRUCTURED),
     Route(GO_STREAMING, "go", "stan", False, STRUCTURED),
+    Route(GO_PROTOBUF, "go", "protobuf", True, STRUCTURED, format="protobuf"),
+    Route(GO_PROTOBUF, "go", "protobuf", False, STRUCTURED, format="protobuf"),
     Route(RUST, "rust", "nats", True, STRUCTURED),
     Route(RUST, "rust", "nats", False, STRUCTURED),
     Route(

@@ -1,17 +1,22 @@
-"""What sdk-go's JetStream protocol makes of headers, and why ce_nats writes them as it does."""
+"""What sdk-go makes of headers and of event formats, and why ce_nats writes them as it does."""
 
+import asyncio
 import json
+from asyncio.subprocess import PIPE
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import nats
+import pytest
+from google.protobuf.struct_pb2 import Struct
 
-from ce_nats import ContentMode, to_nats_message
+from ce_nats import ContentMode, DecodeError, NatsMessage, aio, from_nats_message, to_nats_message
 from ce_nats.testing import NatsServer
-from tests.strategies import plain_event
+from tests.strategies import Event, plain_event, refused
 
 from .exchange import run_receiver
+from .samples import request_line
 
 Program = Callable[[str], Sequence[str]]
 BINARY = to_nats_message(plain_event(id="binary"))
@@ -48,3 +53,101 @@ async def _read(program: Program, server: NatsServer, headers: dict[str, str], d
         await connection.close()
     answer = json.loads(line)
     return answer.get("error") or answer["attributes"]["id"], b64decode(answer["data"] or "")
+
+
+# --- The Protobuf format --------------------------------------------------------------------------------------------
+
+MESSAGE = Struct()
+MESSAGE.update({"id": "7"})
+MESSAGE_TYPES = {"datacontenttype": "application/protobuf", "dataschema": "https://e/google.protobuf.Struct"}
+TYPE = "application/cloudevents+protobuf"
+
+
+async def test_protobuf_messages_from_the_peer(program: Program, server: NatsServer) -> None:
+    """sdk-go puts data of type application/protobuf into an Any, whose type is the dataschema."""
+    sample = plain_event(MESSAGE.SerializeToString(), **MESSAGE_TYPES)
+    message = await _sent(program, server, sample, "protobuf", "structured")
+    event = from_nats_message(message)
+    assert event.get_attributes() == sample.attributes
+    assert event.get_data().type_url == MESSAGE_TYPES["dataschema"]
+    assert event.get_data().unpack(Struct) == MESSAGE
+
+
+async def test_protobuf_messages_to_the_peer(program: Program, server: NatsServer) -> None:
+    """sdk-go has the message's bytes, and the type URL as dataschema."""
+    answer = await _received(program, server, plain_event(MESSAGE))
+    assert answer["attributes"] == {
+        **plain_event().attributes,
+        "datacontenttype": "application/protobuf",
+        "dataschema": "https://type.googleapis.com/google.protobuf.Struct",
+    }
+    assert b64decode(answer["data"]) == MESSAGE.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("value", "content_type", "wanted"),
+    [
+        ({"a": "é"}, "application/json", '{"a":"é"}'.encode()),
+        ("é", "text/plain", "é".encode()),
+        (b"<a/>", "application/xml", b"<a/>"),
+        ("<a/>", "application/xml", b"<string>&lt;a/&gt;</string>"),
+        (b"a,b", "text/csv", b"a,b"),
+    ],
+)
+async def test_text_to_the_peer(
+    program: Program, server: NatsServer, value: Any, content_type: str, wanted: bytes
+) -> None:
+    """What is in binary_data arrives as it is; sdk-go encodes what it finds in text_data once more, as XML here."""
+    answer = await _received(program, server, plain_event(value, datacontenttype=content_type))
+    assert b64decode(answer["data"]) == wanted
+
+
+async def test_text_that_the_peer_cannot_read(program: Program, server: NatsServer) -> None:
+    """sdk-go refuses text_data of a type that it has no encoder for."""
+    with pytest.raises(AssertionError, match=r"failed to convert text type \(text/csv\) data"):
+        await _received(program, server, plain_event("a,b", datacontenttype="text/csv"))
+
+
+@pytest.mark.parametrize("protocol", ["nats", "jetstream"])
+async def test_protocols_do_not_say_the_format(program: Program, server: NatsServer, protocol: str) -> None:
+    """What sdk-go's own NATS protocols send in this format has no header; with one it can be read."""
+    sample = plain_event(b"x", datacontenttype="image/png")
+    message = await _sent(program, server, sample, protocol, "protobuf")
+    assert not message.headers
+    refused(DecodeError, "not-a-cloudevent", from_nats_message, message)
+    marked = NatsMessage(message.subject, message.data, {"Content-Type": TYPE})
+    assert from_nats_message(marked).get_attributes() == sample.attributes
+
+
+async def _sent(program: Program, server: NatsServer, sample: Event, protocol: str, mode: str) -> Any:
+    """The message of an event that the peer sends."""
+    command = [*program("go"), "send", protocol, mode, server.url, "formats", "formats"]
+    connection = await nats.connect(server.url)
+    js = connection.jetstream()
+    await js.add_stream(name="formats", subjects=["formats"], storage="memory")
+    try:
+        subscription = await connection.subscribe("formats")
+        await aio.flush(connection)
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stderr=PIPE)
+        _, errors = await process.communicate(request_line(sample))
+        assert process.returncode == 0, errors.decode()
+        return await subscription.next_msg(timeout=60)
+    finally:
+        await js.delete_stream("formats")
+        await connection.close()
+
+
+async def _received(program: Program, server: NatsServer, event: Event) -> Any:
+    """What the peer makes of an event in the Protobuf format; an AssertionError with its error."""
+    command = [*program("go"), "receive", "protobuf", "1", server.url, "", "formats.to"]
+    connection = await nats.connect(server.url)
+
+    async def publish() -> None:
+        await aio.publish(connection, event, "formats.to", mode="structured", format="protobuf")
+        await aio.flush(connection)
+
+    try:
+        [line] = await run_receiver(command, publish)
+    finally:
+        await connection.close()
+    return json.loads(line)

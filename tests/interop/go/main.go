@@ -3,23 +3,29 @@
 //	peer send    PROTOCOL MODE URL STREAM SUBJECT        events from standard input
 //	peer receive PROTOCOL COUNT URL STREAM SUBJECT       events to standard output, and {"ready":true} before them
 //
-// Events are JSON lines. PROTOCOL is nats, jetstream or stan, MODE binary or structured. STREAM is not looked at with
-// nats, and the cluster id with stan.
+// Events are JSON lines. PROTOCOL is nats, jetstream, stan or protobuf, MODE binary, structured or protobuf. STREAM is not
+// looked at with nats and protobuf, and the cluster id with stan.
+//
+// None of sdk-go's NATS protocols says what format a structured event has, or asks. PROTOCOL protobuf is nats.go with a
+// Content-Type header, and sdk-go for the payload; MODE protobuf is what sdk-go's own protocols make of that format.
 package main
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"time"
 
+	protobuf "github.com/cloudevents/sdk-go/binding/format/protobuf/v2"
 	corenats "github.com/cloudevents/sdk-go/protocol/nats/v2"
 	jetstream "github.com/cloudevents/sdk-go/protocol/nats_jetstream/v2"
 	cestan "github.com/cloudevents/sdk-go/protocol/stan/v2"
 	"github.com/cloudevents/sdk-go/v2/binding"
+	"github.com/cloudevents/sdk-go/v2/binding/format"
 	"github.com/cloudevents/sdk-go/v2/event"
 	"github.com/cloudevents/sdk-go/v2/protocol"
 	"github.com/cloudevents/sdk-go/v2/types"
@@ -77,6 +83,9 @@ func send(conn *nats.Conn, protocolName, mode, stream, subject string) error {
 	if mode == "binary" {
 		ctx = binding.WithForceBinary(context.Background())
 	}
+	if mode == "protobuf" {
+		ctx = binding.UseFormatForEvent(ctx, protobuf.Protobuf)
+	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var line outgoing
@@ -108,6 +117,8 @@ func newSender(conn *nats.Conn, protocolName, stream, subject string) (protocol.
 		}
 		sender, err := cestan.NewSenderFromConn(streaming, subject)
 		return sender, streaming.Close, err
+	case "protobuf":
+		return formatSender{conn, subject}, conn.Flush, nil
 	}
 	sender, err := corenats.NewSenderFromConn(conn, subject)
 	return sender, conn.Flush, err
@@ -199,6 +210,9 @@ func newReceiver(
 		}
 		consumer, err := cestan.NewConsumerFromConn(streaming, subject, all, announced)
 		return consumer, streaming.Close, err
+	case "protobuf":
+		consumer, err := newFormatReceiver(conn, subject, ready)
+		return consumer, conn.Flush, err
 	}
 	announced := func(consumer *corenats.Consumer) error {
 		consumer.Subscriber = subscriber{ready}
@@ -241,6 +255,57 @@ func (s streamingSubscriber) Subscribe(
 		return nil, err
 	}
 	return subscription, s.ready()
+}
+
+// formatSender sends events in sdk-go's Protobuf format, with the header that says so.
+type formatSender struct {
+	conn    *nats.Conn
+	subject string
+}
+
+func (s formatSender) Send(ctx context.Context, message binding.Message, _ ...binding.Transformer) error {
+	sent, err := binding.ToEvent(ctx, message)
+	if err != nil {
+		return err
+	}
+	payload, err := protobuf.Protobuf.Marshal(sent)
+	if err != nil {
+		return err
+	}
+	header := nats.Header{"Content-Type": {protobuf.Protobuf.MediaType()}}
+	return s.conn.PublishMsg(&nats.Msg{Subject: s.subject, Header: header, Data: payload})
+}
+
+// formatReceiver receives structured events in the format that the Content-Type names.
+type formatReceiver struct{ subscription *nats.Subscription }
+
+func newFormatReceiver(conn *nats.Conn, subject string, ready func() error) (*formatReceiver, error) {
+	subscription, err := conn.SubscribeSync(subject)
+	if err != nil {
+		return nil, err
+	}
+	return &formatReceiver{subscription}, ready()
+}
+
+func (r *formatReceiver) OpenInbound(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (r *formatReceiver) Receive(ctx context.Context) (binding.Message, error) {
+	message, err := r.subscription.NextMsgWithContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := format.Lookup(message.Header.Get("Content-Type"))
+	if known == nil {
+		return nil, errors.New("the Content-Type names no format")
+	}
+	received := event.New()
+	if err := known.Unmarshal(message.Data, &received); err != nil {
+		return nil, err
+	}
+	return binding.ToMessage(&received), nil
 }
 
 // read does what sdk-go's client does with a message before it calls the application.

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from ce_nats import to_nats_message
 from ce_nats.spark import explode_cloudevents, from_iggy, from_stan, to_nats
 from ce_nats.spark.columns import arrow_functions, python_engine
 from ce_nats.spark.columns.schema import EVENT, EXTENSION_TYPES
@@ -23,6 +24,7 @@ from tests.damage import in_python as expected
 from tests.spark.columns.test_decoding import ROWS
 from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
+from tests.strategies import plain_event
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
@@ -75,6 +77,14 @@ def test_random_messages(spark: SparkSession, text: str) -> None:
     assert len(found) == len(messages)
     differences = [(compare(expected(messages[row.id]), row), messages[row.id]) for row in found]
     assert [one for one in differences if one[0]] == []
+
+
+def test_formats_other_than_json(spark: SparkSession) -> None:
+    """Columns know JSON only, whatever the codec reads: both engines have the same error."""
+    sent = to_nats_message(plain_event(), mode="structured", format="protobuf")
+    given = spark.createDataFrame([("1", sent.headers.items(), bytearray(sent.data))], SCHEMA)
+    for engine in ("jvm", "python"):
+        assert explode_cloudevents(given, engine=engine).first()["ce_error"] == "unsupported-format"
 
 
 @needs_arrow_functions

@@ -1,0 +1,155 @@
+"""
+What an event format other than JSON has to carry: attributes that were checked, and data as bytes or text.
+
+CloudEvents 1.0, "Event Format" and "Type System". A format puts an envelope into bytes and back; which attributes and
+which data an event may have is decided here, for all formats alike and by the rules of JSON events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from . import data, media_type
+from .attributes import (
+    CORE,
+    ExtensionTypes,
+    check_name,
+    check_required,
+    checked_attributes,
+    decode_extension,
+    decode_typed_attribute,
+)
+from .event import DecodedEvent, Event, attributes_data_and_presence
+from .media_type import DataKind
+from .timestamp import Timestamp
+
+__all__ = ["AttributeValue", "Envelope", "event_in", "sealed"]
+
+AttributeValue: TypeAlias = bool | int | str | bytes | Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """
+    An event as a format carries it.
+
+    Attributes:
+        attributes: All attributes by name: ``bool``, ``int`` of 32 bits, ``str``, ``bytes`` or
+            :class:`~ce_nats.Timestamp`, which ``time`` always is; URIs are ``str``.
+        data: ``str`` for text; ``bytes`` for everything else, JSON in UTF-8 too; None where there is none. JSON that a
+            format has read may be a ``str`` as well.
+    """
+
+    attributes: Mapping[str, AttributeValue]
+    data: bytes | str | None = None
+
+
+def sealed(event: Event) -> Envelope:
+    """
+    The envelope of an event, checked in the same way as for a JSON event.
+
+    Raises:
+        EncodeError: As :func:`~ce_nats.to_nats_message`.
+    """
+    attributes, value, has_data = attributes_data_and_presence(event)
+    typed = _typed_attributes(attributes)
+    return Envelope(typed, _sealed_data(value, attributes.get("datacontenttype")) if has_data else None)
+
+
+def _typed_attributes(attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    checked = checked_attributes(attributes)
+    typed: dict[str, AttributeValue] = {}
+    for key, value in attributes.items():
+        name = str.__str__(key)  # of an enum's member the value, not its name
+        if name not in checked:
+            continue  # an attribute that is None
+        form = checked[name]
+        if name == "time" or isinstance(value, datetime):
+            typed[name] = Timestamp.parse(str(form), EncodeError)
+        else:
+            typed[name] = bytes(value) if isinstance(value, bytes) else form
+    return typed
+
+
+def _sealed_data(value: object, content_type: str | None) -> bytes | str:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, data.BYTES):
+        return bytes(value)
+    kind = media_type.parse(content_type) if content_type is not None else None
+    if kind is None or kind.kind is DataKind.JSON:
+        return data.encode(value, content_type)
+    text = data.check_text(value, kind)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error
+    return text
+
+
+def event_in(
+    envelope: Envelope, *, parse_data: bool = True, extension_types: ExtensionTypes | None = None
+) -> DecodedEvent:
+    """
+    The event in an envelope, checked.
+
+    Data of a media type for JSON is parsed and that of one for text is ``str``, whether the envelope has text or bytes.
+    Without a datacontenttype it is bytes. Empty data that is not text is none.
+
+    Args:
+        envelope: What a format has read; nothing of it is trusted.
+        parse_data: False gives data as bytes, JSON text verbatim.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        DecodeError: As :func:`~ce_nats.from_nats_message` does for a JSON event.
+    """
+    types = extension_types or {}
+    attributes = {name: _decoded_attribute(name, value, types.get(name)) for name, value in envelope.attributes.items()}
+    check_required(attributes, DecodeError)
+    value = _decoded_data(envelope.data, attributes.get("datacontenttype"), parse_data)
+    return DecodedEvent(attributes, value[0], has_data=True) if value else DecodedEvent(attributes)
+
+
+def _decoded_attribute(name: str, value: object, wanted: Any) -> Any:
+    if isinstance(value, Timestamp) and (name == "time" or name not in CORE):
+        check_name(name, DecodeError)
+        if name == "time" or wanted in (None, datetime, Timestamp):
+            return value
+        return decode_extension(name, value.text, wanted)
+    return decode_typed_attribute(name, value, wanted)
+
+
+def _decoded_data(value: bytes | str | None, content_type: str | None, parse_data: bool) -> tuple[Any] | None:
+    """The data, in a tuple; None where there is none."""
+    if value is None:
+        return None
+    kind = media_type.parse(content_type) if content_type is not None else None
+    is_text = kind is not None and kind.kind is DataKind.TEXT
+    if isinstance(value, str):
+        if is_text and parse_data:
+            return (value,)
+        octets = _octets(value, content_type if is_text else None)
+    elif isinstance(value, bytes):
+        octets = value
+    else:
+        raise DecodeError(ErrorCode.INVALID_DATA, f"data is bytes or text, not {preview(value)}", attribute="data")
+    if not octets and not (is_text and isinstance(value, str)):
+        return None
+    if not parse_data or kind is None or kind.kind is DataKind.BINARY:
+        return (octets,)
+    return (data.decode(octets, content_type),)
+
+
+def _octets(text: str, content_type: str | None) -> bytes:
+    """Bytes of text, in the charset of a media type for text; else in UTF-8."""
+    try:
+        return text.encode("utf-8") if content_type is None else data.encode(text, content_type)
+    except EncodeError as error:
+        raise DecodeError(error.code, error.message, attribute="data") from error
+    except UnicodeEncodeError as error:
+        raise DecodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error

@@ -1,0 +1,192 @@
+"""
+Event formats of structured mode, by media type.
+
+JSON is built in and not in the registry: it has a path of its own (``structured``, ``fast_path``). Protocol buffers
+come with the extra ``protobuf``. A program may register others; the media type of a message says which one reads it.
+
+    class MessagePack:
+        media_type = "application/cloudevents+msgpack"
+
+        def encode(self, envelope): ...   # -> bytes
+        def decode(self, payload): ...    # -> Envelope
+
+    register(MessagePack())
+    to_nats_message(event, mode="structured", format="msgpack")
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, Final, Protocol, TypeAlias
+
+from ..errors import DecodeError, ErrorCode, preview
+from .attributes import ExtensionTypes
+from .envelope import Envelope, event_in, sealed
+from .event import DecodedEvent, Event, attributes_and_data
+
+__all__ = ["JSON", "PREFIX", "Envelope", "EventFormat", "Format", "find", "register"]
+
+PREFIX: Final = "application/cloudevents+"
+JSON: Final = "json"
+_PROTOBUF: Final = PREFIX + "protobuf"
+# RFC 6838 4.2, in lower case.
+_MEDIA_TYPE: Final = re.compile(r"application/cloudevents\+[a-z0-9][a-z0-9!#$&^_.+-]{0,99}")
+# The module of the class that all protobuf messages have as a base.
+_MESSAGES: Final = "google.protobuf.message"
+
+
+class EventFormat(Protocol):
+    """
+    An event format: how a whole event becomes bytes.
+
+    What is in an envelope was checked before ``encode()``, and is checked after ``decode()``: names, types and values
+    of attributes, required ones, and the data by its datacontenttype.
+    """
+
+    @property
+    def media_type(self) -> str:
+        """``application/cloudevents+x``, in lower case and without parameters; ``x`` is the format's name."""
+        ...
+
+    def encode(self, envelope: Envelope) -> bytes:
+        """
+        The payload of a message.
+
+        Raises:
+            EncodeError: The format has no form for something.
+        """
+        ...
+
+    def decode(self, payload: bytes) -> Envelope:
+        """
+        The event in a payload, which may be any bytes.
+
+        Raises:
+            DecodeError: It is not an event in this format. Any other exception becomes one, ``not-a-cloudevent``.
+        """
+        ...
+
+
+Format: TypeAlias = str | EventFormat
+
+_formats: Final[dict[str, EventFormat]] = {}
+
+
+def register(event_format: EventFormat) -> None:
+    """
+    Have messages of a media type read by a format, and its name known to :func:`~ce_nats.to_nats_message`.
+
+    It holds for the process, and takes the place of a format with the same media type. Columns (:mod:`ce_nats.arrow`,
+    Spark) know JSON only.
+
+    Raises:
+        ValueError: The media type is not ``application/cloudevents+x`` in lower case, or is that of JSON.
+    """
+    _formats[_checked_type(event_format)] = event_format
+
+
+def find(event_format: Format) -> EventFormat:
+    """
+    The format with a name, ``"protobuf"`` for instance; a format is returned as it is.
+
+    Raises:
+        ValueError: There is none with this name, or the media type of a format is not one that can be registered.
+        ImportError: The format needs an extra that is not installed.
+    """
+    if not isinstance(event_format, str):
+        _checked_type(event_format)
+        return event_format
+    if PREFIX + event_format == _PROTOBUF:
+        _load_protobuf()
+    found = _formats.get(PREFIX + event_format)
+    if found is None:
+        known = sorted({JSON, "protobuf", *(name.removeprefix(PREFIX) for name in _formats)})
+        raise ValueError(f"format must be {', '.join(known)} or a format object, got {preview(event_format)}")
+    return found
+
+
+def by_media_type(essence: str) -> EventFormat | None:
+    """
+    The format that reads a media type; None where there is none, and for JSON.
+
+    Args:
+        essence: Media type in lower case, without parameters.
+
+    Raises:
+        DecodeError: ``unsupported-format`` where it needs an extra that is not installed.
+    """
+    if essence == _PROTOBUF:
+        try:
+            _load_protobuf()
+        except ImportError as error:
+            raise DecodeError(
+                ErrorCode.UNSUPPORTED_FORMAT, f"event format {essence} is not supported here: {error}"
+            ) from error
+    return _formats.get(essence)
+
+
+def encode(event_format: EventFormat, event: Event) -> bytes:
+    """
+    An event in a format.
+
+    Raises:
+        EncodeError: As :func:`~ce_nats.to_nats_message`.
+        TypeError: The format gave something else than bytes.
+    """
+    payload = event_format.encode(sealed(_packed(event)))
+    if not isinstance(payload, bytes):
+        raise TypeError(f"{event_format.media_type}: encode() must return bytes, got {preview(payload)}")
+    return payload
+
+
+def decode(
+    event_format: EventFormat, payload: bytes, *, parse_data: bool, extension_types: ExtensionTypes | None
+) -> DecodedEvent:
+    """
+    The event in a payload.
+
+    Raises:
+        DecodeError: As :func:`~ce_nats.from_nats_message`.
+    """
+    try:
+        envelope = event_format.decode(payload)
+        attributes, value = dict(envelope.attributes), envelope.data
+    except DecodeError:
+        raise
+    except Exception as error:  # whatever a format of the program's own raises for bytes that are not its own
+        raise DecodeError(
+            ErrorCode.NOT_A_CLOUDEVENT,
+            f"the payload is not an event in {event_format.media_type}: {preview(str(error))}",
+        ) from error
+    return event_in(Envelope(attributes, value), parse_data=parse_data, extension_types=extension_types)
+
+
+def _checked_type(event_format: Any) -> str:
+    media_type = getattr(event_format, "media_type", None)
+    if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):
+        raise ValueError(
+            "the media_type of a format must be application/cloudevents+x in lower case without parameters, "
+            f"got {preview(event_format if media_type is None else media_type)}"
+        )
+    if media_type == PREFIX + JSON:
+        raise ValueError(f"{media_type} is built in, and cannot be another format")
+    return media_type
+
+
+def _load_protobuf() -> None:
+    if _PROTOBUF not in _formats:
+        from .protobuf import ProtobufFormat
+
+        _formats[_PROTOBUF] = ProtobufFormat()
+
+
+def _packed(event: Event) -> Event:
+    """The event itself; with bytes for its data where that is a protobuf message."""
+    messages = sys.modules.get(_MESSAGES)
+    value = attributes_and_data(event)[1]
+    if messages is None or not isinstance(value, messages.Message):
+        return event  # without that module in the process nobody has such a message
+    from .protobuf import PackedEvent
+
+    return PackedEvent(event, value)

@@ -1,0 +1,525 @@
+"""
+The Protobuf event format: a whole event as one message ``io.cloudevents.v1.CloudEvent``.
+
+CloudEvents, "Protobuf Event Format", version 1.0. The required attributes are fields, all others are in a map and have
+their type; data is bytes, text, or a protobuf message in an ``Any``.
+
+Reading is stricter than the protobuf package, which skips what it does not know and takes the last one of fields that
+stand twice: an event would lose something, and nobody would know. Both are errors.
+
+Needs the extra ``protobuf`` (``pip install 'ce-nats[protobuf]'``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+try:
+    from google.protobuf import any_pb2, timestamp_pb2
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message import DecodeError as ProtobufError
+    from google.protobuf.message import EncodeError as ProtobufEncodeError
+    from google.protobuf.message import Message
+    from google.protobuf.message_factory import GetMessageClass
+except ImportError as error:
+    raise ImportError("the event format protobuf needs protobuf: pip install 'ce-nats[protobuf]'") from error
+
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from . import media_type
+from .attributes import ABSOLUTE_URI, check_name
+from .envelope import AttributeValue, Envelope
+from .event import Event, ExtendedEvent
+from .media_type import DataKind
+from .timestamp import Timestamp
+
+__all__ = ["DATA_TYPE", "MEDIA_TYPE", "PackedEvent", "ProtobufData", "ProtobufFormat"]
+
+_M = TypeVar("_M")
+
+MEDIA_TYPE: Final = "application/cloudevents+protobuf"
+# Of data that is a protobuf message.
+DATA_TYPE: Final = "application/protobuf"
+_TYPE_PREFIX: Final = "type.googleapis.com/"
+
+# Seconds from 1970 to the beginning of the year 1, and to the end of 9999: what a google.protobuf.Timestamp may hold.
+_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
+_NANOS: Final = range(1_000_000_000)
+_EPOCH: Final = Timestamp("1970-01-01T00:00:00Z")
+_SECOND: Final = timedelta(seconds=1)
+
+# The attributes that are fields of the message, by the fields' names.
+_REQUIRED: Final = {"specversion": "spec_version", "id": "id", "source": "source", "type": "type"}
+_STRINGS: Final = frozenset({"ce_string", "ce_uri", "ce_uri_ref"})
+# Which types the others may have that the specification defines. Real senders have a dataschema in each of three.
+_TYPES: Final[Mapping[str, frozenset[str]]] = {
+    "subject": frozenset({"ce_string"}),
+    "datacontenttype": frozenset({"ce_string"}),
+    "dataschema": _STRINGS,
+    "time": frozenset({"ce_timestamp"}),
+}
+
+
+class ProtobufData(bytes):
+    """
+    Event data that is a protobuf message: its bytes, and the type that came along.
+
+    It is ``bytes`` everywhere; in the Protobuf format it is written as it was read, in ``proto_data``.
+
+    Args:
+        value: The message's bytes.
+        type_url: Its type, ``type.googleapis.com/`` and the full name for instance; ``""`` where it is not known.
+    """
+
+    type_url: str
+
+    def __new__(cls, value: bytes, type_url: str = "") -> ProtobufData:
+        self = super().__new__(cls, value)
+        self.type_url = type_url
+        return self
+
+    @classmethod
+    def of(cls, message: Message) -> ProtobufData:
+        """
+        Data of a message; an ``Any`` is data of what it holds.
+
+        Raises:
+            EncodeError: ``invalid-data`` where the message lacks a required field.
+        """
+        if isinstance(message, any_pb2.Any):
+            return cls(message.value, message.type_url)
+        try:
+            value = message.SerializeToString(deterministic=True)
+        except ProtobufEncodeError as error:
+            raise EncodeError(
+                ErrorCode.INVALID_DATA, f"the data cannot be written: {preview(str(error))}", attribute="data"
+            ) from error
+        return cls(value, _TYPE_PREFIX + message.DESCRIPTOR.full_name)
+
+    def unpack(self, message_class: type[_M]) -> _M:
+        """
+        The message.
+
+        Args:
+            message_class: Its class, from generated code.
+
+        Raises:
+            DecodeError: ``invalid-data`` where the data has another type, or is no message of this one.
+        """
+        message: Any = message_class()
+        name = message.DESCRIPTOR.full_name
+        if self.type_url and self.type_url.rpartition("/")[2] != name:
+            raise DecodeError(
+                ErrorCode.INVALID_DATA, f"the data is {preview(self.type_url)}, not {name}", attribute="data"
+            )
+        try:
+            message.ParseFromString(bytes(self))
+        except ProtobufError as error:
+            raise DecodeError(ErrorCode.INVALID_DATA, f"the data is not a {name}", attribute="data") from error
+        return cast("_M", message)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return bytes(self), self.type_url
+
+    def __repr__(self) -> str:
+        return f"ProtobufData({bytes(self)!r}, {self.type_url!r})"
+
+
+class PackedEvent(ExtendedEvent):
+    """
+    An event whose data is a protobuf message, with data that can be sent.
+
+    Where the event does not say otherwise, its datacontenttype is ``application/protobuf`` and its dataschema the type
+    of the message, as a URI.
+    """
+
+    def __init__(self, event: Event, message: Message) -> None:
+        packed = ProtobufData.of(message)
+        schema = {"dataschema": _as_uri(packed.type_url)} if packed.type_url else {}
+        super().__init__(event, {"datacontenttype": DATA_TYPE, **schema})
+        self._data = packed
+
+
+def _as_uri(type_url: str) -> str:
+    """A type URL may leave out its scheme, which is ``https`` then (google.protobuf.Any). A URI may not."""
+    return type_url if ABSOLUTE_URI.match(type_url) else f"https://{type_url}"
+
+
+class ProtobufFormat:
+    """The event format ``application/cloudevents+protobuf``."""
+
+    media_type: Final = MEDIA_TYPE
+
+    def encode(self, envelope: Envelope) -> bytes:
+        """
+        The message, its map in the order of the names.
+
+        Raises:
+            EncodeError: ``invalid-timestamp`` for a time that a google.protobuf.Timestamp cannot hold;
+                ``invalid-data`` for a protobuf message under a datacontenttype for text or JSON.
+        """
+        message = _CloudEvent()
+        for name, value in envelope.attributes.items():
+            if name in _REQUIRED:
+                setattr(message, _REQUIRED[name], value)
+            else:
+                _set(message.attributes[name], name, value)
+        _set_data(message, envelope)
+        return cast("bytes", message.SerializeToString(deterministic=True))
+
+    def decode(self, payload: bytes) -> Envelope:
+        """
+        The event in a message.
+
+        Raises:
+            DecodeError: ``invalid-protobuf``, ``invalid-utf8``, ``duplicate-attribute``, ``data-conflict``,
+                ``integer-out-of-range``, ``invalid-attribute-name``, ``invalid-attribute-type``, ``invalid-timestamp``,
+                ``invalid-data``.
+        """
+        _Records(payload).check("CloudEvent", 0, len(payload))
+        message = _CloudEvent()
+        try:
+            message.ParseFromString(payload)
+        except ProtobufError as error:
+            raise _malformed(f"it is not a CloudEvent: {error}") from error
+        # proto3 cannot tell an empty string from none.
+        attributes: dict[str, AttributeValue] = {
+            name: value for name, field in _REQUIRED.items() if (value := getattr(message, field))
+        }
+        for name in sorted(message.attributes):
+            attributes[name] = _attribute(name, message.attributes[name])
+        return Envelope(attributes, _data(message, attributes))
+
+
+# --- Attributes -----------------------------------------------------------------------------------------------------
+
+
+def _set(field: Any, name: str, value: AttributeValue) -> None:
+    if isinstance(value, str):
+        setattr(field, "ce_uri" if name == "dataschema" else "ce_string", value)
+    elif isinstance(value, bool):
+        field.ce_boolean = value
+    elif isinstance(value, int):
+        field.ce_integer = value
+    elif isinstance(value, bytes):
+        field.ce_bytes = value
+    else:
+        field.ce_timestamp.SetInParent()  # 1970-01-01 has nothing else to be set
+        field.ce_timestamp.seconds, field.ce_timestamp.nanos = _instant(name, value)
+
+
+def _instant(name: str, value: Timestamp) -> tuple[int, int]:
+    """Seconds since 1970, and nanoseconds; the offset is not kept, and whatever else would be lost is refused."""
+    text = value.text
+    digits = text[20:].rstrip("Z").partition("+")[0].partition("-")[0] if text[19:20] == "." else ""
+    seconds = (value - _EPOCH) // _SECOND
+    if text[17:19] == "60":
+        why = "has no leap seconds"
+    elif digits[9:].strip("0"):
+        why = "has nanoseconds, and no fractions of these"
+    elif seconds not in _SECONDS:
+        why = "has the years 0001 to 9999 in UTC"
+    else:
+        return seconds, value.nanosecond
+    raise EncodeError(
+        ErrorCode.INVALID_TIMESTAMP,
+        f"attribute {preview(name)} is {preview(text)}, and a google.protobuf.Timestamp {why}",
+        attribute=name,
+        requirement="A-95",
+    )
+
+
+def _attribute(name: str, field: Any) -> AttributeValue:
+    check_name(name, DecodeError)
+    if name in _REQUIRED:
+        raise DecodeError(
+            ErrorCode.INVALID_ATTRIBUTE_NAME,
+            f"attribute {preview(name)} is in the map, and has a field of its own",
+            attribute=name,
+            requirement="PF-2.3-01",
+        )
+    kind = field.WhichOneof("attr")
+    if kind is None or kind not in _TYPES.get(name, (kind,)):
+        wanted = " or ".join(sorted(_TYPES.get(name, {"one of the seven types"})))
+        raise DecodeError(
+            ErrorCode.INVALID_ATTRIBUTE_TYPE,
+            f"attribute {preview(name)} is {wanted}, not {kind or 'without a value'}",
+            attribute=name,
+            requirement="PF-2.1-01",
+        )
+    value: AttributeValue = getattr(field, kind)
+    return _timestamp(name, field.ce_timestamp) if kind == "ce_timestamp" else value
+
+
+def _timestamp(name: str, value: Any) -> Timestamp:
+    """A time in UTC, with as many digits of a second as it has."""
+    if value.seconds not in _SECONDS or value.nanos not in _NANOS:
+        raise DecodeError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"attribute {preview(name)} has {value.seconds} seconds and {value.nanos} nanoseconds, "
+            "which no google.protobuf.Timestamp may hold",
+            attribute=name,
+            requirement="PF-2.1-02",
+        )
+    fraction = f".{value.nanos:09}".rstrip("0") if value.nanos else ""
+    whole = datetime(1970, 1, 1) + value.seconds * _SECOND
+    return Timestamp.parse(f"{whole.isoformat()}{fraction}Z")
+
+
+# --- Data -----------------------------------------------------------------------------------------------------------
+
+
+def _set_data(message: Any, envelope: Envelope) -> None:
+    value = envelope.data
+    content_type, schema = envelope.attributes.get("datacontenttype"), envelope.attributes.get("dataschema")
+    if isinstance(value, str):
+        message.text_data = value
+    elif isinstance(value, ProtobufData):
+        if not _may_be_message(content_type):
+            raise EncodeError(
+                ErrorCode.INVALID_DATA,
+                f"data of type {preview(content_type)} is not a protobuf message",
+                attribute="data",
+                requirement="PF-3-01",
+            )
+        _set_message(message, value, value.type_url)
+    elif value is not None:
+        kind = media_type.parse(str(content_type))
+        if schema and kind is not None and kind.essence == DATA_TYPE:
+            _set_message(message, value, str(schema))
+        else:
+            message.binary_data = value
+
+
+def _set_message(message: Any, value: bytes, type_url: str) -> None:
+    message.proto_data.SetInParent()
+    message.proto_data.type_url = type_url
+    message.proto_data.value = bytes(value)
+
+
+def _may_be_message(content_type: object) -> bool:
+    kind = media_type.parse(content_type) if isinstance(content_type, str) else None
+    return kind is None or kind.kind is DataKind.BINARY
+
+
+def _data(message: Any, attributes: dict[str, AttributeValue]) -> bytes | str | None:
+    """The data; a dataschema that is the type URL of a message without a scheme gets one, being a URI."""
+    kind = message.WhichOneof("data")
+    if kind != "proto_data":
+        value: bytes | str | None = getattr(message, kind) if kind is not None else None
+        return value
+    content_type, schema = attributes.get("datacontenttype"), attributes.get("dataschema")
+    if not _may_be_message(content_type):
+        raise DecodeError(
+            ErrorCode.INVALID_DATA,
+            f"the data is in proto_data, and of type {preview(content_type)}",
+            attribute="data",
+            requirement="PF-3-01",
+        )
+    type_url = message.proto_data.type_url
+    if schema and schema == type_url:
+        attributes["dataschema"] = _as_uri(type_url)
+    return ProtobufData(message.proto_data.value, type_url)
+
+
+# --- The messages, and their records --------------------------------------------------------------------------------
+
+
+class _Field(NamedTuple):
+    """A field of a message: its name, its type, and the ``oneof`` it is in, of which there can be but one."""
+
+    label: str
+    type: str
+    choice: str = ""
+
+
+_VALUE: Final = "CloudEventAttributeValue"
+_ENTRY: Final = "AttributesEntry"
+_ANY, _TIMESTAMP = any_pb2.Any.DESCRIPTOR.full_name, timestamp_pb2.Timestamp.DESCRIPTOR.full_name
+_MESSAGES: Final[Mapping[str, Mapping[int, _Field]]] = {
+    "CloudEvent": {
+        1: _Field("id", "string"),
+        2: _Field("source", "string"),
+        3: _Field("spec_version", "string"),
+        4: _Field("type", "string"),
+        5: _Field("attributes", _ENTRY),
+        6: _Field("binary_data", "bytes", "data"),
+        7: _Field("text_data", "string", "data"),
+        8: _Field("proto_data", _ANY, "data"),
+    },
+    _ENTRY: {1: _Field("key", "string"), 2: _Field("value", _VALUE)},
+    _VALUE: {
+        1: _Field("ce_boolean", "bool", "attr"),
+        2: _Field("ce_integer", "int32", "attr"),
+        3: _Field("ce_string", "string", "attr"),
+        4: _Field("ce_bytes", "bytes", "attr"),
+        5: _Field("ce_uri", "string", "attr"),
+        6: _Field("ce_uri_ref", "string", "attr"),
+        7: _Field("ce_timestamp", _TIMESTAMP, "attr"),
+    },
+    _TIMESTAMP: {1: _Field("seconds", "int64"), 2: _Field("nanos", "int32")},
+    _ANY: {1: _Field("type_url", "string"), 2: _Field("value", "bytes")},
+}
+_NUMBERS: Final = frozenset({"bool", "int32", "int64"})
+_SCALARS: Final = {
+    "bool": FieldDescriptorProto.TYPE_BOOL,
+    "int32": FieldDescriptorProto.TYPE_INT32,
+    "string": FieldDescriptorProto.TYPE_STRING,
+    "bytes": FieldDescriptorProto.TYPE_BYTES,
+}
+
+
+def _cloud_event() -> Any:
+    """The protobuf package's class for ``io.cloudevents.v1.CloudEvent``."""
+    package = "io.cloudevents.v1"
+    file = FileDescriptorProto(name="ce_nats/cloudevents.proto", package=package, syntax="proto3")
+    # A pool of its own: the program may have generated code for the same messages.
+    pool = DescriptorPool()
+    for known in (any_pb2, timestamp_pb2):
+        file.dependency.append(known.DESCRIPTOR.name)
+        copied = FileDescriptorProto()
+        known.DESCRIPTOR.CopyToProto(copied)
+        pool.Add(copied)
+    event = file.message_type.add(name="CloudEvent")
+    _describe(event, _MESSAGES["CloudEvent"])
+    for name in (_ENTRY, _VALUE):
+        _describe(event.nested_type.add(name=name), _MESSAGES[name])
+    event.nested_type[0].options.map_entry = True
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName(f"{package}.CloudEvent"))
+
+
+def _describe(descriptor: DescriptorProto, fields: Mapping[int, _Field]) -> None:
+    for number, one in fields.items():
+        field = descriptor.field.add(name=one.label, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
+        if one.type == _ENTRY:
+            field.label = FieldDescriptorProto.LABEL_REPEATED
+        if one.type in _SCALARS:
+            field.type = _SCALARS[one.type]
+        else:
+            field.type = FieldDescriptorProto.TYPE_MESSAGE
+            field.type_name = f".{one.type}" if "." in one.type else f".io.cloudevents.v1.CloudEvent.{one.type}"
+        if one.choice:
+            if not descriptor.oneof_decl:
+                descriptor.oneof_decl.add(name=one.choice)
+            field.oneof_index = 0
+
+
+_CloudEvent: Final = _cloud_event()
+
+_VARINT: Final = 0
+_LENGTH: Final = 2
+# Field number and wire type, in the number in front of each record.
+_TAGS: Final[Mapping[str, Mapping[int, _Field]]] = {
+    name: {number << 3 | (_VARINT if one.type in _NUMBERS else _LENGTH): one for number, one in fields.items()}
+    for name, fields in _MESSAGES.items()
+}
+_LAST_SINGLE: Final = 0x7F  # the largest number of one byte
+_LIMIT: Final = 2**64
+# Negative numbers are two's complement in 64 bits.
+_POSITIVE, _NEGATIVE = range(2**31), range(_LIMIT - 2**31, _LIMIT)
+
+
+class _Records:
+    """
+    The records of a payload, which are looked at before the protobuf package does.
+
+    Args:
+        octets: The payload.
+    """
+
+    def __init__(self, octets: bytes) -> None:
+        self._octets = octets
+        self._names: set[bytes] = set()
+
+    def check(self, name: str, position: int, end: int) -> None:
+        """
+        Refuse everything in a message that the protobuf package would skip, change or complain of in its own way.
+
+        Args:
+            name: Of the message.
+            position: Where it begins.
+            end: Where it ends.
+
+        Raises:
+            DecodeError: ``invalid-protobuf``, ``invalid-utf8``, ``duplicate-attribute``, ``data-conflict``,
+                ``integer-out-of-range``, ``invalid-timestamp``.
+        """
+        fields = _TAGS[name]
+        seen: set[str] = set()
+        while position < end:
+            tag, position = self._varint(position, end)
+            one = fields.get(tag)
+            if one is None:
+                raise _malformed(f"{name} has no field {tag >> 3} of wire type {tag & 7}", "A-91")
+            single = one.choice or one.label
+            if single in seen:
+                raise _repeated(name, one)
+            if one.type != _ENTRY:
+                seen.add(single)
+            value, position = self._varint(position, end)
+            if tag & 7 == _LENGTH:
+                start, position = position, position + value
+                if position > end:
+                    raise _malformed(f"the end of {one.label} is missing")
+                if one.type == "string":
+                    self._check_text(one, start, position)
+                elif one.type != "bytes":
+                    self.check(one.type, start, position)
+            elif one.type == "int32" and value not in _POSITIVE and value not in _NEGATIVE:
+                raise _too_wide(one)
+
+    def _check_text(self, one: _Field, start: int, end: int) -> None:
+        octets = self._octets[start:end]
+        try:
+            octets.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DecodeError(
+                ErrorCode.INVALID_UTF8, f"{one.label} is not valid UTF-8", requirement="PF-4-03"
+            ) from error
+        if one.label == "key":
+            self._check_key(octets)
+
+    def _check_key(self, key: bytes) -> None:
+        if key in self._names:
+            name = key.decode("utf-8")
+            raise DecodeError(
+                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is in the map twice", attribute=name
+            )
+        self._names.add(key)
+
+    def _varint(self, position: int, end: int) -> tuple[int, int]:
+        """The number that begins at a position, and the position behind it."""
+        if position < end and self._octets[position] <= _LAST_SINGLE:
+            return self._octets[position], position + 1
+        value = shift = 0
+        while position < end:
+            byte = self._octets[position]
+            value |= (byte & _LAST_SINGLE) << shift
+            position, shift = position + 1, shift + 7
+            if byte <= _LAST_SINGLE and value < _LIMIT:
+                return value, position
+            if value >= _LIMIT or shift >= 70:
+                raise _malformed("a number has more than 64 bits")
+        raise _malformed("its end is missing")
+
+
+def _malformed(why: str, requirement: str = "PF-4-02") -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_PROTOBUF, f"the payload is not a CloudEvent: {why}", requirement=requirement)
+
+
+def _repeated(name: str, one: _Field) -> DecodeError:
+    if one.choice == "data":
+        return DecodeError(ErrorCode.DATA_CONFLICT, "the event has data twice", attribute="data", requirement="A-92")
+    own = {field: attribute for attribute, field in _REQUIRED.items()}.get(one.label)
+    if name == "CloudEvent" and own is not None:
+        return DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {own!r} is there twice", attribute=own)
+    return _malformed(f"{one.choice or one.label} is there twice in {name}", "A-92")
+
+
+def _too_wide(one: _Field) -> DecodeError:
+    if one.label == "nanos":
+        return DecodeError(ErrorCode.INVALID_TIMESTAMP, "nanos has more than 32 bits", requirement="PF-2.1-02")
+    return DecodeError(ErrorCode.INTEGER_OUT_OF_RANGE, "ce_integer has more than 32 bits")

@@ -1,0 +1,332 @@
+"""
+Event formats other than JSON: how they are named, registered and found, and that none of them makes the codec lax.
+
+A-90: a message in another format is in structured mode, by its media type.
+"""
+
+import subprocess
+import sys
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    ContentMode,
+    DecodeError,
+    EncodeError,
+    NatsMessage,
+    Timestamp,
+    detect_mode,
+    from_nats_message,
+    to_nats_message,
+)
+from ce_nats.codec import fast_path
+from ce_nats.codec.formats import Envelope, EventFormat, find, register
+from ce_nats.codec.mode import inspect
+from tests.strategies import (
+    Event,
+    any_events,
+    attempt,
+    events,
+    exact,
+    expected_attributes,
+    extension_types,
+    objects,
+    plain_event,
+    refused,
+)
+
+TYPE = "application/cloudevents+msgpack"
+
+
+class MessagePack:
+    """The least that a format of a program's own has to be."""
+
+    media_type = TYPE
+
+    def encode(self, envelope: Envelope) -> bytes:
+        self.written = envelope
+        values = {
+            name: str(value) if isinstance(value, Timestamp) else value for name, value in envelope.attributes.items()
+        }
+        return msgspec.msgpack.encode((values, envelope.data))
+
+    def decode(self, payload: bytes) -> Envelope:
+        return Envelope(*msgspec.msgpack.decode(payload, type=tuple[dict[str, Any], Any]))
+
+
+class Broken:
+    """A format whose methods give, or raise, whatever they are told to."""
+
+    media_type = "application/cloudevents+broken"
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def encode(self, envelope: Envelope) -> Any:
+        return self.outcome
+
+    def decode(self, payload: bytes) -> Any:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def encoded(event: Any, event_format: Any = "msgpack") -> NatsMessage:
+    return to_nats_message(event, "s", mode="structured", format=event_format)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> None:
+    register(MessagePack())
+
+
+# --- A format of one's own ------------------------------------------------------------------------------------------
+
+
+@given(events())
+def test_round_trip(event: Event) -> None:
+    """Attributes and data of any event come back; here times travel as text, so that nothing of them is lost."""
+    decoded = from_nats_message(encoded(event), extension_types=extension_types(event))
+    assert exact(decoded.get_attributes()) == exact(expected_attributes(event))
+    assert exact(decoded.get_data()) == exact(event.data)
+
+
+@given(events())
+def test_what_a_format_is_given(event: Event) -> None:
+    """Every attribute has one of five types, and data is bytes, or text under a type that is not for JSON."""
+    own = MessagePack()
+    encoded(event, own)
+    assert {type(value) for value in own.written.attributes.values()} <= {bool, int, str, bytes, Timestamp}
+    assert isinstance(own.written.attributes.get("time", Timestamp(2020, 1, 1)), datetime)
+    assert isinstance(own.written.data, (bytes, str, type(None)))
+    assert (own.written.data is None) == (event.data is None)
+
+
+@given(any_events())
+def test_what_is_no_event_is_refused_as_in_json(event: Event) -> None:
+    """The same events are refused, with the same code, whatever the format."""
+    _, in_json = attempt(EncodeError, to_nats_message, event, mode="structured")
+    _, other = attempt(EncodeError, encoded, event)
+    assert str(in_json and in_json.code) == str(other and other.code)
+
+
+def test_the_message_says_what_format_it_has() -> None:
+    message = to_nats_message(plain_event(), "s", mode="structured", format="msgpack", reply="r", headers={"X": "y"})
+    assert message.headers.items() == [("Content-Type", TYPE), ("X", "y")]
+    assert (message.subject, message.reply) == ("s", "r")
+    refused(EncodeError, "reserved-header", to_nats_message, plain_event(), mode="structured", headers={"ce-id": "1"})
+
+
+@pytest.mark.parametrize("content_type", [TYPE, "Application/CloudEvents+MsgPack", f" {TYPE} ; charset=utf-8"])
+def test_messages_are_found_by_their_media_type(content_type: str) -> None:
+    """In any case, with or without parameters, and whatever headers stand beside it."""
+    payload = encoded(plain_event("x", datacontenttype="text/plain")).data
+    for further in ({}, {"ce-id": "2", "Nats-Msg-Id": "3"}):
+        message = NatsMessage("s", payload, {"content-type": content_type, **further})
+        assert detect_mode(message) is ContentMode.STRUCTURED
+        assert inspect(message).reason == f"Content-Type is {TYPE}"
+        assert from_nats_message(message).get_data() == "x"
+        assert from_nats_message(message, mode="structured").get_data() == "x"
+        assert fast_path.decode(message.headers, message.data, None, True, None) is None
+
+
+def test_binary_mode_can_be_asked_for() -> None:
+    headers = {"Content-Type": TYPE, "ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+    assert from_nats_message(NatsMessage("s", b"x", headers), mode="binary").get_data() == b"x"
+
+
+def test_a_format_is_used_where_it_is_given_and_read_where_it_is_registered() -> None:
+    class Unregistered(MessagePack):
+        media_type = "application/cloudevents+unregistered"
+
+    message = encoded(plain_event(), Unregistered())
+    assert refused(DecodeError, "unsupported-format", from_nats_message, message).header == "Content-Type"
+    refused(DecodeError, "unsupported-format", detect_mode, message)
+    register(Unregistered())
+    assert from_nats_message(message).get_attributes() == plain_event().attributes
+
+
+def test_the_last_one_registered_counts() -> None:
+    first, second = MessagePack(), MessagePack()
+    register(first)
+    register(second)
+    assert find("msgpack") is second
+
+
+@pytest.mark.parametrize("essence", ["application/cloudevents-batch+msgpack", "application/cloudevents-batch+protobuf"])
+def test_batches_stay_refused(essence: str) -> None:
+    """PF-5-01: the media type of a batch is not that of the format."""
+    refused(DecodeError, "batch-not-supported", from_nats_message, NatsMessage("s", b"", {"Content-Type": essence}))
+
+
+def test_two_content_types_stay_refused() -> None:
+    pairs = [("Content-Type", TYPE), ("content-type", TYPE)]
+    refused(DecodeError, "duplicate-header", from_nats_message, NatsMessage("s", b"", pairs))
+
+
+# --- Names ----------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_the_default() -> None:
+    event = plain_event({"a": 1}, time="2020-01-01T00:00:00Z")
+    assert encoded(event, "json") == encoded(event, None) == to_nats_message(event, "s", mode="structured")
+
+
+@pytest.mark.parametrize("event_format", ["json", "protobuf", "msgpack", "avro", MessagePack()])
+def test_there_is_no_format_in_binary_mode(event_format: Any) -> None:
+    for mode in ({}, {"mode": "binary"}, {"mode": ContentMode.BINARY}):
+        with pytest.raises(ValueError, match="format must be None in binary mode, got"):
+            to_nats_message(plain_event(), format=event_format, **mode)
+
+
+@pytest.mark.parametrize("name", ["avro", "", "JSON", "application/cloudevents+msgpack", "batch"])
+def test_unknown_names(name: str) -> None:
+    with pytest.raises(ValueError, match=r"format must be .*json, msgpack, protobuf.* or a format object, got"):
+        encoded(plain_event(), name)
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        *(None, 1, "", "json", "application/json", "application/cloudevents", "application/cloudevents+"),
+        *("application/cloudevents+MsgPack", "application/cloudevents+x; charset=utf-8", " application/cloudevents+x"),
+        *("application/cloudevents-batch+x", "application/cloudevents+x\r\nX: y", "application/cloudevents+json"),
+    ],
+)
+def test_media_types_of_other_things(media_type: Any) -> None:
+    """A format has its own media type, which cannot be that of JSON: neither when registered nor when given."""
+    other = Broken(b"")
+    other.media_type = media_type
+    for use in (register, find, lambda given: encoded(plain_event(), given)):
+        with pytest.raises(ValueError, match=r"media_type|built in"):
+            use(other)
+
+
+@pytest.mark.parametrize("nothing", [object(), 1, b"json", MessagePack.encode])
+def test_what_is_no_format(nothing: Any) -> None:
+    with pytest.raises(ValueError, match="the media_type of a format must be"):
+        encoded(plain_event(), nothing)
+
+
+# --- Formats that do not do what they should ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [None, "text", bytearray(b"x"), 1])
+def test_a_format_that_writes_no_bytes(outcome: Any) -> None:
+    with pytest.raises(TypeError, match=r"cloudevents\+broken: encode\(\) must return bytes, got"):
+        encoded(plain_event(), Broken(outcome))
+
+
+@pytest.mark.parametrize(
+    "outcome", [KeyError("x"), ValueError(), RuntimeError("é\n"), RecursionError(), None, {"attributes": {}}, 1]
+)
+def test_a_format_that_fails(outcome: Any) -> None:
+    """Whatever it raises, or gives in place of an envelope, the message is the one at fault."""
+    register(Broken(outcome))
+    message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
+    error = refused(DecodeError, "not-a-cloudevent", from_nats_message, message)
+    assert Broken.media_type in error.message
+
+
+def test_errors_of_the_codec_pass() -> None:
+    own = refused(DecodeError, "missing-attribute", from_nats_message, NatsMessage("s", b"{}"), mode="structured")
+    register(Broken(own))
+    message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
+    assert refused(DecodeError, "missing-attribute", from_nats_message, message) is own
+
+
+BASE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "value", "code"),
+    [
+        ({"id": ""}, None, "empty-attribute"),
+        ({"id": 1}, None, "invalid-attribute-type"),
+        ({"specversion": "0.3"}, None, "unsupported-specversion"),
+        ({"subject": Timestamp("2020-01-01T00:00:00Z")}, None, "invalid-attribute-type"),
+        ({"time": 1}, None, "invalid-attribute-type"),
+        ({"time": "2020"}, None, "invalid-timestamp"),
+        ({"x": 2**31}, None, "integer-out-of-range"),
+        ({"x": 1.5}, None, "invalid-attribute-type"),
+        ({"x": None}, None, "invalid-attribute-type"),
+        ({"x": "\n"}, None, "invalid-character"),
+        ({"x": "\ud800"}, None, "invalid-character"),
+        ({"X": "x"}, None, "invalid-attribute-name"),
+        ({"data": "x"}, None, "invalid-attribute-name"),
+        ({1: "x"}, None, "invalid-attribute-name"),
+        ({"X": Timestamp("2020-01-01T00:00:00Z")}, None, "invalid-attribute-name"),
+        ({"datacontenttype": "json"}, b"", "invalid-media-type"),
+        ({"datacontenttype": "application/json"}, b"{", "invalid-json"),
+        ({"datacontenttype": "application/json"}, "{", "invalid-json"),
+        ({"datacontenttype": "application/json"}, b'"\xff"', "invalid-utf8"),
+        ({"datacontenttype": "application/json; charset=latin-1"}, b"1", "unsupported-charset"),
+        ({"datacontenttype": "text/plain"}, b"\xff", "invalid-data"),
+        ({"datacontenttype": "text/plain; charset=x"}, b"x", "unsupported-charset"),
+        ({}, "\ud800", "invalid-data"),
+        ({}, {"a": 1}, "invalid-data"),
+        ({}, 1, "invalid-data"),
+    ],
+)
+def test_what_a_format_reads_is_checked(attributes: dict[Any, Any], value: Any, code: str) -> None:
+    register(Broken(Envelope({**BASE, **attributes}, value)))
+    refused(DecodeError, code, from_nats_message, NatsMessage("s", b"x", {"Content-Type": Broken.media_type}))
+
+
+def test_what_is_missing_is_not_made_up() -> None:
+    for name in BASE:
+        register(Broken(Envelope({key: value for key, value in BASE.items() if key != name})))
+        message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
+        assert refused(DecodeError, "missing-attribute", from_nats_message, message).attribute == name
+
+
+@given(st.builds(Envelope, st.one_of(objects, st.dictionaries(st.text(max_size=3), objects).map(BASE.__or__)), objects))
+def test_only_our_errors(envelope: Envelope) -> None:
+    register(Broken(envelope))
+    message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
+    for parse_data in (True, False):
+        event, _ = attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
+        if event is not None:
+            assert not parse_data or event.has_data == (event.get_data() is not None)
+            assert parse_data or isinstance(event.get_data(), (bytes, type(None)))
+
+
+# --- Without the extra ----------------------------------------------------------------------------------------------
+
+WITHOUT = """
+import sys
+sys.modules["google"] = sys.modules["google.protobuf"] = None
+from ce_nats import DecodeError, NatsMessage, detect_mode, from_nats_message, to_nats_message
+from tests.strategies import plain_event
+
+message = NatsMessage("s", b"", {"Content-Type": "application/cloudevents+protobuf"})
+for read in (from_nats_message, detect_mode):
+    try:
+        read(message)
+    except DecodeError as error:
+        print(error)
+try:
+    to_nats_message(plain_event(), mode="structured", format="protobuf")
+except ImportError as error:
+    print(error)
+print(len(to_nats_message(plain_event(), mode="structured", format="json").headers))
+"""
+
+
+def test_without_the_extra() -> None:
+    """Reading is an error of the message, writing one of the installation; both name what to install."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
+    needed = "the event format protobuf needs protobuf: pip install 'ce-nats[protobuf]'"
+    unsupported = f"unsupported-format: event format application/cloudevents+protobuf is not supported here: {needed}"
+    assert done.stdout.splitlines() == [unsupported, unsupported, needed, "1"]
+
+
+def test_formats_are_the_protocol() -> None:
+    """What is annotated as a format is one, by its shape."""
+    formats: list[EventFormat] = [MessagePack(), find("protobuf")]
+    assert [one.media_type for one in formats] == [TYPE, "application/cloudevents+protobuf"]

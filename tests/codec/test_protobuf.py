@@ -1,0 +1,303 @@
+"""
+The Protobuf event format. What single messages mean is in the vectors of ``protobuf.json``; here is what holds for all.
+"""
+
+import copy
+import pickle
+import re
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, UninterpretedOption
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.wrappers_pb2 import StringValue
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import (
+    DecodeError,
+    EncodeError,
+    NatsMessage,
+    Timestamp,
+    detect_mode,
+    from_nats_message,
+    to_nats_message,
+)
+from ce_nats.codec.formats import find
+from ce_nats.codec.protobuf import ProtobufData
+from tests.strategies import (
+    Event,
+    any_events,
+    attempt,
+    canonical_text,
+    events,
+    exact,
+    expected_attributes,
+    extension_types,
+    objects,
+    plain_event,
+    refused,
+    times,
+)
+
+TYPE = "application/cloudevents+protobuf"
+DATA_TYPE = "application/protobuf"
+ORDER = Struct()
+ORDER.update({"id": "7"})
+ORDER_URL = "type.googleapis.com/google.protobuf.Struct"
+
+
+def encode(event: Any) -> NatsMessage:
+    return to_nats_message(event, "s", mode="structured", format="protobuf")
+
+
+def decode(payload: bytes, **options: Any) -> Any:
+    return from_nats_message(NatsMessage("s", payload, {"Content-Type": TYPE}), **options)
+
+
+def utc_text(text: str) -> str | None:
+    """What a time is after the format, worked out without the codec; None where it has no form in it."""
+    match = re.fullmatch(r"(.{17})(..)(?:\.([0-9]+))?(Z|[+-].{5})", text)
+    assert match is not None
+    whole, second, fraction, offset = match.groups(default="")
+    fraction = fraction.rstrip("0")
+    if second == "60" or len(fraction) > 9:
+        return None
+    try:
+        at = datetime.fromisoformat(whole + second + offset.replace("Z", "+00:00")).astimezone(timezone.utc)
+    except OverflowError:
+        return None
+    return f"{at.replace(tzinfo=None).isoformat()}{'.' + fraction if fraction else ''}Z"
+
+
+def times_of(event: Event) -> dict[str, str]:
+    return {
+        name: canonical_text(name, value)
+        for name, value in event.attributes.items()
+        if name == "time" or isinstance(value, datetime)
+    }
+
+
+# --- Whole events ---------------------------------------------------------------------------------------------------
+
+
+def test_the_message() -> None:
+    """PF-4-01: the media type; the payload was worked out by hand."""
+    message = encode(plain_event(b"\0", a=True))
+    assert message.headers.items() == [("Content-Type", TYPE)]
+    assert message.data == b"\n\x011\x12\x02/s\x1a\x031.0\x22\x01t*\x07\n\x01a\x12\x02\x08\x012\x01\0"
+    assert str(detect_mode(message)) == "structured"
+
+
+@given(events())
+def test_round_trip(event: Event) -> None:
+    """Attributes come back with their types, times in UTC, and data as it was; else a time is why not."""
+    sent, error = attempt(EncodeError, encode, event)
+    utc = {name: utc_text(text) for name, text in times_of(event).items()}
+    if error is not None:
+        assert (str(error.code), error.requirement) == ("invalid-timestamp", "A-95")
+        assert utc[error.attribute] is None
+        return
+    wanted = expected_attributes(event) | {name: Timestamp(text) for name, text in utc.items() if text is not None}
+    assert None not in utc.values()
+    for types in (None, extension_types(event)):
+        decoded = from_nats_message(sent, extension_types=types)
+        assert exact(dict(sorted(decoded.get_attributes().items()))) == exact(dict(sorted(wanted.items())))
+        assert exact(decoded.get_data()) == exact(event.data)
+    assert encode(decoded) == sent
+
+
+@given(events())
+def test_data_is_that_of_binary_mode(event: Event) -> None:
+    """Unparsed data is the same bytes in both modes, and parsed data the same value."""
+    event.attributes = {name: value for name, value in event.attributes.items() if name not in times_of(event)}
+    for parse_data in (True, False):
+        one = from_nats_message(encode(event), parse_data=parse_data)
+        other = from_nats_message(to_nats_message(event), parse_data=parse_data)
+        assert exact(one.get_data()) == exact(other.get_data())
+        assert one.has_data == other.has_data
+
+
+@given(any_events())
+def test_only_our_errors_in_encoding(event: Event) -> None:
+    """Whatever is refused as JSON is refused, and otherwise times alone may be."""
+    _, in_json = attempt(EncodeError, to_nats_message, event, mode="structured")
+    _, error = attempt(EncodeError, encode, event)
+    if in_json is not None:
+        assert error.code is in_json.code
+    elif error is not None:
+        assert (str(error.code), error.requirement) == ("invalid-timestamp", "A-95")
+
+
+@given(st.binary(max_size=60))
+def test_only_our_errors_in_decoding(payload: bytes) -> None:
+    refusal = attempt(DecodeError, decode, payload)[1]
+    assert refusal is not None  # so few bytes, by chance, are not an event
+    assert refusal.requirement
+
+
+@given(events(), st.data())
+def test_damaged_payloads(event: Event, data: st.DataObject) -> None:
+    """A payload with a few bytes changed is refused, or is an event that can be sent on and arrives as it was."""
+    event.attributes = {name: value for name, value in event.attributes.items() if name not in times_of(event)}
+    payload = bytearray(encode(event).data)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload)))
+        end = data.draw(st.integers(at, min(at + 3, len(payload))))
+        payload[at:end] = data.draw(st.binary(max_size=3))
+    decoded, _ = attempt(DecodeError, decode, bytes(payload), parse_data=False)
+    if decoded is not None:
+        again = from_nats_message(encode(decoded), parse_data=False)
+        assert exact(again.get_attributes()) == exact(decoded.get_attributes())
+        assert exact(again.get_data()) == exact(decoded.get_data())
+
+
+@given(events(), st.integers(0, 40))
+def test_any_cut_is_refused(event: Event, size: int) -> None:
+    """What is left of an event without its end is malformed, or an attribute is missing, or its value."""
+    event.attributes = {name: value for name, value in event.attributes.items() if name not in times_of(event)}
+    payload = encode(event).data
+    decoded, error = attempt(DecodeError, decode, payload[: min(size, len(payload) - 1)])
+    if error is not None:
+        assert str(error.code) in {"invalid-protobuf", "missing-attribute", "invalid-utf8"}
+    else:
+        assert {name: event.attributes[name] for name in ("id", "source", "type")}.items() <= (
+            decoded.get_attributes().items()
+        )
+
+
+def test_very_large_and_very_many() -> None:
+    """A megabyte of data, and ten thousand attributes, in no more than linear time."""
+    assert decode(encode(plain_event(b"x" * 2**20)).data).get_data() == b"x" * 2**20
+    many = {f"a{number}": number for number in range(10_000)}
+    assert decode(encode(plain_event(**many)).data).get_attributes() == plain_event(**many).attributes
+
+
+def test_generated_code_beside_it() -> None:
+    """A program may have the same messages from elsewhere, under the same name."""
+    from google.protobuf import descriptor_pool
+
+    other = FileDescriptorProto(name="cloudevents.proto", package="io.cloudevents.v1", syntax="proto3")
+    other.message_type.add(name="CloudEvent").field.add(name="other", number=1, type=5, label=1)
+    descriptor_pool.Default().AddSerializedFile(other.SerializeToString())
+    assert decode(encode(plain_event()).data).get_attributes() == plain_event().attributes
+
+
+# --- Times ----------------------------------------------------------------------------------------------------------
+
+
+@given(times)
+def test_times(time: Any) -> None:
+    """A time arrives in UTC with all its digits, or is refused; it is never another one."""
+    wanted = utc_text(canonical_text("time", time))
+    sent, error = attempt(EncodeError, encode, plain_event(time=time))
+    if wanted is None:
+        assert (str(error.code), error.attribute) == ("invalid-timestamp", "time")
+    else:
+        assert str(from_nats_message(sent).get_time()) == wanted
+
+
+@given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
+def test_every_instant_is_kept(seconds: int, nanos: int) -> None:
+    """What a Timestamp holds comes back to the nanosecond, and goes out again as it came."""
+    from google.protobuf.timestamp_pb2 import Timestamp as TimestampMessage
+
+    value = TimestampMessage(seconds=seconds, nanos=nanos)
+    payload = encode(plain_event()).data + _record(5, _record(1, b"time") + _record(2, _record(7, value)))
+    event = decode(payload)
+    # The package's own text of it, whose fractions have 3, 6 or 9 digits.
+    assert Timestamp(value.ToJsonString()) == event.get_time()
+    assert event.get_time().nanosecond == nanos
+    assert encode(event).data == payload
+
+
+def _record(number: int, value: Any) -> bytes:
+    octets = value if isinstance(value, bytes) else value.SerializeToString()
+    assert len(octets) < 128
+    return bytes([number << 3 | 2, len(octets)]) + octets
+
+
+# --- Data that is a message -----------------------------------------------------------------------------------------
+
+
+def test_a_message_as_data() -> None:
+    """PF-3-05, PF-3-04: it travels in an Any, and the event says what it is where it did not."""
+    event = from_nats_message(encode(plain_event(ORDER)))
+    assert event.get_attributes() == {
+        **plain_event().attributes,
+        "datacontenttype": DATA_TYPE,
+        "dataschema": f"https://{ORDER_URL}",
+    }
+    data = event.get_data()
+    assert data == ORDER.SerializeToString()
+    assert (data.type_url, data.unpack(Struct)) == (ORDER_URL, ORDER)
+
+
+def test_what_the_event_says_itself_counts() -> None:
+    own = {"datacontenttype": "application/x-protobuf", "dataschema": "https://example.com/order.proto"}
+    event = from_nats_message(encode(plain_event(ORDER, **own)))
+    assert event.get_attributes() == plain_event(**own).attributes
+    assert event.get_data().type_url == ORDER_URL
+
+
+def test_an_any_is_what_it_holds() -> None:
+    packed = AnyMessage()
+    packed.Pack(ORDER, type_url_prefix="https://example.com/")
+    event = from_nats_message(encode(plain_event(packed)))
+    assert event.get_attributes()["dataschema"] == "https://example.com/google.protobuf.Struct"
+    assert event.get_data().type_url == "https://example.com/google.protobuf.Struct"
+    assert event.get_data().unpack(Struct) == ORDER
+    assert "dataschema" not in from_nats_message(encode(plain_event(AnyMessage(value=b"x")))).get_attributes()
+
+
+def test_a_message_is_sent_on_as_it_came() -> None:
+    """Through the format nothing changes; in binary mode and in JSON it is bytes."""
+    packed = AnyMessage(type_url=ORDER_URL, value=b"\x08\x07")
+    payload = encode(plain_event()).data + _record(8, packed)
+    event = decode(payload)
+    assert encode(event).data == payload
+    assert decode(payload, parse_data=False).get_data().type_url == ORDER_URL
+    assert to_nats_message(event).data == b"\x08\x07"
+    assert b'"data_base64":"CAc="' in to_nats_message(event, mode="structured").data
+
+
+def test_bytes_of_a_message_whose_type_is_known() -> None:
+    """As they come in binary mode, with the type in dataschema."""
+    event = plain_event(b"\x08\x07", datacontenttype=DATA_TYPE, dataschema=f"https://{ORDER_URL}")
+    decoded = from_nats_message(encode(event))
+    assert decoded.get_attributes() == event.attributes
+    assert (decoded.get_data(), decoded.get_data().type_url) == (b"\x08\x07", f"https://{ORDER_URL}")
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "image/svg+xml"])
+def test_a_message_is_not_text(content_type: str) -> None:
+    error = refused(EncodeError, "invalid-data", encode, plain_event(ORDER, datacontenttype=content_type))
+    assert error.attribute == "data"
+
+
+def test_a_message_that_cannot_be_written() -> None:
+    """One with required fields that are not set (proto2)."""
+    refused(EncodeError, "invalid-data", encode, plain_event(UninterpretedOption.NamePart()))
+
+
+def test_unpacking() -> None:
+    assert ProtobufData(ORDER.SerializeToString()).unpack(Struct) == ORDER
+    refused(DecodeError, "invalid-data", ProtobufData(b"", ORDER_URL).unpack, StringValue)
+    refused(DecodeError, "invalid-data", ProtobufData(b"\xff", ORDER_URL).unpack, Struct)
+
+
+def test_data_of_a_message_is_a_value() -> None:
+    data = ProtobufData.of(ORDER)
+    for other in (copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
+        assert (other, other.type_url, type(other)) == (data, data.type_url, ProtobufData)
+    assert repr(ProtobufData(b"x", "a/b")) == "ProtobufData(b'x', 'a/b')"
+
+
+@given(objects)
+def test_the_format_by_itself(value: Any) -> None:
+    """Bytes from elsewhere can be read without a message, as those of sdk-go's own NATS protocols have to be."""
+    payload = value if isinstance(value, bytes) else encode(plain_event()).data
+    envelope, error = attempt(DecodeError, find("protobuf").decode, payload)
+    assert (envelope is None) != (error is None)
