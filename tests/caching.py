@@ -1,6 +1,9 @@
 """
 What tests need beside the project, built or installed once, into a cache directory.
 
+A tool that is not installed is Missing, and the test is skipped. So is what cannot be downloaded, on a machine that may
+be without a network; with CI=true in the environment it is a failure, and what does not build always is.
+
 The directory is ``ce-nats-tests`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. What is in it is named after a digest of
 what it was made from, so that a change of the sources makes a new one.
 """
@@ -15,6 +18,15 @@ from pathlib import Path
 
 class Missing(Exception):  # noqa: N818 - no fault of anybody
     """Something cannot be had on this machine; the text says why."""
+
+
+class NotMadeError(Exception):
+    """Something does not build, or with CI=true cannot be downloaded; the text says why."""
+
+
+def not_downloaded(reason: str) -> Exception:
+    """What to raise where something cannot be downloaded although the tool for it is there."""
+    return NotMadeError(reason) if os.environ.get("CI") == "true" else Missing(reason)
 
 
 def cached(name: str, ingredients: Sequence[str], make: Callable[[Path], None]) -> Path:
@@ -48,10 +60,26 @@ def download(command: list[str], directory: Path, **variables: str) -> None:
 
     Raises:
         Missing: It failed.
+        NotMadeError: It failed, with CI=true.
     """
     done = run(command, directory, **variables)
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        raise Missing(
-            f"{Path(command[0]).name} could not download what it needs: {lines[-1] if lines else 'no reason'}"
-        )
+        reason = last_line(done)
+        raise not_downloaded(f"{Path(command[0]).name} could not download what it needs: {reason}")
+
+
+def build(command: list[str], directory: Path) -> None:
+    """
+    Run a command that needs nothing but what is there.
+
+    Raises:
+        NotMadeError: It failed.
+    """
+    done = run(command, directory)
+    if done.returncode:
+        raise NotMadeError(f"{Path(command[0]).name} failed: {(done.stdout + done.stderr)[-4000:]}")
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason"
