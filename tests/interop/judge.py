@@ -17,7 +17,6 @@ from typing import Final
 
 from ce_nats.conformance import Case, Command, Requirement, Result, load_cases, load_requirements
 from ce_nats.conformance.cases import LEVELS
-
 from tests.caching import Missing
 
 from .faults import Fault, Kind, faults
