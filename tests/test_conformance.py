@@ -231,6 +231,31 @@ def test_each_accepted_outcome_passes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "passes"),
+    [
+        (["Content-Type", "application/cloudevents+json"], True),
+        (["content-type", "Application/CloudEvents+JSON; charset=UTF-8"], True),
+        (["Content-Type", "application/json"], False),
+        (["Content-Types", "application/cloudevents+json"], False),
+    ],
+)
+def test_content_type_of_others_is_compared_by_its_meaning(header: list[str], passes: bool) -> None:
+    """In structured mode, but for ce_nats itself and in the case that is about its spelling."""
+    cases = {case.id: case for case in load_cases(["structured-mode"])}
+    event, own = cases["write-json-event"], cases["write-json-one-header"]
+    assert "A-34" in own.requirements
+    expected = {case.id: case.outcomes[0]["expected"] for case in (event, own)}
+    got = {case.id: {"result": {**expected[case.id], "headers": [header]}} for case in (event, own)}
+    is_ours = header == expected[event.id]["headers"][0]
+    results = [
+        judge(event, got[event.id], codes_count=False).result,
+        judge(event, got[event.id], codes_count=True).result,
+        judge(own, got[own.id], codes_count=False).result,
+    ]
+    assert [result is Result.PASSED for result in results] == [passes, is_ours, is_ours]
+
+
+@pytest.mark.parametrize(
     "got",
     [None, [], "a", {}, {"result": None}, {"result": {"text": 1}}, {"result": []}, {"results": {"text": "a"}}],
     ids=json.dumps,

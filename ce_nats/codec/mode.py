@@ -4,7 +4,7 @@ Detect the content mode of a message: binary, structured, or not an event.
 NATS binding, section 3, and the messages that existing senders produce. The first rule that matches applies:
 
 1. ``Content-Type`` (name and value in any case) is ``application/cloudevents``, ``application/cloudevents+json`` or
-   the media type of another known event format: structured. A batch and every unknown format have their own error codes.
+   the media type of another known event format: structured. A batch and an unknown format have their own error codes.
 2. A header name starts with ``ce-`` (any case): binary.
 3. The payload is empty (a status message of the server, a tombstone of a key-value bucket, a headers-only delivery):
    not an event.

@@ -4,9 +4,10 @@ from functools import lru_cache
 import pytest
 
 from ce_nats.testing import NatsServer
+from tests.caching import Missing, NotMadeError
 from tests.streaming import StreamingServer
 
-from .peers import PROGRAMS, Missing, streaming_server
+from .peers import PROGRAMS, streaming_server
 
 
 @pytest.fixture(scope="session")
@@ -31,16 +32,18 @@ def program() -> Callable[[str], Sequence[str]]:
     """The command of a peer's program; skips the test if it is not available."""
 
     @lru_cache
-    def found(name: str) -> Sequence[str] | Missing:
+    def found(name: str) -> Sequence[str] | Missing | NotMadeError:
         try:
             return PROGRAMS[name]()
-        except Missing as missing:
-            return missing
+        except (Missing, NotMadeError) as error:  # kept, so that each test does not try again
+            return error
 
     def command(name: str) -> Sequence[str]:
         result = found(name)
         if isinstance(result, Missing):
             pytest.skip(f"no peer {name}: {result}")
+        if isinstance(result, NotMadeError):
+            pytest.fail(f"peer {name}: {result}", pytrace=False)
         return result
 
     return command

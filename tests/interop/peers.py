@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.caching import Missing, cached, download, run
+from tests.caching import Missing, build, cached, download, last_line, not_downloaded, run
 
 HERE = Path(__file__).parent
+# What pip says of a package without a wheel for this Python. It says it without a registry, too, but complains before.
+NO_BUILD = re.compile("No matching distribution found")
+NO_REGISTRY = re.compile("connection broken by")
 
 
-def go_peer() -> list[str]:
+def go_peer(program: str = "peer") -> list[str]:
     """
-    Return the command of the peer with sdk-go.
+    Return the command of a program with sdk-go: ``peer`` sends and receives, ``answer`` answers conformance cases.
 
     Raises:
         Missing: Go is not installed, or its modules cannot be downloaded.
+        NotMadeError: It does not build.
     """
     go = _found("go")
-    sources = [HERE / "go" / name for name in ("main.go", "go.mod", "go.sum")]
+    sources = [HERE / "go" / name for name in ("main.go", "answer/main.go", "go.mod", "go.sum")]
     version = run([go, "version"], HERE / "go").stdout
 
-    def build(target: Path) -> None:
+    def make(target: Path) -> None:
         download([go, "mod", "download"], HERE / "go")
-        run([go, "build", "-buildvcs=false", "-o", str(target / "peer"), "."], HERE / "go").check_returncode()
+        build([go, "build", "-buildvcs=false", "-o", f"{target}/", ".", "./answer"], HERE / "go")
 
-    return [str(cached("go", [version, *map(_text, sources)], build) / "peer")]
+    return [str(cached("go", [version, *map(_text, sources)], make) / program)]
 
 
-def node_peer() -> list[str]:
+def node_peer(program: str = "peer") -> list[str]:
     """
-    Return the command of the peer with nats.js and the cloudevents package.
+    Return the command of a program with nats.js and the cloudevents package: ``peer`` or ``answer``, as in Go.
 
     Raises:
         Missing: Node.js is not installed, or the packages cannot be downloaded.
     """
     node, npm = _found("node"), _found("npm")
-    sources = [HERE / "js" / name for name in ("peer.mjs", "package.json", "package-lock.json")]
+    sources = [HERE / "js" / name for name in ("peer.mjs", "answer.mjs", "package.json", "package-lock.json")]
     version = run([node, "--version"], HERE / "js").stdout
 
     def install(target: Path) -> None:
@@ -47,29 +52,41 @@ def node_peer() -> list[str]:
             shutil.copy(source, target)
         download([npm, "ci", "--ignore-scripts", "--fetch-retries=1"], target)
 
-    return [node, str(cached("js", [version, *map(_text, sources)], install) / "peer.mjs")]
+    return [node, str(cached("js", [version, *map(_text, sources)], install) / f"{program}.mjs")]
 
 
-def rust_peer() -> list[str]:
+def rust_peer(program: str = "peer") -> list[str]:
     """
-    Return the command of the peer with Rust's cloudevents-sdk.
+    Return the command of a program with Rust's cloudevents-sdk: ``peer`` or ``answer``, as in Go.
 
     Raises:
         Missing: Cargo is not installed, or the crates cannot be downloaded.
+        NotMadeError: It does not build.
     """
     cargo = _found("cargo")
-    sources = [HERE / "rust" / name for name in ("Cargo.toml", "src/main.rs")]
+    sources = [HERE / "rust" / name for name in ("Cargo.toml", "src/main.rs", "src/bin/answer.rs")]
     version = run([cargo, "--version"], HERE / "rust").stdout
 
-    def build(target: Path) -> None:
+    def make(target: Path) -> None:
         scratch = target.parent / "rust"
         shutil.copytree(HERE / "rust", scratch, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
         download([cargo, "fetch", "--quiet"], scratch)
         directory = scratch / "target"
-        run([cargo, "build", "--quiet", "--offline", "--target-dir", str(directory)], scratch).check_returncode()
-        shutil.copy(directory / "debug" / "peer", target)
+        build([cargo, "build", "--quiet", "--offline", "--target-dir", str(directory)], scratch)
+        for name in ("peer", "answer"):
+            shutil.copy(directory / "debug" / name, target)
 
-    return [str(cached("rust", [version, *map(_text, sources)], build) / "peer")]
+    return [str(cached("rust", [version, *map(_text, sources)], make) / program)]
+
+
+def python_answers() -> list[str]:
+    """
+    The command of the program that answers conformance cases with the cloudevents package.
+
+    Raises:
+        Missing: It cannot be downloaded.
+    """
+    return [sys.executable, str(HERE / "python" / "answer.py"), str(_python_packages("cloudevents==2.2.0"))]
 
 
 def iggy_py_peer() -> list[str]:
@@ -108,7 +125,11 @@ def _python_packages(requirement: str) -> Path:
 
     def install(target: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        download([*pip, "--retries", "1", "--target", str(target), requirement], target)
+        done = run([*pip, "--retries", "1", "--target", str(target), requirement], target)
+        if done.returncode and NO_BUILD.search(done.stderr) and not NO_REGISTRY.search(done.stderr):
+            raise Missing(f"{requirement} is not there for this Python on this machine")
+        if done.returncode:
+            raise not_downloaded(f"pip could not download {requirement}: {last_line(done)}")
 
     name = requirement.replace("==", "-")
     return cached(name, [sys.platform, platform.machine(), sys.implementation.cache_tag], install)

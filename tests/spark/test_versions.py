@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.caching import Missing, cached, run
+from tests.caching import Missing, cached, not_downloaded, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -54,6 +54,7 @@ def python_of_environment() -> Path:
 
     Raises:
         Missing: No package registry can be reached.
+        NotMadeError: The same, with CI=true.
     """
 
     def install(target: Path) -> None:
@@ -61,7 +62,7 @@ def python_of_environment() -> Path:
         pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
         done = run([*pip, *PACKAGES], target)
         if done.returncode and (reason := NO_REGISTRY.search(done.stderr)):
-            raise Missing(f"no package registry can be reached: {reason[0]}")
+            raise not_downloaded(f"no package registry can be reached: {reason[0]}")
         assert done.returncode == 0, done.stderr[-4000:]
 
     return cached("pyspark-4.0", [venv.__file__, *PACKAGES], install) / "bin" / "python"

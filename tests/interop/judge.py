@@ -1,0 +1,201 @@
+"""
+How other SDKs do on the conformance vectors: judged.json, and from it docs/conformance.md.
+
+``python -m tests.interop.judge`` runs them all and writes both; the tests compare both with their own runs.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ce_nats.conformance import Case, Command, Requirement, Result, load_cases, load_requirements
+from ce_nats.conformance.cases import LEVELS
+from tests.caching import Missing
+
+from .faults import Fault, Kind, faults
+from .judges import ARGUMENTS, SDKS, Cause, Judged
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance.md"
+SUMMARY: Final = Path(__file__).with_name("judged.json")
+BEGIN: Final = "<!-- begin generated -->\n"
+END: Final = "<!-- end generated -->\n"
+
+# By case: an empty list where it passed, else what is wrong with it, each as cause and short fact. A case that is not
+# there was not put to the SDK.
+Summary = Mapping[str, Sequence[Sequence[str]]]
+
+# Causes that were not foreseen, by what is wrong.
+_ELSE: Final = {
+    Kind.TAKEN: "Passes what is to be refused: `{}`.",
+    Kind.REFUSED: "Refuses what is right.",
+    Kind.MISSING: "Something is left out: {}.",
+    Kind.MADE_UP: "Something is made up: {}.",
+    Kind.CHANGED: "Something is changed: {}.",
+}
+
+
+def run(judged: Judged, program: Sequence[str], cases: Sequence[Case]) -> Summary:
+    """Put all cases to an SDK."""
+    command = shlex.join([*program, *ARGUMENTS.get(judged.key, [])])
+    found: dict[str, list[list[str]]] = {}
+    with Command(command, timeout=60) as answers:
+        for case in cases:
+            verdict = answers.run(case)
+            if verdict.result is Result.PASSED:
+                found[case.id] = []
+            elif verdict.result is Result.FAILED:
+                found[case.id] = [[_cause(judged, case, fault).title, str(fault)] for fault in faults(verdict)]
+    return found
+
+
+def _cause(judged: Judged, case: Case, fault: Fault) -> Cause:
+    for cause in judged.causes:
+        if cause.match(case, fault):
+            return cause
+    place = {"header": "a header", "text": "text"}.get(fault.where.split(" ")[0], "an attribute")
+    return Cause(_ELSE[fault.kind].format(fault.where if fault.kind is Kind.TAKEN else place), lambda *_: True)
+
+
+# --- The page -------------------------------------------------------------------------------------------------------
+
+
+def page(summaries: Mapping[str, Summary]) -> str:
+    """docs/conformance.md with what was found."""
+    before, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError("the page has no markers for what is generated")
+    cases, requirements = load_cases(), load_requirements()
+    lines = ["", *_totals(summaries, cases), ""]
+    for judged in SDKS:
+        lines += [*_section(judged, summaries[judged.key], cases), ""]
+    lines += [*_requirements(summaries, cases, requirements), ""]
+    return before + begin + "\n".join(lines) + "\n" + end + after
+
+
+def _totals(summaries: Mapping[str, Summary], cases: Sequence[Case]) -> Iterator[str]:
+    yield f"| SDK | version | {' | '.join(LEVELS)} |"
+    yield f"|---|---|{'---|' * len(LEVELS)}"
+    for judged in SDKS:
+        cells = [_counts(summaries[judged.key], [case.id for case in cases if case.level == level]) for level in LEVELS]
+        yield f"| {judged.name} | {judged.version} | {' | '.join(cells)} |"
+    yield ""
+    yield f"Passed / failed / not applicable, of {len(cases)} cases."
+
+
+def _counts(summary: Summary, ids: Iterable[str]) -> str:
+    found = Counter(_outcome(summary, one) for one in ids)
+    return " / ".join(str(found[result]) for result in Result)
+
+
+def _outcome(summary: Summary, case_id: str) -> Result:
+    if case_id not in summary:
+        return Result.SKIPPED
+    return Result.FAILED if summary[case_id] else Result.PASSED
+
+
+def _section(judged: Judged, summary: Summary, cases: Sequence[Case]) -> Iterator[str]:
+    yield f"## {judged.name}"
+    yield ""
+    yield f"Version {judged.version}. Called: {judged.calls}."
+    yield ""
+    yield "| file | passed | failed | not applicable |"
+    yield "|---|---:|---:|---:|"
+    for suite in dict.fromkeys(case.suite for case in cases):
+        found = Counter(_outcome(summary, case.id) for case in cases if case.suite == suite)
+        if found[Result.SKIPPED] < found.total():
+            yield f"| `{suite}.json` | {' | '.join(str(found[result]) for result in Result)} |"
+    yield ""
+    by_id = {case.id: case for case in cases}
+    issues = {cause.title: cause.issue for cause in judged.causes if cause.issue}
+    for title, failed in _by_cause(summary, cases):
+        yield from _group(title, issues.get(title, ""), failed, summary, by_id)
+
+
+def _by_cause(summary: Summary, cases: Sequence[Case]) -> list[tuple[str, list[str]]]:
+    """Ids of failed cases by cause, the cause with most cases first; a case with several faults is in several."""
+    found: dict[str, list[str]] = {}
+    for case in cases:
+        for title in dict.fromkeys(title for title, _ in summary.get(case.id, ())):
+            found.setdefault(title, []).append(case.id)
+    return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def _group(title: str, issue: str, failed: Sequence[str], summary: Summary, by_id: Mapping[str, Case]) -> Iterator[str]:
+    alone = sum(all(one == title for one, _ in summary[case_id]) for case_id in failed)
+    rest = "" if alone == len(failed) else f"; in {alone} nothing else is wrong"
+    known = f" Upstream: {_link(issue)}." if issue else ""
+    number = f"{len(failed)} cases" if len(failed) > 1 else "1 case"
+    yield f"<details><summary>{_inline(title)} {number}{rest}.{known}</summary><ul>"
+    for case_id in failed:
+        facts = "; ".join(fact for cause, fact in summary[case_id] if cause == title)
+        case = by_id[case_id]
+        about = html.escape(f"{case.description}; {facts}", quote=False)
+        yield f"<li><code>{case_id}</code> ({case.level}): {about}</li>"
+    yield "</ul></details>"
+
+
+def _inline(text: str) -> str:
+    """Markdown within HTML is left alone."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", text)
+
+
+def _link(issue: str) -> str:
+    repository, _, number = issue.partition("#")
+    return f'<a href="https://github.com/{repository}/issues/{number}">{issue}</a>'
+
+
+def _requirements(
+    summaries: Mapping[str, Summary], cases: Sequence[Case], requirements: Mapping[str, Requirement]
+) -> Iterator[str]:
+    yield "## By requirement"
+    yield ""
+    yield "Passed / failed / not applicable. Requirements of which no case could be put to any SDK are left out."
+    yield ""
+    yield f"| requirement | {' | '.join(judged.name for judged in SDKS)} | text |"
+    yield f"|---|{'---|' * len(SDKS)}---|"
+    for one in requirements.values():
+        ids = [case.id for case in cases if one.id in case.requirements]
+        if any(case_id in summary for summary in summaries.values() for case_id in ids):
+            cells = " | ".join(_counts(summaries[judged.key], ids) for judged in SDKS)
+            text = one.text.replace("|", "\\|").replace("<", "&lt;")
+            yield f"| {one.id} ({one.level}) | {cells} | {text} |"
+
+
+# --- The summary ----------------------------------------------------------------------------------------------------
+
+
+def read_summaries() -> dict[str, Summary]:
+    """What judged.json has, by the SDKs' keys."""
+    return dict(json.loads(SUMMARY.read_text("utf-8")))
+
+
+def _write(summaries: Mapping[str, Summary]) -> None:
+    lines: list[str] = []
+    for key, summary in summaries.items():
+        cases = ",\n".join(f"{json.dumps(one)}: {json.dumps(found)}" for one, found in summary.items())
+        lines.append(f"{json.dumps(key)}: {{\n{cases}\n}}")
+    SUMMARY.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+    PAGE.write_text(page(summaries), "utf-8")
+
+
+def main() -> None:
+    """Run all that can be had here; the others stay as they were."""
+    cases, summaries = load_cases(), read_summaries()
+    for judged in SDKS:
+        try:
+            summaries[judged.key] = run(judged, judged.program(), cases)
+        except Missing as missing:
+            print(f"not run: {judged.name}: {missing}")
+    _write(summaries)
+
+
+if __name__ == "__main__":
+    main()
