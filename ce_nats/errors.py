@@ -293,7 +293,14 @@ class NoStreamError(DeliveryError):
 
 
 class DataLossError(DeliveryError):
-    """``data-lost``: messages that were to be read are gone."""
+    """
+    ``data-lost``: messages that were to be read are gone.
+
+    Attributes:
+        is_other_stream: The stream was deleted, and another one with its name was created.
+    """
+
+    is_other_stream: bool = False
 
     @classmethod
     def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
@@ -308,11 +315,13 @@ class DataLossError(DeliveryError):
     @classmethod
     def recreated(cls, stream: str, then: str, now: str) -> DataLossError:
         """The stream that was created at ``then`` was deleted, and another one created at ``now`` has its name."""
-        return cls(
+        error = cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
             "it was deleted and created again, and what it held is gone",
         )
+        error.is_other_stream = True
+        return error
 
     @classmethod
     def shortened(cls, stream: str, known: int, last: int) -> DataLossError:

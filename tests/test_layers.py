@@ -23,7 +23,7 @@ SOURCES = {
 FLOORS: tuple[dict[str, set[str]], ...] = (
     {"_version": set(), "errors": set(), "message": set(), "subjects": set(), "ranges": set(), "settings": set()},
     {"codec": {"cloudevents", "msgspec"}, "wire": set()},
-    {"extensions": set(), "redelivery": set(), "capture": {"pyarrow"}, "arrow": {"pyarrow"}, "iggy": set()},
+    {"extensions": set(), "redelivery": set(), "capture": {"pyarrow", "msgspec"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
