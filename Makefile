@@ -40,6 +40,7 @@ bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.codec --floods
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.source
+	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.arrow
 	$(BIN)/python -m benchmarks.spark_columns
 
