@@ -269,11 +269,11 @@ class _Attempt:
 
     @contextmanager
     def _without_permission(self) -> Iterator[None]:
-        """Without permission for a consumer there may be another way."""
+        """Without permission for a consumer, or where its requests are not imported, there may be another way."""
         try:
             yield
         except DeliveryError as error:
-            if error.code is ErrorCode.PERMISSION_DENIED and not self._needs_consumer:
+            if error.code in (ErrorCode.PERMISSION_DENIED, ErrorCode.NO_RESPONDERS) and not self._needs_consumer:
                 raise _NoConsumerError from error
             raise
 
