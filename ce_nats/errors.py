@@ -59,7 +59,7 @@ class ErrorCode(str, Enum):
       or create what is missing.
     - ``temporarily-unavailable``: JetStream is there and cannot answer now (no leader, resources); try again later.
     - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then send again.
-    - ``publish-refused``: a stream refused the message; ``__cause__`` may have the server's ``err_code``. Change the
+    - ``publish-refused``: a stream refused the message; an :class:`ApiError` has the server's ``number``. Change the
       message, or the stream's limits.
     - ``request-refused``: the server refused a request other than a publish; change the request.
     - ``stream-not-found``: there is no such stream (in NATS Streaming: channel); create it or correct the name.

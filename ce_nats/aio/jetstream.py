@@ -70,7 +70,8 @@ async def publish(
         event: As :func:`ce_nats.to_nats_message` takes it.
         subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
-        headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` for instance. They are not changed.
+        headers: Further headers, ``Nats-Expected-Last-Subject-Sequence`` or ``Nats-TTL`` for instance. They are not
+            changed. A server that does not know one stores the message as if it had no meaning.
         dedup: Returns the ``Nats-Msg-Id`` for an event, unless ``headers`` have one, so that the server stores an event
             once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
             :func:`bare_id` in a stream of Knative, Dapr or Argo. None sends no id.
@@ -84,8 +85,9 @@ async def publish(
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may be
-            stored; ``permission-denied``; ``publish-refused``: ``__cause__`` has ``err_code``;
-            ``connection-closed``; ``unexpected-answer``: another subscriber replied.
+            stored; ``permission-denied``; ``publish-refused``, an :class:`~ce_nats.ApiError` whose ``number`` says why,
+            10071 for another last sequence than expected; ``connection-closed``; ``unexpected-answer``: another
+            subscriber replied.
     """
     check_jetstream(js)
     nc = client_of(js)

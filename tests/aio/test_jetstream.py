@@ -8,7 +8,7 @@ from nats.js.api import StreamSource
 from pyarrow import parquet
 
 from ce_nats import ContentMode, DecodeError, EncodeError, dedup_id, from_nats_message
-from ce_nats.aio import DeliveryError, _nats, ranges
+from ce_nats.aio import DeliveryError, Publisher, _nats, ranges
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio import stored as one_by_one
 from ce_nats.aio._nats import client_of
@@ -16,7 +16,7 @@ from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.streams import StreamApi
 from ce_nats.capture import capture
-from ce_nats.errors import DataLossError
+from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
 
 MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
@@ -127,12 +127,88 @@ async def test_the_callers_headers_are_not_changed(js, subject, stream, make_eve
     assert theirs != {"a": "b"}
 
 
-async def test_an_expectation_that_does_not_hold_is_a_delivery_error(js, subject, stream, make_event):
-    await ce_js.publish(js, make_event(1), subject, headers={"Nats-Expected-Last-Sequence": "0"})
-    with pytest.raises(DeliveryError) as info:
-        await ce_js.publish(js, make_event(2), subject, headers={"Nats-Expected-Last-Sequence": "0"})
-    assert info.value.code == "publish-refused"
-    assert info.value.__cause__.err_code == 10071
+async def refusal(js, event, subject, headers, way_out):
+    """The error of an event that the stream refuses."""
+    if way_out == "publish":
+        with pytest.raises(DeliveryError) as info:
+            await ce_js.publish(js, event, subject, headers=headers)
+        return info.value
+    publisher = Publisher(js)
+    async with publisher:
+        await publisher.publish(event, subject, headers=headers)
+        with pytest.raises(PublishError) as info:
+            await publisher.flush()
+    return info.value.failures[0].error
+
+
+@pytest.mark.parametrize("way_out", ["publish", "Publisher"])
+@pytest.mark.parametrize(
+    ("headers", "number", "text"),
+    [
+        ({"Nats-Expected-Stream": "OTHER"}, 10060, "expected stream does not match"),
+        ({"Nats-Expected-Last-Sequence": "1"}, 10071, "wrong last sequence: 2"),
+        ({"Nats-Expected-Last-Subject-Sequence": "0"}, 10071, "wrong last sequence: 1"),
+        ({"Nats-Expected-Last-Msg-Id": "other"}, 10070, "wrong last msg ID: second"),
+        ({"Nats-Rollup": "sub"}, 10111, "rollup not permitted"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+async def test_what_a_stream_refuses_has_the_server_s_number(
+    js, subject, stream, make_event, way_out, headers, number, text
+):
+    await ce_js.publish(js, make_event(1), subject)
+    await ce_js.publish(js, make_event(2), f"{subject}.x", headers={"Nats-Msg-Id": "second"})
+    error = await refusal(js, make_event(3), subject, headers, way_out)
+    assert isinstance(error, ApiError)
+    assert (error.code, error.number) == ("publish-refused", number)
+    assert str(error) == f"publish-refused: {subject}: {text} ({number})"
+    assert await sequences(js, stream) == [1, 2]
+
+
+async def test_expectations_that_hold(js, subject, stream, make_event):
+    """Of the stream, its last message, that of the subject and that of other subjects."""
+    expected = [
+        {"Nats-Expected-Stream": stream},
+        {"Nats-Expected-Last-Sequence": "1", "Nats-Expected-Last-Msg-Id": dedup_id(make_event(0))},
+        {"Nats-Expected-Last-Subject-Sequence": "2"},
+    ]
+    for number, headers in enumerate(expected):
+        await ce_js.publish(js, make_event(number), subject, headers=headers)
+    first = {"Nats-Expected-Last-Subject-Sequence": "0"}
+    assert (await ce_js.publish(js, make_event(3), f"{subject}.new", headers=first)).seq == 4
+    assert [set(headers.items()) <= set(m.headers) for m, headers in zip(await read(js, stream), expected)] == [
+        True
+    ] * 3
+
+
+async def test_one_of_several_writers_decides(js, subject, stream, make_event):
+    """All of them have read the same state."""
+    headers = {"Nats-Expected-Last-Subject-Sequence": "0"}
+    writes = [ce_js.publish(js, make_event(number), subject, headers=headers) for number in range(20)]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, ApiError) and result.number == 10071]
+    assert len(refused) == 19
+    assert len(await read(js, stream)) == 1
+
+
+async def test_a_scheduled_event_comes_at_its_time(nc, js, subject, make_event):
+    version = nc.connected_server_version
+    if (version.major, version.minor) < (2, 12):
+        pytest.skip("nats-server has had schedules since 2.12")
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[f"{subject}.>"], storage="memory", allow_msg_schedules=True)
+    headers = {"Nats-Schedule": "@at 2026-01-01T00:00:00Z", "Nats-Schedule-Target": f"{subject}.due"}
+    await ce_js.publish(js, make_event(1, {"a": 1}), f"{subject}.timer", headers=headers)
+    for _ in range(3_000):
+        if due := await read(js, name, subject=f"{subject}.due"):
+            break
+        await asyncio.sleep(0.02)
+    (message,) = due
+    assert dedup_id(from_nats_message(message)) == dedup_id(make_event(1))
+    assert from_nats_message(message).get_data() == {"a": 1}
+    with pytest.raises(ApiError, match=r"message schedules pattern is invalid \(10189\)"):
+        await ce_js.publish(js, make_event(2), f"{subject}.timer", headers={**headers, "Nats-Schedule": "soon"})
+    await js.delete_stream(name)
 
 
 async def test_a_subject_without_a_stream_has_no_responders(js, subject, make_event):
@@ -438,6 +514,28 @@ async def test_without_permission_for_a_consumer_it_is_read_one_by_one(denied):
             assert (await js.stream_info("S")).state.consumer_count == 0
             await reader.close()
     assert told == []
+
+
+async def test_another_account_s_stream_is_read_with_what_it_exports():
+    """Two subjects of the API, which is all that reading one by one needs."""
+    config = """accounts {
+      A { jetstream: enabled, users: [{user: a, password: x}], exports: [
+        {service: "$JS.API.STREAM.INFO.S"}, {service: "$JS.API.STREAM.MSG.GET.S"}
+      ] }
+      B { users: [{user: b, password: x}], imports: [
+        {service: {account: A, subject: "$JS.API.STREAM.INFO.S"}, to: "A.STREAM.INFO.S"},
+        {service: {account: A, subject: "$JS.API.STREAM.MSG.GET.S"}, to: "A.STREAM.MSG.GET.S"}
+      ] }
+    }"""
+    with NatsServer(jetstream=True, config=config) as server:
+        async with await nats.connect(server.url, user="a", password="x") as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="S", subjects=["s"], storage="memory")
+            for number in range(500):
+                await js.publish("s", b"%d" % number)
+        async with await nats.connect(server.url, user="b", password="x") as nc:
+            messages = await read(nc.jetstream(prefix="A", timeout=60), "S")
+            assert [int(message.data) for message in messages] == list(range(500))
 
 
 async def test_what_is_purged_meanwhile_is_passed_over(many):
