@@ -41,6 +41,7 @@ bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.sync
 	$(BIN)/python -m benchmarks.source
+	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.arrow
 	$(BIN)/python -m benchmarks.spark_columns
 

@@ -43,12 +43,12 @@ HEADERS = {
 PAYLOAD = b'{"note": "' + b"x" * 288 + b'"}'
 
 
-async def fill(url: str, messages: int) -> None:
+async def fill(url: str, messages: int, payload: bytes = PAYLOAD, headers: dict[str, str] | None = HEADERS) -> None:
     nc = await nats.connect(url)
     js = nc.jetstream()
     await js.add_stream(name=STREAM, subjects=["bench.*"])
     for number in range(messages):
-        await nc.publish(f"bench.{number % 1000}", PAYLOAD, headers=HEADERS)
+        await nc.publish(f"bench.{number % 1000}", payload, headers=headers)
         if number % 2000 == 0:
             await nc.flush()
     await nc.flush()

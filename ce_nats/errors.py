@@ -60,7 +60,7 @@ class ErrorCode(str, Enum):
       or create the subscriber or stream.
     - ``temporarily-unavailable``: JetStream cannot answer now (no leader, or no resources); try again later.
     - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then send again.
-    - ``publish-refused``: a stream refused the message; ``__cause__`` may have the server's ``err_code``. Change the
+    - ``publish-refused``: a stream refused the message; an :class:`ApiError` has the server's ``number``. Change the
       message, or the stream's limits.
     - ``request-refused``: the server refused a request other than a publish; change the request.
     - ``stream-not-found``: the stream (in NATS Streaming: channel) does not exist; create it or correct the name.
@@ -296,7 +296,14 @@ class NoStreamError(DeliveryError):
 
 
 class DataLossError(DeliveryError):
-    """``data-lost``: messages were removed from the stream before they were read."""
+    """
+    ``data-lost``: messages were removed from the stream before they were read.
+
+    Attributes:
+        is_other_stream: The stream was deleted, and another one with its name was created.
+    """
+
+    is_other_stream: bool = False
 
     @classmethod
     def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
@@ -311,11 +318,13 @@ class DataLossError(DeliveryError):
     @classmethod
     def recreated(cls, stream: str, then: str, now: str) -> DataLossError:
         """Return the error for a stream created at ``then`` that was deleted and created again at ``now``."""
-        return cls(
+        error = cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
             "it was deleted and created again, and its messages are gone",
         )
+        error.is_other_stream = True
+        return error
 
     @classmethod
     def shortened(cls, stream: str, known: int, last: int) -> DataLossError:

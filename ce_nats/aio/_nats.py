@@ -23,7 +23,6 @@ from ..errors import CeNatsError, ErrorCode
 
 __all__ = [
     "SEES_RAW_MESSAGES",
-    "RawClient",
     "TlsTransport",
     "api_prefix",
     "api_timeout",
@@ -40,6 +39,7 @@ __all__ = [
     "send_publish",
     "server_info",
     "subscription_id",
+    "take_messages",
     "transport_of",
     "unsubscribe_and_drain",
     "use_transport",
@@ -238,32 +238,50 @@ def intercept_connects(
 
 # --- Messages as they stand on the wire -------------------------------------------------------------------------------
 
-# Whether RawClient works with this version; without it there is a slower way.
+# Whether take_messages() works with this version; without it there is a slower way.
 SEES_RAW_MESSAGES: Final = (
     tuple(inspect.signature(getattr(Client, "_process_msg", lambda: None)).parameters) == _HANDED_OVER
 )
 
+# Subject, reply subject or b"", payload, header block or None; all as they stand on the wire.
+Take: TypeAlias = Callable[[bytes, bytes, bytes, "bytes | None"], None]
 
-class RawClient(Client):
+
+class _Takers:
     """
-    nats-py's client, which shows every message before it parses the headers.
+    What a connection does with each message: some subscriptions get theirs before the headers are parsed.
 
     ``Client.msg_class``, the public way to another kind of message, gets a dict of headers.
     """
 
-    def take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> bool:
-        """
-        Take a message; False leaves it to nats-py.
+    def __init__(self, process: Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]) -> None:
+        self.process = process
+        self.takers: dict[int, Take] = {}
 
-        Args:
-            sid: The subscription's, see :func:`subscription_id`.
-            subject: As it stands on the wire, and the others too.
-            reply: Reply subject, or ``b""``.
-            data: Payload.
-            headers: Header block, or None.
-        """
-        raise NotImplementedError
+    async def __call__(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        take = self.takers.get(sid)
+        if take is None:
+            await self.process(sid, subject, reply, data, headers)
+        else:
+            take(subject, reply, data, headers)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        if not self.take(sid, subject, reply, data, headers):
-            await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
+
+def take_messages(nc: Client, sid: int, take: Take | None) -> None:
+    """
+    Have a function called with each message of a subscription, in place of what nats-py does with it.
+
+    Args:
+        nc: The connection.
+        sid: The subscription's, see :func:`subscription_id`.
+        take: The function; None ends it.
+    """
+    hook = _get(nc, "_process_msg")
+    if take is not None:
+        if not isinstance(hook, _Takers):
+            hook = _Takers(hook)
+            _set(nc, "_process_msg", hook)
+        hook.takers[sid] = take
+    elif isinstance(hook, _Takers):
+        hook.takers.pop(sid, None)
+        if not hook.takers:
+            _set(nc, "_process_msg", hook.process)

@@ -2,15 +2,13 @@
 Publish events to JetStream, and read streams.
 
 ``publish`` waits for the server's acknowledgement and lets it drop duplicates. ``read_stream`` reads a range of a
-stream without a consumer: message by message through the API, which is the only way to see header blocks as they were
-stored (nats-py makes a dict of those that it receives, and loses repeats and malformed bytes).
+stream, with header blocks as they were stored (nats-py makes a dict of those that it receives, and loses repeats and
+malformed bytes).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
@@ -24,17 +22,20 @@ from ..codec.event import Event, attributes_and_data
 from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..codec.timestamp import Timestamp
-from ..errors import DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import DataLossError, DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, NatsMessage, StoredMessage, check_header
-from ._nats import api_timeout, client_of
+from ..ranges import StreamRange
+from ._nats import api_prefix, api_timeout, client_of
 from .checks import check_jetstream
 from .listening import publish_patiently
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers, check_further, check_size, prepare, takes_headers
-from .streams import Stored, StreamApi
-from .watch import answered, denial
+from .ranges import read_range_on
+from .raw_pull import RawMessage
+from .stored import as_messages
+from .streams import StreamApi
+from .watch import answered
 
 __all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
 
@@ -45,10 +46,6 @@ NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of
 
 # "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
 MAX_HEADER_BYTES: Final = 2**16 - 1
-# Requests in flight at a time, and the most bytes that their answers may have together. The server drops a client that
-# has more than 64 MiB pending, and counts what it is writing until all of that is written, so answers can count twice.
-_MAX_REQUESTS: Final = 128
-_MAX_BYTES_UNDER_WAY: Final = 24 * 2**20
 _MAX_BATCH_BYTES: Final = 16 * 2**20
 
 
@@ -76,7 +73,8 @@ async def publish(
         subject: NATS subject to publish to, or a template of it.
         mode: ``BINARY`` or ``STRUCTURED``.
         format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
-        headers: Further headers, ``Nats-Expected-Last-Sequence`` or ``Nats-TTL`` for instance. They are not changed.
+        headers: Further headers, ``Nats-Expected-Last-Subject-Sequence`` or ``Nats-TTL`` for instance. They are not
+            changed. A server that does not know one stores the message as if it had no meaning.
         dedup: Returns the ``Nats-Msg-Id`` for an event, unless ``headers`` have one, so that the server stores an event
             once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
             :func:`bare_id` in a stream of Knative, Dapr or Argo. None sends no id.
@@ -90,8 +88,9 @@ async def publish(
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may be
-            stored; ``permission-denied``; ``publish-refused``: ``__cause__`` has ``err_code``;
-            ``connection-closed``; ``unexpected-answer``: another subscriber replied.
+            stored; ``permission-denied``; ``publish-refused``, an :class:`~ce_nats.ApiError` whose ``number`` says why,
+            10071 for another last sequence than expected; ``connection-closed``; ``unexpected-answer``: another
+            subscriber replied.
     """
     check_jetstream(js)
     nc = client_of(js)
@@ -172,7 +171,7 @@ async def read_stream(
     js: JetStreamContext,
     stream: str,
     *,
-    subject: str = ">",
+    subject: str | Sequence[str] = ">",
     start: int = 1,
     end: int | None = None,
     batch_size: int = 1000,
@@ -181,12 +180,17 @@ async def read_stream(
     Read a range of a stream, in batches.
 
     It ends at the last message that the stream has when the iteration begins, and does not wait for more; deleted
-    messages and other subjects are skipped. No consumer is created, and nothing is acknowledged.
+    messages and other subjects are skipped, and nothing is acknowledged.
+
+    Messages come through a consumer in the server's memory, which is deleted at the end. None is created for a range of
+    at most 256 sequences, for streams that delete what is acknowledged (work queue and interest), and where the server
+    refuses it; they are read one by one then, which is a tenth as fast. After a lost connection or consumer, reading
+    goes on behind the last batch.
 
     Args:
         js: From ``nc.jetstream()``.
         stream: Name of the stream.
-        subject: Subject, wildcards allowed; messages on other subjects are skipped.
+        subject: Subject, or several, wildcards allowed; messages on other subjects are skipped.
         start: First stream sequence, inclusive.
         end: Last stream sequence, inclusive; by default, and at most, the stream's last one.
         batch_size: Most messages in a batch. A batch is shorter at the end, and where 16 MiB of payload are reached.
@@ -196,86 +200,38 @@ async def read_stream(
 
     Raises:
         DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
-            ``permission-denied``; ``connection-closed``.
+            ``permission-denied``; ``connection-closed``; ``data-lost``: the stream was deleted meanwhile, and another
+            one with its name was created.
     """
     check_jetstream(js)
-    state = await StreamApi.of(js).state(stream)
+    nc, prefix, timeout = client_of(js), api_prefix(js), api_timeout(js)
+    state = await StreamApi(nc, prefix, timeout).state(stream)
     last = state.last if end is None else min(end, state.last)
-    batch: list[StoredMessage] = []
-    size = 0
-    async with aclosing(_messages(js, stream, subject, max(start, state.first), last)) as messages:
-        async for message in messages:
-            batch.append(message)
-            size += len(message.data)
-            if len(batch) >= batch_size or size >= _MAX_BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
+    subjects = [subject] if isinstance(subject, str) else subject
+    patterns = () if ">" in subjects else tuple(subjects)
+    wanted = StreamRange(stream, max(start, state.first), last, state.created, patterns)
+    found = read_range_on(nc, wanted, prefix=prefix, on_loss=_refuse_another_stream, timeout=timeout)
+    rest: list[RawMessage] = []
+    async with aclosing(found) as ranges:
+        async for messages in ranges:
+            *batches, rest = _cut(rest + messages.messages, batch_size)
+            for batch in batches:
+                yield as_messages(batch, stream)
+    if rest:
+        yield as_messages(rest, stream)
 
 
-async def _messages(
-    js: JetStreamContext, stream: str, subject: str, first: int, last: int
-) -> AsyncGenerator[StoredMessage, None]:
-    """All messages of a range, requested ahead of their use."""
-    under_way: deque[asyncio.Task[StoredMessage | None]] = deque()
-    nc, api = client_of(js), StreamApi.of(js)
-    window = most = _max_requests(nc)
-    ask, seen = first, first - 1  # next sequence to ask for; everything up to here is known
-    # One watch for all requests: answered() makes a task for each, which costs a third of the rate.
-    with denial(nc, api.stored_subject(stream)) as denied:
-        denied.add_done_callback(lambda _: [task.cancel() for task in under_way])
-        try:
-            while ask <= last or under_way:
-                while ask <= last and len(under_way) < window:
-                    under_way.append(asyncio.create_task(_next_message(api, stream, subject, ask)))
-                    ask += 1
-                # Shielded: nats-py's wait_for() loses a cancellation that comes together with the answer (before 3.12).
-                message = await asyncio.shield(under_way[0])
-                under_way.popleft()
-                if message is None or message.sequence > last:
-                    return
-                if message.sequence > seen:
-                    seen = message.sequence
-                    ask = max(ask, seen + 1)
-                    window = min(most, window + 1)
-                    yield message
-                else:
-                    # An earlier request returned this one, across a gap. The wider the gaps, the less it helps to
-                    # request ahead.
-                    window = max(1, window // 2)
-        except asyncio.CancelledError:
-            if denied.done():
-                raise denied.result() from None
-            raise
-        finally:
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+def _refuse_another_stream(error: DataLossError) -> None:
+    if error.is_other_stream:
+        raise error
 
 
-def _max_requests(nc: Client) -> int:
-    largest_answer = nc.max_payload * 4 // 3  # base64
-    return max(1, min(_MAX_REQUESTS, _MAX_BYTES_UNDER_WAY // largest_answer))
-
-
-async def _next_message(api: StreamApi, stream: str, subject: str, sequence: int) -> StoredMessage | None:
-    """The first message on a subject from a sequence on, or None."""
-    stored = await api.stored(stream, {"seq": sequence, "next_by_subj": subject}, is_watched=True)
-    return None if stored is None else as_message(stored, stream)
-
-
-def as_message(stored: Stored, stream: str) -> StoredMessage:
-    """A stored message with its header block read."""
-    time = Timestamp.parse(stored.time)
-    return StoredMessage(stored.subject, "", _pairs(stored.hdrs), stored.data, stream, stored.seq, time)
-
-
-def _pairs(block: bytes) -> list[tuple[str, str]]:
-    """
-    Headers of a stored block, which may hold anything: the server does not look inside.
-
-    Lines without a colon are not headers. Names stay as they are, so that a malformed name is seen.
-    """
-    lines = block.decode("utf-8", "surrogateescape").split("\r\n")[1:]
-    return [(name, value.strip(" \t")) for name, colon, value in (line.partition(":") for line in lines) if colon]
+def _cut(messages: list[RawMessage], batch_size: int) -> Iterator[list[RawMessage]]:
+    """Batches, the last of which is shorter, or empty."""
+    start = size = 0
+    for end, (_, _, data, _) in enumerate(messages, 1):
+        size += len(data)
+        if end - start >= batch_size or size >= _MAX_BATCH_BYTES:
+            yield messages[start:end]
+            start, size = end, 0
+    yield messages[start:]

@@ -23,6 +23,7 @@ _API_CODES: Final = {
     10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
     10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
     10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr
+    10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF, which has 500, and cannot succeed later
     **dict.fromkeys(NOT_ENABLED, ErrorCode.NO_RESPONDERS),
 }
 # The first class that fits counts.

@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from nats.js.api import PubAck
 from nats.js.errors import APIError
 
-from ..errors import DeliveryError, ErrorCode, NoStreamError
+from ..errors import ApiError, DeliveryError, ErrorCode, NoStreamError
 from ..message import NatsMessage
 from ._nats import send_publish
 from .ack_window import AckWindow, Pending, is_no_responders
@@ -185,7 +185,9 @@ class PendingAcks(AckWindow[PendingMessage]):
         if ack.error:
             is_in_process = ack.error.get("err_code") == IN_PROCESS
             code = ErrorCode.TIMEOUT if is_in_process else ErrorCode.PUBLISH_REFUSED
-            error = DeliveryError(code, f"{subject}: {ack.error.get('description', ack.error)}")
+            number = ack.error.get("err_code", 0)
+            error = ApiError(code, f"{subject}: {ack.error.get('description', ack.error)} ({number})")
+            error.number = number if isinstance(number, int) else 0
             error.__cause__ = _api_error(ack.error)
             if is_in_process:
                 self._send_later(item, error)

@@ -44,9 +44,9 @@ from .deadletter import original
 from .delivery import Delivery
 from .fetching import Fetcher
 from .holding import Holder
-from .jetstream import as_message
 from .outcomes import Instruments, Observer, OnOutcome
 from .settling import Settler
+from .stored import as_message
 from .streams import StreamApi, check_stream_on
 from .watch import ConnectionWatch, Denial
 

@@ -6,10 +6,8 @@ at the end; the server deletes it after 30 idle seconds where the reader was kil
 pending, so the reader may take any time. A range ends where its last sequence was passed, or where the stream itself
 says that no further message is in it, so that nothing is waited for that cannot come.
 
-nats-py parses the headers of every message into a dict, which costs more than all else together and loses repeated
-names and malformed bytes; :class:`~ce_nats.aio._nats.RawClient` takes messages before that. Where that does not work
-with the installed nats-py, messages are read one by one through the API, which is also the way for streams that delete
-what a consumer has acknowledged.
+Where messages cannot be taken as they stand on the wire with the installed nats-py, they are read one by one through
+the API, which is also the way for streams that delete what a consumer has acknowledged, and for a few messages.
 """
 
 from __future__ import annotations
@@ -18,35 +16,29 @@ import asyncio
 import math
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
-from nats.js import JetStreamContext
 
-from ..errors import ApiError, DataLossError, DecodeError, DeliveryError, ErrorCode
-from ..message import StoredMessage
+from ..codec.timestamp import Timestamp
+from ..errors import ApiError, DataLossError, DeliveryError, ErrorCode
 from ..ranges import StreamRange, StreamState
 from ..subjects import covers
-from ..wire.ack_subject import AckSubject, ack_subject, parse_ack_subject
-from ..wire.nats import write_header_block
-from ._nats import SEES_RAW_MESSAGES, RawClient, subscription_id
+from ..wire.ack_subject import AckSubject, ack_subject
+from ._nats import SEES_RAW_MESSAGES
 from .connect import disconnect
-from .jetstream import read_stream
-from .nats_errors import delivery_error, delivery_errors
+from .nats_errors import delivery_error
 from .pausing import pause
-from .streams import DEFAULT_PREFIX, StreamApi, is_final, nanoseconds
-from .watch import denial
+from .raw_pull import RawMessage, RawPull
+from .stored import metadata, read_one_by_one
+from .streams import DEFAULT_PREFIX, Stored, StreamApi, is_final, nanoseconds
 
-__all__ = ["Connect", "RangeClient", "RawBatch", "RawMessage", "read_range", "refuse_loss"]
+__all__ = ["Connect", "RangeClient", "RawBatch", "read_range", "read_range_on", "refuse_loss"]
 
-# Subject, reply subject, payload, header block; all as they stand on the wire. The reply subject of a message from a
-# consumer says which message it is: see metadata().
-RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
 # Connects the client that it is given, with the caller's credentials.
 Connect: TypeAlias = Callable[[Client], Awaitable[object]]
 
@@ -55,6 +47,10 @@ Connect: TypeAlias = Callable[[Client], Awaitable[object]]
 _FIRST_MESSAGES: Final = 1_000
 _MAX_MESSAGES: Final = 10_000
 _MAX_BYTES: Final = 8 * 2**20
+# Batches of what is read one by one.
+_ONE_BY_ONE: Final = 1_000
+# So few sequences are read one by one on the caller's connection: that takes 40 ms, and makes nothing on the server.
+_FEW: Final = 256
 # How long the server keeps an idle consumer.
 _INACTIVE_SECONDS: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
@@ -114,12 +110,77 @@ async def read_range(
         DeliveryError: ``stream-not-found``; ``permission-denied``; where there was no progress for ``retry_timeout``,
             the last attempt's error; :class:`~ce_nats.DataLossError` where ``on_loss`` raises it.
     """
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Client]:
+        client = RangeClient()
+        try:
+            await connect(client)
+            yield client
+        finally:
+            await disconnect(client)
+
+    def attempt(client: Client, rest: StreamRange) -> _Attempt:
+        return _Attempt(client, rest, prefix, on_loss, request_timeout)
+
+    async with aclosing(_read(connected, attempt, wanted, retry_timeout, lambda: False)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def read_range_on(
+    nc: Client,
+    wanted: StreamRange,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    on_loss: Callable[[DataLossError], None] = refuse_loss,
+    timeout: float = 5.0,
+) -> AsyncGenerator[RawBatch, None]:
+    """
+    Read a range of a stream on a connection that is there, as :func:`read_range` does on its own.
+
+    A range of at most 256 sequences is read through the API, without a consumer; so is a longer one where the server
+    denies permission to create a consumer.
+
+    Args:
+        nc: An open connection.
+        wanted: As for :func:`read_range`.
+        prefix: Likewise.
+        on_loss: Likewise.
+        timeout: Seconds without a message after which an attempt fails, and to try again without any progress.
+
+    Yields:
+        Batches of at most 10,000 messages or about 8 MiB.
+
+    Raises:
+        DeliveryError: As :func:`read_range` does; ``connection-closed``.
+    """
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Client]:
+        yield nc
+
+    def attempt(client: Client, rest: StreamRange) -> _Attempt:
+        return _Attempt(client, rest, prefix, on_loss, timeout, few=_FEW, needs_consumer=False)
+
+    async with aclosing(_read(connected, attempt, wanted, timeout, lambda: nc.is_closed)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _read(
+    connected: Callable[[], AbstractAsyncContextManager[Client]],
+    begin: Callable[[Client, StreamRange], _Attempt],
+    wanted: StreamRange,
+    retry_timeout: float,
+    is_over: Callable[[], bool],
+) -> AsyncGenerator[RawBatch, None]:
+    """Attempts, until one comes to the end or the connection is closed for good."""
     rest = wanted
     failing_since: float | None = None
     while len(rest):
         try:
-            attempt = _Attempt(connect, rest, prefix, on_loss, request_timeout)
-            async with aclosing(attempt.batches()) as batches:
+            async with connected() as client, aclosing(begin(client, rest).batches()) as batches:
                 async for batch in batches:
                     yield batch
                     failing_since = None
@@ -130,7 +191,7 @@ async def read_range(
                 raise
             now = time.monotonic()
             failing_since = failing_since or now
-            if now - failing_since >= retry_timeout:
+            if now - failing_since >= retry_timeout or is_over():
                 target = f"stream {wanted.stream}, from message {rest.first} on"
                 if isinstance(error, DeliveryError):
                     raise DeliveryError(error.code, f"{target}: {error.message}") from error
@@ -138,88 +199,12 @@ async def read_range(
             await pause(_RETRY_SECONDS)
 
 
-class RangeClient(RawClient):
-    """nats-py's client, with messages of pull requests as they stand on the wire; it does not reconnect."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pull_inbox = ""
-        self._pull_sid = 0
-        self._pulls = 0
-        self._pull_reply = b""
-        self._pull_wanted = 0
-        self._pulled: list[RawMessage] = []
-        self._pull_status = b""
-        self._pull_ended = asyncio.Event()
+class RangeClient(Client):
+    """nats-py's client, which does not reconnect: a lost connection is closed at once, which ends a pull."""
 
     async def connect(self, *args: Any, **options: Any) -> None:
-        """As nats-py does, but a lost connection is closed at once, which ends :meth:`pull`."""
-
-        async def closed() -> None:
-            self._pull_ended.set()
-
-        await super().connect(*args, **{**options, "allow_reconnect": False, "closed_cb": closed})
-
-    async def pull(self, subject: str, request: dict[str, Any], timeout: float) -> tuple[list[RawMessage], str]:
-        """
-        Send a pull request, and wait until it was answered in full.
-
-        Args:
-            subject: Of the API's ``CONSUMER.MSG.NEXT`` for a consumer.
-            request: ``batch`` and more.
-            timeout: Seconds without a message after which the request fails.
-
-        Returns:
-            Messages, and the status line that ended them without its version, or ``""`` where all of them came.
-
-        Raises:
-            DeliveryError: ``timeout``, ``connection-closed``, ``permission-denied``.
-        """
-        if not self._pull_inbox:
-            self._pull_inbox = self.new_inbox()
-            self._pull_sid = subscription_id(await self.subscribe(f"{self._pull_inbox}.*"))
-        self._pulls += 1
-        # A subject for each request, because the server also ends one that was answered in full with a status.
-        reply = f"{self._pull_inbox}.{self._pulls}"
-        self._pull_reply, self._pull_wanted = reply.encode(), request["batch"]
-        self._pulled, self._pull_status = [], b""
-        self._pull_ended.clear()
-        with denial(self, subject, f"{self._pull_inbox}.*") as denied, delivery_errors(subject):
-            denied.add_done_callback(self._end_if_denied)
-            await self.publish(subject, msgspec.json.encode(request), reply=reply)
-            await self._wait_for_messages(timeout)
-            if denied.done():
-                raise denied.result()
-        if self.is_closed:
-            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, f"the connection was closed: {self.last_error}")
-        status = self._pull_status.partition(b"\r\n")[0].partition(b" ")[2]
-        return self._pulled, status.decode("utf-8", "replace")
-
-    def _end_if_denied(self, denied: asyncio.Future[DeliveryError]) -> None:
-        if not denied.cancelled():
-            self._pull_ended.set()
-
-    async def _wait_for_messages(self, timeout: float) -> None:
-        seen = -1
-        while not self._pull_ended.is_set():
-            if seen == len(self._pulled):
-                raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {timeout} seconds")
-            seen = len(self._pulled)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._pull_ended.wait(), timeout)
-
-    def take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> bool:
-        """Keep messages of pull requests as they are."""
-        if sid != self._pull_sid:
-            return False
-        if reply:
-            self._pulled.append((subject, reply, data, headers))
-            if len(self._pulled) == self._pull_wanted:
-                self._pull_ended.set()
-        elif subject == self._pull_reply:
-            self._pull_status = headers or b""
-            self._pull_ended.set()
-        return True
+        """As nats-py does, but for good."""
+        await super().connect(*args, **{**options, "allow_reconnect": False})
 
 
 class _Attempt:
@@ -227,55 +212,70 @@ class _Attempt:
 
     def __init__(
         self,
-        connect: Connect,
+        client: Client,
         wanted: StreamRange,
         prefix: str,
         on_loss: Callable[[DataLossError], None],
         timeout: float,
+        *,
+        few: int = 0,
+        needs_consumer: bool = True,
     ) -> None:
-        self._connect = connect
+        self._client = client
         self._rest = wanted
         self._on_loss = on_loss
         self._timeout = timeout
-        self._client = RangeClient()
-        self._api = StreamApi(self._client, prefix, timeout)
+        self._few = few
+        self._needs_consumer = needs_consumer
+        self._api = StreamApi(client, prefix, timeout)
 
     async def batches(self) -> AsyncGenerator[RawBatch, None]:
-        try:
-            await self._connect(self._client)
-            state = await self._api.state(self._rest.stream)
-            ways = [self._through_api]
-            # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
-            if SEES_RAW_MESSAGES and state.retention == "limits":
-                ways.insert(0, self._through_consumer)
-            for way in ways:
-                try:
-                    async with aclosing(way()) as batches:
-                        async for batch in batches:
-                            yield batch
-                            self._rest = _behind(self._rest, batch.last)
-                    return
-                except _NoConsumerError:
-                    continue
-        finally:
-            await disconnect(self._client)
+        state = await self._api.state(self._rest.stream)
+        ways = [self._through_api]
+        # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
+        if SEES_RAW_MESSAGES and state.retention == "limits" and len(self._rest) > self._few:
+            ways.insert(0, self._through_consumer)
+        for way in ways:
+            try:
+                async with aclosing(way()) as batches:
+                    async for batch in batches:
+                        yield batch
+                        self._rest = _behind(self._rest, batch.last)
+                return
+            except _NoConsumerError:
+                continue
 
     async def _through_consumer(self) -> AsyncGenerator[RawBatch, None]:
-        async with self._consumer() as subject:
-            if not await self._check_beginning():
-                return
-            pulls = _Pulls(self._rest)
-            while len(self._rest):
-                messages, status = await self._client.pull(subject, pulls.request(self._rest), self._timeout)
-                if messages:
-                    batch = pulls.batch(self._rest, messages)
-                    await self._check_gaps(batch)
-                    if batch.messages:
-                        yield batch
-                    self._rest = _behind(self._rest, batch.last)
-                if not pulls.goes_on(messages, status) and len(self._rest) and await self._is_at_end():
-                    await self._check_tail()
+        pull = RawPull(self._client)
+        try:
+            async with self._consumer() as subject:
+                if not await self._check_beginning():
                     return
+                requests = _Requests(self._rest)
+                while len(self._rest):
+                    with self._without_permission():
+                        messages, status = await pull.pull(subject, requests.next(self._rest), self._timeout)
+                    if messages:
+                        batch = requests.batch(self._rest, messages)
+                        await self._check_gaps(batch)
+                        if batch.messages:
+                            yield batch
+                        self._rest = _behind(self._rest, batch.last)
+                    if not requests.goes_on(messages, status) and len(self._rest) and await self._is_at_end():
+                        await self._check_tail()
+                        return
+        finally:
+            await pull.close()
+
+    @contextmanager
+    def _without_permission(self) -> Iterator[None]:
+        """Without permission for a consumer, or where its requests are not imported, there may be another way."""
+        try:
+            yield
+        except DeliveryError as error:
+            if error.code in (ErrorCode.PERMISSION_DENIED, ErrorCode.NO_RESPONDERS) and not self._needs_consumer:
+                raise _NoConsumerError from error
+            raise
 
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[str]:
@@ -293,7 +293,8 @@ class _Attempt:
         if rest.subjects:
             config["filter_subjects"] = list(rest.subjects)
         try:
-            await self._api.create_consumer(rest.stream, name, config)
+            with self._without_permission():
+                await self._api.create_consumer(rest.stream, name, config)
         except ApiError as error:
             if error.is_temporary:
                 raise
@@ -310,15 +311,13 @@ class _Attempt:
         rest = self._rest
         # The API takes one pattern.
         subject = rest.subjects[0] if len(rest.subjects) == 1 else ">"
-        js: JetStreamContext = self._client.jetstream(prefix=self._api.prefix, timeout=self._timeout)
-        async with aclosing(read_stream(js, rest.stream, subject=subject, start=rest.first, end=rest.last)) as batches:
-            async for stored in batches:
-                messages = [_as_raw(message) for message in stored if _is_wanted(message, rest)]
-                if messages:
-                    batch = RawBatch(rest.stream, messages, metadata(messages[0][1])[0], metadata(messages[-1][1])[0])
-                    await self._check_gaps(batch)
-                    yield batch
-                    self._rest = _behind(self._rest, batch.last)
+        found = read_one_by_one(self._client, self._api, rest.stream, subject, rest.first, rest.last)
+        async with aclosing(found) as messages:
+            async for raw in _gathered(messages, rest):
+                batch = RawBatch(rest.stream, raw, metadata(raw[0][1])[0], metadata(raw[-1][1])[0])
+                await self._check_gaps(batch)
+                yield batch
+                self._rest = _behind(self._rest, batch.last)
         await self._check_tail()
 
     async def _is_at_end(self) -> bool:
@@ -389,7 +388,7 @@ class _NoConsumerError(Exception):
     """The stream refuses consumers."""
 
 
-class _Pulls:
+class _Requests:
     """Requests for the messages of a range, and the batches in the answers."""
 
     def __init__(self, wanted: StreamRange) -> None:
@@ -398,7 +397,7 @@ class _Pulls:
         self._asked = 0
         self._max_bytes = _MAX_BYTES
 
-    def request(self, rest: StreamRange) -> dict[str, Any]:
+    def next(self, rest: StreamRange) -> dict[str, Any]:
         """A request for about as many messages as the rest of the range has."""
         self._asked = min(len(rest), _FIRST_MESSAGES)
         if self._delivered:
@@ -441,20 +440,6 @@ class _Pulls:
         raise DeliveryError(_status_code(status), f"the server answered {status or 'without a status'}")
 
 
-def metadata(reply: bytes) -> tuple[int, int]:
-    """
-    Stream sequence and consumer sequence, from the reply subject of a message.
-
-    Raises:
-        DeliveryError: ``unexpected-answer``: the reply subject has another form.
-    """
-    try:
-        message = parse_ack_subject(reply.decode("utf-8", "replace"))
-    except DecodeError as error:
-        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, error.message) from error
-    return message.sequence, message.consumer_sequence
-
-
 def _status_code(status: str) -> ErrorCode:
     """The code for a status that ends a consumer, or leaves it without a leader."""
     if not status:
@@ -469,13 +454,23 @@ def _behind(rest: StreamRange, sequence: int) -> StreamRange:
     return StreamRange(rest.stream, sequence + 1, rest.last, rest.created, rest.subjects)
 
 
-def _is_wanted(message: StoredMessage, wanted: StreamRange) -> bool:
-    return not wanted.subjects or any(covers(pattern, message.subject) for pattern in wanted.subjects)
+async def _gathered(messages: AsyncIterator[Stored], wanted: StreamRange) -> AsyncGenerator[list[RawMessage], None]:
+    """Lists of the messages that are wanted."""
+    raw: list[RawMessage] = []
+    size = 0
+    async for stored in messages:
+        if not wanted.subjects or any(covers(pattern, stored.subject) for pattern in wanted.subjects):
+            raw.append(_as_raw(wanted.stream, stored))
+            size += len(stored.data)
+            if len(raw) == _ONE_BY_ONE or size >= _MAX_BYTES:
+                yield raw
+                raw, size = [], 0
+    if raw:
+        yield raw
 
 
-def _as_raw(message: StoredMessage) -> RawMessage:
+def _as_raw(stream: str, stored: Stored) -> RawMessage:
     """A message from the API as a consumer would deliver it."""
-    block = write_header_block(message.headers) if message.headers else None
-    sequence, at = message.sequence, nanoseconds(message.timestamp)
-    reply = ack_subject(AckSubject(message.stream, "-", 1, sequence, sequence, at, 0))
-    return message.subject.encode(), reply.encode(), message.data, block
+    at = nanoseconds(Timestamp.parse(stored.time))
+    reply = ack_subject(AckSubject(stream, "-", 1, stored.seq, stored.seq, at, 0))
+    return stored.subject.encode(), reply.encode(), stored.data, stored.hdrs or None

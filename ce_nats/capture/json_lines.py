@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
+
+import msgspec
+from msgspec import UNSET
 
 from ..codec.timestamp import Timestamp
 from ..errors import DecodeError, ErrorCode
@@ -16,6 +20,8 @@ from .message_json import as_fields, as_line, as_message, read_object
 from .result import CaptureResult, lock
 
 BLOCK_BYTES: Final = 2**16
+
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
 
 
 class JsonLinesCapture:
@@ -67,12 +73,54 @@ class JsonLinesCapture:
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
         """Append messages, and flush them to the operating system."""
-        self._file.write(b"".join(map(as_json_line, batch)))
+        self._file.write(_as_json_lines(batch))
         self._file.flush()
         self.captured = CaptureResult(
             self.captured.messages + len(batch),
             self.captured.data_bytes + sum(len(message.data) for message in batch),
         )
+
+
+class _Line(msgspec.Struct, gc=False):
+    """A message as :func:`as_json_line` has it; members that are left out are UNSET."""
+
+    subject: str | msgspec.UnsetType
+    reply: str | msgspec.UnsetType
+    headers: list[tuple[str, str]]
+    data: str | msgspec.UnsetType
+    data_base64: str | msgspec.UnsetType
+    stream: str | msgspec.UnsetType
+    sequence: int | msgspec.UnsetType
+    timestamp: str
+
+
+def _as_json_lines(batch: Sequence[StoredMessage]) -> bytes:
+    """What :func:`as_json_line` makes of each message."""
+    try:
+        lines = _encode_lines(list(map(_line, batch)))
+    except UnicodeEncodeError:  # a byte that is not UTF-8 is a lone surrogate
+        lines = b"\xff"
+    return lines if lines.isascii() else b"".join(map(as_json_line, batch))
+
+
+def _line(message: StoredMessage) -> _Line:
+    subject, reply, headers, octets, stream, sequence, timestamp = message
+    data: str | msgspec.UnsetType = UNSET
+    data_base64: str | msgspec.UnsetType = UNSET
+    try:
+        data = octets.decode("utf-8")
+    except UnicodeDecodeError:
+        data_base64 = b64encode(octets).decode("ascii")
+    return _Line(
+        subject or UNSET,
+        reply or UNSET,
+        headers,
+        data,
+        data_base64,
+        stream or UNSET,
+        sequence if stream else UNSET,
+        str(timestamp),
+    )
 
 
 def as_json_line(message: StoredMessage) -> bytes:

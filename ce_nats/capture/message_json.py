@@ -13,13 +13,16 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from ..codec.nesting import MAX_LEVELS, is_deeper
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, NatsMessage
 
 __all__ = ["as_fields", "as_line", "as_message", "read_object"]
+
+# json.dumps() makes an encoder for each call with these.
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def as_fields(headers: Iterable[tuple[str, str]], data: bytes, subject: str = "", reply: str = "") -> dict[str, Any]:
@@ -45,7 +48,7 @@ def as_fields(headers: Iterable[tuple[str, str]], data: bytes, subject: str = ""
 
 def as_line(fields: dict[str, Any]) -> bytes:
     """Encode a JSON object as one line of ASCII."""
-    return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
+    return _encode(fields).encode("ascii") + b"\n"
 
 
 def read_object(text: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,8 @@ _SURROGATE_ESCAPE: Final = re.compile("[\udc80-\udcff]")
 # A row group is the unit that a reader holds in memory, and the least that one Spark task reads.
 _ROWS_PER_GROUP: Final = 50_000
 _BYTES_PER_GROUP: Final = 64 * 2**20
+# Rows that are converted to columns at a time.
+_ROWS_PER_TABLE: Final = 1_000
 # A capture that is killed loses at most one part.
 _ROWS_PER_PART: Final = 500_000
 _ROWS_PER_READ: Final = 1_000
@@ -127,12 +130,7 @@ class ParquetParts:
         part, self._part = self._part, None
         if part is not None:
             part.complete()
-            old, new = self._before, part.captured
-            self._before = CaptureResult(
-                old.messages + new.messages,
-                old.data_bytes + new.data_bytes,
-                old.escaped_values + new.escaped_values,
-            )
+            self._before = _sum(self._before, part.captured)
             self._number += 1
             self._part_rows = 0
 
@@ -150,14 +148,19 @@ class _Part:
         self._schema = schema
         self._writer: Any = parquet.ParquetWriter(self._partial, schema, compression="zstd")
         self._rows: list[StoredMessage] = []
-        self._row_bytes = 0
+        # What is written next, as a row group: columns take a fraction of the memory that rows do.
+        self._tables: list[pa.Table] = []
+        self._group = CaptureResult()
         self.captured = CaptureResult()
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
         self._rows += batch
-        self._row_bytes += sum(len(message.data) for message in batch)
-        if len(self._rows) >= _ROWS_PER_GROUP or self._row_bytes >= _BYTES_PER_GROUP:
+        size = sum(len(message.data) for message in batch)
+        self._group = _sum(self._group, CaptureResult(len(batch), size))
+        if self._group.messages >= _ROWS_PER_GROUP or self._group.data_bytes >= _BYTES_PER_GROUP:
             self._write_group()
+        elif len(self._rows) >= _ROWS_PER_TABLE:
+            self._make_table()
 
     def complete(self) -> None:
         try:
@@ -169,16 +172,29 @@ class _Part:
         finally:
             self._partial.unlink(missing_ok=True)
 
-    def _write_group(self) -> None:
+    def _make_table(self) -> None:
         if self._rows:
             table, escaped = _table(self._rows, self._schema)
-            self._writer.write_table(table, row_group_size=len(self._rows))
-            self.captured = CaptureResult(
-                self.captured.messages + len(self._rows),
-                self.captured.data_bytes + self._row_bytes,
-                self.captured.escaped_values + escaped,
-            )
-        self._rows, self._row_bytes = [], 0
+            self._tables.append(table)
+            self._group = _sum(self._group, CaptureResult(escaped_values=escaped))
+        self._rows = []
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        self._make_table()
+        if self._tables:
+            self._writer.write_table(pa.concat_tables(self._tables), row_group_size=self._group.messages)
+            self.captured = _sum(self.captured, self._group)
+        self._tables, self._group = [], CaptureResult()
+
+
+def _sum(one: CaptureResult, other: CaptureResult) -> CaptureResult:
+    return CaptureResult(
+        one.messages + other.messages,
+        one.data_bytes + other.data_bytes,
+        one.escaped_values + other.escaped_values,
+    )
 
 
 def parts(path: Path) -> list[Path]:
@@ -264,14 +280,27 @@ def _table(messages: list[StoredMessage], schema: pa.Schema) -> tuple[pa.Table, 
     import pyarrow as pa
 
     def build(rows: list[StoredMessage]) -> pa.Table:
-        columns = zip(zip(*rows, strict=True), schema.types, strict=True)
-        return pa.table([pa.array(cells, kind) for cells, kind in columns], schema=schema)
+        columns = zip(schema, zip(*rows, strict=True), strict=True)
+        arrays = [
+            _header_array(cells) if field.name == "headers" else pa.array(cells, field.type) for field, cells in columns
+        ]
+        return pa.table(arrays, schema=schema)
 
     try:
         return build(messages), 0
     except UnicodeEncodeError:
         escaped = sum(value != escape_bytes(value) for message in messages for _, value in message.headers)
         return build([message._replace(headers=_in_unicode(message.headers)) for message in messages]), escaped
+
+
+def _header_array(rows: Sequence[list[tuple[str, str]]]) -> pa.Array:
+    """What ``pa.array()`` makes of lists of pairs, in half the time."""
+    import pyarrow as pa
+
+    names = pa.array([name for headers in rows for name, _ in headers], pa.string())
+    values = pa.array([value for headers in rows for _, value in headers], pa.string())
+    offsets = pa.array([0, *accumulate(map(len, rows))], pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([names, values], ["key", "value"]))
 
 
 def _in_unicode(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:

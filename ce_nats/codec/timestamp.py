@@ -11,7 +11,7 @@ import re
 import sys
 from calendar import monthrange
 from datetime import datetime, timedelta, timezone, tzinfo
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, SupportsIndex
 
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
@@ -103,6 +103,20 @@ class Timestamp(datetime):
         self._text = text.upper()
         return self
 
+    @classmethod
+    def from_nanoseconds(cls, at: int) -> Timestamp:
+        """
+        The time in UTC, so many nanoseconds after 1970; as text without zeros at the end, as nats-server writes it.
+
+        Args:
+            at: From 1970 to 9999; leap seconds do not count.
+        """
+        seconds, fraction = divmod(at, 1_000_000_000)
+        year, month, day, hour, minute, second, text = _second(seconds)
+        self = datetime.__new__(cls, year, month, day, hour, minute, second, fraction // 1000, timezone.utc)
+        self._text = f"{text}.{fraction:09}".rstrip("0") + "Z" if fraction else f"{text}Z"
+        return self
+
     @property
     def text(self) -> str:
         """RFC 3339 text: as parsed, with ``T`` and ``Z`` in upper case, or else formatted from the datetime."""
@@ -159,6 +173,13 @@ def format_datetime(value: datetime) -> str:
             ErrorCode.INVALID_TIMESTAMP, f"a datetime must be one that RFC 3339 can express, got {preview(value)}"
         ) from error
     return text[:-6] + "Z" if text.endswith("+00:00") else text
+
+
+@lru_cache(16)  # messages of a stream ascend in time
+def _second(seconds: int) -> tuple[int, int, int, int, int, int, str]:
+    """Year to second, and their text."""
+    at = datetime(1970, 1, 1) + timedelta(seconds=seconds)
+    return at.year, at.month, at.day, at.hour, at.minute, at.second, at.isoformat()
 
 
 @cache  # at most 2 x 24 x 60 entries

@@ -2,15 +2,22 @@ import asyncio
 from contextlib import aclosing
 from random import Random
 
+import nats
 import pytest
 from nats.js.api import StreamSource
 from pyarrow import parquet
 
 from ce_nats import ContentMode, DecodeError, EncodeError, dedup_id, from_nats_message
-from ce_nats.aio import DeliveryError
+from ce_nats.aio import DeliveryError, Publisher, _nats, ranges
 from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio import stored as one_by_one
+from ce_nats.aio._nats import client_of
+from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.streams import StreamApi
 from ce_nats.capture import capture
+from ce_nats.errors import ApiError, DataLossError, PublishError
+from ce_nats.testing import NatsServer
 
 MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
@@ -30,6 +37,13 @@ async def ten(js, subject, stream):
     for number in range(1, 11):
         await js.publish(f"{subject}.{'even' if number % 2 == 0 else 'odd'}", str(number).encode())
     return stream
+
+
+@pytest.fixture(params=["consumer", "one by one"])
+def way(request, monkeypatch):
+    """Both ways to read; by default a few messages are read one by one."""
+    monkeypatch.setattr(ranges, "_FEW", 0 if request.param == "consumer" else 2**63)
+    return request.param
 
 
 # --- Publishing ------------------------------------------------------------------------------------------------------
@@ -113,12 +127,88 @@ async def test_the_callers_headers_are_not_changed(js, subject, stream, make_eve
     assert theirs != {"a": "b"}
 
 
-async def test_an_expectation_that_does_not_hold_is_a_delivery_error(js, subject, stream, make_event):
-    await ce_js.publish(js, make_event(1), subject, headers={"Nats-Expected-Last-Sequence": "0"})
-    with pytest.raises(DeliveryError) as info:
-        await ce_js.publish(js, make_event(2), subject, headers={"Nats-Expected-Last-Sequence": "0"})
-    assert info.value.code == "publish-refused"
-    assert info.value.__cause__.err_code == 10071
+async def refusal(js, event, subject, headers, way_out):
+    """The error of an event that the stream refuses."""
+    if way_out == "publish":
+        with pytest.raises(DeliveryError) as info:
+            await ce_js.publish(js, event, subject, headers=headers)
+        return info.value
+    publisher = Publisher(js)
+    async with publisher:
+        await publisher.publish(event, subject, headers=headers)
+        with pytest.raises(PublishError) as info:
+            await publisher.flush()
+    return info.value.failures[0].error
+
+
+@pytest.mark.parametrize("way_out", ["publish", "Publisher"])
+@pytest.mark.parametrize(
+    ("headers", "number", "text"),
+    [
+        ({"Nats-Expected-Stream": "OTHER"}, 10060, "expected stream does not match"),
+        ({"Nats-Expected-Last-Sequence": "1"}, 10071, "wrong last sequence: 2"),
+        ({"Nats-Expected-Last-Subject-Sequence": "0"}, 10071, "wrong last sequence: 1"),
+        ({"Nats-Expected-Last-Msg-Id": "other"}, 10070, "wrong last msg ID: second"),
+        ({"Nats-Rollup": "sub"}, 10111, "rollup not permitted"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+async def test_what_a_stream_refuses_has_the_server_s_number(
+    js, subject, stream, make_event, way_out, headers, number, text
+):
+    await ce_js.publish(js, make_event(1), subject)
+    await ce_js.publish(js, make_event(2), f"{subject}.x", headers={"Nats-Msg-Id": "second"})
+    error = await refusal(js, make_event(3), subject, headers, way_out)
+    assert isinstance(error, ApiError)
+    assert (error.code, error.number) == ("publish-refused", number)
+    assert str(error) == f"publish-refused: {subject}: {text} ({number})"
+    assert await sequences(js, stream) == [1, 2]
+
+
+async def test_expectations_that_hold(js, subject, stream, make_event):
+    """Of the stream, its last message, that of the subject and that of other subjects."""
+    expected = [
+        {"Nats-Expected-Stream": stream},
+        {"Nats-Expected-Last-Sequence": "1", "Nats-Expected-Last-Msg-Id": dedup_id(make_event(0))},
+        {"Nats-Expected-Last-Subject-Sequence": "2"},
+    ]
+    for number, headers in enumerate(expected):
+        await ce_js.publish(js, make_event(number), subject, headers=headers)
+    first = {"Nats-Expected-Last-Subject-Sequence": "0"}
+    assert (await ce_js.publish(js, make_event(3), f"{subject}.new", headers=first)).seq == 4
+    assert [set(headers.items()) <= set(m.headers) for m, headers in zip(await read(js, stream), expected)] == [
+        True
+    ] * 3
+
+
+async def test_one_of_several_writers_decides(js, subject, stream, make_event):
+    """All of them have read the same state."""
+    headers = {"Nats-Expected-Last-Subject-Sequence": "0"}
+    writes = [ce_js.publish(js, make_event(number), subject, headers=headers) for number in range(20)]
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, ApiError) and result.number == 10071]
+    assert len(refused) == 19
+    assert len(await read(js, stream)) == 1
+
+
+async def test_a_scheduled_event_comes_at_its_time(nc, js, subject, make_event):
+    version = nc.connected_server_version
+    if (version.major, version.minor) < (2, 12):
+        pytest.skip("nats-server has had schedules since 2.12")
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[f"{subject}.>"], storage="memory", allow_msg_schedules=True)
+    headers = {"Nats-Schedule": "@at 2026-01-01T00:00:00Z", "Nats-Schedule-Target": f"{subject}.due"}
+    await ce_js.publish(js, make_event(1, {"a": 1}), f"{subject}.timer", headers=headers)
+    for _ in range(3_000):
+        if due := await read(js, name, subject=f"{subject}.due"):
+            break
+        await asyncio.sleep(0.02)
+    (message,) = due
+    assert dedup_id(from_nats_message(message)) == dedup_id(make_event(1))
+    assert from_nats_message(message).get_data() == {"a": 1}
+    with pytest.raises(ApiError, match=r"message schedules pattern is invalid \(10189\)"):
+        await ce_js.publish(js, make_event(2), f"{subject}.timer", headers={**headers, "Nats-Schedule": "soon"})
+    await js.delete_stream(name)
 
 
 async def test_a_subject_without_a_stream_has_no_responders(js, subject, make_event):
@@ -177,7 +267,7 @@ async def test_a_payload_beyond_the_server_is_an_encode_error(nc, js, subject, m
 # --- Reading ---------------------------------------------------------------------------------------------------------
 
 
-async def test_all_messages_come_in_order(js, ten):
+async def test_all_messages_come_in_order(way, js, ten):
     messages = await read(js, ten)
     assert [message.sequence for message in messages] == list(range(1, 11))
     assert [message.data for message in messages] == [str(number).encode() for number in range(1, 11)]
@@ -185,12 +275,12 @@ async def test_all_messages_come_in_order(js, ten):
     assert [message.subject.rpartition(".")[2] for message in messages] == ["odd", "even"] * 5
 
 
-async def test_batches_have_the_size_asked_for(js, ten):
+async def test_batches_have_the_size_asked_for(way, js, ten):
     assert [len(batch) async for batch in read_stream(js, ten, batch_size=4)] == [4, 4, 2]
     assert [len(batch) async for batch in read_stream(js, ten, batch_size=5)] == [5, 5]
 
 
-async def test_start_and_end_are_inclusive(js, ten):
+async def test_start_and_end_are_inclusive(way, js, ten):
     assert await sequences(js, ten, start=3, end=5) == [3, 4, 5]
     assert await sequences(js, ten, start=9, end=100) == [9, 10]
     assert await sequences(js, ten, start=0, end=1) == [1]
@@ -198,17 +288,17 @@ async def test_start_and_end_are_inclusive(js, ten):
     assert await sequences(js, ten, start=5, end=4) == []
 
 
-async def test_a_subject_filters(js, ten, subject):
+async def test_a_subject_filters(way, js, ten, subject):
     assert await sequences(js, ten, subject=f"{subject}.even") == [2, 4, 6, 8, 10]
     assert await sequences(js, ten, subject="test.*.odd", start=4, end=8) == [5, 7]
     assert await sequences(js, ten, subject="nothing.here") == []
 
 
-async def test_an_empty_stream_ends_at_once(js, stream):
+async def test_an_empty_stream_ends_at_once(way, js, stream):
     assert [batch async for batch in read_stream(js, stream)] == []
 
 
-async def test_deleted_messages_do_not_stall(js, ten, subject):
+async def test_deleted_messages_do_not_stall(way, js, ten, subject):
     for number in (1, 4, 5, 9, 10):
         await js.delete_msg(ten, number)
     assert await sequences(js, ten) == [2, 3, 6, 7, 8]
@@ -217,7 +307,7 @@ async def test_deleted_messages_do_not_stall(js, ten, subject):
     assert await sequences(js, ten, subject=f"{subject}.even") == [2, 6, 8]
 
 
-async def test_a_wide_gap_is_stepped_over(nc, js, subject, stream, until_stored):
+async def test_a_wide_gap_is_stepped_over(way, nc, js, subject, stream, until_stored):
     """The requests are counted: not one for each message that is left out."""
     await js.publish(f"{subject}.a", b"")
     for _ in range(2000):
@@ -229,13 +319,13 @@ async def test_a_wide_gap_is_stepped_over(nc, js, subject, stream, until_stored)
     assert nc.stats["out_msgs"] - before < 200
 
 
-async def test_a_purged_stream_ends_at_once(js, ten):
+async def test_a_purged_stream_ends_at_once(way, js, ten):
     await js.purge_stream(ten)
     assert await sequences(js, ten) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_any_holes_and_any_filter_give_what_is_there(nc, js, subject, stream, until_stored, seed):
+async def test_any_holes_and_any_filter_give_what_is_there(way, nc, js, subject, stream, until_stored, seed):
     """Hundreds of messages with runs of holes, against a list that is kept beside."""
     random = Random(seed)
     kept = {}
@@ -257,8 +347,8 @@ async def test_any_holes_and_any_filter_give_what_is_there(nc, js, subject, stre
 
 
 @pytest.mark.parametrize("end", [None, 15])
-async def test_it_ends_where_the_stream_ended_at_the_beginning(js, ten, subject, end, monkeypatch):
-    monkeypatch.setattr(ce_js, "_MAX_REQUESTS", 1)  # else it has asked for the next ones before they are there
+async def test_it_ends_where_the_stream_ended_at_the_beginning(way, js, ten, subject, end, monkeypatch):
+    monkeypatch.setattr(one_by_one, "_MAX_REQUESTS", 1)  # else it has asked for the next ones before they are there
     seen = []
     async for batch in read_stream(js, ten, end=end, batch_size=1):
         seen += [message.sequence for message in batch]
@@ -267,12 +357,200 @@ async def test_it_ends_where_the_stream_ended_at_the_beginning(js, ten, subject,
     assert (await js.stream_info(ten)).state.last_seq == 20
 
 
-async def test_reading_makes_no_consumer(js, ten):
+async def test_reading_a_few_messages_makes_no_consumer(js, ten):
     async for _ in read_stream(js, ten, batch_size=3):
         assert (await js.stream_info(ten)).state.consumer_count == 0
 
 
-async def test_leaving_early_leaves_no_tasks(js, ten):
+async def test_reading_many_leaves_no_consumer(nc, js, subject, stream, until_stored):
+    for number in range(3_000):
+        await nc.publish(subject, b"%d" % number)
+    await until_stored(stream, 3_000)
+    assert [int(message.data) for message in await read(js, stream)] == list(range(3_000))
+    assert (await js.stream_info(stream)).state.consumer_count == 0
+    async with aclosing(read_stream(js, stream)) as batches:
+        await anext(batches)
+        (consumer,) = await js.consumers_info(stream)
+        assert (consumer.config.ack_policy, consumer.config.durable_name) == ("none", None)
+    assert (await js.stream_info(stream)).state.consumer_count == 0
+
+
+async def test_several_subjects_filter(way, js, ten, subject):
+    await js.publish(f"{subject}.more", b"")
+    assert await sequences(js, ten, subject=[f"{subject}.even", f"{subject}.more"]) == [2, 4, 6, 8, 10, 11]
+    assert await sequences(js, ten, subject=[f"{subject}.*", f"{subject}.odd"]) == list(range(1, 12))
+    assert await sequences(js, ten, subject=[">", f"{subject}.odd"]) == list(range(1, 12))
+
+
+async def test_both_ways_give_the_same(js, subject, stream, send_raw, until_stored, monkeypatch):
+    """And what the server itself says of each message."""
+    lines = [
+        b"a: \xff%d\r\nA:b\r\na: \xff%d\r\n",
+        b"no colon\r\n\r\n: x\r\nb\xe2\x82:\xe2\x82\r\n",
+        b"k: a:b\tc \t\r\n",
+        b"",
+        None,
+    ]
+    for number in range(50):
+        block = lines[number % 5]
+        send_raw(f"{subject}.{number}", block and block.replace(b"%d", b"%d" % number), b"\0\xff%d" % number)
+    await until_stored(stream, 50)
+    found = []
+    for few in (0, 100):
+        monkeypatch.setattr(ranges, "_FEW", few)
+        found.append(await read(js, stream, batch_size=7))
+    assert found[0] == found[1]
+    api = StreamApi.of(js)
+    for message in found[0]:
+        stored = await api.stored(stream, {"seq": message.sequence})
+        assert str(message.timestamp) == stored.time
+        assert (message.subject, message.data) == (stored.subject, stored.data)
+        assert [value.encode("utf-8", "surrogateescape") for _, value in message.headers] == [
+            line.partition(b":")[2].strip(b" \t") for line in stored.hdrs.split(b"\r\n")[1:] if b":" in line
+        ]
+
+
+async def test_the_connection_serves_others_meanwhile(way, nc, js, ten, subject):
+    """Two readers, a subscriber and a request on one connection, each with what is its own."""
+    seen = []
+
+    async def note(message):
+        seen.append(message.headers)
+
+    await nc.subscribe("other.>", cb=note)
+    async with aclosing(read_stream(js, ten, batch_size=3)) as first, aclosing(read_stream(js, ten)) as second:
+        found = [message.sequence for message in await anext(first)]
+        await nc.publish(f"other.{subject}", b"", headers={"a": "1"})
+        assert [message.sequence for message in await anext(second)] == list(range(1, 11))
+        assert (await js.stream_info(ten)).state.messages == 10
+        found += [message.sequence async for batch in first for message in batch]
+    assert found == list(range(1, 11))
+    await nc.flush()
+    assert seen == [{"a": "1"}]
+    assert not isinstance(nc._process_msg, _nats._Takers)
+
+
+@pytest.fixture
+async def many():
+    """A server of its own, and a connection that comes back soon, with a stream of 30,000 messages in files."""
+    with NatsServer(jetstream=True) as server:
+        nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1)
+        js = nc.jetstream(timeout=30)
+        await js.add_stream(name="MANY", subjects=["many"])
+        for number in range(29_999):
+            await nc.publish("many", b"%d" % number)
+        await js.publish("many", b"29999")
+        yield server, js
+        await disconnect(nc)
+
+
+async def test_reading_goes_on_after_a_restart(many):
+    server, js = many
+    found = []
+    async with aclosing(read_stream(js, "MANY")) as batches:
+        async for batch in batches:
+            found += [int(message.data) for message in batch]
+            if len(found) == 2_000:
+                server.kill()
+                server.start()
+    assert found == list(range(30_000))
+
+
+async def test_a_server_that_stays_away_is_a_delivery_error(many):
+    server, js = many
+    async with aclosing(read_stream(client_of(js).jetstream(timeout=1), "MANY")) as batches:
+        await anext(batches)
+        server.kill()
+        with pytest.raises(DeliveryError, match=r"stream MANY, from message \d+ on: "):
+            async for _ in batches:
+                pass
+
+
+async def test_a_connection_that_is_closed_is_a_delivery_error(many):
+    """At once, however long it may try."""
+    _, js = many
+    async with aclosing(read_stream(client_of(js).jetstream(timeout=600), "MANY")) as batches:
+        await anext(batches)
+        await client_of(js).close()
+        with pytest.raises(DeliveryError, match=r"^connection-closed: "):
+            async for _ in batches:
+                pass
+
+
+async def test_another_stream_of_that_name_is_an_error(many):
+    _, js = many
+    async with aclosing(read_stream(js, "MANY")) as batches:
+        await anext(batches)
+        await js.delete_stream("MANY")
+        await js.add_stream(name="MANY", subjects=["many"])
+        for _ in range(5):
+            await js.publish("many", b"")
+        with pytest.raises(DataLossError, match="it was deleted and created again"):
+            async for _ in batches:
+                pass
+
+
+@pytest.mark.parametrize("denied", ["CONSUMER.CREATE", "CONSUMER.MSG.NEXT"])
+async def test_without_permission_for_a_consumer_it_is_read_one_by_one(denied):
+    """And nobody is told of a denial that does not matter."""
+    config = f"""authorization {{ users: [
+      {{user: admin, password: x}}
+      {{user: reader, password: x, permissions: {{publish: {{deny: ["$JS.API.{denied}.>"]}}}}}}
+    ] }}"""
+    told = []
+
+    async def tell(error):
+        told.append(error)
+
+    with NatsServer(jetstream=True, config=config) as server:
+        async with await nats.connect(server.url, user="admin", password="x") as admin:
+            js = admin.jetstream()
+            await js.add_stream(name="S", subjects=["s"], storage="memory")
+            for number in range(500):
+                await js.publish("s", b"%d" % number)
+            reader = await nats.connect(server.url, user="reader", password="x", error_cb=tell)
+            messages = await read(reader.jetstream(timeout=60), "S")
+            assert [int(message.data) for message in messages] == list(range(500))
+            assert (await js.stream_info("S")).state.consumer_count == 0
+            await reader.close()
+    assert told == []
+
+
+async def test_another_account_s_stream_is_read_with_what_it_exports():
+    """Two subjects of the API, which is all that reading one by one needs."""
+    config = """accounts {
+      A { jetstream: enabled, users: [{user: a, password: x}], exports: [
+        {service: "$JS.API.STREAM.INFO.S"}, {service: "$JS.API.STREAM.MSG.GET.S"}
+      ] }
+      B { users: [{user: b, password: x}], imports: [
+        {service: {account: A, subject: "$JS.API.STREAM.INFO.S"}, to: "A.STREAM.INFO.S"},
+        {service: {account: A, subject: "$JS.API.STREAM.MSG.GET.S"}, to: "A.STREAM.MSG.GET.S"}
+      ] }
+    }"""
+    with NatsServer(jetstream=True, config=config) as server:
+        async with await nats.connect(server.url, user="a", password="x") as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="S", subjects=["s"], storage="memory")
+            for number in range(500):
+                await js.publish("s", b"%d" % number)
+        async with await nats.connect(server.url, user="b", password="x") as nc:
+            messages = await read(nc.jetstream(prefix="A", timeout=60), "S")
+            assert [int(message.data) for message in messages] == list(range(500))
+
+
+async def test_what_is_purged_meanwhile_is_passed_over(many):
+    _, js = many
+    found = []
+    async with aclosing(read_stream(js, "MANY")) as batches:
+        async for batch in batches:
+            found += [message.sequence for message in batch]
+            if len(found) == 1_000:
+                await js.purge_stream("MANY", seq=25_000)
+    assert found == [*range(1, found[-5_002] + 1), *range(25_000, 30_001)]
+    assert len(found) < 20_000
+
+
+async def test_leaving_early_leaves_no_tasks(way, js, ten):
     before = asyncio.all_tasks()
     async with aclosing(read_stream(js, ten, batch_size=1)) as batches:
         async for _ in batches:
@@ -280,7 +558,7 @@ async def test_leaving_early_leaves_no_tasks(js, ten):
     assert asyncio.all_tasks() == before
 
 
-async def test_large_messages_come_through(nc, js, subject, stream):
+async def test_large_messages_come_through(way, nc, js, subject, stream):
     """More than the server lets wait for one client, asked for at once, would cut the connection."""
     count = 100
     payload = b"x" * (nc.max_payload - 1000)
@@ -291,7 +569,7 @@ async def test_large_messages_come_through(nc, js, subject, stream):
     assert max(map(len, sizes)) < count
 
 
-async def test_the_time_has_nanoseconds(js, ten):
+async def test_the_time_has_nanoseconds(way, js, ten):
     for message in await read(js, ten):
         stored = await js.get_msg(ten, message.sequence)
         assert message.timestamp.replace(microsecond=0) == stored.time.replace(microsecond=0)
@@ -305,30 +583,27 @@ async def test_a_missing_stream_is_a_delivery_error(js):
     assert info.value.code == "stream-not-found"
 
 
-async def test_a_stream_that_goes_away_is_a_delivery_error(js, subject):
-    name = subject.replace(".", "_")
-    await js.add_stream(name=name, subjects=[subject])
-    for _ in range(1000):
-        await js.publish(subject, b"")
-    batches = read_stream(js, name, batch_size=1)
-    await anext(batches)
-    await js.delete_stream(name)
-    with pytest.raises(DeliveryError):
-        async for _ in batches:
-            pass
+async def test_a_stream_that_goes_away_is_a_delivery_error(way, many):
+    _, js = many
+    async with aclosing(read_stream(js, "MANY")) as batches:
+        await anext(batches)
+        await js.delete_stream("MANY")
+        with pytest.raises(DeliveryError, match=r"^stream-not-found: "):
+            async for _ in batches:
+                pass
 
 
 # --- Headers as they were stored -------------------------------------------------------------------------------------
 
 
-async def test_repeated_headers_are_kept_in_order(js, subject, stream, send_raw, until_stored):
+async def test_repeated_headers_are_kept_in_order(way, js, subject, stream, send_raw, until_stored):
     send_raw(subject, b"b: 1\r\na: 2\r\nB: 3\r\nb:4\r\nb: \t5 \r\n")
     await until_stored(stream, 1)
     ((message),) = await read(js, stream)
     assert message.headers == [("b", "1"), ("a", "2"), ("B", "3"), ("b", "4"), ("b", "5")]
 
 
-async def test_a_repeated_attribute_is_seen(js, subject, stream, send_raw, until_stored):
+async def test_a_repeated_attribute_is_seen(way, js, subject, stream, send_raw, until_stored):
     """nats-py's own messages show the last value only, as if nothing were wrong."""
     send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
     await until_stored(stream, 1)
@@ -339,7 +614,7 @@ async def test_a_repeated_attribute_is_seen(js, subject, stream, send_raw, until
     assert from_nats_message(await js.get_last_msg(stream, subject)).get_id() == "2"
 
 
-async def test_bytes_that_are_no_utf8_are_kept(js, subject, stream, send_raw, until_stored):
+async def test_bytes_that_are_no_utf8_are_kept(way, js, subject, stream, send_raw, until_stored):
     send_raw(subject, MINIMAL + b"ce-subject: a\xc0\xa0b\xff\r\n")
     await until_stored(stream, 1)
     ((message),) = await read(js, stream)
@@ -349,7 +624,7 @@ async def test_bytes_that_are_no_utf8_are_kept(js, subject, stream, send_raw, un
     assert info.value.attribute == "subject"
 
 
-async def test_a_stream_can_be_captured(js, subject, stream, send_raw, tmp_path, until_stored):
+async def test_a_stream_can_be_captured(way, js, subject, stream, send_raw, tmp_path, until_stored):
     send_raw(subject, b"a: 1\r\na: 2\r\n", b"\0\xff")
     send_raw(subject, None, b"{}")
     await until_stored(stream, 2)
@@ -361,7 +636,7 @@ async def test_a_stream_can_be_captured(js, subject, stream, send_raw, tmp_path,
     assert [row["data"] for row in rows] == [b"\0\xff", b"{}"]
 
 
-async def test_a_block_may_hold_anything(js, subject, stream, send_raw, until_stored):
+async def test_a_block_may_hold_anything(way, js, subject, stream, send_raw, until_stored):
     send_raw(subject, b"no colon\r\n: no name\r\n\r\nafter: the end\r\nname : x\r\nurl: http://a:1\r\n")
     send_raw(subject, b"")
     send_raw(subject, None, b"{}")
@@ -371,7 +646,7 @@ async def test_a_block_may_hold_anything(js, subject, stream, send_raw, until_st
     assert empty.headers == none.headers == []
 
 
-async def test_a_sourced_stream_adds_its_header(js, subject, stream, make_event):
+async def test_a_sourced_stream_adds_its_header(way, js, subject, stream, make_event):
     """An event without headers of its own does not become a binary one through the header of the copy."""
     await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
     copy = f"{stream}_copy"

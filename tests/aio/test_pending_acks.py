@@ -122,7 +122,7 @@ async def test_a_duplicate_of_another_sender(attempts, expected):
 async def test_a_refusal_is_final():
     async with pending_acks(REFUSED) as (server, acks):
         error = await failure(await send(acks, "a", Nats_Msg_Id="1"))
-        assert (error.code, error.message) == ("publish-refused", "orders: wrong last sequence: 3")
+        assert (error.code, error.message) == ("publish-refused", "orders: wrong last sequence: 3 (10071)")
         assert error.__cause__.err_code == 10071
         assert len(server.received) == 1
         assert server.done == [("a", error)]

@@ -242,6 +242,8 @@ async def test_a_refusal_has_the_server_s_number(js, subject, stream, make_event
         with pytest.raises(PublishError) as info:
             await publisher.flush()
     assert [failure.error.__cause__.err_code for failure in info.value.failures] == [10071, 10071]
+    assert [failure.error.number for failure in info.value.failures] == [10071, 10071]
+    assert str(info.value.failures[0].error) == f"publish-refused: {subject}: wrong last sequence: 0 (10071)"
     assert info.value.code == "publish-refused"
     assert "and 1 more" in str(info.value)
     assert all(ack.exception().__cause__.err_code == 10071 for ack in acks)

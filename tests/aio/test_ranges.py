@@ -13,7 +13,9 @@ from nats.js.api import ConsumerConfig, RetentionPolicy
 from ce_nats.aio import flush, ranges
 from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.ranges import RangeClient, metadata, read_range
+from ce_nats.aio.ranges import RangeClient, read_range
+from ce_nats.aio.raw_pull import RawPull
+from ce_nats.aio.stored import metadata
 from ce_nats.aio.streams import StreamApi
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.ranges import StreamRange
@@ -165,13 +167,13 @@ async def test_hardly_anything_is_sent_behind_the_end(connect, nc, js, subject, 
     await until(lambda state: state.last_seq == 30_000, js, stream)
     sent = []
 
-    class Counting(RangeClient):
+    class Counting(RawPull):
         async def pull(self, *arguments):
             messages, status = await super().pull(*arguments)
             sent.append(len(messages))
             return messages, status
 
-    monkeypatch.setattr(ranges, "RangeClient", Counting)
+    monkeypatch.setattr(ranges, "RawPull", Counting)
     assert len(await numbers(connect, stream, 1, 15_000)) == sum(sent) == 15_000
     sent.clear()
     assert len(await numbers(connect, stream, 1, 15_000, subjects=(f"{subject}.7",))) == 1_500
@@ -425,20 +427,21 @@ async def pulling(own_server, filled, request):
     await connecting_to(own_server.url)(client)
     wanted = {"batch": 10, "expires": 600 * 10**9}
     seconds = getattr(request, "param", 2)
-    task = asyncio.create_task(client.pull("$JS.API.CONSUMER.MSG.NEXT.EMPTY.worker", wanted, seconds))
+    pull = RawPull(client)
+    task = asyncio.create_task(pull.pull("$JS.API.CONSUMER.MSG.NEXT.EMPTY.worker", wanted, seconds))
     for _ in range(100 * SECONDS):
         if task.done() or (await nc.jetstream().consumer_info("EMPTY", "worker")).num_waiting:
             break
         await asyncio.sleep(0.01)
-    yield nc, client, task
+    yield nc, pull, task
     await nc.close()
     await disconnect(client)
 
 
 async def test_a_status_of_another_request_is_none_of_ours(pulling):
     """The server also ends a request that was answered in full; its status may come when the next one is under way."""
-    nc, client, task = pulling
-    await nc.publish(f"{client._pull_inbox}.0", b"", headers={"Status": "409"})
+    nc, pull, task = pulling
+    await nc.publish(f"{pull._inbox}.0", b"", headers={"Status": "409"})
     with pytest.raises(DeliveryError, match="no messages and no status in 2 seconds"):
         await task
 

@@ -383,6 +383,37 @@ def test_a_line_of_json_loses_nothing(message):
     assert str(from_json_line(line).timestamp) == str(message.timestamp)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [stored(3, [("raw", RAW)]), stored(3, data="€".encode()), stored(3, data=b"\xff"), stored(3, data=b'"\x7f\\')],
+)
+def test_lines_of_a_batch_lose_nothing(odd):
+    """A batch is written at once where it is plain, and a line at a time where it is not."""
+    batch = [stored(1, subject="a", headers=[("a", '"')], reply="r"), stored(0, stream="", data=b""), odd]
+    for messages in (batch, batch[:2], [odd], []):
+        target = io.BytesIO()
+        with JsonLinesCapture(target) as file:
+            file.write(messages)
+        assert target.getvalue().isascii()
+        assert list(map(from_json_line, target.getvalue().splitlines())) == messages
+        assert [json.loads(line) for line in target.getvalue().splitlines()] == [
+            json.loads(as_json_line(message)) for message in messages
+        ]
+
+
+def test_headers_in_parquet_are_those_of_each_row(tmp_path, monkeypatch):
+    """Rows become columns some at a time, and a row group has several of these."""
+    monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 3)
+    rows = [stored(n, [("a", str(n))] * (n % 4)) for n in range(1, 20)]
+    with ParquetParts(tmp_path / "a.parquet") as file:
+        for start in range(0, len(rows), 2):
+            file.write(rows[start : start + 2])
+    found = list(read_capture(tmp_path / "a.parquet"))
+    assert [row.headers for row in found] == [row.headers for row in rows]
+    (part,) = (tmp_path / "a.parquet").iterdir()
+    assert parquet.ParquetFile(part).num_row_groups == 1
+
+
 @pytest.mark.parametrize("wrong", [{"timestamp": None}, {"timestamp": "now"}, {"sequence": True}, {"stream": 1}])
 def test_a_line_that_is_no_captured_message(wrong):
     with pytest.raises(DecodeError):

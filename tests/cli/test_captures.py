@@ -8,6 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.stored import as_message
+from ce_nats.aio.streams import StreamApi
 from ce_nats.capture import capture, read_capture
 from ce_nats.testing import NatsServer
 
@@ -57,6 +59,38 @@ def test_python_and_the_command_line_continue_the_same_capture(at_server, with_j
 def test_a_capture_that_fails_at_once_leaves_no_file(at_server, tmp_path, name):
     assert at_server("capture", tmp_path / name, "--stream", "NONE").exit_code == 3
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_stream_with_gaps_is_captured_as_it_is_stored(at_server, with_js, stream, subject, tmp_path, name):
+    """More than is read one by one; then the rest of it, and part of it."""
+
+    async def fill(js):
+        for number in range(1, 1_501):
+            headers = {"Tag": "é"} if number % 3 else None
+            await js._nc.publish(f"{subject}.{number % 2}", b"\xff%d" % number, headers=headers)
+        await js.publish(f"{subject}.1", b"last")
+        for number in (1, 2, 700, 701, 1_000):
+            await js.delete_msg(stream, number)
+
+    async def ask(js):
+        """The server, one message at a time."""
+        api = StreamApi.of(js)
+        answers = [await api.stored(stream, {"seq": number}) for number in range(1, 1_502)]
+        return [as_message(answer, stream) for answer in answers if answer is not None]
+
+    with_js(fill)
+    path = tmp_path / name
+    assert json.loads(at_server("capture", path, "--stream", stream, "--json").stdout)["messages"] == 1_496
+    assert json.loads(at_server("capture", path, "--stream", stream, "--json").stdout)["messages"] == 0
+    expected = with_js(ask)
+    found = list(read_capture(path))
+    assert [row._replace(timestamp=None) for row in found] == [row._replace(timestamp=None) for row in expected]
+    assert [row.timestamp for row in found] == [row.timestamp for row in expected]
+    part = tmp_path / f"part.{name}"
+    at_server("capture", part, "--stream", stream, "--subject", f"{subject}.0", "--start", 500)
+    sequences = [row.sequence for row in read_capture(part)]
+    assert sequences == [number for number in range(500, 1_501, 2) if number not in (700, 1_000)]
 
 
 def test_core_nats_messages_are_not_added_to_a_capture_of_a_stream(at_server, with_js, stream, subject, tmp_path):

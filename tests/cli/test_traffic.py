@@ -74,6 +74,27 @@ def test_pub_to_a_stream(at_server, event, stream, stored, subject):
     assert len(stored(stream)) == 2
 
 
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ("Nats-Expected-Stream: OTHER", "expected stream does not match (10060)"),
+        ("Nats-Expected-Last-Sequence: 5", "wrong last sequence: 1 (10071)"),
+        ("Nats-Expected-Last-Subject-Sequence:0", "wrong last sequence: 1 (10071)"),
+        ("Nats-Expected-Last-Msg-Id: other", "wrong last msg ID: /tests|1 (10070)"),
+        ("Nats-Rollup: sub", "rollup not permitted (10111)"),
+    ],
+)
+def test_pub_says_what_a_stream_refuses(at_server, event, stream, stored, subject, header, text):
+    """With the server's own words and number; what holds is stored, header and all."""
+    first = "Nats-Expected-Last-Subject-Sequence: 0"
+    assert at_server("pub", "-J", subject, "-H", first, event()).exit_code == 0
+    result = at_server("pub", "-J", subject, "-H", header, event(2))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.splitlines()[-1] == f"ce-nats: publish-refused: {subject}: {text}"
+    (message,) = stored(stream)
+    assert ("Nats-Expected-Last-Subject-Sequence", "0") in message.headers
+
+
 def test_pub_skips_invalid_events(at_server, event, stream, stored, subject):
     result = at_server("pub", "-J", subject, stdin=event(1) + event(2, time="now") + event(3))
     assert result.exit_code == 1

@@ -252,3 +252,21 @@ def test_naive_timestamps_can_be_shown() -> None:
     assert "2020" in repr(naive)
     refused(EncodeError, "invalid-attribute-type", lambda: naive.text)
     refused(EncodeError, "invalid-attribute-type", format_datetime, naive)
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (1, "1970-01-01T00:00:00.000000001Z"),
+        (1_767_323_045_123_456_789, "2026-01-02T03:04:05.123456789Z"),
+        (1_767_323_045_120_000_000, "2026-01-02T03:04:05.12Z"),
+        (1_767_323_045_000_000_000, "2026-01-02T03:04:05Z"),
+        (1_709_164_799_999_999_999, "2024-02-28T23:59:59.999999999Z"),
+        (253_402_300_799_999_999_999, "9999-12-31T23:59:59.999999999Z"),
+    ],
+)
+def test_a_time_from_nanoseconds(at, text):
+    time = Timestamp.from_nanoseconds(at)
+    assert (str(time), time) == (text, Timestamp(text))
+    assert (time.nanosecond, time.tzinfo) == (at % 10**9, timezone.utc)

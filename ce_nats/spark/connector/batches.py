@@ -55,7 +55,7 @@ def record_batch(batch: RawBatch) -> pa.RecordBatch:
 
 
 def _positions(replies: tuple[bytes, ...]) -> tuple[pa.Array, pa.Array]:
-    """Stream sequences and storage times, from reply subjects; see ``ce_nats.aio.ranges.metadata``."""
+    """Stream sequences and storage times, from reply subjects; see ``ce_nats.aio.stored.metadata``."""
     tokens = pc.split_pattern(pa.array(replies, pa.binary()).cast(pa.string()), ".")
     at = 5 if len(tokens[0]) == 9 else 7
     sequences = pc.list_element(tokens, at).cast(pa.int64())

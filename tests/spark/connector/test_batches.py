@@ -7,8 +7,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from ce_nats.aio.jetstream import _pairs
 from ce_nats.aio.ranges import RawBatch
+from ce_nats.aio.stored import _Lines, _pairs
 from ce_nats.capture.parquet import _schema
 from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
@@ -104,7 +104,8 @@ def test_random_blocks_are_read_as_a_capture_reads_them(seed):
     blocks += [b"NATS/1.0\r\n" + block for block in blocks]
     escape = str.maketrans({0xDC00 + byte: f"%{byte:02X}" for byte in range(128, 256)})
     expected = [
-        [(name.translate(escape), value.translate(escape)) for name, value in _pairs(block)] for block in blocks
+        [(name.translate(escape), value.translate(escape)) for name, value in _pairs(block, _Lines())]
+        for block in blocks
     ]
     found = [[(header["key"], header["value"]) for header in row["headers"]] for row in rows(*blocks)]
     assert found == expected

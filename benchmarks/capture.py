@@ -1,0 +1,78 @@
+"""
+Reading and capturing a stream: nats-py alone, read_stream, and captures in JSON lines and in Parquet.
+
+nats-py reads with its fastest consumer, the ordered push one, and does nothing with the messages. ``read_stream`` makes
+messages with their headers as they were stored; a capture writes these into a file. Everything reads the same range of
+one stream, kept in files: messages of 300 bytes with seven headers, or with ``--small`` of 12 bytes and without
+headers. Runs alternate, round by round; a ratio is taken within a round and the median over the rounds is shown. What
+was captured is counted.
+
+``python -m benchmarks.capture [--rounds N] [--messages N] [--small] [--markdown]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import nats
+from nats.js import JetStreamContext
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.source import HEADERS, PAYLOAD, STREAM, fill, measured, read_with_nats_py, show
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.capture import capture, count_captured
+from ce_nats.testing import NatsServer
+
+_SMALL = b'{"total": 5}'
+
+
+async def with_stream(url: str, use: Callable[[JetStreamContext], Awaitable[None]]) -> None:
+    async with await nats.connect(url) as nc:
+        await use(nc.jetstream())
+
+
+async def read(js: JetStreamContext) -> None:
+    async for _ in read_stream(js, STREAM):
+        pass
+
+
+def capturing(path: Path, messages: int) -> Callable[[JetStreamContext], Awaitable[None]]:
+    async def run(js: JetStreamContext) -> None:
+        await capture(read_stream(js, STREAM), path, if_exists="replace")
+        assert count_captured(path) == messages
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--markdown", action="store_true")
+    arguments = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as name, NatsServer(jetstream=True) as server:
+        payload, headers = (_SMALL, None) if arguments.small else (PAYLOAD, HEADERS)
+        asyncio.run(fill(server.url, arguments.messages, payload, headers))
+        lines, parquet = (capturing(Path(name) / file, arguments.messages) for file in ("a.jsonl", "a.parquet"))
+        ways: dict[str, Callable[[], object]] = {
+            "nats-py, ordered consumer": lambda: asyncio.run(read_with_nats_py(server.url, arguments.messages)),
+            "read_stream": lambda: asyncio.run(with_stream(server.url, read)),
+            "capture, JSON lines": lambda: asyncio.run(with_stream(server.url, lines)),
+            "capture, Parquet": lambda: asyncio.run(with_stream(server.url, parquet)),
+        }
+        results = [
+            {way: measured(run) for way, run in ways.items()}
+            for _ in track(range(arguments.rounds), "rounds", console=Console(stderr=True))
+        ]
+    show(results, arguments.messages, markdown=arguments.markdown)
+
+
+if __name__ == "__main__":
+    main()
