@@ -14,8 +14,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from .errors import preview, visible
 
-__all__ = ["Row", "event_rows", "html_table", "message_rows"]
-
 # A name, and a value of any type.
 Row: TypeAlias = tuple[str, object]
 

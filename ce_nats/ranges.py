@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-__all__ = ["StreamRange", "StreamState", "split"]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamState:

@@ -20,18 +20,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from .errors import EncodeError, ErrorCode, preview
 from .subjects import check_pattern, is_literal
 
-__all__ = [
-    "DEFAULT_PREFIX",
-    "DEFAULT_URL",
-    "ENVIRONMENT",
-    "ConnectionSettings",
-    "Secret",
-    "api_prefix",
-    "invalid",
-    "read_settings",
-    "resolve",
-]
-
 Secret: TypeAlias = str | Callable[[], str]
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"

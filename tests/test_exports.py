@@ -6,8 +6,10 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from ce_nats import iggy
 from ce_nats.codec import percent
 from ce_nats.wire import nats
 
+ROOT = Path(__file__).parents[1]
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
     *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp"),
@@ -52,6 +55,26 @@ def test_all_is_true(name: str) -> None:
     names = getattr(module, "__all__", [])
     assert len(set(names)) == len(names)
     assert [one for one in names if not hasattr(module, one)] == []
+
+
+def test_public_modules() -> None:
+    """
+    A module is public if the API pages have it; all others have no ``__all__``, and may change at any time.
+
+    A page may have a function of a module that is not public, because the module's package exports it.
+    """
+    documented = {
+        name
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for name in re.findall(r"^::: ([\w.]+)$", page.read_text("utf-8"), re.MULTILINE)
+    }
+    sources = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path.read_text("utf-8")
+        for path in (ROOT / "ce_nats").rglob("*.py")
+    }
+    with_names = {name for name, source in sources.items() if re.search("^__all__ = ", source, re.MULTILINE)}
+    assert with_names == documented & sources.keys() | {"ce_nats.errors"}
+    assert {"ce_nats.aio", "ce_nats.spark", "ce_nats.message", "ce_nats.wire.nats"} <= with_names
 
 
 def test_modules_were_found() -> None:

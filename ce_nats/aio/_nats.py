@@ -21,30 +21,6 @@ from nats.js import JetStreamContext
 
 from ..errors import CeNatsError, ErrorCode
 
-__all__ = [
-    "SEES_RAW_MESSAGES",
-    "TlsTransport",
-    "api_prefix",
-    "api_timeout",
-    "client_of",
-    "end_iteration",
-    "error_callback",
-    "intercept_connects",
-    "is_unsubscribed",
-    "on_error",
-    "on_reconnect",
-    "reconnect_callback",
-    "request_inbox",
-    "send",
-    "send_publish",
-    "server_info",
-    "subscription_id",
-    "take_messages",
-    "transport_of",
-    "unsubscribe_and_drain",
-    "use_transport",
-]
-
 Callback: TypeAlias = Callable[[], Awaitable[None]]
 ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
 

@@ -22,8 +22,6 @@ from ..errors import CeNatsError, DeliveryError
 from .nats_errors import delivery_errors
 from .watch import ConnectionWatch, Denial
 
-__all__ = ["AckWindow", "Pending", "is_no_responders"]
-
 _TICK_SECONDS: Final = 0.1
 _NO_RESPONDERS: Final = "503"
 

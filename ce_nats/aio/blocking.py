@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["Blocking"]
-
 T = TypeVar("T")
 
 

@@ -27,8 +27,6 @@ from .pausing import pause
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import as_nats_headers, check_size, flush
 
-__all__ = ["BulkPublisher", "PublishResult"]
-
 _PAUSE_SECONDS: Final = 0.2
 
 # A message, its header block, and how often it was sent before.

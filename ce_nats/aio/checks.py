@@ -7,8 +7,6 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
-__all__ = ["check_client", "check_config", "check_jetstream", "check_subscription"]
-
 
 def check_client(nc: object) -> None:
     """

@@ -28,8 +28,6 @@ from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
 from .pausing import random_number
 from .watch import ConnectionWatch
 
-__all__ = ["connect", "disconnect", "establish"]
-
 _log: Final = logging.getLogger(__name__)
 
 Callback: TypeAlias = Callable[[], Awaitable[None]]

@@ -35,8 +35,6 @@ from .publish import round_trip
 from .received import Received
 from .watch import ConnectionWatch, Denial
 
-__all__ = ["Events", "events", "subscribe"]
-
 _STATUS_CODE: Final = re.compile("[0-9]{3}")
 
 

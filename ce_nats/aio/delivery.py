@@ -15,8 +15,6 @@ from ..redelivery import Action, Decision, Outcome, Reason
 from ..wire.ack_subject import AckSubject
 from .received import Received
 
-__all__ = ["Delivery", "Handles", "Settles"]
-
 
 class Handles(Protocol):
     """Sees a block run: see :class:`~ce_nats.aio.outcomes.Handling`."""

@@ -30,8 +30,6 @@ from .publish import round_trip
 from .streams import StreamApi
 from .watch import ConnectionWatch, Denial
 
-__all__ = ["Fetcher"]
-
 _log: Final = logging.getLogger(__name__)
 
 # A request lives so long on the server, which sends a heartbeat at this interval while it does.

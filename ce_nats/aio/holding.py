@@ -13,8 +13,6 @@ from nats.aio.msg import Msg
 from ..wire.ack_subject import AckSubject
 from .delivery import Delivery, Settles
 
-__all__ = ["Holder"]
-
 
 class Holder:
     """

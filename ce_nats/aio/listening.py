@@ -21,8 +21,6 @@ from ._nats import api_prefix, client_of
 from .pausing import pause
 from .streams import StreamApi
 
-__all__ = ["IN_PROCESS", "PAUSE_SECONDS", "Listeners", "publish_patiently"]
-
 # Before the next attempt, where a stream has no leader or is replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
 # For the API's answer: during an election of the meta leader there is none.

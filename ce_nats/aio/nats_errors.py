@@ -12,8 +12,6 @@ import nats.js.errors
 
 from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
 
-__all__ = ["NOT_ENABLED", "api_error", "delivery_error", "delivery_errors"]
-
 # nats-server's err_code: JSNotEnabledForAccountErr, JSNotEnabledErr
 NOT_ENABLED: Final = (10039, 10076)
 # The API's status codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".

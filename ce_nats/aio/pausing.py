@@ -8,8 +8,6 @@ from typing import Final
 
 from ..redelivery import Backoff
 
-__all__ = ["pause", "random_number"]
-
 # 0 or more, and below 1.
 random_number: Final = random.random
 

@@ -30,8 +30,6 @@ from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers
 
-__all__ = ["PendingAcks", "PendingMessage", "is_duplicate", "write"]
-
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
 

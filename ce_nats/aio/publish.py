@@ -29,8 +29,6 @@ from .checks import check_client
 from .nats_errors import delivery_errors
 from .watch import ConnectionWatch
 
-__all__ = ["flush", "publish", "round_trip"]
-
 # "NATS/1.0" CRLF before the header lines, CRLF behind them; ": " and CRLF in each.
 _BLOCK_BYTES: Final = 12
 _LINE_BYTES: Final = 4

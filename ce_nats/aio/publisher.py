@@ -25,8 +25,6 @@ from .outcomes import Instruments, Observer, OnOutcome, Sending
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate
 from .publish import check_size
 
-__all__ = ["Publisher"]
-
 
 class Prepared(NamedTuple):
     """

@@ -50,8 +50,6 @@ from .stored import as_message
 from .streams import StreamApi, check_stream_on
 from .watch import ConnectionWatch, Denial
 
-__all__ = ["PullConsumer"]
-
 _log: Final = logging.getLogger(__name__)
 
 _SIZE: Final = "Nats-Msg-Size"

@@ -27,6 +27,7 @@ from nats.aio.client import Client
 from ..codec.timestamp import Timestamp
 from ..errors import ApiError, DataLossError, DeliveryError, ErrorCode
 from ..ranges import StreamRange, StreamState
+from ..settings import DEFAULT_PREFIX
 from ..subjects import covers
 from ..wire.ack_subject import AckSubject, ack_subject
 from ._nats import SEES_RAW_MESSAGES
@@ -35,9 +36,7 @@ from .nats_errors import delivery_error
 from .pausing import pause
 from .raw_pull import RawMessage, RawPull
 from .stored import metadata, read_one_by_one
-from .streams import DEFAULT_PREFIX, Stored, StreamApi, is_final, nanoseconds
-
-__all__ = ["Connect", "RangeClient", "RawBatch", "read_range", "read_range_on", "refuse_loss"]
+from .streams import Stored, StreamApi, is_final, nanoseconds
 
 # Connects the client that it is given, with the caller's credentials.
 Connect: TypeAlias = Callable[[Client], Awaitable[object]]

@@ -21,8 +21,6 @@ from ._nats import subscription_id, take_messages
 from .nats_errors import delivery_errors
 from .watch import denial
 
-__all__ = ["RawMessage", "RawPull"]
-
 # Subject, reply subject, payload, header block; all as they stand on the wire. The reply subject of a message from a
 # consumer says which message it is.
 RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]

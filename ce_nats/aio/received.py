@@ -16,8 +16,6 @@ from ..message import header_pairs
 from ..notebook import Row, event_rows, html_table, message_rows
 from ..wire.ack_subject import AckSubject, parse_ack_subject
 
-__all__ = ["Received"]
-
 
 class Received:
     """

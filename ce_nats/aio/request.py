@@ -34,8 +34,6 @@ from .publish import as_nats_headers, check_size, prepare, publish
 from .received import Received
 from .watch import answered
 
-__all__ = ["request", "respond"]
-
 
 async def request(
     nc: Client,

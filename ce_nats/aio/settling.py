@@ -19,8 +19,6 @@ from .pausing import random_number
 from .publish import round_trip
 from .watch import answered
 
-__all__ = ["Settler"]
-
 Report = Callable[[Exception, "Delivery | None"], None]
 
 

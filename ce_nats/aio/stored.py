@@ -21,8 +21,6 @@ from .raw_pull import RawMessage
 from .streams import Stored, StreamApi
 from .watch import denial
 
-__all__ = ["as_message", "as_messages", "metadata", "read_one_by_one"]
-
 # Requests in flight at a time, and the most bytes that their answers may have together. The server drops a client that
 # has more than 64 MiB pending, and counts what it is writing until all of that is written, so answers can count twice.
 _MAX_REQUESTS: Final = 128

@@ -29,8 +29,6 @@ from .checks import check_client
 from .nats_errors import NOT_ENABLED, api_error, delivery_errors
 from .watch import answered
 
-__all__ = ["DEFAULT_PREFIX", "Lag", "Stored", "StreamApi", "is_final", "nanoseconds"]
-
 # For an answer that is not required.
 _NAMES_SECONDS: Final = 2.0
 # Requests in flight at a time.

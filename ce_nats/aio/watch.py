@@ -22,8 +22,6 @@ from nats.aio.client import Client
 from ..errors import DeliveryError, ErrorCode
 from ._nats import error_callback, on_error, on_reconnect, reconnect_callback, request_inbox
 
-__all__ = ["ConnectionWatch", "Denial", "Listener", "answered", "denial"]
-
 T = TypeVar("T")
 
 # "nats: permissions violation for publish to "orders.paid"", "... for subscription to "a.*" using queue "q"".

@@ -26,8 +26,6 @@ from ..errors import DecodeError
 from ..message import Headers, NatsMessage
 from .headers import Pairs, octets, pairs
 
-__all__ = ["ATTRIBUTES", "DECLARED", "TYPES", "Decoded", "Events", "decode", "gathered"]
-
 # In the order of their columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 

@@ -20,8 +20,6 @@ from ..errors import DecodeError, ErrorCode, preview
 from .decode import ATTRIBUTES, DECLARED, TYPES, decode
 from .headers import check_type, is_octets
 
-__all__ = ["EXTENSION_TYPES", "Exploder", "explode_capture", "explode_cloudevents", "extension_types"]
-
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 _COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
 # Types that an extension can be declared with, by the name of Spark's type.

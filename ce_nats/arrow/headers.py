@@ -15,8 +15,6 @@ import pyarrow as pa
 from ..errors import DecodeError, ErrorCode, preview
 from ..wire.nats import decode_header_block
 
-__all__ = ["Pairs", "check_type", "is_octets", "octets", "pairs"]
-
 _SHAPES: Final = (
     "list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or binary (a raw header "
     "block), with string or binary"

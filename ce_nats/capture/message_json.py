@@ -19,8 +19,6 @@ from ..codec.nesting import MAX_LEVELS, is_deeper
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, NatsMessage
 
-__all__ = ["as_fields", "as_line", "as_message", "read_object"]
-
 # json.dumps() makes an encoder for each call with these.
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -12,9 +12,7 @@ Each module has one command, or a few related ones. They use the library, and ha
 """
 
 from . import captures, codec, conformance, deadletters, demo, explain, migration, top, traffic
-from .program import app
-
-__all__ = ["app"]
+from .program import app as app
 
 for _module in (codec, explain, traffic, top, captures, deadletters, migration, conformance, demo):
     _module.register(app)

@@ -36,8 +36,6 @@ from .program import guarded, run, until_stopped
 from .progress import counted, is_watched, progress, report
 from .traffic import JetStreamOption
 
-__all__ = ["register"]
-
 _PIPE = "-"
 
 

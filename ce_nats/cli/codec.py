@@ -24,23 +24,6 @@ from .exploding import decode_capture, read_extensions
 from .files import InputError, documents, read_all, write
 from .program import complain, guarded
 
-__all__ = [
-    "DialectOption",
-    "EventArgument",
-    "EventFormat",
-    "FormatOption",
-    "HeaderOption",
-    "JsonOption",
-    "MessageArgument",
-    "ModeOption",
-    "check_format",
-    "event_line",
-    "messages",
-    "read_event",
-    "read_headers",
-    "register",
-]
-
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
 _END_OF_BLOCK: Final = b"\r\n\r\n"
 _WITH_EVENT: Final = "this looks like output of sub --json, whose member event is the event (jq -c .event)"

@@ -29,8 +29,6 @@ from ..conformance.external import DEFAULT_TIMEOUT
 from ..conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
 from .program import guarded
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""

@@ -23,8 +23,6 @@ from ..errors import EncodeError, ErrorCode
 from ..settings import ENVIRONMENT, ConnectionSettings, resolve
 from .files import InputError
 
-__all__ = ["Settings", "connected", "open_connection", "settings_of", "with_connection"]
-
 # Reconnect attempts, one second apart.
 _ATTEMPTS: Final = 60
 

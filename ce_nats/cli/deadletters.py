@@ -27,8 +27,6 @@ from .files import InputError, console, table, write
 from .program import complain, guarded, run
 from .progress import progress
 
-__all__ = ["register"]
-
 # Dead letters that are read at a time.
 _BATCH: Final = 100
 

@@ -6,8 +6,6 @@ import typer
 
 from .program import guarded
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""

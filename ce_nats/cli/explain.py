@@ -22,8 +22,6 @@ from .files import console, table, write
 from .program import BAD_INPUT, complain, guarded
 from .progress import counted
 
-__all__ = ["error_fields", "explanation", "register", "show"]
-
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")

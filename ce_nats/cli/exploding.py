@@ -19,8 +19,6 @@ from .progress import counted, progress, report
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["decode_capture", "read_extensions"]
-
 _PARQUET: Final = ".parquet"
 # Limits of a row group, because readers hold whole row groups in memory.
 _ROWS_PER_GROUP: Final = 50_000

@@ -15,8 +15,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["InputError", "console", "documents", "is_typed", "read_all", "stdin_documents", "table", "write"]
-
 _CHUNK_BYTES: Final = 2**16
 _MAX_WAITING: Final = 1000
 _WIDE: Final = 10_000

@@ -13,8 +13,6 @@ from ..aio import Events, subscribe
 from ..codec.binary import Dialect
 from .connection import Settings, open_connection
 
-__all__ = ["listening"]
-
 
 @asynccontextmanager
 async def listening(

@@ -20,8 +20,6 @@ from .progress import counted, progress, report
 if TYPE_CHECKING:
     from ..stan.migrate import Durable, MigrationResult
 
-__all__ = ["register"]
-
 # A valid consumer name.
 _CONSUMER: Final = re.compile(r"[^\s.*>/\\]+")
 _PANEL: Final = "NATS Streaming"

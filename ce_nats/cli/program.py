@@ -18,8 +18,6 @@ from .. import __version__
 from ..errors import CeNatsError, DeliveryError
 from .files import InputError
 
-__all__ = ["BAD_INPUT", "NOT_DELIVERED", "USAGE", "app", "complain", "guarded", "run", "until_stopped"]
-
 BAD_INPUT: Final = 1
 USAGE: Final = 2
 NOT_DELIVERED: Final = 3

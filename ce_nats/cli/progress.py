@@ -14,8 +14,6 @@ from rich.text import Text
 from ..capture.message_json import as_line
 from .files import write
 
-__all__ = ["counted", "is_watched", "progress", "report", "with_progress"]
-
 _T = TypeVar("_T")
 
 

@@ -31,8 +31,6 @@ from .listening import listening
 from .program import guarded, until_stopped
 from .progress import counted
 
-__all__ = ["Count", "Report", "Traffic", "drawing", "fields", "register"]
-
 # Pairs of type and source that are counted apart within an interval; half of them are kept for the next one.
 _MOST_PAIRS: Final = 1000
 # Characters of a type and of a source by which pairs are told apart, so that memory has a bound.

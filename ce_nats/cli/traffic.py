@@ -37,8 +37,6 @@ from .listening import listening
 from .program import complain, guarded, run, until_stopped
 from .progress import progress, with_progress
 
-__all__ = ["JetStreamOption", "register"]
-
 JetStreamOption = Annotated[
     bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
 ]

@@ -26,8 +26,6 @@ from .attributes import (
 from .event import DecodedEvent
 from .mode import PREFIX, CeHeaders
 
-__all__ = ["Dialect", "decode", "decode_header", "encode"]
-
 
 class Dialect(str, Enum):
     """

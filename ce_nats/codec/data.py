@@ -18,8 +18,6 @@ from . import media_type, models
 from .media_type import DataKind, MediaType
 from .nesting import MAX_LEVELS, is_deeper
 
-__all__ = ["IMPLIED_TYPE", "decode", "encode", "encode_json"]
-
 # JSON format 3.1.1: "If the datacontenttype is unspecified, processing SHOULD proceed as if it had been specified
 # explicitly as application/json."
 IMPLIED_TYPE: Final = "application/json"

@@ -49,17 +49,6 @@ from .mode import PREFIX, ContentMode, sort_names, structured_by
 from .nesting import is_deeper
 from .timestamp import Timestamp, format_datetime
 
-__all__ = [
-    "are_distinct",
-    "are_valid",
-    "decode",
-    "encode_event",
-    "encode_headers",
-    "make_message",
-    "split_event",
-    "unescape",
-]
-
 # Limits of what a peer can make us cache: sequences of names, names in each, and characters in these.
 MAX_SHAPES: Final = 256
 MAX_SEEN: Final = 1024

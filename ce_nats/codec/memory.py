@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeAlias, TypeVar
 
-__all__ = ["Memory", "Names", "NamesMemory"]
-
 MAX_STRINGS: Final = 1024
 MAX_LENGTH: Final = 256
 MAX_LISTS: Final = 256

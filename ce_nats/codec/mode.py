@@ -26,8 +26,6 @@ from . import formats, media_type
 from .formats import EventFormat
 from .memory import Names, NamesMemory
 
-__all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
-
 PREFIX: Final = "ce-"
 CONTENT_TYPE: Final = "Content-Type"
 STRUCTURED_TYPE: Final = "application/cloudevents+json"

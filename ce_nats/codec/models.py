@@ -17,8 +17,6 @@ import msgspec
 
 from ..errors import preview
 
-__all__ = ["as_plain", "convert", "is_model", "name_of", "read_json", "why"]
-
 # The last one holds the bounds of pydantic's PositiveInt and the like, which msgspec does not look at.
 _PYDANTIC: Final = {"pydantic", "pydantic_core", "annotated_types"}
 _VALIDATOR: Final = "__pydantic_validator__"  # of models and pydantic's own dataclasses

@@ -11,8 +11,6 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-__all__ = ["MAX_LEVELS", "is_deeper"]
-
 # Levels of arrays and objects in data, counting the outermost one. Python 3.10 and 3.11 allow about 990 levels and
 # calls in progress together, and pyspark makes four calls for each level of a VARIANT. Other parsers: Jackson (in
 # Spark) reads 1,000 levels, encoding/json of Go 10,000, serde_json 127 and System.Text.Json 64.

@@ -29,8 +29,6 @@ from .event import DecodedEvent
 from .media_type import DataKind
 from .nesting import MAX_LEVELS, is_deeper
 
-__all__ = ["decode", "encode"]
-
 _BOM: Final = b"\xef\xbb\xbf"
 # Data may have MAX_LEVELS levels, and the event object around it is one more.
 _MAX_LEVELS: Final = MAX_LEVELS + 1

@@ -29,8 +29,6 @@ from .iggy import IGGY_OPERATIONS
 from .protobuf import PROTOBUF_OPERATIONS
 from .stan import STAN_OPERATIONS
 
-__all__ = ["answer", "answer_lines"]
-
 
 def answer(op: str, given: Input) -> Answer:
     """

@@ -13,23 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-__all__ = [
-    "Answer",
-    "Case",
-    "FixtureError",
-    "Outcome",
-    "Requirement",
-    "Suite",
-    "expand",
-    "fixture_folder",
-    "load_cases",
-    "load_requirements",
-    "load_suites",
-    "octets",
-    "spell",
-    "text",
-]
-
 # {"result": {...}}, {"error": "a code, or any text"} or {"skipped": "a reason"}
 Answer: TypeAlias = Mapping[str, Any]
 # {"expected": {...}} or {"error": "a code"}

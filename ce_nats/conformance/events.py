@@ -14,8 +14,6 @@ from ..codec.media_type import DataKind
 from ..codec.timestamp import Timestamp
 from .cases import octets, text
 
-__all__ = ["Fields", "Input", "SpelledEvent", "distinct", "event_fields", "extension_types"]
-
 Input: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
 

@@ -22,8 +22,6 @@ from typing import IO, Any, Final
 from .cases import Case, expand
 from .judge import Result, Verdict, judge
 
-__all__ = ["Command", "CommandError"]
-
 DEFAULT_TIMEOUT: Final = 10.0  # seconds per case, including the program's start for the first one
 _MAX_LINE_LENGTH: Final = 64 * 1024 * 1024  # bytes of an answer
 _MAX_UNANSWERED: Final = 10  # cases in a row without an answer, after which the program is not asked again

@@ -13,8 +13,6 @@ from ..iggy import HeaderKey, HeaderKind, HeaderMap, HeaderValue, IggyMessage, L
 from .cases import octets, spell, text
 from .events import Fields, Input, SpelledEvent, distinct, event_fields, extension_types
 
-__all__ = ["IGGY_OPERATIONS", "header_map"]
-
 _NUMBERS: Final = ("id", "offset", "timestamp")
 
 

@@ -18,8 +18,6 @@ from typing import Any, Final
 from .adapter import answer
 from .cases import Answer, Case, octets, text
 
-__all__ = ["Result", "Verdict", "in_process", "judge", "matches"]
-
 # Both modes encode these as strings, so that a receiver cannot distinguish them.
 _STRING_TYPES: Final = frozenset({"String", "URI", "URI-reference"})
 

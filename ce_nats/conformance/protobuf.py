@@ -15,8 +15,6 @@ from ..message import Headers, NatsMessage
 from .cases import octets, spell
 from .events import Fields, Input, SpelledEvent, event_fields, extension_types
 
-__all__ = ["PROTOBUF_OPERATIONS"]
-
 
 def _encode(given: Input) -> Fields:
     event = SpelledEvent(given["event"]["attributes"], given["event"]["data"])

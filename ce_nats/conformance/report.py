@@ -13,8 +13,6 @@ from rich.text import Text
 from .cases import LEVELS, Requirement
 from .judge import Result, Verdict
 
-__all__ = ["as_json", "failures", "has_failed_must", "requirement_table", "suite_table"]
-
 _MAX_VALUE_LENGTH: Final = 400  # characters of an expected or actual value
 _STYLES: Final = {Result.PASSED: "green", Result.FAILED: "bold red", Result.SKIPPED: "yellow"}
 

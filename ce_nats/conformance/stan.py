@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from .cases import octets, spell, text
 
-__all__ = ["STAN_OPERATIONS"]
-
 
 def _encode(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = _message(given["message"])

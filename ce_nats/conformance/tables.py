@@ -14,8 +14,6 @@ from typing import Final
 from ..errors import CeNatsError, ErrorCode
 from .cases import LEVELS, Requirement, Suite, fixture_folder, load_requirements, load_suites
 
-__all__ = ["with_tables"]
-
 _BEGIN: Final = "<!-- begin generated: {} -->\n"
 _END: Final = "<!-- end generated: {} -->\n"
 

@@ -31,8 +31,6 @@ from .headers import HeaderKey, duplicate_key, encode_headers
 from .message import IggyMessage
 from .value import MAX_FIELD, HeaderKind, HeaderValue
 
-__all__ = ["detect_mode", "from_iggy_message", "to_iggy_message"]
-
 CONTENT_TYPE: Final = "content-type"
 
 _KINDS: Final[Mapping[type, HeaderKind]] = {

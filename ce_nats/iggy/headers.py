@@ -17,8 +17,6 @@ from ..wire.octets import as_octets
 from .reader import Reader
 from .value import MAX_FIELD, HeaderKind, HeaderValue, checked_kind
 
-__all__ = ["MAX_HEADERS", "HeaderKey", "HeaderMap", "Layout", "decode_headers", "encode_headers"]
-
 # "the total size of the headers is currently limited to 100 KB": 100,000 encoded bytes, which all versions accept. The
 # first version accepted 102,400, and counted values only.
 MAX_HEADERS: Final = 100_000

@@ -21,8 +21,6 @@ from .headers import HeaderKey, Layout, check_header_map, decoded_key, decoded_v
 from .message import IggyMessage, check_number, number_of
 from .value import HeaderKind, HeaderValue
 
-__all__ = ["as_fields", "as_message", "decode_json", "encode_json"]
-
 # Iggy 0.5 changed the name, and 0.7 the form.
 _MEMBERS: Final = ("headers", "user_headers")
 _NOTHING: Final[tuple[Any, ...]] = (None, {}, [])

@@ -17,8 +17,6 @@ from ..wire.octets import as_octets
 from .headers import HeaderMap, decode_headers, encode_headers
 from .reader import Reader
 
-__all__ = ["IggyMessage", "decode_messages", "encode_message"]
-
 _BITS: Final = {"id": 128, "offset": 64, "timestamp": 64}
 _MAX_PAYLOAD: Final = 2**32 - 1
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..errors import DecodeError, ErrorCode
 
-__all__ = ["Reader"]
-
 
 class Reader:
     """

@@ -16,8 +16,6 @@ from typing import Any, Final, cast
 
 from ..errors import CeNatsError, EncodeError, ErrorCode, preview
 
-__all__ = ["MAX_FIELD", "HeaderKind", "HeaderValue", "checked_kind"]
-
 # Maximum size of a key, and of a value, in bytes.
 MAX_FIELD: Final = 255
 

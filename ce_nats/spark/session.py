@@ -14,8 +14,6 @@ from .columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from .columns.encoding import messages
 from .connector import source
 
-__all__ = ["register"]
-
 # SQL functions that encode, and the content mode of their messages.
 _ENCODERS: Final = (("to_nats", ContentMode.BINARY), ("to_nats_structured", ContentMode.STRUCTURED))
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["advice", "can_import", "found", "loaded"]
-
 
 def advice(problem: str) -> str:
     """A problem with the Python of workers, followed by what to do."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["Shipped", "check_workers", "sent"]
-
 _PROBE: Final = 'import sys; sys.stdout.write("%d.%d\\n" % sys.version_info[:2]); sys.stdout.flush(); import ce_nats'
 _PROBE_SECONDS: Final = 60.0
 

@@ -27,8 +27,6 @@ from .subscription import Start, Subscription
 from .window import Window
 from .wire import MsgProto, PubMsg
 
-__all__ = ["Connection", "connect"]
-
 _log: Final = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.5

@@ -15,8 +15,6 @@ from ..codec.timestamp import Timestamp
 from .monitor import ChannelState
 from .outgoing import CHANNEL, SEQUENCE, TIMESTAMP
 
-__all__ = ["Inventory", "MigrationResult", "take_inventory"]
-
 _MAX_DIGITS: Final = 20  # 64 bits
 
 

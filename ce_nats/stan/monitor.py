@@ -20,8 +20,6 @@ import msgspec
 from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from .options import check_seconds
 
-__all__ = ["ChannelState", "Durable", "DurableState", "Monitor"]
-
 _NOT_FOUND: Final = 404
 _STANDBY: Final = "FT_STANDBY"
 _LEADERS: Final = ("", "Leader")  # without a cluster there are no roles

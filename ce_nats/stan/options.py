@@ -6,8 +6,6 @@ import math
 
 from ..errors import EncodeError, ErrorCode, preview
 
-__all__ = ["check_count", "check_kind", "check_seconds"]
-
 
 def check_count(name: str, value: object, least: int = 1) -> None:
     """

@@ -20,8 +20,6 @@ from ..message import NatsMessage, StoredMessage
 from .session import new_id
 from .wire import MsgProto
 
-__all__ = ["CHANNEL", "SEQUENCE", "TIMESTAMP", "MessageBuilder"]
-
 CHANNEL: Final = "Nats-Streaming-Channel"
 SEQUENCE: Final = "Nats-Streaming-Sequence"
 TIMESTAMP: Final = "Nats-Streaming-Timestamp"

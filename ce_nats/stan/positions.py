@@ -12,8 +12,6 @@ from ..errors import DeliveryError, ErrorCode
 from .connection import connect
 from .monitor import ChannelState, Durable, Monitor
 
-__all__ = ["Position", "create_consumer", "find_position"]
-
 
 @dataclass(frozen=True)
 class Position:

@@ -38,8 +38,6 @@ from .wire import (
     UnsubscribeRequest,
 )
 
-__all__ = ["Identity", "Session", "check_channel", "listen", "new_id", "unlisten"]
-
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
 _CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")

@@ -25,8 +25,6 @@ from .options import check_count, check_kind
 from .session import Session, check_channel, listen, unlisten
 from .wire import Ack, MsgProto, StartPosition, SubscriptionRequest, SubscriptionResponse, UnsubscribeRequest
 
-__all__ = ["Delivery", "Start", "Subscription"]
-
 _log: Final = logging.getLogger(__name__)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -18,8 +18,6 @@ from ..errors import DecodeError, DeliveryError, ErrorCode, StanError
 from .session import new_id
 from .wire import PubAck
 
-__all__ = ["Window"]
-
 _log: Final = logging.getLogger(__name__)
 
 _PREFIX: Final = "_STAN.acks"

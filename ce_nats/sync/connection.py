@@ -20,8 +20,6 @@ from .loop import current
 from .publisher import Publisher
 from .receiving import PullConsumer, Subscription
 
-__all__ = ["Connection", "connect"]
-
 _log: Final = logging.getLogger(__name__)
 
 P = ParamSpec("P")

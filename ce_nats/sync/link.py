@@ -19,8 +19,6 @@ from ..errors import DeliveryError, ErrorCode, Failure
 from ..message import NatsMessage
 from .loop import Loop, Outbox
 
-__all__ = ["Link", "Linked"]
-
 # Messages of publish() that may wait for the loop.
 _MOST_WAITING: Final = 1000
 

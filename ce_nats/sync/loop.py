@@ -27,8 +27,6 @@ except ImportError as error:
 
 from ..errors import DeliveryError, ErrorCode
 
-__all__ = ["Loop", "Outbox", "current"]
-
 _log: Final = logging.getLogger(__name__)
 
 # To send what waits, when the program ends.

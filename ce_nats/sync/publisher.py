@@ -18,8 +18,6 @@ from ..message import HeadersLike
 from .link import Linked
 from .loop import Loop, Outbox, current
 
-__all__ = ["Publisher"]
-
 
 class Publisher:
     """

@@ -17,8 +17,6 @@ from ..errors import CeNatsError, DeliveryError, ErrorCode
 from .link import Linked
 from .loop import Loop, current
 
-__all__ = ["Delivery", "PullConsumer", "Subscription"]
-
 # Messages of a subscription that are decoded ahead; nats-py has limits of its own for the others.
 _MOST_AHEAD: Final = 256
 _END: Final = object()

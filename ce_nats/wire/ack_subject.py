@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from ..errors import DecodeError, ErrorCode, preview
 
-__all__ = ["ACK_PREFIX", "AckSubject", "ack_subject", "parse_ack_subject"]
-
 ACK_PREFIX: Final = "$JS.ACK."
 
 _TOKENS: Final = 9

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..errors import CeNatsError, ErrorCode, preview
 
-__all__ = ["as_octets"]
-
 
 def as_octets(value: object, what: str, error_class: type[CeNatsError]) -> bytes:
     """

@@ -12,8 +12,6 @@ from pyspark.sql.types import DataType
 
 from ..workers import check_workers, sent
 
-__all__ = ["HAS_ARROW_FUNCTIONS", "arrow_function"]
-
 HAS_ARROW_FUNCTIONS = hasattr(functions, "arrow_udf")
 
 

@@ -23,8 +23,6 @@ from ...errors import preview
 from . import jvm_engine
 from .schema import EXTENSION_TYPES, check_headers
 
-__all__ = ["explode_cloudevents", "from_nats", "register"]
-
 _ENGINES: Final = ("auto", "jvm", "python")
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 # Columns that identify a message, shown in the error of FAILFAST if a row has them.

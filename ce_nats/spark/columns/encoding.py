@@ -22,8 +22,6 @@ from .arrow_functions import arrow_function
 from .rows import event_of, event_rows
 from .schema import EVENT, MESSAGE, check_event
 
-__all__ = ["messages", "to_nats"]
-
 # ``schema.MESSAGE`` in Arrow's types.
 _ARROW_MESSAGE: Final = pa.struct(
     [

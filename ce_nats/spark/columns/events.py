@@ -9,8 +9,6 @@ from pyspark.sql.types import StructType
 from ...codec.nesting import MAX_LEVELS
 from .json import STRICT, is_deeper, is_json
 
-__all__ = ["deduplicate", "parse_data"]
-
 
 def parse_data(
     data: Column | str,

@@ -11,8 +11,6 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["STRICT", "is_deeper", "is_json"]
-
 _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 _JSON: Final = rf"(?is)\A{_TOKEN}/(?:(?:{_TOKEN})?\+)?json[ \t]*+(?:;|\z)"
 # Deviations from RFC 8259 that Spark's parser allows by default or by a setting, all switched off.

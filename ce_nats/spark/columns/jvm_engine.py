@@ -20,8 +20,6 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from .schema import FLAT
 
-__all__ = ["JAR", "explode", "from_nats", "load", "register"]
-
 JAR: Final = Path(__file__).parents[1] / "jvm" / "ce-nats.jar"
 _CATALOG: Final = "spark.sql.catalog.ce_nats"
 _CATALOG_CLASS: Final = "io.cenats.spark.Catalog"

@@ -24,8 +24,6 @@ from .arrow_functions import arrow_function
 from .python_engine import event_array
 from .schema import EVENT
 
-__all__ = ["Outcome", "decoded_by", "from_iggy", "from_stan", "outcome_array"]
-
 # An event whose data was not parsed, and its content mode; or the error of the message.
 Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | DecodeError
 

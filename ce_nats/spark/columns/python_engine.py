@@ -31,8 +31,6 @@ from ..workers import check_workers, sent
 from .arrow_functions import HAS_ARROW_FUNCTIONS, arrow_function
 from .schema import EVENT, FLAT
 
-__all__ = ["ARROW_EVENT", "event_array", "explode", "from_nats", "register"]
-
 _PYTHON_TYPES: Final[Mapping[type[DataType], type]] = {
     StringType: str,
     IntegerType: int,

@@ -19,8 +19,6 @@ from ...codec.event import DecodedEvent
 from ...codec.nesting import MAX_LEVELS
 from ...errors import EncodeError, ErrorCode, preview
 
-__all__ = ["event_of", "event_rows"]
-
 
 class _OutOfRange(tzinfo):
     """The time zone of a datetime that stands for an instant which ``datetime`` cannot represent."""

@@ -27,18 +27,6 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-__all__ = [
-    "ATTRIBUTES",
-    "EVENT",
-    "EXTENSION_TYPES",
-    "FLAT",
-    "HEADERS",
-    "MESSAGE",
-    "REQUIRED",
-    "check_event",
-    "check_headers",
-]
-
 # In the order of the columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 # In the order in which they are checked.

@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from ...aio.ranges import RawBatch
 
-__all__ = ["SCHEMA", "record_batch"]
-
 _HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.string())]
 SCHEMA: Final = pa.schema(
     [

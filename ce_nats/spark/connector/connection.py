@@ -18,8 +18,6 @@ from ...settings import ConnectionSettings, read_settings
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-__all__ = ["CONNECTION_OPTIONS", "Connection", "check_names", "read_boolean", "read_seconds"]
-
 CONNECTION_OPTIONS: Final = (
     "url",
     "name",

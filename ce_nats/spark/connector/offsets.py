@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 from ...errors import DataLossError
 from ...ranges import StreamRange, StreamState
 
-__all__ = ["Offset", "advance", "at", "ranges", "shares"]
-
 Offset: TypeAlias = dict[str, dict[str, Any]]
 OnLoss: TypeAlias = Callable[[DataLossError], None]
 

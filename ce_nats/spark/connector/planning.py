@@ -17,8 +17,6 @@ from ...ranges import StreamRange, StreamState, split
 from .offsets import Offset, at
 from .read_options import EARLIEST, LATEST, Instant, Position, ReadOptions
 
-__all__ = ["Questions", "batch_ranges", "first_offset", "loss_policy", "partitions"]
-
 _log = logging.getLogger(__name__)
 
 # Sequences that one task reads by default, in a few seconds.

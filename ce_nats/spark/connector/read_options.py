@@ -17,8 +17,6 @@ from ...errors import CeNatsError, preview
 from ...subjects import disjoint
 from .connection import read_boolean
 
-__all__ = ["EARLIEST", "LATEST", "READ_OPTIONS", "Instant", "Position", "ReadOptions"]
-
 READ_OPTIONS: Final = (
     "stream",
     "subjects",

@@ -40,8 +40,6 @@ else:
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter): ...
 
 
-__all__ = ["SINK_OPTIONS", "NatsStreamWriter", "NatsWriter", "Target"]
-
 SINK_OPTIONS: Final = ("subject", "mode", "acks", "maxPending", "dedup")
 _MSG_ID: Final = "Nats-Msg-Id"
 _PENDING: Final = 500

@@ -38,8 +38,6 @@ else:
     except ImportError:  # Spark 4.0 and 4.1
         SupportsTriggerAvailableNow = object
 
-__all__ = ["NatsDataSource", "register"]
-
 # Spark adds these to the options of a sink.
 _OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
 

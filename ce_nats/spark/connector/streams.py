@@ -19,8 +19,6 @@ from .connection import Connection
 if TYPE_CHECKING:
     from ...aio.streams import StreamApi
 
-__all__ = ["Streams"]
-
 T = TypeVar("T")
 
 # The event loop does not run between two requests, so the server's PINGs are not answered, and the server closes a
