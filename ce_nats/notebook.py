@@ -17,9 +17,9 @@ from .errors import preview, visible
 # A name, and a value of any type.
 Row: TypeAlias = tuple[str, object]
 
-_MOST_ROWS: Final = 60
-_MOST_CHARACTERS: Final = 1000
-_MOST_BYTES: Final = 100
+_MAX_ROWS: Final = 60
+_MAX_CHARACTERS: Final = 1000
+_MAX_BYTES: Final = 100
 _LEFT: Final = "text-align: left; vertical-align: top"
 
 
@@ -42,9 +42,9 @@ def html_table(caption: str, rows: Iterable[Row]) -> str:
     """
     rows = list(rows)
     lines = [f"<table><caption>{_text(caption)}</caption>"]
-    lines += [_row(name, _value(value)) for name, value in rows[:_MOST_ROWS]]
-    if len(rows) > _MOST_ROWS:
-        lines.append(_row("...", f"{len(rows) - _MOST_ROWS} more"))
+    lines += [_row(name, _value(value)) for name, value in rows[:_MAX_ROWS]]
+    if len(rows) > _MAX_ROWS:
+        lines.append(_row("...", f"{len(rows) - _MAX_ROWS} more"))
     return "\n".join([*lines, "</table>"])
 
 
@@ -64,7 +64,7 @@ def message_rows(headers: Iterable[tuple[str, str]], data: bytes) -> list[Row]:
 def _row(name: str, cell: str) -> str:
     style = f'style="{_LEFT}"'
     pre = '<pre style="margin: 0; white-space: pre-wrap; text-align: left">'
-    return f"<tr><th {style}>{_text(name[:_MOST_CHARACTERS])}</th><td {style}>{pre}{_text(cell)}</pre></td></tr>"
+    return f"<tr><th {style}>{_text(name[:_MAX_CHARACTERS])}</th><td {style}>{pre}{_text(cell)}</pre></td></tr>"
 
 
 def _value(value: object) -> str:
@@ -76,18 +76,18 @@ def _value(value: object) -> str:
 
 
 def _cut(text: str, size: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}... ({size})"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}... ({size})"
 
 
 def _octets(value: bytes) -> str:
     size = f"{len(value):,} bytes"
     try:
         # Of a character that is cut, the decoder waits for the rest.
-        start = codecs.getincrementaldecoder("utf-8")().decode(value[:_MOST_CHARACTERS], len(value) <= _MOST_CHARACTERS)
+        start = codecs.getincrementaldecoder("utf-8")().decode(value[:_MAX_CHARACTERS], len(value) <= _MAX_CHARACTERS)
     except UnicodeDecodeError:
-        digits = value[:_MOST_BYTES].hex(" ")
-        return f"{digits}... ({size})" if len(value) > _MOST_BYTES else f"{digits} ({size})"
-    return start if len(value) <= _MOST_CHARACTERS else f"{start}... ({size})"
+        digits = value[:_MAX_BYTES].hex(" ")
+        return f"{digits}... ({size})" if len(value) > _MAX_BYTES else f"{digits} ({size})"
+    return start if len(value) <= _MAX_CHARACTERS else f"{start}... ({size})"
 
 
 def _json(value: object) -> str:
@@ -96,7 +96,7 @@ def _json(value: object) -> str:
     try:
         for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
             text += piece
-            if len(text) > _MOST_CHARACTERS:
+            if len(text) > _MAX_CHARACTERS:
                 break
     except (TypeError, ValueError, RecursionError):  # an object of the program's own
         return preview(value)

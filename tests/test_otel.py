@@ -20,7 +20,7 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv._incubating.metrics import messaging_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
-from ce_nats import DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel
+from ce_nats import DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel, sync
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer, Reject
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
 from tests.aio import waiting
@@ -157,6 +157,29 @@ async def test_a_trace_goes_through_the_server(js, stream, telemetry, consume, m
         "ce_nats.outcome": "acknowledged",
         "ce_nats.deliveries": 1,
     }
+
+
+async def test_a_trace_goes_through_blocks_in_another_thread(server, js, stream, telemetry, make_event):
+    """Of ``ce_nats.sync``: a span is the current one in the thread of its handler."""
+    instrumentation = telemetry.instrumentation
+
+    def program():
+        with sync.connect(server.url) as nc, telemetry.tracer.start_as_current_span("program"):
+            with nc.publisher(instrumentation=instrumentation) as publisher:
+                publisher.publish(make_event(1), f"{stream}.plain")
+            options = {"dead_letter": None, "config": ConsumerConfig(), "instrumentation": instrumentation}
+            consumer = nc.consumer(stream, "billing", timeout=60, **options)
+            with consumer, next(consumer), telemetry.tracer.start_as_current_span("charge"):
+                pass
+            assert trace.get_current_span().name == "program"
+
+    await asyncio.to_thread(program)
+    by_name = {span.name.partition(" ")[0]: span for span in telemetry.spans()}
+    program, send, process, charge = (by_name[name] for name in ("program", "send", "process", "charge"))
+    assert [parent(span) for span in (program, send, process, charge)] == [
+        *(None, program.context.span_id, send.context.span_id, process.context.span_id)
+    ]
+    assert process.attributes["ce_nats.outcome"] == "acknowledged"
 
 
 async def test_a_handler_that_fails(js, stream, telemetry, consume, make_event):

@@ -125,19 +125,41 @@ class Delivery(Received):
         self._event = event
 
     async def __aenter__(self) -> DecodedEvent:
+        return self.enter_block()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave_block()
+        await self.settle_block(error)
+
+    # A block in another thread than the loop's calls these one by one: the first two in its own thread, where a span of
+    # OpenTelemetry is the current one for the handler.
+
+    def enter_block(self) -> DecodedEvent:
+        """Begin a block; the first part of the context manager."""
         self.is_entered = True
         event = self.event
         if not self.is_settled:
             self.handling = self._settler.begin(self)
         return event
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        handling = self.handling
-        if handling is not None:
-            handling.leave()
-        settler = self._settler
+    def leave_block(self) -> None:
+        """The code of the block has ended; to be called in the same thread as :meth:`enter_block`."""
+        if self.handling is not None:
+            self.handling.leave()
+
+    async def settle_block(self, error: BaseException | None) -> None:
+        """
+        Settle the message unless the block has done so; the last part of the context manager.
+
+        Args:
+            error: What the block raised.
+
+        Raises:
+            DeliveryError: As :meth:`nak` does.
+        """
+        handling, settler = self.handling, self._settler
         try:
             if not self.is_settled:
                 await settler.settle(self, settler.decide(self, _outcome(error)), error)

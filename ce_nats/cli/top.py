@@ -32,9 +32,9 @@ from .program import guarded, until_stopped
 from .progress import counted
 
 # Pairs of type and source that are counted apart within an interval; half of them are kept for the next one.
-_MOST_PAIRS: Final = 1000
+_MAX_PAIRS: Final = 1000
 # Characters of a type and of a source by which pairs are told apart, so that memory has a bound.
-_MOST_CHARACTERS: Final = 200
+_MAX_CHARACTERS: Final = 200
 # Lines of a terminal that are not pairs: heading, column names, others, and the line with the cursor.
 _OTHER_LINES: Final = 6
 
@@ -87,7 +87,7 @@ class Traffic:
     """
     Counts messages by type and source, by mode, and by the code of the error where they are not events.
 
-    At most ``most_pairs`` pairs of type and source are counted apart. Those beyond, and the least frequent half at the
+    At most ``max_pairs`` pairs of type and source are counted apart. Those beyond, and the least frequent half at the
     end of each interval, are summed up in :attr:`others`, so that a new pair finds room in the next interval. Types and
     sources that are equal in their first 200 characters are one.
 
@@ -99,8 +99,8 @@ class Traffic:
         total: All messages.
     """
 
-    def __init__(self, most_pairs: int = _MOST_PAIRS) -> None:
-        self._most_pairs = most_pairs
+    def __init__(self, max_pairs: int = _MAX_PAIRS) -> None:
+        self._max_pairs = max_pairs
         self.pairs: dict[Pair, Count] = {}
         self.others = Count()
         self.modes: defaultdict[str, Count] = defaultdict(Count)
@@ -118,7 +118,7 @@ class Traffic:
         event = item.event
         pair = _short(event.get_type()), _short(event.get_source())
         if (count := self.pairs.get(pair)) is None:
-            if len(self.pairs) >= self._most_pairs:
+            if len(self.pairs) >= self._max_pairs:
                 count = self.others
             else:
                 count = self.pairs[pair] = Count()
@@ -137,7 +137,7 @@ class Traffic:
 
     def begin_interval(self) -> None:
         """Keep only what is counted since the start, and make room for new pairs."""
-        kept, self.others = self.ranked(self._most_pairs // 2)
+        kept, self.others = self.ranked(self._max_pairs // 2)
         self.pairs = dict(kept)
         groups = self.pairs, self.modes, self.errors
         for count in [self.total, self.others, *(count for group in groups for count in group.values())]:
@@ -145,7 +145,7 @@ class Traffic:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def top(
     ] = 2.0,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many reports.")] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=_MOST_PAIRS // 2, help="Most rows; the rest is one row, others.")
+        int, typer.Option("--limit", min=1, max=_MAX_PAIRS // 2, help="Most rows; the rest is one row, others.")
     ] = 20,
     dialect: DialectOption = Dialect.SPEC,
     as_json: JsonOption = False,

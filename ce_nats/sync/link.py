@@ -17,10 +17,10 @@ from ..codec.event import Event
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure
 from ..message import NatsMessage
-from .loop import Loop, Outbox
+from .loop import Loop, SendQueue
 
 # Messages of publish() that may wait for the loop.
-_MOST_WAITING: Final = 1000
+_MAX_WAITING: Final = 1000
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Link:
         self.js: JetStreamContext = client.jetstream()
         self._failures: list[Failure] = []
         self._is_confirmed = True  # all that was published so far
-        self._outbox: Outbox[tuple[NatsMessage, Event]] = Outbox(loop, self._send, _MOST_WAITING)
+        self._queue: SendQueue[tuple[NatsMessage, Event]] = SendQueue(loop, self._send, _MAX_WAITING)
 
     @classmethod
     def open(cls, loop: Loop, servers: str | Sequence[str] | None, options: dict[str, Any]) -> Link:
@@ -64,7 +64,7 @@ class Link:
         return result
 
     async def _after_sending(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        await self._outbox.emptied()
+        await self._queue.emptied()
         return await function(*args, **options)
 
     def publish(self, event: Event, subject: str | SubjectTemplate, options: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Link:
         check_size(message, client.max_payload)
         if self._failures:
             self.loop.run(self._raise_failures)
-        self._outbox.put((message, event))
+        self._queue.put((message, event))
 
     async def _send(self, sent: tuple[NatsMessage, Event]) -> None:
         message, event = sent
@@ -91,7 +91,7 @@ class Link:
 
     async def flush(self) -> None:
         """As :meth:`Connection.flush`."""
-        await self._outbox.emptied()
+        await self._queue.emptied()
         await self._raise_failures()
         await aio.flush(self.client)
         self._is_confirmed = True
@@ -100,12 +100,12 @@ class Link:
         """Send what waits, and close the connection."""
         self.loop.opened.pop(self, None)
         try:
-            await asyncio.wait_for(self._outbox.emptied(), seconds)
+            await asyncio.wait_for(self._queue.emptied(), seconds)
             if not self._is_confirmed:
                 await asyncio.wait_for(self.flush(), seconds)
         except asyncio.TimeoutError:
             text = "the connection was closed before the server had everything that was published"
             raise DeliveryError(ErrorCode.TIMEOUT, text) from None
         finally:
-            await self._outbox.close()
+            await self._queue.close()
             await disconnect(self.client)

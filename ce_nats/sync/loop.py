@@ -31,8 +31,8 @@ _log: Final = logging.getLogger(__name__)
 
 # To send what waits, when the program ends.
 _EXIT_SECONDS: Final = 5.0
-_LEAST_SECONDS: Final = 0.1
-# Things that are sent in a row.
+_MIN_SECONDS: Final = 0.1
+# Items that are sent before other tasks of the loop get a turn.
 _BATCH: Final = 100
 
 T = TypeVar("T")
@@ -97,9 +97,9 @@ class Loop:
 
     async def _close_all(self) -> None:
         give_up = time.monotonic() + _EXIT_SECONDS
-        for thing in reversed(list(self.opened)):
+        for item in reversed(list(self.opened)):
             try:
-                await thing.end(max(_LEAST_SECONDS, give_up - time.monotonic()))
+                await item.end(max(_MIN_SECONDS, give_up - time.monotonic()))
             except Exception as error:
                 _log.error("not closed before the end of the program: %s", error)
 
@@ -188,35 +188,35 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-# --- Things for the loop to send --------------------------------------------------------------------------------------
+# --- Items for the loop to send --------------------------------------------------------------------------------------
 
 
-class Outbox(Generic[T]):
+class SendQueue(Generic[T]):
     """
-    Hands things over to the loop, in their order. The loop is woken for the first one only, and takes all that is there
+    Hands items over to the loop, in their order. The loop is woken for the first one only, and takes all that is there
     then: a switch of threads for each one would cost several times as much as to send it.
 
     Args:
         loop: The loop.
-        send: Called in the loop with each thing; it raises nothing.
-        most: Things that may wait; a caller that has more waits until they are sent.
+        send: Called in the loop with each item; must not raise.
+        limit: Items that may wait; a caller with more waits until they are sent.
     """
 
-    def __init__(self, loop: Loop, send: Callable[[T], Awaitable[object]], most: int) -> None:
+    def __init__(self, loop: Loop, send: Callable[[T], Awaitable[object]], limit: int) -> None:
         self._loop = loop
         self._send = send
-        self._most = max(1, most)
+        self._limit = max(1, limit)
         self._waiting: deque[T] = deque()
         self._is_awake = False
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, thing: T) -> None:
-        """Have a thing sent; from any thread."""
-        self._waiting.append(thing)
+    def put(self, item: T) -> None:
+        """Have an item sent; may be called in any thread."""
+        self._waiting.append(item)
         if not self._is_awake:
             self._is_awake = True
             self._loop.call_soon(self._start)
-        if len(self._waiting) >= self._most:
+        if len(self._waiting) >= self._limit:
             self._loop.run(self.emptied)
 
     async def emptied(self) -> None:

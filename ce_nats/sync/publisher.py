@@ -16,7 +16,7 @@ from ..errors import DeliveryError, ErrorCode, Failure
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike
 from .link import Linked
-from .loop import Loop, Outbox, current
+from .loop import Loop, SendQueue, current
 
 
 class Publisher:
@@ -110,7 +110,7 @@ class Publisher:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher is closed")
         if sender.publisher.failures:
             sender.loop.run(sender.raise_failures)
-        sender.outbox.put(sender.publisher.prepare(event, subject, headers=headers, trace=trace))
+        sender.queue.put(sender.publisher.prepare(event, subject, headers=headers, trace=trace))
 
     def flush(self) -> None:
         """
@@ -146,13 +146,13 @@ class Sender:
     Attributes:
         loop: The loop of that process.
         publisher: The publisher in it.
-        outbox: What it is given.
+        queue: What it is given.
     """
 
     def __init__(self, loop: Loop, publisher: aio.Publisher, window: int) -> None:
         self.loop = loop
         self.publisher = publisher
-        self.outbox: Outbox[Prepared] = Outbox(loop, self._send, window)
+        self.queue: SendQueue[Prepared] = SendQueue(loop, self._send, window)
 
     @classmethod
     async def open(cls, loop: Loop, js: JetStreamContext, options: dict[str, Any]) -> Sender:
@@ -175,7 +175,7 @@ class Sender:
         raise_failures(self.publisher.failures)
 
     async def flush(self) -> None:
-        await self.outbox.emptied()
+        await self.queue.emptied()
         await self.publisher.flush()
 
     async def end(self, seconds: float | None, error: BaseException | None = None) -> None:
@@ -183,11 +183,11 @@ class Sender:
         self.loop.opened.pop(self, None)
         try:
             if error is None or isinstance(error, Exception):
-                await asyncio.wait_for(self.outbox.emptied(), seconds)
+                await asyncio.wait_for(self.queue.emptied(), seconds)
         except asyncio.TimeoutError:
             seconds = 0.1
         finally:
-            for prepared in await self.outbox.close():
+            for prepared in await self.queue.close():
                 text = f"{prepared.message.subject}: the publisher was closed before it was sent"
                 self._fail(prepared, DeliveryError(ErrorCode.TIMEOUT, text))
             kind = None if error is None else type(error)

@@ -18,7 +18,7 @@ from .link import Linked
 from .loop import Loop, current
 
 # Messages of a subscription that are decoded ahead; nats-py has limits of its own for the others.
-_MOST_AHEAD: Final = 256
+_MAX_AHEAD: Final = 256
 _END: Final = object()
 
 T = TypeVar("T")
@@ -30,12 +30,12 @@ class Feed(Generic[T]):
 
     Args:
         loop: The loop.
-        most: Things that are taken ahead.
+        limit: Items that are taken ahead.
     """
 
-    def __init__(self, loop: Loop, most: int) -> None:
+    def __init__(self, loop: Loop, limit: int) -> None:
         self._loop = loop
-        self._most = most
+        self._limit = limit
         self._taken: SimpleQueue[Any] = SimpleQueue()
         self._room = asyncio.Event()
         self._is_full = False
@@ -58,7 +58,7 @@ class Feed(Generic[T]):
 
     def next(self, timeout: float | None) -> T:
         """
-        The next thing; from any thread.
+        Return the next item; may be called in any thread.
 
         Raises:
             StopIteration: The iterator has ended, or there was nothing for ``timeout`` seconds.
@@ -73,18 +73,18 @@ class Feed(Generic[T]):
             if self._error is not None:
                 raise self._error
             raise StopIteration
-        if self._is_full and self._taken.qsize() <= self._most // 2:
+        if self._is_full and self._taken.qsize() <= self._limit // 2:
             self._is_full = False
             with suppress(DeliveryError):
                 self._loop.call_soon(self._room.set)
-        thing: T = item
-        return thing
+        result: T = item
+        return result
 
     async def _take_all(self, items: AsyncIterator[T]) -> None:
         try:
             async for item in items:
                 self._taken.put(item)
-                if self._taken.qsize() >= self._most:
+                if self._taken.qsize() >= self._limit:
                     await self._wait_for_room()
         except Exception as error:
             self._error = error
@@ -95,7 +95,7 @@ class Feed(Generic[T]):
         self._room.clear()
         self._is_full = True
         # A thread that took something before it could see that may have been the last one.
-        if self._taken.qsize() > self._most // 2:
+        if self._taken.qsize() > self._limit // 2:
             await self._room.wait()
         self._is_full = False
 
@@ -112,7 +112,7 @@ class Subscription:
 
     def __init__(self, nc: Linked, subject: str, *, timeout: float | None, **options: Any) -> None:
         self._loop = nc.link.loop
-        self._feed: Feed[aio.Received] = Feed(self._loop, _MOST_AHEAD)
+        self._feed: Feed[aio.Received] = Feed(self._loop, _MAX_AHEAD)
         self._timeout = timeout
         self._subject = subject
         self._events: aio.Events = nc.link.run(self._open, nc, subject, options)
@@ -314,13 +314,13 @@ class Delivery:
         self._loop.run(self._delivery.reject, reason)
 
     def __enter__(self) -> DecodedEvent:
-        self._delivery.is_entered = True
-        return self._delivery.event
+        return self._delivery.enter_block()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._loop.run(self._delivery.__aexit__, kind, error, traceback)
+        self._delivery.leave_block()
+        self._loop.run(self._delivery.settle_block, error)
 
     def __repr__(self) -> str:
         return repr(self._delivery)

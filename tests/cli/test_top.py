@@ -70,7 +70,7 @@ def test_messages_are_counted_by_type_and_source_mode_and_error():
 
 def test_the_number_of_pairs_has_a_bound():
     """However many arrive; nothing is lost from the sums, and what is frequent later is counted apart."""
-    traffic = Traffic(most_pairs=10)
+    traffic = Traffic(max_pairs=10)
     traffic.add(received("first"))
     for interval in range(3):
         for number in range(100):
@@ -88,7 +88,7 @@ def test_the_number_of_pairs_has_a_bound():
 
 
 def test_what_is_frequent_stays_when_room_is_made():
-    traffic = Traffic(most_pairs=10)
+    traffic = Traffic(max_pairs=10)
     for number in range(10):
         for _ in range(number + 1):
             traffic.add(received(f"t{number}"))
