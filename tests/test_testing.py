@@ -236,7 +236,7 @@ def test_a_paused_server_is_stopped_at_once():
 async def test_a_cluster_has_replicated_streams_and_leaders(scratch):
     with NatsCluster() as cluster:
         nc = await nats.connect(cluster.urls, error_cb=_ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
-        js = nc.jetstream()
+        js = nc.jetstream(timeout=30)
         await js.add_stream(name="S", subjects=["s"], num_replicas=3)
         await js.add_consumer("S", durable_name="c", ack_policy="explicit")
         await js.publish("s", b"1")

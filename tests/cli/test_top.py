@@ -335,7 +335,7 @@ def test_the_table_is_drawn_anew_until_ctrl_c(at_server, event):
         at_server("pub", "shop.paid", "--server", server.url, stdin=event(1, type="paid") + event(2, type="paid"))
         screen.wait_for(r"shop.>: 2 messages in [^$]+paid +/tests +2 ")
         server.kill()
-        screen.wait_for("ce-nats: the connection is lost; messages published until it returns are not seen\r\n")
+        screen.wait_for("ce-nats: the connection is lost; messages published until it is back are not received\r\n")
         server.start()
         screen.wait_for("ce-nats: the connection is back\r\n")
         at_server("pub", "shop.paid", "--server", server.url, event(3, type="paid"))

@@ -27,7 +27,7 @@ def go_peer(program: str = "peer") -> list[str]:
     """
     go = _found("go")
     sources = [HERE / "go" / name for name in ("main.go", "answer/main.go", "go.mod", "go.sum")]
-    version = run([go, "version"], HERE / "go").stdout
+    version = _version(go, "version")
 
     def make(target: Path) -> None:
         download([go, "mod", "download"], HERE / "go")
@@ -45,7 +45,7 @@ def node_peer(program: str = "peer") -> list[str]:
     """
     node, npm = _found("node"), _found("npm")
     sources = [HERE / "js" / name for name in ("peer.mjs", "answer.mjs", "package.json", "package-lock.json")]
-    version = run([node, "--version"], HERE / "js").stdout
+    version = _version(node, "--version")
 
     def install(target: Path) -> None:
         for source in sources:
@@ -65,7 +65,7 @@ def rust_peer(program: str = "peer") -> list[str]:
     """
     cargo = _found("cargo")
     sources = [HERE / "rust" / name for name in ("Cargo.toml", "src/main.rs", "src/bin/answer.rs")]
-    version = run([cargo, "--version"], HERE / "rust").stdout
+    version = _version(cargo, "--version")
 
     def make(target: Path) -> None:
         scratch = target.parent / "rust"
@@ -157,6 +157,13 @@ def _found(program: str) -> str:
     if path is None:
         raise Missing(f"{program} must be on PATH")
     return path
+
+
+def _version(program: str, option: str) -> str:
+    done = run([program, option], HERE)
+    if done.returncode:  # of rustup without a toolchain, for instance
+        raise Missing(f"{Path(program).name} must be installed: {last_line(done)}")
+    return done.stdout
 
 
 def _text(path: Path) -> str:

@@ -107,7 +107,7 @@ def test_a_missing_toolchain_is_skipped_everywhere(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("PATH", "")
     for make, tool in ((peers.go_peer, "go"), (peers.node_peer, "node"), (peers.rust_peer, "cargo")):
-        with pytest.raises(Missing, match=f"there is no {tool} on PATH"):
+        with pytest.raises(Missing, match=f"{tool} must be on PATH"):
             make()
 
 
