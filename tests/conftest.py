@@ -11,19 +11,26 @@ settings.register_profile("quick", deadline=None, max_examples=100, suppress_hea
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# For every Spark that tests start: queries run once or twice on few rows, so the optimizing compiler costs a fifth to a
+# third of the CPU time and does not pay.
+for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 SPARK = "tests/spark/"
 # Most work of these is done by other processes, so another Spark session costs less than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
 # The slowest start first: tests that share the Spark session, then those that start their own Spark.
 LONGEST = (
     SPARK,
+    "tests/aio/test_cluster.py",  # waits for elections, and needs little CPU
     *APART,
+    "tests/stan/test_loss.py",
     "tests/cli/test_demonstration.py",
     "tests/examples/test_spark_hourly_counts.py",
-    "tests/examples/test_notebooks.py",
     "tests/test_docs.py",
-    "tests/stan/test_loss.py",
     "tests/test_wheel.py",
+    "tests/interop/test_judged.py",
+    "tests/examples/test_notebooks.py",
 )
 
 SPARK_NOTEBOOK = "tests/examples/test_notebooks.py::test_what_is_printed_is_what_is_in_the_repository[spark_columns]"

@@ -46,7 +46,10 @@ DEFAULT_MONITOR = "http://127.0.0.1:8222"
 SETTINGS = ("NATS_", "PYSPARK_", "SPARK_")
 
 # Tables are small here, and a user interface takes time to start.
-SPARK_DEFAULTS = "spark.ui.enabled false\nspark.sql.shuffle.partitions 2\n"
+SPARK_DEFAULTS = f"""spark.ui.enabled false
+spark.sql.shuffle.partitions 2
+spark.driver.extraJavaOptions {os.environ["SPARK_SUBMIT_OPTS"]}
+"""
 
 # Runs programs one after the other: each has names of its own, and all share one Spark.
 RUNNER = """

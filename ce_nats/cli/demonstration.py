@@ -220,7 +220,7 @@ def quiet_spark(directory: Path) -> Iterator[SparkSession]:
     conf.setAll([("spark.driver.host", "127.0.0.1"), ("spark.driver.bindAddress", "127.0.0.1")])
     conf.setAll([("spark.local.dir", str(directory)), ("spark.sql.warehouse.dir", str(directory / "warehouse"))])
     conf.setAll([("spark.sql.session.timeZone", "UTC"), ("spark.sql.shuffle.partitions", "2")])
-    conf.set("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={directory} -XX:-UsePerfData")
+    conf.set("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={directory} -XX:-UsePerfData -XX:TieredStopAtLevel=1")
     log = directory / "spark.log"
     with log.open("wb") as output:
         try:

@@ -89,6 +89,7 @@ def places(spark: SparkSession) -> list[list[str]]:
 def main(master: str, url: str, stream: str) -> None:
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR")
+    builder = builder.config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
     builder = builder.config("spark.executor.memory", "700m").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
     print(json.dumps(places(spark)), *results(spark, url, stream), sep="\n")
@@ -162,7 +163,8 @@ def standalone(home: Path, directory: Path) -> Iterator[str]:
 def environment(home: Path) -> dict[str, str]:
     """Environment variables without those through which executors would import this checkout."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and "SPARK" not in name}
-    return {**kept, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    options = {name: os.environ[name] for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")}
+    return {**kept, **options, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture(scope="module")
