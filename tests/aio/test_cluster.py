@@ -8,8 +8,9 @@ import nats
 import pytest
 from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig
+from nats.js.errors import BadRequestError
 
-from ce_nats import Headers, NatsMessage, from_nats_message
+from ce_nats import Headers, NatsMessage, from_nats_message, testing
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.bulk import BulkPublisher, PublishResult
@@ -228,7 +229,8 @@ async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, s
     async with connected(*cluster.servers) as nc:
         await nc.jetstream(timeout=SECONDS).add_stream(name=name, subjects=[subject], num_replicas=1)
     alone = cluster.leader(name)
-    alone.kill()
+    # SIGTERM: it tells the others that it goes; that a server was killed they notice after minutes.
+    testing._end(alone._processes)
     async with connected(*[server for server in cluster.servers if server is not alone]) as nc:
         api = StreamApi(nc)
         for _ in range(SECONDS):
@@ -237,6 +239,23 @@ async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, s
             if info.value.code != "timeout":  # until the others have missed it
                 break
     assert info.value.code == "temporarily-unavailable"
+    alone.start()
+    async with connected(*cluster.servers) as nc:
+        await _until_all_take_streams(nc.jetstream(timeout=SECONDS), f"{name}-after")
+
+
+async def _until_all_take_streams(js, name):
+    """For a moment after a server has come back the others refuse to place a stream there."""
+    for _ in range(10 * SECONDS):
+        try:
+            await js.add_stream(name=name, subjects=[name], num_replicas=3)
+        except BadRequestError as error:
+            if "peer offline" not in (error.description or ""):
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return
+    pytest.fail("the cluster takes no streams")
 
 
 # --- Pulling ---------------------------------------------------------------------------------------------------------
