@@ -23,6 +23,7 @@ import nats
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.errors import ServiceUnavailableError
 from rich.console import Console
 from rich.progress import track
 
@@ -58,7 +59,11 @@ async def consume_with_nats_py(js: JetStreamContext, name: str, prefetch: int, a
     workers = [asyncio.create_task(work()) for _ in range(arguments.handlers)]
     fetched = 0
     while fetched < arguments.messages:
-        for message in await subscription.fetch(min(prefetch, arguments.messages - fetched), timeout=30):
+        try:
+            batch = await subscription.fetch(min(prefetch, arguments.messages - fetched), timeout=30)
+        except ServiceUnavailableError:  # a new consumer with replicas has no leader for a moment
+            continue
+        for message in batch:
             fetched += 1
             await queue.put(message)
     await queue.join()
