@@ -112,12 +112,13 @@ class ProtobufData(bytes):
         name = message.DESCRIPTOR.full_name
         if self.type_url and self.type_url.rpartition("/")[2] != name:
             raise DecodeError(
-                ErrorCode.INVALID_DATA, f"the data is {preview(self.type_url)}, not {name}", attribute="data"
+                ErrorCode.INVALID_DATA, f"the data must be a {name}, got a {preview(self.type_url)}", attribute="data"
             )
         try:
             message.ParseFromString(bytes(self))
         except ProtobufError as error:
-            raise DecodeError(ErrorCode.INVALID_DATA, f"the data is not a {name}", attribute="data") from error
+            text = f"the data must be a {name}, and does not parse as one"
+            raise DecodeError(ErrorCode.INVALID_DATA, text, attribute="data") from error
         return cast("_M", message)
 
     def __getnewargs__(self) -> tuple[Any, ...]:
@@ -280,7 +281,7 @@ def _set_data(message: Any, envelope: Envelope) -> None:
         if not _may_be_message(content_type):
             raise EncodeError(
                 ErrorCode.INVALID_DATA,
-                f"data of type {preview(content_type)} is not a protobuf message",
+                f"data of type {preview(content_type)} must not be a protobuf message",
                 attribute="data",
                 requirement="PF-3-01",
             )
