@@ -83,11 +83,8 @@ def _sealed_data(value: object, content_type: str | None) -> bytes | str:
     kind = media_type.parse(content_type) if content_type is not None else None
     if kind is None or kind.kind is DataKind.JSON:
         return data.encode(value, content_type)
-    text = data.check_text(value, kind)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise EncodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error
+    text = str.__str__(data.check_text(value, kind))  # formats may not encode subclasses of str
+    data.encode(text, content_type)  # data that binary mode cannot encode is an error in every format
     return text
 
 

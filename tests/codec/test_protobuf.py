@@ -13,7 +13,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, UninterpretedOption
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ce_nats import (
@@ -44,6 +44,7 @@ from tests.strategies import (
 
 TYPE = "application/cloudevents+protobuf"
 DATA_TYPE = "application/protobuf"
+REQUIRED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 ORDER = Struct()
 ORDER.update({"id": "7"})
 ORDER_URL = "type.googleapis.com/google.protobuf.Struct"
@@ -121,6 +122,7 @@ def test_data_is_that_of_binary_mode(event: Event) -> None:
 
 
 @given(any_events())
+@example(Event({**REQUIRED, "datacontenttype": "text/plain; charset=iso-8859-1"}, "Ā"))
 def test_only_our_errors_in_encoding(event: Event) -> None:
     """Whatever is refused as JSON is refused, and otherwise times alone may be."""
     _, in_json = attempt(EncodeError, to_nats_message, event, mode="structured")
