@@ -65,6 +65,10 @@ MARKED = {
 # In those folders, and in need of Python alone.
 WITHOUT_SERVER = ("tests/aio/test_pending_acks.py",)
 
+# Spark gives the Python process of a streaming source ten seconds to start, whatever else the machine does. (An option
+# for all tests would cost each of them 40 ms in xdist, where the plugin asks another process.)
+AGAIN = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect back"])
+
 
 def scope_of(nodeid: str) -> str:
     """Tests with the same scope run in one process: those of a file, and all that share the Spark session."""
@@ -78,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, starts in MARKED.items():
             if item.nodeid.startswith(starts) and not (marker == "server" and item.nodeid.startswith(WITHOUT_SERVER)):
                 item.add_marker(marker)
+        if item.get_closest_marker("spark"):
+            item.add_marker(AGAIN)
     if hasattr(config, "workerinput"):
         order = {scope: place for place, scope in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(scope_of(item.nodeid), len(order)))
