@@ -24,10 +24,10 @@ LONGEST = (
     SPARK,
     "tests/aio/test_cluster.py",  # waits for elections, and needs little CPU
     *APART,
-    "tests/stan/test_loss.py",
     "tests/cli/test_demonstration.py",
     "tests/examples/test_spark_hourly_counts.py",
     "tests/test_docs.py",
+    "tests/stan/test_loss.py",
     "tests/test_wheel.py",
     "tests/interop/test_judged.py",
     "tests/examples/test_notebooks.py",
