@@ -13,7 +13,7 @@ Needs the extra ``protobuf`` (``pip install 'ce-nats[protobuf]'``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 try:
@@ -264,9 +264,7 @@ def _timestamp(name: str, value: Any) -> Timestamp:
             attribute=name,
             requirement="PF-2.1-02",
         )
-    fraction = f".{value.nanos:09}".rstrip("0") if value.nanos else ""
-    whole = datetime(1970, 1, 1) + value.seconds * _SECOND
-    return Timestamp.parse(f"{whole.isoformat()}{fraction}Z")
+    return Timestamp.from_nanoseconds(value.seconds * 10**9 + value.nanos)
 
 
 # --- Data -----------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class Timestamp(datetime):
         The time in UTC, so many nanoseconds after 1970; as text without zeros at the end, as nats-server writes it.
 
         Args:
-            at: From 1970 to 9999; leap seconds do not count.
+            at: Negative before 1970; from the year 1 to 9999. Leap seconds do not count.
         """
         seconds, fraction = divmod(at, 1_000_000_000)
         year, month, day, hour, minute, second, text = _second(seconds)

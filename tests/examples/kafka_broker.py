@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ce_nats.testing import _free_ports
 from tests.caching import Missing, cached, download
 
 VERSION = "3.9.1"
@@ -54,7 +55,7 @@ def libraries() -> Path:
 @contextmanager
 def broker(directory: Path) -> Iterator[str]:
     """A broker that keeps its data in a directory; gives its address."""
-    port, controller = _free_port(), _free_port()
+    port, controller = _free_ports(2)
     settings = directory / "server.properties"
     settings.write_text(SETTINGS.format(port=port, controller=controller, directory=directory))
     home = os.environ.get("JAVA_HOME")
@@ -73,12 +74,6 @@ def broker(directory: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:

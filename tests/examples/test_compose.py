@@ -5,7 +5,6 @@ The servers of the Compose file, with its arguments, on this machine: containers
 import asyncio
 import json
 import re
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import yaml
 
 from ce_nats.aio import jetstream
-from ce_nats.testing import _find_executable
+from ce_nats.testing import _find_executable, _free_ports
 
 FILE = Path(__file__).parents[2] / "examples" / "compose.yaml"
 
@@ -29,7 +28,8 @@ def services():
 def cluster(services, tmp_path):
     """Free ports of this machine, by service and by port in its container."""
     names = list(services)
-    ports = {(name, port): _free_port() for name in names for port in (4222, 6222, 8222)}
+    inside = [(name, port) for name in names for port in (4222, 6222, 8222)]
+    ports = dict(zip(inside, _free_ports(len(inside))))
     processes = []
     for name, service in services.items():
         text = "\n".join([*service["command"], "--addr=127.0.0.1", f"--port={ports[name, 4222]}"])
@@ -41,12 +41,6 @@ def cluster(services, tmp_path):
     for process in processes:
         process.kill()
         process.wait()
-
-
-def _free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 async def test_a_stream_with_three_replicas(services, cluster, make_event):
