@@ -48,7 +48,9 @@ class ErrorCode(str, Enum):
     Stable codes of all errors.
 
     Codes of the codec name the rule that a message or an event violates; ``data-mismatch`` says that the data is not of
-    the type that the program asked for. Codes of the network tell what a program can do:
+    the type that the program asked for. ``forbidden-subject`` says that a subject from a message (of a dead letter, a
+    captured message or a request) is not published to: the server itself acts on it, or the stream that the dead letter
+    names does not listen on it. Codes of the network tell what a program can do:
 
     - ``connection-failed``: no connection could be made; check URLs and TLS, or try again later.
     - ``authentication-failed``: the server refused the credentials; use others, retrying does not help.
@@ -125,6 +127,7 @@ class ErrorCode(str, Enum):
     INVALID_HEADER_VERSION = "invalid-header-version"
     INVALID_HEADER_BLOCK = "invalid-header-block"
     INVALID_SUBJECT = "invalid-subject"
+    FORBIDDEN_SUBJECT = "forbidden-subject"
     INVALID_FRAME = "invalid-frame"
     TRUNCATED_FRAME = "truncated-frame"
     UNKNOWN_HEADER_KIND = "unknown-header-kind"

@@ -25,6 +25,8 @@ __all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "
 
 PREFIX: Final = "Dead-Letter-"
 KEPT_HEADER: Final = f"{PREFIX}Header"
+# Holds a malformed header block, as any client may publish one: it cannot stand among headers.
+BLOCK_HEADER: Final = f"{PREFIX}Block"
 MSG_ID: Final = "Nats-Msg-Id"
 # Characters of an exception's text, before escaping.
 _MAX_TEXT_CHARACTERS: Final = 300

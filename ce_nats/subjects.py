@@ -19,6 +19,13 @@ _TOKEN: Final = re.compile(_TOKEN_PATTERN)
 _SUBJECT: Final = re.compile(rf"{_TOKEN_PATTERN}(?:\.{_TOKEN_PATTERN})*")
 _PLAIN_SUBJECT: Final = re.compile(r"[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*")
 _WILDCARDS: Final = re.compile(r"(?:^|\.)[*>](?:\.|$)")
+# Subjects that begin with "$" are the server's own. These two hold data: key-value buckets and object stores.
+_DATA_PREFIXES: Final = ("$KV", "$O")
+# Requests of JetStream's API that change something, after a prefix under which an account has imported it.
+_API_REQUEST: Final = re.compile(
+    r"\.(?:STREAM|CONSUMER|META|SERVER|ACCOUNT)\.(?:[A-Z]+\.)?"
+    r"(?:CREATE|UPDATE|DELETE|PURGE|RESTORE|SNAPSHOT|REMOVE|STEPDOWN|MOVE|CANCEL_MOVE|NEXT|PAUSE|RESET|UNPIN)(?:\.|$)"
+)
 
 
 def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError) -> None:
@@ -34,6 +41,55 @@ def check_subject(subject: object, error_class: type[CeNatsError] = EncodeError)
         raise error_class(
             ErrorCode.INVALID_SUBJECT,
             f"a subject to publish to must have no white space, empty tokens or wildcards, got {preview(subject)}",
+        )
+
+
+def check_name(what: str, name: str) -> None:
+    """
+    Check the name of a stream or a consumer, which becomes a token of a subject.
+
+    Args:
+        what: Description of the name, for the error.
+        name: The name.
+
+    Raises:
+        EncodeError: ``invalid-subject``.
+    """
+    check_subject(name)
+    if "." in name:
+        raise EncodeError(ErrorCode.INVALID_SUBJECT, f"{what} must be a name without dots, got {preview(name)}")
+
+
+def check_subject_from_message(
+    subject: object, *, api_prefixes: Iterable[str] = (), allowed: Iterable[str] = (), is_reply: bool = False
+) -> None:
+    """
+    Check that a subject from a message (a dead letter, a captured message, a request) can be published to.
+
+    The sender of the message has chosen it, and the program that publishes may have more permissions than the sender.
+    So it must not be one on which the server itself acts, such as ``$JS.API.STREAM.PURGE.ORDERS``: no subject that
+    begins with ``$``, except those of key-value buckets and object stores, and no request to JetStream's API under
+    another prefix.
+
+    Args:
+        subject: The subject.
+        api_prefixes: Known prefixes of JetStream's API, without a dot at the end.
+        allowed: Patterns of subjects that hold data, even if they look like requests to JetStream's API under a prefix
+            that is not known.
+        is_reply: Whether it is a reply subject, which is an inbox and not a key or an object either.
+
+    Raises:
+        EncodeError: ``invalid-subject`` or ``forbidden-subject``.
+    """
+    check_subject(subject)
+    assert isinstance(subject, str)
+    first = subject.partition(".")[0]
+    is_system = first.startswith("$") and (is_reply or first not in _DATA_PREFIXES)
+    is_api = is_system or any(f"{subject}.".startswith(f"{prefix}.") for prefix in api_prefixes)
+    if is_api or (_API_REQUEST.search(subject) and not any(covers(pattern, subject) for pattern in allowed)):
+        raise EncodeError(
+            ErrorCode.FORBIDDEN_SUBJECT,
+            f"a subject from a message must not be one on which the server acts, got {preview(subject)}",
         )
 
 

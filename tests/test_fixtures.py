@@ -41,6 +41,7 @@ SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
 CODES_WITHOUT_VECTORS = {
     ErrorCode.INVALID_MESSAGE: "is about Python objects that are no message or event at all",
     ErrorCode.DATA_MISMATCH: "is about a type of the program",
+    ErrorCode.FORBIDDEN_SUBJECT: "is about a subject that the caller has from a message",
     ErrorCode.INVALID_OPTION: "is about options of a connection",
     ErrorCode.PAYLOAD_TOO_LARGE: "goes by the limit that a server announces",
     ErrorCode.HEADERS_NOT_SUPPORTED: "goes by what a server announces",

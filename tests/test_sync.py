@@ -152,6 +152,15 @@ def test_request_and_reply(nc, subject, make_event):
     assert answer.event.get_extension("causationid") == "event 1"
 
 
+def test_a_reply_subject_on_which_the_server_acts_is_refused(nc, js, stream, subject, make_event):
+    nc.publish_to_stream(make_event(), subject)
+    with nc.subscribe(f"service.{subject}") as requests:
+        nc.run(nc.client.publish, f"service.{subject}", b"", f"$JS.API.STREAM.PURGE.{stream}")
+        with pytest.raises(EncodeError, match="forbidden-subject"):
+            nc.respond(next(requests), make_event())
+    assert js.stream_info(stream).state.messages == 1
+
+
 def test_errors_are_those_of_aio(nc, subject, make_event):
     def code(call, *args, **options):
         with pytest.raises(CeNatsError) as caught:

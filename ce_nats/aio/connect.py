@@ -25,6 +25,7 @@ from nats.aio.client import Client, Srv
 from ..errors import DeliveryError, ErrorCode, preview
 from ..settings import ConnectionSettings, Secret, invalid, resolve
 from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
+from .foreign_subjects import remember_api_prefix
 from .pausing import random_number
 from .watch import ConnectionWatch
 
@@ -205,6 +206,7 @@ async def establish(
         "max_reconnect_attempts": 1,  # 0 would be without end
         "reconnect_time_wait": _RETRY_SECONDS,
     }
+    remember_api_prefix(client, settings.api_prefix)
     _demand_tls(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
 
     async def run() -> None:

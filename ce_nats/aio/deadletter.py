@@ -12,7 +12,7 @@ import asyncio
 import time
 from base64 import b64encode
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,26 +24,24 @@ from nats.js.api import PubAck
 
 from ..codec.timestamp import Timestamp
 from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
-from ..message import NatsMessage, StoredMessage
-from ..redelivery import KEPT_HEADER, MSG_ID, PREFIX, DeadLetter, is_kept_apart
+from ..message import StoredMessage
+from ..redelivery import BLOCK_HEADER, KEPT_HEADER, MSG_ID, DeadLetter, is_kept_apart
 from ..subjects import check_subject
 from ..wire.ack_subject import parse_ack_subject
 from ._nats import api_prefix, client_of, send
 from .checks import check_jetstream
+from .dead_originals import Originals
 from .jetstream import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS
 from .nats_errors import api_error, delivery_errors
 from .pausing import pause
 from .pending_acks import PendingAcks, PendingMessage
-from .replay import framed
 from .streams import Stored, StreamApi, nanoseconds
 from .watch import answered
 
 __all__ = ["RequeueResult", "original", "requeue", "requeue_all", "store"]
 
 _VERSION: Final = b"NATS/1.0\r\n"
-# Holds a malformed header block, as any client may publish one: it cannot stand among headers.
-_BLOCK: Final = f"{PREFIX}Block"
 
 # Dead letters that are being requeued and deleted at a time.
 _WINDOW: Final = 500
@@ -115,7 +113,9 @@ async def store(
     await _publish(nc, subject, block, data, timeout)
 
 
-async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float = 5.0) -> PubAck:
+async def requeue(
+    js: JetStreamContext, stored: StoredMessage, *, allowed: Sequence[str] | None = None, timeout: float = 5.0
+) -> PubAck:
     """
     Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter is kept.
 
@@ -124,27 +124,38 @@ async def requeue(js: JetStreamContext, stored: StoredMessage, *, timeout: float
     letter, because the stream may still know that of the original and would drop the copy. So a dead letter that is
     requeued twice within the duplicate window is stored once.
 
+    The subject is part of the dead letter, and every client that may publish dead letters can choose it. So the server
+    is asked whether the stream that the dead letter names listens on the subject, or one that this stream mirrors or
+    sources. With transformed subjects that is not so, and ``allowed`` is needed.
+
     Args:
         js: From ``nc.jetstream()``.
         stored: The dead letter, from ``ce_nats.aio.jetstream.read_stream``.
+        allowed: Patterns of subjects that originals may be published to, whatever streams the dead letters name.
         timeout: Seconds to wait for the acknowledgement.
 
     Raises:
         DecodeError: It is not a dead letter.
         EncodeError: ``invalid-message``: the original is incomplete (its header block was malformed, or its stream did
-            not have it any more); what :func:`~ce_nats.aio.replay.replay` raises.
-        DeliveryError: ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or
-            ``connection-closed``.
+            not have it any more); ``forbidden-subject``: the stream does not listen on the subject, or the server acts
+            on it; what :func:`~ce_nats.aio.replay.replay` raises.
+        DeliveryError: ``stream-not-found``: the stream that the dead letter names; ``no-responders``, ``timeout``,
+            ``publish-refused``, ``permission-denied`` or ``connection-closed``.
     """
     check_jetstream(js)
-    message, block = _original_of(client_of(js), stored)
+    message, block = await Originals(js, allowed, timeout).outgoing(stored)
     async with _pending_acks(js, window=1, timeout=timeout) as acks:
         ack: PubAck = await (await acks.send(message, block)).ack
         return ack
 
 
 async def requeue_all(
-    js: JetStreamContext, dead_letters: AsyncIterable[StoredMessage], *, delete: bool = True, timeout: float = 5.0
+    js: JetStreamContext,
+    dead_letters: AsyncIterable[StoredMessage],
+    *,
+    delete: bool = True,
+    allowed: Sequence[str] | None = None,
+    timeout: float = 5.0,
 ) -> AsyncGenerator[RequeueResult, None]:
     """
     Publish the originals of many dead letters to their subjects again, in their order unless some have to be sent
@@ -158,6 +169,7 @@ async def requeue_all(
         js: From ``nc.jetstream()``.
         dead_letters: From ``ce_nats.aio.jetstream.read_stream``.
         delete: False keeps the dead letters.
+        allowed: As for :func:`requeue`.
         timeout: Seconds to wait for each acknowledgement, and for each deletion.
 
     Yields:
@@ -168,13 +180,14 @@ async def requeue_all(
             been given before.
     """
     check_jetstream(js)
+    originals = Originals(js, allowed, timeout)
     under_way: deque[asyncio.Task[RequeueResult]] = deque()
     failure: DeliveryError | None = None
     async with _pending_acks(js, window=_WINDOW, timeout=timeout) as acks:
         try:
             try:
                 async for stored in dead_letters:
-                    sent = await _send(acks, stored)
+                    sent = await _send(acks, originals, stored)
                     under_way.append(asyncio.create_task(_finish(js, stored, sent, delete=delete, timeout=timeout)))
                     while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
                         yield await _first(under_way)
@@ -198,9 +211,9 @@ async def _first(under_way: deque[asyncio.Task[RequeueResult]]) -> RequeueResult
     return outcome
 
 
-async def _send(acks: PendingAcks, stored: StoredMessage) -> PendingMessage | CeNatsError:
+async def _send(acks: PendingAcks, originals: Originals, stored: StoredMessage) -> PendingMessage | CeNatsError:
     try:
-        message, block = _original_of(acks.nc, stored)
+        message, block = await originals.outgoing(stored)
     except CeNatsError as error:
         return error
     return await acks.send(message, block)
@@ -231,22 +244,6 @@ def _pending_acks(js: JetStreamContext, *, window: int, timeout: float) -> Pendi
         retry_timeout=timeout,
         api_prefix=api_prefix(js),
     )
-
-
-def _original_of(nc: Client, stored: StoredMessage) -> tuple[NatsMessage, bytes]:
-    """
-    The message that a dead letter was, as it is sent again, and its header block.
-
-    Raises:
-        CeNatsError: As :func:`requeue` does.
-    """
-    dead_letter, headers = DeadLetter.split(stored.headers)
-    if not dead_letter.is_complete or any(name == _BLOCK for name, _ in stored.headers):
-        raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
-    identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
-    kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
-    copy = stored._replace(subject=dead_letter.subject, headers=[*kept, (MSG_ID, identifier)])
-    return framed(nc, copy)
 
 
 async def original(js: JetStreamContext, message: Msg) -> Stored | None:
@@ -285,7 +282,7 @@ def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> byt
     if not block:
         return _VERSION + own + b"\r\n"
     if not block.startswith(_VERSION) or not block.endswith(b"\r\n\r\n"):
-        return _VERSION + own + _line(_BLOCK, b64encode(block).decode("ascii")) + b"\r\n"
+        return _VERSION + own + _line(BLOCK_HEADER, b64encode(block).decode("ascii")) + b"\r\n"
     lines = block[len(_VERSION) : -len(b"\r\n")].split(b"\r\n")[:-1]
     return _VERSION + own + b"".join(map(_kept, lines)) + b"\r\n"
 

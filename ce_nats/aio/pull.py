@@ -33,10 +33,10 @@ from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode, from_nats_message
 from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import MARKERS, ContentMode, detect_mode
-from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage
 from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
-from ..subjects import check_subject
+from ..subjects import check_name, check_subject
 from ..wire.ack_subject import ACK_PREFIX, AckSubject
 from ._nats import client_of
 from .checks import check_config, check_jetstream
@@ -132,8 +132,8 @@ class PullConsumer:
         check_config("config", config)
         if dead_letter is not None:
             check_subject(dead_letter)
-        _check_name("stream", stream)
-        _check_name("consumer", consumer)
+        check_name("stream", stream)
+        check_name("consumer", consumer)
         if prefetch < 1:
             raise ValueError(f"prefetch must be 1 or more, got {prefetch}")
         self._js = js
@@ -393,9 +393,3 @@ def _size(message: Msg) -> int:
     """Bytes that were not delivered; the server says so in a header, which others may have sent before."""
     text = (message.headers or {}).get(_SIZE, "")
     return int(text) if text.isascii() and text.isdigit() else 0
-
-
-def _check_name(what: str, name: str) -> None:
-    check_subject(name)
-    if "." in name:
-        raise EncodeError(ErrorCode.INVALID_SUBJECT, f"{what} must be a name without dots, got {preview(name)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nats.aio.client import Client
@@ -12,9 +12,10 @@ from nats.js.api import PubAck
 
 from ..errors import DeliveryError, EncodeError, ErrorCode
 from ..message import NatsMessage, StoredMessage
-from ..subjects import check_subject
+from ..subjects import check_pattern, check_subject
 from ..wire.nats import write_header_block
 from .checks import check_client
+from .foreign_subjects import check_foreign_subject
 from .jetstream import MAX_HEADER_BYTES
 from .nats_errors import delivery_errors
 from .pending_acks import PendingAcks, PendingMessage, is_duplicate, write
@@ -44,6 +45,7 @@ async def replay(
     *,
     acknowledged: bool = True,
     subject: str | None = None,
+    allowed: Sequence[str] = (),
     rate: float | None = None,
     window: int = 1000,
     ack_timeout: float = 5.0,
@@ -58,6 +60,8 @@ async def replay(
         messages: From :func:`ce_nats.capture.read_capture`.
         acknowledged: True publishes to streams and waits for acknowledgements; False to core NATS.
         subject: In place of the messages' own subjects.
+        allowed: Patterns of subjects that hold data, if the messages' own subjects look like requests to JetStream's
+            API under another prefix, as ``SHOP.CONSUMER.CREATE.1`` does.
         rate: Most messages per second; None sets no limit.
         window: Most messages without an acknowledgement.
         ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
@@ -65,12 +69,15 @@ async def replay(
         on_progress: Called with the number of messages so far.
 
     Raises:
-        EncodeError: ``invalid-subject``, ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This
-            message and later ones were not sent.
+        EncodeError: ``invalid-subject``; ``forbidden-subject``: the server would act on the message's own subject;
+            ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This message and later ones were
+            not sent.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
             ``connection-closed``. Messages after the failed one may have been sent.
     """
     check_client(nc)
+    for pattern in allowed:
+        check_pattern(pattern)
     result = ReplayResult()
     failures: list[DeliveryError] = []
 
@@ -90,6 +97,8 @@ async def replay(
                 await asyncio.sleep(max(0.0, began + count / rate - time.monotonic()))
             if failures:
                 break
+            if subject is None:
+                check_foreign_subject(nc, message.subject, allowed=allowed)
             outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
             if acknowledged:
                 await acks.send(outgoing, block)
@@ -120,7 +129,7 @@ def framed(
     nc: Client, message: StoredMessage, subject: str | None = None, *, is_stored: bool = True
 ) -> tuple[NatsMessage, bytes]:
     """
-    A captured message as it is sent, and its header block.
+    A captured message as it is sent, and its header block. The caller checks where its subject comes from.
 
     Raises:
         EncodeError: As :func:`replay` does.

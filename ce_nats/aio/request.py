@@ -29,6 +29,7 @@ from ..wire.ack_subject import ACK_PREFIX
 from ._nats import client_of
 from .checks import check_client
 from .consume import receive
+from .foreign_subjects import check_foreign_subject
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers, check_size, prepare, publish
 from .received import Received
@@ -128,8 +129,9 @@ async def respond(
         trace: As for :func:`ce_nats.aio.publish`; by default, with ``correlate``, where the request was sent from.
 
     Raises:
-        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` where the message has no reply subject,
-            or came from JetStream, which takes a reply for an acknowledgement.
+        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` if the message has no reply subject, or
+            came from JetStream, which takes a reply for an acknowledgement; ``forbidden-subject`` if the server acts on
+            the reply subject, which the sender has chosen, instead of delivering to an inbox.
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     message = request.message if isinstance(request, Received) else request
@@ -139,10 +141,11 @@ async def respond(
             f"the message on {preview(message.subject)} must have a reply subject",
             attribute=None,
         )
+    nc = client_of(message)
+    check_foreign_subject(nc, message.reply, is_reply=True)
     if correlate:
         event = _caused_by(event, request)
         trace = trace or trace_of_headers(message.headers)
-    nc = client_of(message)
     await publish(
         nc, event, message.reply, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace
     )

@@ -26,6 +26,7 @@ from ..ranges import StreamState
 from ..settings import DEFAULT_PREFIX
 from ._nats import api_prefix, api_timeout, client_of, server_info
 from .checks import check_client
+from .foreign_subjects import remember_api_prefix
 from .nats_errors import NOT_ENABLED, api_error, delivery_errors
 from .watch import answered
 
@@ -57,9 +58,20 @@ class _Answer(msgspec.Struct):
     error: _Error | None = None
 
 
+class _External(msgspec.Struct):
+    api: str = ""
+
+
+class _Source(msgspec.Struct):
+    name: str = ""
+    external: _External | None = None
+
+
 class _Config(msgspec.Struct):
     retention: str = "limits"
     subjects: list[str] | None = None
+    mirror: _Source | None = None
+    sources: list[_Source] | None = None
 
 
 class _State(msgspec.Struct):
@@ -116,6 +128,7 @@ class StreamApi:
 
     def __init__(self, nc: Client, prefix: str = DEFAULT_PREFIX, timeout: float = 5.0) -> None:
         check_client(nc)
+        remember_api_prefix(nc, prefix)
         self.prefix = prefix
         self._nc = nc
         self._timeout = timeout
@@ -154,6 +167,32 @@ class StreamApi:
             DeliveryError: As :meth:`state` does.
         """
         return (await self._info(stream)).config.subjects or []
+
+    async def origin_subjects(self, stream: str) -> list[str]:
+        """
+        Subjects on which a stream's messages are published: its own, and those of the streams that it mirrors or
+        sources. A source that cannot be looked up is left out.
+
+        Raises:
+            DeliveryError: As :meth:`state` does, for the stream itself.
+        """
+        found: dict[str, None] = {}
+        waiting, seen = [(self.prefix, stream)], {(self.prefix, stream)}
+        while waiting:
+            prefix, name = waiting.pop()
+            try:
+                config = (await StreamApi(self._nc, prefix, self._timeout)._info(name)).config
+            except DeliveryError:
+                if (prefix, name) == (self.prefix, stream):
+                    raise
+                continue
+            found.update(dict.fromkeys(config.subjects or ()))
+            for source in [*([config.mirror] if config.mirror else []), *(config.sources or ())]:
+                origin = (source.external.api if source.external else prefix), source.name
+                if origin not in seen:
+                    seen.add(origin)
+                    waiting.append(origin)
+        return list(found)
 
     async def _info(self, stream: str) -> _Info:
         return await self._ask(_Info, stream, f"STREAM.INFO.{stream}")

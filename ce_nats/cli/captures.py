@@ -93,6 +93,15 @@ def replay_command(
     subject: Annotated[
         str | None, typer.Option("--subject", help="Publish to this subject; by default to that of each message.")
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="SUBJECT",
+            help="Accept this subject, wildcards allowed, although it looks like a request to JetStream's API; may be "
+            "repeated.",
+        ),
+    ] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Limit in messages per second.")] = None,
     jetstream: JetStreamOption = False,
     as_json: JsonOption = False,
@@ -116,6 +125,7 @@ def replay_command(
                     messages,
                     acknowledged=jetstream,
                     subject=subject,
+                    allowed=allow or (),
                     rate=rate,
                     ack_timeout=settings.timeout,
                     on_progress=advance,

@@ -106,12 +106,21 @@ def requeue_dead_letters(
     ] = None,
     all_of_them: Annotated[bool, typer.Option("--all", help="Requeue all dead letters of the stream.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the dead letters.")] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="SUBJECT",
+            help="Publish to this subject, wildcards allowed, whatever stream a dead letter names; may be repeated.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Publish original messages again.
 
-    Each original is published to its subject, and its dead letter is deleted when a stream has stored the original.
+    Each original is published to its subject, if the stream that the dead letter names listens on it, and its dead
+    letter is deleted when a stream has stored the original.
     Headers for the server (Nats-...) are not published again, and the Nats-Msg-Id is a new one. A dead letter that
     cannot be requeued is kept and reported on standard error, and the next one is requeued.
     """
@@ -127,7 +136,7 @@ def requeue_dead_letters(
             else:
                 total = len(sequences or [])
                 dead_letters = _chosen(js, stream, sequences or [], statuses)
-            results = requeue_all(js, dead_letters, delete=not keep, timeout=settings.timeout)
+            results = requeue_all(js, dead_letters, delete=not keep, allowed=allow or None, timeout=settings.timeout)
             # A terminal already shows progress through the printed lines.
             with nullcontext(_no_progress) if sys.stdout.isatty() else progress("requeue", total) as advance:
                 async with aclosing(dead_letters), aclosing(results):

@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
 from ..aio.ack_window import is_no_responders
+from ..aio.foreign_subjects import check_foreign_subject
 from ..aio.nats_errors import delivery_errors
 from ..aio.watch import answered
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
@@ -237,7 +238,9 @@ class Session:
 
     async def _beat(self, message: Msg) -> None:
         if message.reply:
-            with suppress(nats.errors.Error):
+            # The inbox for heartbeats was part of the request to connect, which others may have seen.
+            with suppress(nats.errors.Error, EncodeError):
+                check_foreign_subject(self.nc, message.reply, is_reply=True)
                 await self.nc.publish(message.reply)
 
     async def _hear(self, message: Msg) -> None:

@@ -214,12 +214,12 @@ async def test_a_dead_letter_whose_copy_is_being_replicated_is_stored(nc, js, su
 
 
 @pytest.fixture
-def put_aside(js, dead):
+def put_aside(js, dead, stream):
     """Dead letters whose originals were on these subjects, and a reader of all that there are."""
 
     async def put_aside(*subjects):
         for number, subject in enumerate(subjects, 1):
-            letter = DeadLetter(Reason.REJECTED, "", "", subject, "S", "c", number, 1)
+            letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1)
             await js.publish_async(dead, b"%d" % number, headers=dict(letter.headers()))
         await js.publish_async_completed()
         return read_letters(js, dead)
@@ -254,7 +254,7 @@ async def test_what_cannot_be_requeued_stays_and_is_told_of(js, subject, stream,
     outcomes = [outcome async for outcome in requeue_all(js, letters, timeout=2)]
     assert [(each.sequence, each.is_deleted, each.error and str(each.error.code)) for each in outcomes] == [
         (1, True, None),
-        (2, False, "no-responders"),
+        (2, False, "forbidden-subject"),
         (3, False, "invalid-subject"),
         (4, True, None),
         (5, False, "missing-attribute"),
@@ -276,9 +276,16 @@ async def test_many_are_under_way_and_none_is_deleted_before_its_original_is_sto
                 await each.respond(b'{"stream":"S","seq":%d}' % number)
 
     await nc.subscribe(f"nobody.{subject}", cb=acknowledge)
-    outcomes = [outcome async for outcome in requeue_all(js, letters, timeout=20)]
+    outcomes = [outcome async for outcome in requeue_all(js, letters, allowed=["nobody.>"], timeout=20)]
     assert left == list(range(1, 101))
     assert all(outcome.is_deleted for outcome in outcomes)
+
+
+async def test_an_original_that_no_stream_takes_stays(js, subject, dead, put_aside):
+    letters = await put_aside(f"nobody.{subject}")
+    (outcome,) = [outcome async for outcome in requeue_all(js, letters, allowed=["nobody.>"], timeout=2)]
+    assert (outcome.is_deleted, str(outcome.error.code)) == (False, "no-responders")
+    assert [letter.sequence async for letter in read_letters(js, dead)] == [1]
 
 
 async def test_letters_can_be_kept(js, subject, stream, dead, put_aside):

@@ -73,7 +73,7 @@ async def test_requeue_leaves_headers_for_the_server_aside(nc, js, stream, subje
     """The original would have emptied the stream once more; its id would make the stream drop it."""
     await js.publish(subject, b"before", headers={"Nats-Msg-Id": "theirs"})
     put_aside = [("Dead-Letter-Header", "Nats-Rollup all"), ("Dead-Letter-Header", "Dead-Letter-Reason rejected")]
-    own = [("Nats-Msg-Id", "own"), *letter(subject).headers()]
+    own = [("Nats-Msg-Id", "own"), *letter(subject, stream=stream).headers()]
     originals = [("Tag", "b"), ("Tag", "a"), ("raw", RAW), ("Nats-Msg-Id", "theirs")]
     stored = message("dead", [*own, *put_aside, *originals], b"\xff", 9)
     assert (await requeue(js, stored)).duplicate is None

@@ -10,7 +10,9 @@ from pyarrow import parquet
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.stored import as_message
 from ce_nats.aio.streams import StreamApi
-from ce_nats.capture import capture, read_capture
+from ce_nats.capture import capture, open_capture, read_capture
+from ce_nats.codec.timestamp import Timestamp
+from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 
 
@@ -208,6 +210,36 @@ def test_replay_through_pipes_to_core_nats(start, at_server, with_js, stream, su
     received = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
     assert [line.get("data_base64", line.get("data")) for line in received] == ["/w==", "2"]
     assert [line["headers"] for line in received] == [[["a", "1"]]] * 2
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_requests_to_the_server_are_not_replayed(at_server, with_js, stream, stored, subject, tmp_path, name):
+    """Of captured subjects nothing is known but that their senders have chosen them."""
+    publish(with_js, subject, b"1", b"2")
+    row = StoredMessage(f"$JS.API.STREAM.PURGE.{stream}", "", [], b"", "", 1, Timestamp("2026-01-02T03:04:05Z"))
+    with open_capture(tmp_path / name) as sink:
+        sink.write([row])
+    for options in ([], ["-J"], ["--allow", ">"]):
+        result = at_server("replay", tmp_path / name, *options)
+        assert (result.exit_code, result.stderr.split(": ")[1]) == (1, "forbidden-subject")
+    assert len(stored(stream)) == 2
+
+
+def test_requests_to_the_server_in_a_pipe_are_not_replayed(start, with_js, stream, stored, subject):
+    publish(with_js, subject, b"1", b"2")
+    process = start("replay", "-")
+    line = {"subject": f"$JS.API.STREAM.PURGE.{stream}", "headers": [], "data": "", "timestamp": "2026-01-02T03:04:05Z"}
+    _, errors = process.communicate(json.dumps(line).encode() + b"\n", timeout=60)
+    assert (process.returncode, errors.split(b": ")[1]) == (1, b"forbidden-subject")
+    assert len(stored(stream)) == 2
+
+
+def test_a_subject_that_looks_like_a_request_can_be_allowed(at_server, with_js, server, tmp_path):
+    row = StoredMessage("SHOP.CONSUMER.CREATE.1", "", [], b"", "", 1, Timestamp("2026-01-02T03:04:05Z"))
+    with open_capture(tmp_path / "a.jsonl") as sink:
+        sink.write([row])
+    assert at_server("replay", tmp_path / "a.jsonl").exit_code == 1
+    assert at_server("replay", tmp_path / "a.jsonl", "--allow", "SHOP.>").stderr == "1 message published\n"
 
 
 def test_replay_keeps_to_a_rate(at_server, with_js, stream, stored, subject, tmp_path):

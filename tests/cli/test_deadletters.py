@@ -164,3 +164,48 @@ def test_an_interrupted_requeue_loses_no_message(start, at_server, many, stream,
     assert remaining | {message.data for message in stored(stream)} == originals
     assert at_server("dead-letters", "requeue", name, "--all").exit_code == 0
     assert len(stored(stream)) == 3000
+
+
+@pytest.fixture
+def forged(with_js, stream, subject):
+    """A stream with dead letters that any client may have written, with these subjects and streams."""
+    name = f"dead_{stream}"
+
+    async def fill(js, *origins):
+        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
+        for number, (original, name_of_stream) in enumerate(origins, 1):
+            dead_letter = DeadLetter(Reason.REJECTED, "", "", original, name_of_stream, "billing", number, 1)
+            await js.publish(f"dead.{subject}", b"", headers=dict(dead_letter.headers()))
+
+    async def delete(js):
+        await js.delete_stream(name)
+
+    yield lambda *origins: with_js(fill, *origins) or name
+    with_js(delete)
+
+
+def test_a_dead_letter_cannot_make_requeue_purge_a_stream(at_server, with_js, stream, subject, stored, forged):
+    """Nor any other that is not the stream of the dead letter."""
+
+    async def fill(js):
+        await js.publish(subject, b"1")
+
+    with_js(fill)
+    purge = f"$JS.API.STREAM.PURGE.{stream}"
+    name = forged((purge, stream), (purge, "NONE"), (f"dead.{subject}", stream), (subject, stream))
+    result = at_server("dead-letters", "requeue", name, "--all", "--allow", ">")
+    assert result.stderr.count("forbidden-subject") == 2
+    rest = at_server("dead-letters", "requeue", name, "--all")
+    assert rest.exit_code == 1
+    assert rest.stderr.count("forbidden-subject") == 2
+    assert stored(stream)[0].data == b"1"
+
+
+def test_requeue_to_subjects_that_are_allowed(at_server, stream, subject, stored, forged):
+    name = forged((f"{subject}.a", "GONE"), (f"{subject}.b", "GONE"))
+    assert "stream-not-found" in at_server("dead-letters", "requeue", name, "--all").stderr
+    result = at_server("dead-letters", "requeue", name, "--all", "--allow", f"{subject}.a")
+    assert result.exit_code == 1
+    assert f"got '{subject}.b'" in result.stderr
+    assert [message.subject for message in stored(stream)] == [f"{subject}.a"]
+    assert [letter.sequence for letter in stored(name)] == [2]
