@@ -31,6 +31,18 @@ async def anext_of(subscription):
     return await asyncio.wait_for(subscription.__anext__(), 60)
 
 
+async def test_heartbeats_of_others_do_not_make_a_client_publish_to_the_server(nc, connection):
+    """The inbox is in the request to connect; the server's own heartbeats have an inbox, too."""
+    inbox = connection._session._listeners[0].subject
+    requests = await nc.subscribe("$JS.API.STREAM.PURGE.X")
+    answer = nc.new_inbox()
+    answers = await nc.subscribe(answer)
+    await nc.publish(inbox, b"", reply="$JS.API.STREAM.PURGE.X")
+    await nc.publish(inbox, b"", reply=answer)
+    await answers.next_msg(timeout=30)
+    assert requests.pending_msgs == 0
+
+
 async def test_template(connection, channel, make_event, take):
     await connection.publish(make_event(1), SubjectTemplate(channel + ".{type}"))
     async with await connection.subscribe(f"{channel}.com%2Eexample%2Etest", start=Start.last()) as subscription:
