@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 import re
+from encodings.aliases import aliases
 from enum import Enum
 from typing import Final, NamedTuple
 
+from . import percent
 from .memory import Memory
 
 # RFC 2045 5.1: any CHAR but SPACE, CTLs and tspecials.
@@ -18,9 +20,15 @@ _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 # RFC 2045 5.1: type "/" subtype *(";" parameter). Any text after the first ";" is accepted: real senders leave a
 # trailing ";" or an empty parameter, which does not affect the type.
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})[ \t]*(;.*)?", re.DOTALL)
-_PARAMETER: Final = re.compile(rf';[ \t]*({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^;"]*))', re.DOTALL)
-# Python also has codecs that are not character sets.
-_NOT_CHARSETS: Final = {"unicode_escape", "raw_unicode_escape", "idna", "punycode", "undefined"}
+_PARAMETER: Final = re.compile(rf";[ \t]*({_TOKEN})[ \t]*=[ \t]*([^;\"]*)")
+# RFC 2978 2.3: names of charsets have at most 40 characters. All registered ones that Python knows consist of these.
+_CHARSET: Final = re.compile(r"[a-z0-9._:-]{1,40}")
+_SEPARATORS: Final = re.compile("[^a-z0-9]+")
+# Charsets of Python that have no alias. Its other codecs without one, such as unicode_escape, are not charsets.
+_WITHOUT_ALIAS: Final = (
+    *("charmap", "cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "iso8859_1", "koi8_t", "koi8_u", "mac_arabic"),
+    *("mac_croatian", "mac_farsi", "mac_romanian", "palmos", "utf_8_sig"),
+)
 
 
 class DataKind(Enum):
@@ -54,12 +62,14 @@ class MediaType(NamedTuple):
         """Return the name of Python's codec for the charset (default UTF-8), or None for an unknown charset."""
         if not self.charset:
             return "utf-8"
-        try:
-            found = codecs.lookup(self.charset)
-            b" ".decode(self.charset, "ignore")  # raises for codecs that are not character sets, for example "hex"
-        except (LookupError, ValueError):
+        name = _ALIASES.get(_normalised(self.charset)) if _CHARSET.fullmatch(self.charset) else None
+        if name is None:
             return None
-        return None if found.name.replace("-", "_") in _NOT_CHARSETS else found.name
+        try:
+            b" ".decode(name, "ignore")  # raises for codecs that are not character sets, for example "hex"
+        except LookupError:
+            return None
+        return codecs.lookup(name).name
 
 
 def _parse(text: str) -> MediaType | None:
@@ -67,12 +77,24 @@ def _parse(text: str) -> MediaType | None:
     if match is None:
         return None
     maintype, subtype = match.group(1).lower(), match.group(2).lower()
-    charset = ""
-    for name, quoted, plain in _PARAMETER.findall(match.group(3) or ""):
-        if name.lower() == "charset":
-            charset = (quoted or plain).strip(" \t").lower()
-            break
-    return MediaType(f"{maintype}/{subtype}", _kind(maintype, subtype), charset)
+    return MediaType(f"{maintype}/{subtype}", _kind(maintype, subtype), _charset(match.group(3) or ""))
+
+
+def _charset(parameters: str) -> str:
+    """Return the value of the first parameter ``charset`` in lower case, without the quotes of a quoted string."""
+    position = 0
+    while found := _PARAMETER.search(parameters, position):
+        value, position = found.group(2), found.end()
+        if not value and (end := percent.closing_quote(parameters, position)) >= 0:
+            value, position = parameters[position + 1 : end], end + 1
+        if found.group(1).lower() == "charset":
+            return value.strip(" \t").lower()
+    return ""
+
+
+def _normalised(charset: str) -> str:
+    """Return the form in which names of charsets are compared: ``iso_8859-1:1987`` is ``iso_8859_1_1987``."""
+    return _SEPARATORS.sub("_", charset).strip("_")
 
 
 def _kind(maintype: str, subtype: str) -> DataKind:
@@ -84,6 +106,8 @@ def _kind(maintype: str, subtype: str) -> DataKind:
     return DataKind.BINARY
 
 
+# Python never forgets a name that codecs.lookup() was called with, so that it is called with these names only.
+_ALIASES: Final = {_normalised(name.lower()): name for name in (*aliases, *aliases.values(), *_WITHOUT_ALIAS)}
 _memory: Final = Memory(_parse)
 
 

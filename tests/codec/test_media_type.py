@@ -4,6 +4,7 @@ Media types: what counts as one, which data it makes, and which charsets there a
 
 import encodings
 import pkgutil
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -133,3 +134,44 @@ def test_codecs_that_are_no_charsets(charset: str) -> None:
 def test_unknown_charsets(charset: str) -> None:
     """A name that no codec has, path or not, is none."""
     assert MediaType("text/plain", TEXT, f"no{charset}").codec() is None
+
+
+@pytest.mark.parametrize(
+    ("charset", "codec"),
+    [
+        ("iso_8859-1:1987", "iso8859-1"),
+        ("ANSI_X3.4-1968", "ascii"),
+        ("cp737", "cp737"),
+        ("utf-8-sig", "utf-8-sig"),
+        ("utf8" + "_" * 36, "utf-8"),
+        ("utf8" + "_" * 37, None),
+        ("utf 8", None),
+        ("utf-8,", None),
+        ("utf8\u0130", None),
+        ("aliases", None),
+        ("-", None),
+    ],
+)
+def test_charset_names_have_at_most_40_legal_characters(charset: str, codec: str | None) -> None:
+    assert parse(f"text/plain; charset={charset}").codec() == codec
+
+
+def test_unknown_charsets_leave_nothing_in_memory() -> None:
+    """Python remembers every name that codecs.lookup() was called with."""
+    names = [*(f"{number}{'x' * 100_000}" for number in range(50)), *map(str, range(10**6, 10**6 + 2000))]
+
+    def decode_all() -> None:
+        for name in names:
+            for separator in ("; charset=", ";a=b;charset="):
+                assert parse(f"text/plain{separator}{name}").codec() is None
+
+    decode_all()
+    tracemalloc.start()
+    try:
+        decode_all()
+        names[:] = [f"y{name}" for name in names]
+        before = tracemalloc.get_traced_memory()[0]
+        decode_all()
+        assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+    finally:
+        tracemalloc.stop()

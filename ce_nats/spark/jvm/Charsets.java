@@ -10,6 +10,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /**
  * Encodes text in the charset of a media type; mirrors {@code codec()} of {@code ce_nats/codec/media_type.py}.
@@ -86,6 +87,9 @@ final class Charsets {
 
     private static final Map<String, String> NAMES = names();
 
+    /** RFC 2978 2.3: names of charsets have at most 40 characters. */
+    private static final Pattern LEGAL = Pattern.compile("[a-z0-9._:-]{1,40}");
+
     private Charsets() {}
 
     /**
@@ -99,7 +103,7 @@ final class Charsets {
         if (name.isEmpty()) {
             return text;
         }
-        String found = NAMES.get(normalised(name));
+        String found = LEGAL.matcher(name).matches() ? NAMES.get(normalised(name)) : null;
         require(found != null, ErrorCode.UNSUPPORTED_CHARSET);
         boolean isMarked = found.endsWith("+");
         String javaName = isMarked ? found.substring(0, found.length() - 1) : found;
@@ -115,10 +119,9 @@ final class Charsets {
         }
     }
 
-    /** A name as Python normalises it: other characters than letters, digits and points become "_", outer ones go. */
+    /** The form in which names are compared: {@code iso_8859-1:1987} is {@code iso_8859_1_1987}. */
     private static String normalised(String name) {
-        String words = name.replaceAll("[^a-z0-9.]+", " ").strip();
-        return words.replace(' ', '_');
+        return name.replaceAll("[^a-z0-9]+", " ").strip().replace(' ', '_');
     }
 
     private static Map<String, String> names() {
@@ -126,7 +129,7 @@ final class Charsets {
         for (String line : TABLE.split("\n")) {
             String[] words = line.split(" ");
             for (int place = 1; place < words.length; place++) {
-                names.put(words[place], words[0]);
+                names.put(normalised(words[place]), words[0]);
             }
         }
         return names;
