@@ -168,6 +168,9 @@ class ErrorCode(str, Enum):
         return self.value
 
 
+# Characters of an error's text. Values in it are shortened separately; this holds whatever a library says.
+_MAX_TEXT: Final = 2000
+
 # The requirement of each code by default; code that raises an error may name a more specific one.
 _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_A_CLOUDEVENT: "NB-3-04",
@@ -242,6 +245,7 @@ class CeNatsError(Exception):
         header: str | None = None,
         requirement: str | None = None,
     ) -> None:
+        message = shortened(message, _MAX_TEXT)
         super().__init__(message)
         self.code = ErrorCode(code)
         self.message = message
@@ -467,6 +471,11 @@ def preview(value: object, limit: int = 60) -> str:
         text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
     except Exception:  # the __repr__ of a caller's object may raise anything
         text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """Return text for an error message, cut to ``limit`` characters."""
     return text if len(text) <= limit else text[:limit] + "..."
 
 

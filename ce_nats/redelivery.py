@@ -12,6 +12,7 @@ refuse the message. Each one is kept in a ``Dead-Letter-Header``, whose value is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,7 +20,7 @@ from typing import Final
 
 from .codec.percent import decode as percent_decode
 from .codec.percent import encode as percent_encode
-from .errors import CeNatsError, DecodeError, ErrorCode
+from .errors import CeNatsError, DecodeError, ErrorCode, choice, preview
 
 __all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "RetryPolicy", "decide", "is_kept_apart"]
 
@@ -30,6 +31,7 @@ BLOCK_HEADER: Final = f"{PREFIX}Block"
 MSG_ID: Final = "Nats-Msg-Id"
 # Characters of an exception's text, before escaping.
 _MAX_TEXT_CHARACTERS: Final = 300
+_NUMBER: Final = re.compile("[0-9]{1,20}")
 
 
 class Outcome(str, Enum):
@@ -279,14 +281,14 @@ class DeadLetter:
     def _read(cls, own: dict[str, str]) -> DeadLetter:
         try:
             return cls(
-                Reason(own["Reason"]),
+                choice(Reason, own["Reason"], f"{PREFIX}Reason"),
                 percent_decode(own.get("Error", "")),
                 percent_decode(own.get("Text", "")),
                 percent_decode(own.get("Subject", "")),
                 own["Stream"],
                 own.get("Consumer", ""),
-                int(own["Sequence"]),
-                int(own["Deliveries"]),
+                _number(own, "Sequence"),
+                _number(own, "Deliveries"),
                 "Original" not in own,
             )
         except KeyError as error:
@@ -297,9 +299,14 @@ class DeadLetter:
         except CeNatsError:
             raise
         except ValueError as error:
-            raise DecodeError(
-                ErrorCode.INVALID_HEADER_VALUE, f"the headers of a dead letter must be valid: {error}"
-            ) from error
+            raise DecodeError(ErrorCode.INVALID_HEADER_VALUE, str(error)) from error
+
+
+def _number(own: dict[str, str], name: str) -> int:
+    text = own[name]
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{PREFIX}{name} must be an integer, 0 or more, got {preview(text)}")
+    return int(text)
 
 
 def is_kept_apart(name: str) -> bool:

@@ -4,12 +4,15 @@ Input that is meant to break a reader or to slip something past it: huge, deep, 
 
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from time import process_time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ from ce_nats import (
     CeNatsError,
     DecodeError,
     EncodeError,
+    ErrorCode,
     Headers,
     NatsMessage,
     Timestamp,
@@ -27,11 +31,14 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
+from ce_nats.capture import from_json_line
 from ce_nats.codec import percent
 from ce_nats.codec.attributes import decode_base64, decode_extension
 from ce_nats.codec.media_type import parse
 from ce_nats.codec.nesting import MAX_LEVELS
-from ce_nats.wire.nats import encode_header_block
+from ce_nats.redelivery import DeadLetter
+from ce_nats.subjects import check_pattern, check_subject
+from ce_nats.wire.nats import decode_frames, decode_header_block, encode_header_block
 from tests.strategies import (
     Event,
     Rude,
@@ -289,6 +296,9 @@ BLOWN_UP: dict[str, tuple[int, Callable[[int], Any], Callable[[Any], Any]]] = {
     "members": (10_000, lambda n: structured(_joined(b'"x%d":"\\""', n)), from_nats_message),
     "repeated member": (10_000, lambda n: structured(_joined(b'"x%d":1', n) + b',"x0":1'), from_nats_message),
     "strings in data": (50_000, lambda n: structured(b'"data":[' + b'"\\"",' * n + b"1]"), from_nats_message),
+    "pairs in quotes": (40_000, lambda n: '"' + "\\x" * n + '"', percent.decode),
+    "wide pairs in quotes": (20_000, lambda n: '"' + "\\\u20ac" * n + '"', percent.decode),
+    "pairs in a parameter": (40_000, lambda n: 'a/b;c="' + "\\x" * n + '"', parse),
     "headers": (10_000, lambda n: binary_message(**{f"x{number}": "%22" for number in range(n)}), from_nats_message),
 }
 
@@ -315,6 +325,115 @@ def _shortest(call: Callable[[Any], Any], value: Any) -> float:
             call(value)
         times.append(process_time() - start)
     return min(times)
+
+
+# --- Memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BLOWN_UP)
+def test_memory_is_proportional(name: str) -> None:
+    """No input takes more than 30 times its size."""
+    size, make, call = BLOWN_UP[name]
+    value = make(size)
+    with suppress(DecodeError, EncodeError):
+        call(make(10))  # what is loaded or cached at the first call
+    tracemalloc.start()
+    try:
+        with suppress(DecodeError, EncodeError):
+            call(value)
+        assert tracemalloc.get_traced_memory()[1] < 30 * _size(value)
+    finally:
+        tracemalloc.stop()
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value.encode())
+    return len(value.data) + sum(len(name) + len(text) for name, text in value.headers.items())
+
+
+# --- Error texts ----------------------------------------------------------------------------------------------------
+
+
+class Known(msgspec.Struct, forbid_unknown_fields=True):
+    colour: Literal["red"] = "red"
+
+
+def as_known(data: str) -> Known:
+    return from_nats_message(binary_message(data.encode(), datacontenttype="a/json")).data_as(Known)
+
+
+LONG = "x" * 1_000_000
+DEAD_LETTER = {"Reason": "rejected", "Stream": "A", "Sequence": "1", "Deliveries": "1"}
+
+
+def with_type(content_type: str) -> NatsMessage:
+    return NatsMessage("s", b"", {"Content-Type": content_type})
+
+
+def dead_letter(**fields: str) -> Any:
+    return DeadLetter.split([(f"Dead-Letter-{name}", text) for name, text in {**DEAD_LETTER, **fields}.items()])
+
+
+def _raise(error: CeNatsError) -> Any:
+    raise error
+
+
+def of_text(data: bytes, content_type: str) -> Any:
+    return from_nats_message(structured(b'"data":' + data + b',"datacontenttype":"' + content_type.encode() + b'"'))
+
+
+LONG_VALUES: dict[str, Callable[[], Any]] = {
+    **{
+        f"attribute {name}": lambda name=name: from_nats_message(binary_message(**{name: f"{LONG}\n"}))  # type: ignore[misc]
+        for name in ("id", "specversion", "time", "dataschema", "datacontenttype", "x")
+    },
+    **{
+        f"type {kind.__name__}": lambda kind=kind: decode_extension("x", LONG + "=", kind)  # type: ignore[misc]
+        for kind in (int, bool, bytes, datetime)
+    },
+    "name": lambda: from_nats_message(binary_message(**{f"{LONG}_": "1"})),
+    "repeated name": lambda: from_nats_message(structured(f'"{LONG}":1,"{LONG}":1'.encode())),
+    "missing quote": lambda: decode_header(f'"{LONG}'),
+    "escape": lambda: decode_header(f"%{LONG}"),
+    "UTF-8": lambda: decode_header(f"%FF{LONG}"),
+    "format": lambda: detect_mode(with_type(f"application/cloudevents+{LONG}")),
+    "batch": lambda: detect_mode(with_type(f"application/cloudevents-batch{LONG}")),
+    "charset of an event": lambda: detect_mode(with_type(f"application/cloudevents;charset={LONG}")),
+    "charset": lambda: from_nats_message(binary_message(b"a", datacontenttype=f"text/plain;charset={LONG}")),
+    "charset of JSON": lambda: from_nats_message(binary_message(b"a", datacontenttype=f"a/json;charset={LONG}")),
+    "media type of JSON": lambda: of_text(b"1", f"text/{LONG}"),
+    "media type": lambda: to_nats_message(plain_event(1, datacontenttype=f"text/{LONG}")),
+    "array": lambda: from_nats_message(structured_message(f'["{LONG}"]'.encode())),
+    "data_base64": lambda: from_nats_message(structured(f'"data_base64":["{LONG}"]'.encode())),
+    "member": lambda: from_nats_message(structured(f'"x":["{LONG}"]'.encode())),
+    "unknown field": lambda: as_known(f'{{"{LONG}":1}}'),
+    "unknown value": lambda: as_known(f'{{"colour":"{LONG}"}}'),
+    "reason of a dead letter": lambda: dead_letter(Reason=LONG),
+    "number of a dead letter": lambda: dead_letter(Sequence=LONG),
+    "digits of a dead letter": lambda: dead_letter(Deliveries="9" * 1_000_000),
+    "text of a dead letter": lambda: dead_letter(Text=f"%{LONG}"),
+    "line": lambda: from_json_line(LONG.encode()),
+    "header of a line": lambda: from_json_line(b'{"headers":[["%s ","a"]],"timestamp":"a"}' % LONG.encode()),
+    "time of a line": lambda: from_json_line(b'{"headers":[],"timestamp":"%s"}' % LONG.encode()),
+    "subject": lambda: check_subject(f"{LONG} "),
+    "pattern": lambda: check_pattern(f"{LONG} "),
+    "status": lambda: decode_header_block(b"NATS/1.0 %s\r\n\r\n" % LONG.encode()),
+    "header line": lambda: decode_header_block(b"NATS/1.0\r\n%s\r\n\r\n" % LONG.encode()),
+    "operation": lambda: decode_frames(f"{LONG}\r\n".encode()),
+    "arguments": lambda: decode_frames(f"MSG {LONG}\r\n".encode()),
+    "text of a library": lambda: _raise(DecodeError(ErrorCode.INVALID_DATA, LONG)),
+}
+
+
+@pytest.mark.parametrize("name", LONG_VALUES)
+def test_long_values_are_shortened_in_error_texts(name: str) -> None:
+    """Of the error and of its causes, which a log shows with it."""
+    error = attempt(CeNatsError, LONG_VALUES[name])[1]
+    assert len(str(error)) <= (2100 if name == "text of a library" else 500)
+    while error is not None and not isinstance(error, msgspec.ValidationError):
+        assert len(str(error)) <= 2100
+        error = error.__cause__
 
 
 # --- Line breaks ----------------------------------------------------------------------------------------------------

@@ -79,11 +79,10 @@ def test_delays_that_are_listed_have_no_jitter(random):
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 names = st.text("abcXYZ-_0", min_size=1)
+numbers = st.integers(1, 2**64 - 1)
 
 
-@given(
-    st.builds(DeadLetter, st.sampled_from(Reason), texts, texts, texts, names, names, st.integers(1), st.integers(1))
-)
+@given(st.builds(DeadLetter, st.sampled_from(Reason), texts, texts, texts, names, names, numbers, numbers))
 def test_headers_can_be_read_back(letter):
     """Whatever an exception says, it is printable ASCII in a header, and not an attribute."""
     headers = letter.headers()

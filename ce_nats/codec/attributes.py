@@ -42,8 +42,8 @@ _FORBIDDEN: Final = re.compile(
     + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
     + "]"
 )
-# RFC 4648 4: the standard alphabet, padded. Unused bits of the last character are not checked.
-_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+# RFC 4648 4: the standard alphabet, padded to a multiple of four. Unused bits of the last character are not checked.
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 
 
 def check_name(name: object, error_class: ErrorClass) -> None:
@@ -384,7 +384,7 @@ def decode_base64(name: str, value: str) -> bytes:
     Raises:
         DecodeError: ``invalid-base64``.
     """
-    if not _BASE64.fullmatch(value):
+    if len(value) % 4 or not _BASE64.fullmatch(value):
         raise _invalid_base64(name, value)
     try:
         return a2b_base64(value)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
+from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview, shortened
 from . import media_type, models
 from .media_type import DataKind, MediaType
 from .nesting import MAX_LEVELS, is_deeper
@@ -75,7 +75,7 @@ def check_text(value: object, kind: MediaType) -> str:
     if not isinstance(value, str):
         raise EncodeError(
             ErrorCode.INVALID_DATA,
-            f"data of type {kind.essence} must be bytes or a str, got {type(value).__name__}",
+            f"data of type {preview(kind.essence)} must be bytes or a str, got {type(value).__name__}",
             attribute="data",
             requirement="JF-3.1.1-11",
         )
@@ -156,7 +156,7 @@ def _plain(model: object) -> object:
     try:
         return models.as_plain(model)
     except Exception as error:  # a model may have functions of the program that are called here
-        raise _no_json(f"holds {type(model).__name__}, of which its library says: {error}") from error
+        raise _no_json(f"holds {type(model).__name__}, of which its library says: {shortened(str(error))}") from error
 
 
 def _no_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:

@@ -56,6 +56,8 @@ MAX_NAMES: Final = 64
 MAX_NAMES_LENGTH: Final = 1024
 # Compiling a function takes as long as about 30 events, so names that occur only a few times get none.
 FIRST_SIGHTINGS: Final = 8
+# Events without a function, since the last one was compiled, that show that a flood of new names is over.
+CALM: Final = 10_000
 MAX_ESCAPES: Final = 1024
 # Bytes of a JSON event before its data.
 MAX_HEAD: Final = 4096
@@ -278,6 +280,7 @@ class Shapes(NamesMemory[Convert]):
     def __init__(self, make: Callable[[Names], Convert]) -> None:
         super().__init__(make)
         self._seen: dict[Names, int] = {}
+        self._misses = 0
         self.sightings = FIRST_SIGHTINGS
 
     def __missing__(self, names: Names) -> Convert:
@@ -288,7 +291,12 @@ class Shapes(NamesMemory[Convert]):
             if len(self) >= MAX_LISTS:
                 # A peer that keeps sending new names makes us compile fewer and fewer functions.
                 self.sightings *= 2
+            self._misses = 0
             return super().__missing__(names)
+        self._misses += 1
+        if self._misses >= CALM:
+            self._misses = 0
+            self.sightings = max(self.sightings // 2, min(self.sightings, FIRST_SIGHTINGS))
         if len(self._seen) >= MAX_SEEN:
             self._seen.clear()
         self._seen[names] = seen
@@ -376,8 +384,13 @@ def header_decoder_source(names: Sequence[str]) -> str:
         *_require_version(variables["specversion"]),
         *(f"other_types[{header}]" for header in content_types),
         *_require_texts("unescape_all", _fresh(variables)),
-        f"return {{{', '.join(f'{name!r}: {result}' for name, result in results.items())}}}",
+        f"return {{{', '.join(f'{_key(name, variables)}: {result}' for name, result in results.items())}}}",
     )
+
+
+def _key(name: str, variables: Mapping[str, str]) -> str:
+    """Return the expression for a name. Python 3.12 and later never free constants that are identifiers."""
+    return repr(name) if name in CORE else f"name_of_{variables[name]}"
 
 
 _CHECKS: Final = {"datacontenttype": "media_types", "dataschema": "schemas"}
@@ -459,21 +472,22 @@ _SCOPE: Final[Mapping[str, object]] = {
 }
 
 
-def _compiled(source: str) -> Convert:
-    scope: dict[str, Any] = dict(_SCOPE)
+def _compiled(source: str, names: Mapping[str, str]) -> Convert:
+    scope: dict[str, Any] = {**_SCOPE, **names}
     exec(source, scope)  # noqa: S102  # the only text from outside are attribute names, which are letters and digits
     convert: Convert = scope["convert"]
     return convert
 
 
 def _encoder(source: Callable[[Sequence[str]], str]) -> Callable[[Names], Convert]:
-    return lambda names: _compiled(source(names)) if are_valid(names) else _refuse
+    return lambda names: _compiled(source(names), {}) if are_valid(names) else _refuse
 
 
 def _header_decoder(names: Names) -> Convert:
     found = sort_names(names)
     is_usual = len(found.content_type_places) <= 1 and (not found.attributes or are_valid(found.attributes))
-    return _compiled(header_decoder_source(names)) if is_usual else _refuse
+    keys = {f"name_of_v{place}": name for place, name in zip(found.ce_places, found.attributes)}
+    return _compiled(header_decoder_source(names), keys) if is_usual else _refuse
 
 
 _header_encoders: Final = Shapes(_encoder(header_encoder_source))
@@ -598,8 +612,9 @@ def decode(
 
 def _convert(attributes: dict[str, Any], types: ExtensionTypes) -> None:
     for name in attributes.keys() & types.keys():
-        if name not in CORE and attributes[name].__class__ is not types[name]:
-            attributes[name] = decode_extension(name, scalar_text(attributes[name]), types[name])
+        wanted: Any = types[name]
+        if name not in CORE and wanted is not None and attributes[name].__class__ is not wanted:
+            attributes[name] = decode_extension(name, scalar_text(attributes[name]), wanted)
 
 
 def _decode_event(payload: bytes, parse_data: bool, extension_types: ExtensionTypes | None) -> DecodedEvent:

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, TypeAlias, get_args, get_origin, get_ty
 
 import msgspec
 
-from ..errors import preview
+from ..errors import preview, shortened
 
 # The last one holds the bounds of pydantic's PositiveInt and the like, which msgspec does not look at.
 _PYDANTIC: Final = {"pydantic", "pydantic_core", "annotated_types"}
@@ -53,11 +53,11 @@ def why(error: ValueError) -> str:
     """What is wrong with the data, in one line without the data itself as far as the library leaves it out."""
     errors = getattr(error, "errors", None)
     if errors is None:
-        return str(error)
+        return shortened(str(error))
     first, *others = errors(include_url=False, include_context=False, include_input=False)
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     more = f" (and {len(others)} more)" if others else ""
-    return f"{first['msg']} - at `${place}`{more}"
+    return f"{shortened(first['msg'])} - at `{shortened(f'${place}')}`{more}"
 
 
 def name_of(model: Any) -> str:

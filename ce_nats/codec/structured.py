@@ -218,7 +218,7 @@ def _with_data(members: dict[str, Any], attributes: dict[str, Any], text: bytes,
         if not isinstance(value, str):
             raise DecodeError(
                 ErrorCode.INVALID_DATA,
-                f"data of type {kind.essence} must be a JSON string, got {preview(value)}",
+                f"data of type {preview(kind.essence)} must be a JSON string, got {preview(value)}",
                 attribute="data",
                 requirement="JF-3.1.2-07",
             )

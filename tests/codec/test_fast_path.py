@@ -89,6 +89,7 @@ def test_encoding_agrees(event: Event, mode: str) -> None:
     same(to_nats_message, event, mode=mode)
 
 
+UNTYPED = {"x": None, "count": None, "flag": None, "blob": None, "at": None}
 TYPES = {"x": int, "count": int, "flag": bool, "blob": bytes, "at": datetime, "comexampleextension1": str}
 
 
@@ -97,7 +98,7 @@ TYPES = {"x": int, "count": int, "flag": bool, "blob": bytes, "at": datetime, "c
     st.sampled_from([None, *MODES]),
     st.sampled_from(Dialect),
     st.booleans(),
-    st.sampled_from([None, TYPES]),
+    st.sampled_from([None, TYPES, UNTYPED]),
 )
 def test_decoding_agrees(message: Any, mode: Any, dialect: Dialect, parse_data: bool, types: Any) -> None:
     """Same event or same error."""
@@ -459,6 +460,7 @@ def test_json_events_with_an_odd_member(name: str) -> None:
             except UnicodeEncodeError:
                 continue
             same(from_nats_message, message, extension_types=TYPES)
+            same(from_nats_message, message, extension_types=UNTYPED)
             same(from_nats_message, message, parse_data=False)
 
 
@@ -544,6 +546,22 @@ def test_it_is_taken_with_declared_types() -> None:
         assert event.get_attributes()["x"] == 42
         event = from_nats_message(structured_message(EVENT), extension_types={"x": int})
         assert event.get_attributes()["x"] == 1
+
+
+@pytest.mark.parametrize("value", [5, True, "5"])
+def test_extensions_of_no_declared_type_keep_their_type(value: Any) -> None:
+    payload = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "n": value}).encode()
+    event = from_nats_message(structured_message(payload), extension_types={"n": None})
+    assert exact(event.get_attributes()["n"]) == exact(value)
+
+
+def test_names_of_extensions_are_not_constants() -> None:
+    """Python 3.12 and later keep constants that look like names until the process ends."""
+    names = ("ce-specversion", "ce-id", "ce-source", "ce-type", "ce-extension")
+    values = ("1.0", "1", "/s", "t", "x")
+    convert = fast_path._header_decoders[names]
+    assert convert(values)["extension"] == "x"
+    assert "'extension'" not in repr(convert.__code__.co_consts + convert.__code__.co_names)
 
 
 def test_names_seen_but_a_few_times_have_no_function() -> None:
@@ -677,6 +695,19 @@ def test_a_flood_of_names_has_ever_fewer_functions_made() -> None:
                 shapes[str(number),]
     assert memory.MAX_LISTS <= len(made) <= memory.MAX_LISTS + 1
     assert shapes.sightings == 4
+
+
+def test_names_are_compiled_early_again_after_a_flood() -> None:
+    shapes = Shapes(lambda names: list)
+    for number in range(16 * memory.MAX_LISTS):
+        for _ in range(fast_path.FIRST_SIGHTINGS):
+            with suppress(fast_path.Unusual):
+                shapes[str(number),]
+    assert shapes.sightings > fast_path.FIRST_SIGHTINGS
+    for number in range(4 * fast_path.CALM):
+        with pytest.raises(fast_path.Unusual):
+            shapes["once", str(number)]
+    assert shapes.sightings == fast_path.FIRST_SIGHTINGS
 
 
 class Name(str, Enum):
