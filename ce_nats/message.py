@@ -168,6 +168,25 @@ class Message(Protocol):
     def headers(self) -> HeadersLike: ...
 
 
+class UnreadableHeaders(dict[str, str]):
+    """
+    Headers of a received message whose header block or subject violates the protocol, as far as they can be read.
+
+    Decoding the message raises ``error``.
+
+    Args:
+        error: The rule that the message violates.
+        headers: Headers that can be read.
+    """
+
+    def __init__(self, error: DecodeError, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(headers or {})
+        self.error = error
+
+    def __bool__(self) -> bool:
+        return True  # a message without headers can be decoded
+
+
 @dataclass(slots=True)
 class NatsMessage:
     """

@@ -2,24 +2,30 @@
 Everything that is used of nats-py and not public there: no other module does.
 
 nats-py has no public way to write bytes that were encoded elsewhere, to see a message before its headers are parsed, to
-demand TLS, to chain callbacks, or to say which connection JetStream is on. A version that lacks a name used here is a
-:class:`~ce_nats.CeNatsError` where it is first needed, with the version and the name.
+demand TLS, to chain callbacks, to survive a malformed message, or to say which connection JetStream is on. A version
+that lacks a name used here is a :class:`~ce_nats.CeNatsError` where it is first needed, with the version and the name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias, cast
 
+from nats.aio import client
 from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, Transport
 from nats.js import JetStreamContext
+from nats.protocol import parser
 
-from ..errors import CeNatsError, ErrorCode
+from ..errors import CeNatsError, DecodeError, ErrorCode, preview
+from ..message import UnreadableHeaders
+from ..wire.nats import decode_header_block
 
 Callback: TypeAlias = Callable[[], Awaitable[None]]
 ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
@@ -161,6 +167,159 @@ def reconnect_callback(nc: Client) -> Callback | None:
 def on_reconnect(nc: Client, callback: Callback) -> None:
     """Replace :func:`reconnect_callback`."""
     _set(nc, "_reconnected_cb", callback)
+
+
+def closed_callback(nc: Client) -> Callback | None:
+    """What nats-py calls when a connection is closed, or None."""
+    return cast("Callback | None", _get(nc, "_closed_cb"))
+
+
+def on_closed(nc: Client, callback: Callback) -> None:
+    """Replace :func:`closed_callback`."""
+    _set(nc, "_closed_cb", callback)
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------------
+
+
+def is_reading(nc: Client) -> bool:
+    """Whether nats-py's read loop runs."""
+    task = _get(nc, "_reading_task")
+    return task is not None and not task.done()
+
+
+def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> None:
+    """
+    Have a function called if nats-py's read loop ends while the connection counts as open.
+
+    nats-py logs the exception, and everything that waits for a message waits forever.
+
+    Args:
+        nc: A connection.
+        ended: Called with the exception that ended it; None if its task was cancelled.
+    """
+    protocol, read = _get(nc, "_ps"), _get(nc, "_read_loop")
+    parse = protocol.parse
+    failures: list[Exception] = []
+
+    async def parse_and_note(data: bytes = b"") -> None:
+        try:
+            await parse(data)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    def done(task: asyncio.Task[None]) -> None:
+        if task is _get(nc, "_reading_task") and nc.is_connected:
+            ended(failures[-1] if failures else None)
+
+    async def read_and_watch() -> None:
+        failures.clear()
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(done)
+        await read()
+
+    protocol.parse = parse_and_note
+    _set(nc, "_read_loop", read_and_watch)
+    task = _get(nc, "_reading_task")
+    if task is not None:
+        task.add_done_callback(done)
+
+
+def set_last_error(nc: Client, error: Exception) -> None:
+    """Set ``nc.last_error``."""
+    _set(nc, "_err", error)
+
+
+def accept_late_pongs(nc: Client) -> None:
+    """Keep a PONG from ending nats-py's read loop if the ``flush()`` that waited for it was cancelled."""
+    process_pong = _get(nc, "_process_pong")
+
+    async def process_with_check() -> None:
+        waiting = _get(nc, "_pongs")
+        if waiting and waiting[0].done():
+            waiting[0] = asyncio.get_running_loop().create_future()
+        await process_pong()
+
+    _set(nc, "_process_pong", process_with_check)
+
+
+_PLAIN_BLOCK: Final = b"NATS/1.0\r\n"
+
+
+def accept_malformed_messages(nc: Client) -> None:
+    """
+    Keep malformed messages from ending nats-py's read loop.
+
+    A message whose subject is not UTF-8, or whose header block cannot be read, gets
+    :class:`~ce_nats.message.UnreadableHeaders`, which raise an error when the message is decoded. A reply subject that
+    is not UTF-8 is left out.
+    """
+    _get(nc, "_build_message")
+    process_headers, parse_lines = _get(nc, "_process_headers"), _get(nc, "_parse_header_lines")
+    has_own_parser = getattr(client, "parse_email", None) is None
+
+    # Both do what nats-py's own do, without a call of these: each message would pay for it.
+    async def read_headers(block: bytes | None) -> dict[str, str] | None:
+        if not block:
+            return None
+        if has_own_parser and block.startswith(_PLAIN_BLOCK):
+            return parse_lines(block[len(_PLAIN_BLOCK) :]) or None
+        try:
+            return cast("dict[str, str] | None", await process_headers(block))
+        except (IndexError, UnicodeDecodeError):
+            return UnreadableHeaders(_block_error(block))
+
+    def build(sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None) -> Msg:
+        try:
+            return nc.msg_class(
+                subject=subject.decode(), reply=reply.decode(), data=data, headers=headers, _client=nc, _sid=sid
+            )
+        except UnicodeDecodeError:
+            is_subject = _as_utf8(subject) != subject
+            error = DecodeError(
+                ErrorCode.INVALID_UTF8,
+                f"{'subject' if is_subject else 'reply subject'} {preview(subject if is_subject else reply)} "
+                "is not valid UTF-8",
+                requirement="NP-08",
+            )
+            reply = reply if _as_utf8(reply) == reply else b""
+            return build(sid, _as_utf8(subject), reply, data, UnreadableHeaders(error, headers))
+
+    _set(nc, "_process_headers", read_headers)
+    _set(nc, "_build_message", build)
+    _split_lines_at_spaces()
+
+
+def _as_utf8(text: bytes) -> bytes:
+    return text.decode("utf-8", "replace").encode()
+
+
+def _block_error(block: bytes) -> DecodeError:
+    try:
+        decode_header_block(block)
+    except DecodeError as error:
+        return error
+    return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"nats-py cannot read the header block {preview(block)}")
+
+
+# Replacements in nats-py's expressions for MSG and HMSG.
+_AT_SPACES: Final = ((b"[^\\s]", b"[^ \t\r\n]"), (b"[^\\S\r\n]", b"[ \t]"), (b"\\s", b"[ \t]"))
+
+
+def _split_lines_at_spaces() -> None:
+    """
+    Keep nats-py from splitting a subject at a vertical tab or a form feed, which servers accept in subjects.
+
+    A message to ``a<VT>2`` would be delivered to subscription 2 of a client that has subscribed to ``*``, whatever that
+    subscription is; other such subjects end the connection. The expressions are those of all connections.
+    """
+    for name in ("MSG_RE", "HMSG_RE"):
+        pattern = _get(parser, name).pattern
+        for known, mended in _AT_SPACES:
+            pattern = pattern.replace(known, mended)
+        _set(parser, name, re.compile(pattern))
 
 
 # --- Connecting -------------------------------------------------------------------------------------------------------

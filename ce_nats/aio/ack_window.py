@@ -91,7 +91,7 @@ class AckWindow(ABC, Generic[P]):
         """
         self._prefix = f"{inbox}."
         ConnectionWatch.of(self.nc).add(self._on_denial)
-        with delivery_errors("acknowledgements"):
+        with delivery_errors("acknowledgements", self.nc):
             self._subscription = await self.nc.subscribe(
                 f"{self._prefix}*", cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0
             )

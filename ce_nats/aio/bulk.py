@@ -163,7 +163,7 @@ class BulkPublisher:
 
     async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
         for message in messages:
-            with delivery_errors(message.subject):
+            with delivery_errors(message.subject, client):
                 await client.publish(message.subject, message.data, headers=as_nats_headers(message.headers))
         await flush(client)
 

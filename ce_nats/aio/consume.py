@@ -179,7 +179,7 @@ async def subscribe(
         DeliveryError: ``connection-closed``, ``permission-denied``.
     """
     check_client(nc)
-    with delivery_errors(subject):
+    with delivery_errors(subject, nc):
         subscription = await nc.subscribe(subject, queue=queue)
     received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     try:

@@ -329,7 +329,7 @@ async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout
     inbox = nc.new_inbox()
     sizes = f"{len(block)} {len(block) + len(data)}"
     frame = b"".join((f"HPUB {subject} {inbox} {sizes}\r\n".encode(), block, data, b"\r\n"))
-    with delivery_errors(subject):
+    with delivery_errors(subject, nc):
         answers = await nc.subscribe(inbox, max_msgs=1)
 
         async def ask() -> Msg:

@@ -2,8 +2,7 @@
 Fetch messages from a pull consumer: one pending request at a time, while there is room for its messages.
 
 Requests are those of nats-py, but their answers are read here: its ``fetch()`` takes a message that was published with
-a header ``Status`` for one of the server's and drops it. One error of nats-py 2.16 cannot be avoided here: a header
-block shorter than ``NATS/1.0``, which any client may publish, ends the loop in which it reads its connection.
+a header ``Status`` for one of the server's and drops it.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class Fetcher:
         """
         self._inbox = f"{self._nc.new_inbox()}.*"
         ConnectionWatch.of(self._nc).add(self._on_denial)
-        with delivery_errors(self._target):
+        with delivery_errors(self._target, self._nc):
             # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
             self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
         self._task = asyncio.create_task(self._keep_asking())
@@ -156,7 +155,7 @@ class Fetcher:
         loop = asyncio.get_running_loop()
         while True:
             if self._nc.is_closed:
-                self._end(ErrorCode.CONNECTION_CLOSED, "the connection was closed")
+                self._fail(ConnectionWatch.of(self._nc).closed_error(self._target))
                 return
             if self._is_due():
                 try:

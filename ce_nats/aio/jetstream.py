@@ -99,7 +99,7 @@ async def publish(
     )
     check_size(message, nc.max_payload, MAX_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
-    with delivery_errors(subject, refused=ErrorCode.PUBLISH_REFUSED):
+    with delivery_errors(subject, nc, refused=ErrorCode.PUBLISH_REFUSED):
         try:
             seconds = api_timeout(js) if timeout is None else timeout
             return await answered(nc, subject, lambda: publish_patiently(js, subject, message.data, headers, seconds))

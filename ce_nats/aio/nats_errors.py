@@ -9,8 +9,10 @@ from typing import Final
 
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 
 from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
+from .watch import ConnectionWatch
 
 # nats-server's err_code: JSNotEnabledForAccountErr, JSNotEnabledErr
 NOT_ENABLED: Final = (10039, 10076)
@@ -41,12 +43,15 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
 
 
 @contextmanager
-def delivery_errors(target: str, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED) -> Iterator[None]:
+def delivery_errors(
+    target: str, nc: Client | None = None, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
+) -> Iterator[None]:
     """
     Turn nats-py's errors into those of this package.
 
     Args:
         target: A subject, stream or consumer, for the message of the error.
+        nc: The connection. If an error closed it, the message ends with that error.
         refused: Code for a refusal by JetStream that has none of its own.
 
     Raises:
@@ -64,6 +69,8 @@ def delivery_errors(target: str, *, refused: ErrorCode = ErrorCode.REQUEST_REFUS
         raise EncodeError(ErrorCode.INVALID_SUBJECT, f"{preview(target)} must be a valid subject") from error
     except nats.errors.MaxPayloadError as error:
         raise EncodeError(ErrorCode.PAYLOAD_TOO_LARGE, f"{target}: {error}") from error
+    except nats.errors.ConnectionClosedError as error:
+        raise (delivery_error(target, error) if nc is None else ConnectionWatch.of(nc).closed_error(target)) from error
     except nats.errors.Error as error:
         raise delivery_error(target, error, refused=refused) from error
 

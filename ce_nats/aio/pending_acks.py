@@ -29,6 +29,7 @@ from .jetstream import MSG_ID, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS, Listeners
 from .nats_errors import delivery_errors
 from .publish import as_nats_headers
+from .watch import ConnectionWatch
 
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
@@ -150,7 +151,7 @@ class PendingAcks(AckWindow[PendingMessage]):
         item = PendingMessage(message.subject, ack, message, block, tag, give_up, due, attempts)
         token = self._add(item)
         try:
-            with delivery_errors(message.subject):
+            with delivery_errors(message.subject, self.nc):
                 await self._publish(token, item)
         except BaseException:
             self._drop(token)
@@ -235,12 +236,9 @@ class PendingAcks(AckWindow[PendingMessage]):
         """Send again what is due, or fail it where it may not be sent again."""
         if self.nc.is_closed:
             # It may have been stored, as with every other acknowledgement that does not come.
-            self._fail(
-                token,
-                DeliveryError(
-                    ErrorCode.TIMEOUT, f"{item.subject}: the connection was closed before the acknowledgement came"
-                ),
-            )
+            loss = ConnectionWatch.of(self.nc).loss
+            text = f"{item.subject}: the connection was closed before the acknowledgement came"
+            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
         elif now >= item.give_up or not _may_be_repeated(item):
             late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement came in time")
             self._fail(token, item.last_error or late)

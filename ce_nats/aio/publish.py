@@ -9,10 +9,13 @@ the control line.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
+import nats.errors
 from nats.aio.client import Client
 
 from ..codec.binding import Mode, to_nats_message
@@ -20,14 +23,15 @@ from ..codec.event import Event, ExtendedEvent, attributes_and_data
 from ..codec.formats import JSON, Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import EncodeError, ErrorCode, preview
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.tracing import TRACEPARENT, TraceContext
 from ..message import Headers, HeadersLike, NatsMessage, folded, header_pairs
 from ..subjects import check_subject
-from ._nats import server_info
+from ._nats import is_reading, server_info
 from .checks import check_client
 from .nats_errors import delivery_errors
-from .watch import ConnectionWatch
+from .pausing import pause
+from .watch import ConnectionWatch, result_unless
 
 # "NATS/1.0" CRLF before the header lines, CRLF behind them; ": " and CRLF in each.
 _BLOCK_BYTES: Final = 12
@@ -37,6 +41,9 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # nats-server ends a connection that sends a longer line than 4096 bytes ("maximum control line exceeded"). The rest is
 # for sizes, and for a reply subject of nats-py's own making.
 _MAX_SUBJECT_BYTES: Final = 4096 - 256
+# As long as nats-py's flush() waits for a PONG.
+_FLUSH_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.05
 
 
 async def publish(
@@ -100,7 +107,7 @@ async def send(nc: Client, message: NatsMessage) -> None:
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     ConnectionWatch.of(nc)
-    with delivery_errors(message.subject):
+    with delivery_errors(message.subject, nc):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
 
 
@@ -128,9 +135,30 @@ async def round_trip(nc: Client) -> None:
     Raises:
         DeliveryError: ``connection-closed``; ``timeout``: the server does not answer.
     """
-    with delivery_errors("flush"):
-        await nc.flush()
-        await nc.flush()
+    with delivery_errors("flush", nc), ConnectionWatch.of(nc).until_closed("flush") as failed:
+        for _ in range(2):
+            await result_unless(failed, nc.flush)
+            # While the connection is not read, nats-py waits for no PONG: it is reconnecting, or being closed.
+            if not is_reading(nc):
+                await _until_read(nc, failed)
+                await result_unless(failed, nc.flush)
+
+
+async def _until_read(nc: Client, failed: asyncio.Future[DeliveryError]) -> None:
+    """
+    Wait for a reconnect.
+
+    Raises:
+        DeliveryError: The connection was closed.
+        nats.errors.FlushTimeoutError: There was none in time.
+    """
+    give_up = time.monotonic() + _FLUSH_SECONDS
+    while not is_reading(nc):
+        if failed.done():
+            raise failed.result()
+        if time.monotonic() >= give_up:
+            raise nats.errors.FlushTimeoutError
+        await pause(_LOOK_SECONDS)
 
 
 def prepare(

@@ -73,7 +73,7 @@ class RawPull:
         self._reply, self._wanted = reply.encode(), request["batch"]
         self._messages, self._status = [], b""
         self._ended.clear()
-        with denial(self._nc, subject, f"{self._inbox}.*") as denied, delivery_errors(subject):
+        with denial(self._nc, subject, f"{self._inbox}.*") as denied, delivery_errors(subject, self._nc):
             denied.add_done_callback(self._end_if_denied)
             reconnects = self._nc.stats["reconnects"]
             await self._nc.publish(subject, msgspec.json.encode(request), reply=reply)

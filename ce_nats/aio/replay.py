@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from nats.aio.client import Client
 from nats.js.api import PubAck
 
-from ..errors import DeliveryError, EncodeError, ErrorCode
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..message import NatsMessage, StoredMessage
 from ..subjects import check_pattern, check_subject
 from ..wire.nats import write_header_block
@@ -22,6 +23,9 @@ from .pending_acks import PendingAcks, PendingMessage, is_duplicate, write
 from .publish import check_size, flush, takes_headers
 
 __all__ = ["ReplayResult", "replay"]
+
+# Replaces bytes that are not UTF-8; the message would be published to another subject.
+_REPLACEMENT: Final = "\ufffd"
 
 
 @dataclass(slots=True)
@@ -103,7 +107,7 @@ async def replay(
             if acknowledged:
                 await acks.send(outgoing, block)
             else:
-                with delivery_errors(outgoing.subject):
+                with delivery_errors(outgoing.subject, nc):
                     await write(nc, outgoing, block, "")
                 result.messages += 1
             count += 1
@@ -136,6 +140,10 @@ def framed(
     """
     outgoing = NatsMessage(message.subject if subject is None else subject, message.data)
     check_subject(outgoing.subject)
+    if subject is None and _REPLACEMENT in message.subject:
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT, f"the message's subject must have been UTF-8, got {preview(message.subject)}"
+        )
     block = write_header_block(message.headers) if message.headers else b""
     if block and not takes_headers(nc):
         raise EncodeError(

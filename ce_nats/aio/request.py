@@ -85,7 +85,7 @@ async def request(
     check_size(message, nc.max_payload)
     decode = partial(from_nats_message, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     outgoing = as_nats_headers(message.headers)
-    with delivery_errors(message.subject):
+    with delivery_errors(message.subject, nc):
         reply = await answered(
             nc,
             message.subject,

@@ -103,7 +103,7 @@ class Settler:
         self._end(delivery)
         message = delivery.message
         try:
-            with delivery_errors(self._target):
+            with delivery_errors(self._target, self._nc):
                 if decision.action is Action.RETRY:
                     await message.nak(decision.delay)
                 elif decision.action is Action.DEAD_LETTER:

@@ -384,7 +384,7 @@ class StreamApi:
             DeliveryError: As :meth:`state` does.
         """
         target = f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
-        with delivery_errors(target):
+        with delivery_errors(target, self._nc):
             try:
                 answer = await self._request(kind, target, subject, request, is_watched=is_watched)
             except nats.errors.NoRespondersError as error:

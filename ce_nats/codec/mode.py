@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from ..errors import DecodeError, ErrorCode, preview
-from ..message import Headers, HeadersLike, Message, folded, header_columns, header_pairs
+from ..message import Headers, HeadersLike, Message, UnreadableHeaders, folded, header_columns, header_pairs
 from . import formats, media_type
 from .formats import EventFormat
 from .memory import Names, NamesMemory
@@ -134,7 +134,7 @@ def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
     Return the headers and the payload of a message. Headers that can be iterated only once are copied.
 
     Raises:
-        DecodeError: ``invalid-message`` if the message lacks either.
+        DecodeError: ``invalid-message`` if the message lacks either; the error of :class:`UnreadableHeaders`.
     """
     try:
         headers, data = message.headers, message.data
@@ -142,7 +142,11 @@ def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
         raise DecodeError(
             ErrorCode.INVALID_MESSAGE, f"a message must have data and headers, got {preview(message)}"
         ) from error
-    return headers if headers.__class__ in _READ_AGAIN else Headers(headers), data
+    if headers.__class__ in _READ_AGAIN:
+        return headers, data
+    if isinstance(headers, UnreadableHeaders):
+        raise headers.error
+    return Headers(headers), data
 
 
 def scan(headers: HeadersLike) -> tuple[list[str], CeHeaders]:

@@ -177,7 +177,7 @@ class Session:
             DecodeError: The answer is malformed.
         """
         try:
-            with delivery_errors(subject):
+            with delivery_errors(subject, self.nc):
                 body, seconds = request.encode(), self._identity.timeout
                 reply = await answered(self.nc, subject, lambda: self.nc.request(subject, body, timeout=seconds))
         except DeliveryError as error:
@@ -292,7 +292,7 @@ async def listen(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[No
     Raises:
         DeliveryError: ``connection-closed``: that of NATS.
     """
-    with delivery_errors(subject):
+    with delivery_errors(subject, nc):
         return await nc.subscribe(subject, cb=receive, pending_msgs_limit=0, pending_bytes_limit=0)
 
 

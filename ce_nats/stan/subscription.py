@@ -408,7 +408,7 @@ class Subscription:
             # Its session is lost. In the next one the sequence may be that of another message, in a new store.
             return
         ack = Ack(subject=message.subject, sequence=message.sequence)
-        with delivery_errors(self.channel):
+        with delivery_errors(self.channel, session.nc):
             await session.nc.publish(self._ack_inbox, ack.encode())
         self._unsettled.discard(message.sequence)
         self._ready.pop(message.sequence, None)

@@ -88,7 +88,7 @@ class Window(AckWindow[_PendingMessage]):
         ack: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         token = self._add(_PendingMessage(subject, ack, guid, time.monotonic() + self._ack_timeout, on_failure))
         try:
-            with delivery_errors(subject):
+            with delivery_errors(subject, self.nc):
                 await self.nc.publish(subject, message, self._prefix + token)
         except BaseException:
             self._drop(token)
