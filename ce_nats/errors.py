@@ -342,6 +342,15 @@ class DataLossError(DeliveryError):
             f"messages {last + 1} to {known} are gone, as when a backup is restored",
         )
 
+    @classmethod
+    def not_copied(cls, stream: str, sequence: int) -> DataLossError:
+        """Return the error for a message that did not fit into its dead letter, and that its stream does not keep."""
+        return cls(
+            ErrorCode.DATA_LOST,
+            f"stream {stream}: message {sequence} did not fit into its dead letter, which has neither its headers nor "
+            "its payload, and the stream does not keep it: it was deleted, or its retention is not 'limits'",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -218,8 +218,13 @@ class DeadLetter:
         consumer: The consumer that dead-lettered it.
         sequence: Its sequence in that stream.
         deliveries: How often it was delivered.
-        is_complete: False if the stream no longer had the original. The headers are then as nats-py returns them
-            (without repeats, and without bytes that are not UTF-8), and a payload that was not delivered is missing.
+        is_complete: False if the dead letter does not have the whole original. Either the stream no longer had it: the
+            headers are then as nats-py returns them (without repeats, and without bytes that are not UTF-8), and a
+            payload that was not delivered is missing. Or ``is_copied`` is False.
+        is_copied: False if a copy of the original did not fit into a message together with the dead letter's own
+            headers. The dead letter then has neither headers nor payload of the original.
+        time: Time at which the stream stored the original, in RFC 3339, if there is no copy and the stream keeps the
+            original; else ``""``.
     """
 
     reason: Reason
@@ -231,6 +236,13 @@ class DeadLetter:
     sequence: int
     deliveries: int
     is_complete: bool = True
+    is_copied: bool = True
+    time: str = ""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the original is in its stream only; ``stream``, ``sequence`` and ``time`` identify it."""
+        return not self.is_copied and self.time != ""
 
     def headers(self) -> list[tuple[str, str]]:
         """Return names and values in printable ASCII; free text is percent-encoded."""
@@ -245,7 +257,7 @@ class DeadLetter:
             ("Deliveries", str(self.deliveries)),
         ]
         if not self.is_complete:
-            pairs.append(("Original", "gone"))
+            pairs += [("Original", "gone" if self.is_copied else "not-copied"), ("Time", self.time)]
         return [(PREFIX + name, value) for name, value in pairs if value]
 
     @classmethod
@@ -290,6 +302,8 @@ class DeadLetter:
                 _number(own, "Sequence"),
                 _number(own, "Deliveries"),
                 "Original" not in own,
+                own.get("Original") != "not-copied",
+                own.get("Time", ""),
             )
         except KeyError as error:
             header = f"{PREFIX}{error.args[0]}"
@@ -304,8 +318,8 @@ class DeadLetter:
 
 def _number(own: dict[str, str], name: str) -> int:
     text = own[name]
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{PREFIX}{name} must be an integer, 0 or more, got {preview(text)}")
+    if not _NUMBER.fullmatch(text) or int(text) >= 2**64:
+        raise ValueError(f"{PREFIX}{name} must be an integer from 0 to 2**64 - 1, got {preview(text)}")
     return int(text)
 
 

@@ -80,15 +80,34 @@ def test_delays_that_are_listed_have_no_jitter(random):
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 names = st.text("abcXYZ-_0", min_size=1)
 numbers = st.integers(1, 2**64 - 1)
+# With the original, with a part of it, without it, and with a reference to it.
+states = st.sampled_from(
+    [(True, True, ""), (False, True, ""), (False, False, ""), (False, False, "2026-01-02T03:04:05Z")]
+)
 
 
-@given(st.builds(DeadLetter, st.sampled_from(Reason), texts, texts, texts, names, names, numbers, numbers))
+@given(
+    st.builds(
+        lambda state, *values: DeadLetter(*values, *state),
+        *(states, st.sampled_from(Reason), texts, texts, texts, names, names, numbers, numbers),
+    )
+)
 def test_headers_can_be_read_back(letter):
     """Whatever an exception says, it is printable ASCII in a header, and not an attribute."""
     headers = letter.headers()
     assert DeadLetter.split(headers) == (letter, [])
     assert all(value.isascii() and value.isprintable() and " " not in value for _, value in headers)
     assert not any(name.lower().startswith("ce-") for name, _ in headers)
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", str(2**64), "1" * 5000])
+@pytest.mark.parametrize("name", ["Dead-Letter-Sequence", "Dead-Letter-Deliveries"])
+def test_numbers_that_a_stream_cannot_have_are_errors(name, value):
+    headers = [(known, value if known == name else old) for known, old in LETTER.headers()]
+    with pytest.raises(DecodeError) as info:
+        DeadLetter.split(headers)
+    assert info.value.code == "invalid-header-value"
+    assert len(str(info.value)) < 300
 
 
 def test_long_and_broken_texts_are_cut_and_replaced():

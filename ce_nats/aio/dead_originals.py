@@ -9,17 +9,25 @@ one on which the server acts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from nats.js import JetStreamContext
 
-from ..errors import CeNatsError, EncodeError, ErrorCode, preview
+from ..codec.timestamp import Timestamp
+from ..errors import ApiError, CeNatsError, DeliveryError, EncodeError, ErrorCode, preview
 from ..message import NatsMessage, StoredMessage
 from ..redelivery import BLOCK_HEADER, MSG_ID, DeadLetter
 from ..subjects import check_name, check_pattern, covers
 from ._nats import client_of
 from .foreign_subjects import check_foreign_subject
 from .replay import framed
+from .stored import as_message
 from .streams import StreamApi, nanoseconds
+
+_VERSION: Final = b"NATS/1.0\r\n"
+# nats-server: "message size exceeds maximum allowed", "header size exceeds maximum allowed of 64k".
+_REFUSED_AS_TOO_LARGE: Final = (10054, 10097)
+_TOO_LARGE: Final = (ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.HEADERS_TOO_LARGE)
 
 
 class Originals:
@@ -52,13 +60,46 @@ class Originals:
             CeNatsError: As :func:`~ce_nats.aio.deadletter.requeue` does.
         """
         dead_letter, headers = DeadLetter.split(stored.headers)
-        if not dead_letter.is_complete or any(name == BLOCK_HEADER for name, _ in stored.headers):
-            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
         await self._check_subject(dead_letter)
+        if dead_letter.is_reference:
+            message = await self.fetch(dead_letter)
+        elif not dead_letter.is_complete or any(name == BLOCK_HEADER for name, _ in stored.headers):
+            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
+        else:
+            message = stored._replace(subject=dead_letter.subject, headers=headers)
+        kept = [(name, value) for name, value in message.headers if not name.startswith("Nats-")]
         identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
-        kept = [(name, value) for name, value in headers if not name.startswith("Nats-")]
-        copy = stored._replace(subject=dead_letter.subject, headers=[*kept, (MSG_ID, identifier)])
-        return framed(self._nc, copy)
+        try:
+            return framed(self._nc, message._replace(headers=[*kept, (MSG_ID, identifier)]))
+        except EncodeError as error:
+            # An original that left no room for the headers of a dead letter may leave none for this one.
+            if not is_too_large(error):
+                raise
+            return framed(self._nc, message._replace(headers=kept))
+
+    async def fetch(self, dead_letter: DeadLetter) -> StoredMessage:
+        """
+        Read the original of a dead letter from its stream.
+
+        Only a message with the subject in the dead letter is returned: otherwise the author of a dead letter could have
+        any message of any stream published to a subject that it may subscribe to.
+
+        Raises:
+            CeNatsError: As :func:`~ce_nats.aio.deadletter.requeue` does.
+        """
+        stream, sequence = dead_letter.stream, dead_letter.sequence
+        check_name("the stream of a dead letter", stream)
+        time = Timestamp.parse(dead_letter.time)
+        found = await self._api.stored(stream, {"seq": sequence})
+        if found is None:
+            text = f"stream {stream} no longer has message {sequence}, the original of the dead letter"
+            raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        if nanoseconds(Timestamp.parse(found.time)) != nanoseconds(time) or found.subject != dead_letter.subject:
+            text = f"message {sequence} of stream {stream} must be the original of the dead letter, got another one"
+            raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        if found.hdrs and not is_header_block(found.hdrs):
+            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the header block of the original is malformed")
+        return as_message(found, stream)
 
     async def _check_subject(self, dead_letter: DeadLetter) -> None:
         subject, stream = dead_letter.subject, dead_letter.stream
@@ -87,3 +128,13 @@ class Originals:
         if isinstance(found, CeNatsError):
             raise found
         return found
+
+
+def is_header_block(block: bytes) -> bool:
+    """Whether a header block begins and ends as one must; any client may publish others."""
+    return block.startswith(_VERSION) and block.endswith(b"\r\n\r\n")
+
+
+def is_too_large(error: CeNatsError) -> bool:
+    """Whether a message does not fit: the server's limits, or those of the stream, do not allow it."""
+    return error.code in _TOO_LARGE or (isinstance(error, ApiError) and error.number in _REFUSED_AS_TOO_LARGE)

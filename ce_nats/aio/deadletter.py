@@ -30,7 +30,7 @@ from ..subjects import check_subject
 from ..wire.ack_subject import parse_ack_subject
 from ._nats import api_prefix, client_of, send
 from .checks import check_jetstream
-from .dead_originals import Originals
+from .dead_originals import Originals, is_header_block, is_too_large
 from .jetstream import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS
 from .nats_errors import api_error, delivery_errors
@@ -79,12 +79,17 @@ class _PubAck(msgspec.Struct):
 
 async def store(
     js: JetStreamContext, subject: str, dead_letter: DeadLetter, message: Msg, *, timeout: float = 5.0
-) -> None:
+) -> DeadLetter:
     """
     Store a dead letter, and wait for its acknowledgement.
 
     ``Nats-Msg-Id`` names consumer and original, so that the stream stores the dead letter once within its duplicate
     window.
+
+    If the original leaves no room for further headers, or the stream for dead letters does not accept a message of that
+    size, the dead letter has neither headers nor payload of the original. It refers to the original, which stays in its
+    stream. A stream whose retention is not ``limits`` removes the original when it is terminated: the dead letter is
+    then all that is left, and has no ``time``.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -93,9 +98,12 @@ async def store(
         message: The original as it was delivered, for when the stream does not have it any more.
         timeout: Seconds to wait for the acknowledgement.
 
+    Returns:
+        The dead letter as it was stored.
+
     Raises:
-        EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` where the original leaves no
-            room for further headers. Nothing was sent.
+        EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` if not even the dead letter's
+            own headers fit into a message. Nothing was sent.
         DeliveryError: ``no-responders``: no stream listens on the subject; ``publish-refused``; ``unexpected-answer``;
             ``timeout``; ``permission-denied``; ``stream-not-found``: the original's stream is gone.
     """
@@ -107,10 +115,42 @@ async def store(
         block, data = _delivered_block(message), message.data
     else:
         block, data = stored.hdrs, stored.data
-    block = _header_block(dead_letter, _message_id(dead_letter, message), block)
+    try:
+        return await _put(js, subject, dead_letter, message, block, data, timeout)
+    except CeNatsError as error:
+        if not is_too_large(error):
+            raise
+    if stored is not None:
+        time = str(Timestamp.parse(stored.time)) if await _keeps_terminated(js, dead_letter.stream) else ""
+        dead_letter = replace(dead_letter, time=time)
+    dead_letter = replace(dead_letter, is_complete=False, is_copied=False)
+    try:
+        return await _put(js, subject, dead_letter, message, b"", b"", timeout)
+    except CeNatsError as error:
+        if not is_too_large(error):
+            raise
+    return await _put(js, subject, replace(dead_letter, text=""), message, b"", b"", timeout)
+
+
+async def _keeps_terminated(js: JetStreamContext, stream: str) -> bool:
+    """Whether a stream keeps messages that were terminated; assumed if permission to ask is denied."""
+    try:
+        return (await StreamApi.of(js).state(stream)).retention == "limits"
+    except DeliveryError as error:
+        if error.code is not ErrorCode.PERMISSION_DENIED:
+            raise
+        return True
+
+
+async def _put(
+    js: JetStreamContext, subject: str, dead_letter: DeadLetter, message: Msg, block: bytes, data: bytes, timeout: float
+) -> DeadLetter:
+    """Publish a dead letter with a header block and a payload of the original."""
     nc = client_of(js)
+    block = _header_block(dead_letter, _message_id(dead_letter, message), block)
     _check_size(block, data, nc.max_payload)
     await _publish(nc, subject, block, data, timeout)
+    return dead_letter
 
 
 async def requeue(
@@ -123,6 +163,9 @@ async def requeue(
     ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` were meant for the first time; and ``Nats-Msg-Id`` names the dead
     letter, because the stream may still know that of the original and would drop the copy. So a dead letter that is
     requeued twice within the duplicate window is stored once.
+
+    An original that did not fit into its dead letter is read from its stream. If it leaves no room for a
+    ``Nats-Msg-Id`` either, it is published without one: requeued twice, it is stored twice.
 
     The subject is part of the dead letter, and every client that may publish dead letters can choose it. So the server
     is asked whether the stream that the dead letter names listens on the subject, or one that this stream mirrors or
@@ -137,10 +180,11 @@ async def requeue(
     Raises:
         DecodeError: It is not a dead letter.
         EncodeError: ``invalid-message``: the original is incomplete (its header block was malformed, or its stream did
-            not have it any more); ``forbidden-subject``: the stream does not listen on the subject, or the server acts
-            on it; what :func:`~ce_nats.aio.replay.replay` raises.
-        DeliveryError: ``stream-not-found``: the stream that the dead letter names; ``no-responders``, ``timeout``,
-            ``publish-refused``, ``permission-denied`` or ``connection-closed``.
+            not have it any more when the dead letter was stored); ``forbidden-subject``: the stream does not listen on
+            the subject, or the server acts on it; what :func:`~ce_nats.aio.replay.replay` raises.
+        DeliveryError: ``message-not-found``: the dead letter refers to its original, and the stream no longer has it,
+            or has another one with its sequence; ``stream-not-found``: the stream that the dead letter names;
+            ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or ``connection-closed``.
     """
     check_jetstream(js)
     message, block = await Originals(js, allowed, timeout).outgoing(stored)
@@ -281,7 +325,7 @@ def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> byt
     own = b"".join(_line(name, value) for name, value in [(MSG_ID, message_id), *dead_letter.headers()])
     if not block:
         return _VERSION + own + b"\r\n"
-    if not block.startswith(_VERSION) or not block.endswith(b"\r\n\r\n"):
+    if not is_header_block(block):
         return _VERSION + own + _line(BLOCK_HEADER, b64encode(block).decode("ascii")) + b"\r\n"
     lines = block[len(_VERSION) : -len(b"\r\n")].split(b"\r\n")[:-1]
     return _VERSION + own + b"".join(map(_kept, lines)) + b"\r\n"

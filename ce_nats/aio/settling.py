@@ -8,7 +8,7 @@ from contextlib import suppress
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from ..errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
+from ..errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode
 from ..redelivery import Action, DeadLetter, Decision, Outcome, RetryPolicy, decide
 from ._nats import api_timeout, client_of
 from .deadletter import store
@@ -189,10 +189,14 @@ class Settler:
             deliveries=delivery.deliveries,
         )
         try:
-            await store(self._js, self._dead_letter, dead_letter, delivery.message, timeout=api_timeout(self._js))
+            kept = await store(
+                self._js, self._dead_letter, dead_letter, delivery.message, timeout=api_timeout(self._js)
+            )
         except (DeliveryError, EncodeError) as failure:
             self.report(failure, delivery)
             return False
+        if not kept.is_copied and not kept.is_reference:
+            self.report(DataLossError.not_copied(kept.stream, kept.sequence), delivery)
         return True
 
 

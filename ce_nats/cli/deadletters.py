@@ -206,6 +206,8 @@ def _fields(stored: StoredMessage) -> dict[str, Any]:
         "sequence": dead_letter.sequence,
         "deliveries": dead_letter.deliveries,
         "is_complete": dead_letter.is_complete,
+        "is_copied": dead_letter.is_copied,
+        "time": dead_letter.time or None,
     }
     return {**fields, "subject": dead_letter.subject}
 

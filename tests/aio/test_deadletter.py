@@ -150,18 +150,6 @@ async def test_another_message_under_the_same_sequence_is_not_the_original(js, s
     assert await original(js, message) is None
 
 
-async def test_what_leaves_no_room_for_the_letter_is_an_encode_error(nc, js, subject, fetch, send_raw, dead):
-    """The server would cut the connection, or refuse in words of its own."""
-    await js.publish(subject, b"x" * nc.max_payload)
-    send_raw(subject, b"a: " + b"x" * 65500 + b"\r\n")
-    for code in ("payload-too-large", "headers-too-large"):
-        message = await fetch()
-        with pytest.raises(EncodeError) as info:
-            await store(js, dead, letter_of(message), message)
-        assert info.value.code == code
-    assert nc.stats["reconnects"] == 0
-
-
 @pytest.mark.parametrize("answer", [None, b"thanks", b"{}", b'{"error": {"code": 503, "description": "full"}}'])
 async def test_without_an_acknowledgement_it_is_a_delivery_error(nc, js, subject, fetch, answer):
     async def respond(message):
