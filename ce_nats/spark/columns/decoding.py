@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -94,7 +95,9 @@ def explode_cloudevents(
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
             ``binary`` or ``timestamp``. They are also in the map.
         mode: ``PERMISSIVE`` keeps messages that cannot be decoded, with a code in ``ce_error`` and NULL in the other
-            new columns; ``DROPMALFORMED`` removes them; ``FAILFAST`` fails the query at the first one.
+            new columns; ``DROPMALFORMED`` removes them; ``FAILFAST`` fails the query at the first one, whichever
+            columns the query uses. Messages that Spark does not decode cannot fail: those that a condition on columns
+            of ``df`` excludes, and those beyond a limit.
         engine: ``jvm`` decodes in Java, with a jar of this package that is added to the session; ``python`` with the
             codec in Python workers, which need ce_nats; ``auto`` uses ``jvm`` if possible, else ``python``, with a
             warning that gives the reason.
@@ -111,14 +114,9 @@ def explode_cloudevents(
         raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
     types = _types(extensions)
     given, payload = F.col(_quoted(headers)), F.col(_quoted(data)).cast("binary")
-    decoded: DataFrame = _engine(engine, df.sparkSession).explode(df, given, payload, prefix, types)
-    error = F.col(_quoted(f"{prefix}error"))
-    if mode == "DROPMALFORMED":
-        return decoded.where(error.isNull())
-    if mode == "FAILFAST":
-        checked = F.when(error.isNotNull(), F.raise_error(_error_text(df, error))).otherwise(error)
-        return decoded.withColumn(f"{prefix}error", checked)
-    return decoded
+    failure = partial(_error_text, df) if mode == "FAILFAST" else None
+    decoded: DataFrame = _engine(engine, df.sparkSession).explode(df, given, payload, prefix, types, failure)
+    return decoded.where(F.col(_quoted(f"{prefix}error")).isNull()) if mode == "DROPMALFORMED" else decoded
 
 
 def register(spark: SparkSession) -> None:
@@ -161,6 +159,7 @@ def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
 
 def _error_text(df: DataFrame, error: Column) -> Column:
     """The text of the error of FAILFAST: the code, and the columns that identify the message."""
-    known = [name for name in _IDENTITY if name in df.columns]
+    columns = [name.lower() for name in df.columns]
+    known = [name for name in _IDENTITY if columns.count(name) == 1]
     where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]
     return F.concat(F.lit("the message is not a valid CloudEvent: "), error, *where)

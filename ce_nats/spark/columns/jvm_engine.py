@@ -7,7 +7,7 @@ API, as functions of a catalog. Jar and catalog are added to a session when it f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import local
 from typing import Final
@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
+from .inline import add_fields
 from .schema import FLAT
 
 JAR: Final = Path(__file__).parents[1] / "jvm" / "ce-nats.jar"
@@ -80,7 +81,14 @@ def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> C
     return _call(SparkSession.active(), _FROM_NATS, headers, data, types)
 
 
-def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
+def explode(
+    df: DataFrame,
+    headers: Column,
+    data: Column,
+    prefix: str,
+    types: Mapping[str, DataType],
+    failure: Callable[[Column], Column] | None,
+) -> DataFrame:
     """
     The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
 
@@ -90,11 +98,11 @@ def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Ma
         data: Their payloads.
         prefix: Prefix of the names of the new columns.
         types: Declared types of extension attributes, by name.
+        failure: As for ``add_fields``.
     """
     event = _call(df.sparkSession, _EVENT_COLUMNS, headers, data, types)
     names = [prefix + name for name in (*FLAT.fieldNames(), *types)]
-    # inline() is a generator: without one, Spark calls the function once for each field, and again for conditions.
-    return df.select("*", F.inline(F.array(event)).alias(*names))
+    return add_fields(df, event, names, "error", failure)
 
 
 def register(spark: SparkSession) -> None:

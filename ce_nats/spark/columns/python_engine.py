@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from ...arrow.decode import ATTRIBUTES, TYPES, Decoded, decode
 from ..workers import check_workers, sent
 from .arrow_functions import HAS_ARROW_FUNCTIONS, arrow_function
+from .inline import add_fields
 from .schema import EVENT, FLAT
 
 _PYTHON_TYPES: Final[Mapping[type[DataType], type]] = {
@@ -50,6 +51,9 @@ ARROW_EVENT: Final = pa.struct(
 )
 # Names of temporary columns with headers and payload, used when a whole DataFrame is sent to the workers.
 _GIVEN: Final = ("__ce_nats_headers", "__ce_nats_data")
+# Name of a temporary column with the struct of an event.
+_DECODED: Final = "__ce_nats_decoded"
+_ERROR_FIELD: Final = f"c{FLAT.names.index('error')}"
 
 
 def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
@@ -82,7 +86,14 @@ def _function(types: Mapping[str, DataType]) -> Callable[..., Column]:
     return arrow_function(work, EVENT, "from_nats with the Python engine")
 
 
-def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Mapping[str, DataType]) -> DataFrame:
+def explode(
+    df: DataFrame,
+    headers: Column,
+    data: Column,
+    prefix: str,
+    types: Mapping[str, DataType],
+    failure: Callable[[Column], Column] | None,
+) -> DataFrame:
     """
     The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
 
@@ -92,19 +103,21 @@ def explode(df: DataFrame, headers: Column, data: Column, prefix: str, types: Ma
         data: Their payloads, BINARY or STRING.
         prefix: Prefix of the names of the new columns.
         types: Declared types of extension attributes, by name.
+        failure: As for ``add_fields``.
     """
     fields = [*FLAT.fields, *(StructField(name, kind) for name, kind in types.items())]
-    declared = _python_types(types)
-    if not HAS_ARROW_FUNCTIONS:
-        new = [StructField(prefix + field.name, field.dataType) for field in fields]
-        given = df.select("*", *(column.alias(name) for column, name in zip((headers, data), _GIVEN)))
-        check_workers(df.sparkSession)
-        return given.mapInArrow(sent(partial(_rows, declared)), StructType([*df.schema.fields, *new]))
     # Numbered names, because a declared extension may have the name of another column.
     struct = StructType([StructField(f"c{place}", field.dataType) for place, field in enumerate(fields)])
-    event = arrow_function(partial(_columns, declared), struct, "explode_cloudevents")(headers, data)
-    # inline() is a generator: without one, Spark calls the function again for a condition on a field.
-    return df.select("*", F.inline(F.array(event)).alias(*(prefix + field.name for field in fields)))
+    names = [prefix + field.name for field in fields]
+    work = partial(_columns, _python_types(types))
+    if HAS_ARROW_FUNCTIONS:
+        event = arrow_function(work, struct, "explode_cloudevents")(headers, data)
+        return add_fields(df, event, names, _ERROR_FIELD, failure)
+    check_workers(df.sparkSession)
+    given = df.select("*", *(column.alias(name) for column, name in zip((headers, data), _GIVEN)))
+    schema = StructType([*df.schema.fields, StructField(_DECODED, struct)])
+    rows = given.mapInArrow(sent(partial(_rows, work)), schema)
+    return add_fields(rows, F.col(_DECODED), names, _ERROR_FIELD, failure).drop(_DECODED)
 
 
 def event_array(decoded: Decoded) -> pa.Array:
@@ -127,12 +140,13 @@ def _columns(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa
     return pa.StructArray.from_arrays(arrays, names=[f"c{place}" for place in range(len(arrays))])
 
 
-def _rows(types: Mapping[str, type], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows(
+    work: Callable[[pa.Array, pa.Array], pa.Array], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         *own, headers, data = batch.columns
-        arrays = [*own, *_flat(decode(headers, data, types))]
-        names = [*batch.schema.names[: len(own)], *(f"c{place}" for place in range(len(arrays) - len(own)))]
-        yield pa.RecordBatch.from_arrays(arrays, names=names)
+        names = [*batch.schema.names[: len(own)], _DECODED]
+        yield pa.RecordBatch.from_arrays([*own, work(headers, data)], names=names)
 
 
 def _flat(decoded: Decoded) -> list[pa.Array]:

@@ -1,0 +1,41 @@
+"""
+Adds the fields of an event to a DataFrame as columns.
+
+The columns come from ``inline()``, a generator. Without one, Spark calls the decoder once for each field, and again for
+conditions. Spark keeps a generator whatever the query selects, and does not move conditions on its columns below it, so
+that a check inside it is made for each row, even for ``count()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+# Name of a temporary column with the struct of an event.
+EVENT_COLUMN: Final = "__ce_nats_event"
+
+
+def add_fields(
+    df: DataFrame, event: Column, names: Sequence[str], error: str, failure: Callable[[Column], Column] | None
+) -> DataFrame:
+    """
+    Return the rows with the fields of a struct as further columns.
+
+    Args:
+        df: The messages.
+        event: The struct, computed from their columns.
+        names: Names of the new columns, one for each field.
+        error: Name of the field with the error code.
+        failure: Returns the text of an error for an error code; a row with a code then fails the query. None keeps such
+            rows.
+    """
+    if failure is None:
+        return df.select("*", F.inline(F.array(event)).alias(*names))
+    decoded = F.col(EVENT_COLUMN)
+    code = decoded[error]
+    checked = F.when(code.isNotNull(), F.raise_error(failure(code))).otherwise(decoded)
+    rows = df.select("*", event.alias(EVENT_COLUMN))
+    return rows.select("*", F.inline(F.array(checked)).alias(*names)).drop(EVENT_COLUMN)
