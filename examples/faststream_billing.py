@@ -5,8 +5,9 @@ A FastStream service whose subscriber gets CloudEvents, and answers each order w
     NATS_URL=nats://127.0.0.1:4222 faststream run --app-dir examples faststream_billing:app
 
 FastStream calls the decoder for each message, and the subscriber with what the decoder returns. A message that is not
-an event is stored under dead.orders; an exception in the subscriber redelivers the message. The streams ORDERS
-(orders.>), INVOICES (invoices.>) and DEAD (dead.>) must exist.
+an event is stored under dead.orders, with the headers of a dead letter, so that ``ce-nats dead-letters`` lists and
+requeues it; an exception in the subscriber redelivers the message. The streams ORDERS (orders.>), INVOICES (invoices.>)
+and DEAD (dead.>) must exist.
 """
 
 import os
@@ -17,6 +18,7 @@ from faststream.exceptions import RejectMessage
 from faststream.nats import JStream, NatsBroker, NatsMessage
 
 from ce_nats import DecodedEvent, DecodeError, dedup_id, from_nats_message, to_nats_message
+from ce_nats.redelivery import DeadLetter, Reason
 
 # Without apply_types FastStream would convert the event to the type of the parameter.
 broker = NatsBroker(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), apply_types=False)
@@ -27,7 +29,20 @@ async def decode(message: NatsMessage) -> DecodedEvent:
     try:
         return from_nats_message(message.raw_message)
     except DecodeError as error:
-        headers = {**message.headers, "Dead-Letter-Error": str(error.code), "Dead-Letter-Text": error.message}
+        delivered = message.raw_message.metadata
+        dead_letter = DeadLetter(
+            reason=Reason.UNDECODABLE,
+            error=str(error.code),
+            text=error.message,
+            subject=message.raw_message.subject,
+            stream=delivered.stream,
+            consumer=delivered.consumer,
+            sequence=delivered.sequence.stream,
+            deliveries=delivered.num_delivered,
+        )
+        # Headers that instruct the server (Nats-Rollup) were meant for the stream of the original.
+        kept = {name: value for name, value in message.headers.items() if not name.startswith("Nats-")}
+        headers = {**kept, **dict(dead_letter.headers())}
         await broker.publish(message.body, "dead.orders", headers=headers, stream="DEAD")
         raise RejectMessage from error  # a redelivery would find the same bytes
 

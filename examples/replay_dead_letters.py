@@ -6,7 +6,7 @@ Publish dead letters again after the handler was repaired: those that failed wit
     python examples/replay_dead_letters.py DEAD --error KeyError --replay   publishes the originals to their subjects
 
 The original is stored before its dead letter is deleted. What cannot be published stays in the dead-letter stream, and
-the exit status is 1. ``ce-nats dead-letters`` does the same for chosen sequences.
+the exit status is 1. ``ce-nats dead-letters requeue DEAD --error KeyError`` does the same in a shell.
 """
 
 import argparse

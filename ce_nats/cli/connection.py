@@ -117,8 +117,15 @@ _SHOWN: Final = {
 }
 
 
-def with_connection(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a connection to a command, whose first argument must be ``settings``: :class:`Settings`."""
+def with_connection(command: Callable[..., None], *, is_optional: bool = False) -> Callable[..., None]:
+    """
+    Add the options of a connection to a command.
+
+    Args:
+        command: Its first argument must be ``settings``: :class:`Settings`, or, if the connection is optional, a
+            function that returns them.
+        is_optional: Whether the command also works without a connection, and hence with a context that is not valid.
+    """
     # Not get_type_hints(): before Python 3.11, it adds Optional to the type of a parameter with the default None.
     own = [
         parameter
@@ -142,7 +149,7 @@ def with_connection(command: Callable[..., None]) -> Callable[..., None]:
             source = line.get_parameter_source(name)
             if source is None or source.name != "COMMANDLINE":
                 options[name] = None
-        command(_settings(options, timeout), **given)
+        command((lambda: _settings(options, timeout)) if is_optional else _settings(options, timeout), **given)
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     take_settings.__signature__ = inspect.Signature([*keyword_only, *added])  # type: ignore[attr-defined]

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from contextlib import aclosing
 from itertools import accumulate
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
+from nats.js import JetStreamContext
 from rich.text import Text
 
+from ..aio.jetstream import read_stream
 from ..capture.message_json import as_line
 from ..codec.attributes import canonical, check_characters
 from ..codec.binary import Dialect, decode_header
 from ..codec.binding import from_nats_message
 from ..codec.mode import PREFIX, ContentMode, inspect
-from ..errors import CeNatsError, DecodeError, ErrorCode, visible
-from ..message import NatsMessage, folded
+from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode, visible
+from ..message import Headers, NatsMessage, StoredMessage, folded
 from .codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
-from .files import console, table, write
-from .program import BAD_INPUT, complain, guarded
+from .connection import Settings, connected, with_connection
+from .files import InputError, console, table, write
+from .program import BAD_INPUT, complain, guarded, run
 from .progress import counted
 
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
@@ -34,22 +39,33 @@ _AROUND: Final = 30
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(guarded(explain))
+    app.command()(guarded(with_connection(explain, is_optional=True)))
 
 
 def explain(
+    settings: Callable[[], Settings],
     message: MessageArgument = None,
     header: HeaderOption = None,
     dialect: DialectOption = Dialect.SPEC,
+    stream: Annotated[
+        str | None, typer.Option("--stream", help="Read the message from this stream, with --sequence.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=1, help="Sequence of the message in the stream.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Explain how NATS messages are decoded.
 
     Prints the content mode and the reason for it, each header as sent and as decoded, and for a message that is not an
-    event, the error and its position. Input is the same as for decode. The exit status is 1 if a message is not an
-    event.
+    event, the error and its position. Input is the same as for decode, or a message of a stream. The exit status is 1
+    if a message is not an event.
     """
+    if stream is not None or sequence is not None:
+        if stream is None or sequence is None or message is not None or header:
+            raise InputError("--stream and --sequence must be given together, without a message and --header")
+        raise typer.Exit(_explain_stored(settings(), stream, sequence, dialect, as_json=as_json))
     status = 0
     for where, given in messages(message, header):
         try:
@@ -57,13 +73,47 @@ def explain(
         except CeNatsError as error:
             status = complain(error, where)
             continue
-        if found["error"] is not None:
-            status = BAD_INPUT
-        if as_json:
-            write(as_line(found))
-        else:
-            show(found)
+        status = max(status, _print(found, as_json=as_json))
     raise typer.Exit(status)
+
+
+def _explain_stored(settings: Settings, stream: str, sequence: int, dialect: Dialect, *, as_json: bool) -> int:
+    stored: list[StoredMessage] = []
+
+    async def read() -> None:
+        async with connected(settings) as (_, js):
+            stored.append(await read_one(js, stream, sequence))
+
+    run(read())
+    message = stored[0]
+    if not as_json:
+        origin = f"message {sequence} of {stream} on {message.subject}, {message.timestamp}"
+        console().print(visible(origin), soft_wrap=True)
+    found = explanation(NatsMessage(message.subject, message.data, Headers(message.headers)), dialect)
+    origin_fields = {"stream": stream, "sequence": sequence, "subject": message.subject}
+    return _print({**origin_fields, "timestamp": str(message.timestamp), **found}, as_json=as_json)
+
+
+def _print(found: dict[str, Any], *, as_json: bool) -> int:
+    """Print an explanation; returns the exit status for it."""
+    if as_json:
+        write(as_line(found))
+    else:
+        show(found)
+    return 0 if found["error"] is None else BAD_INPUT
+
+
+async def read_one(js: JetStreamContext, stream: str, sequence: int) -> StoredMessage:
+    """
+    Read a message of a stream.
+
+    Raises:
+        DeliveryError: ``message-not-found``; as ``read_stream`` does.
+    """
+    async with aclosing(read_stream(js, stream, start=sequence, end=sequence)) as batches:
+        async for batch in batches:
+            return batch[0]
+    raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, f"stream {stream} has no message {sequence}")
 
 
 def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:

@@ -209,3 +209,132 @@ def test_requeue_to_subjects_that_are_allowed(at_server, stream, subject, stored
     assert f"got '{subject}.b'" in result.stderr
     assert [message.subject for message in stored(stream)] == [f"{subject}.a"]
     assert [letter.sequence for letter in stored(name)] == [2]
+
+
+# --- Selecting, discarding, and originals that did not fit ------------------------------------------------------------
+
+
+@pytest.fixture
+def various(with_js, stream, subject):
+    """A stream with five dead letters with different reasons and errors, and one message that is not a dead letter."""
+    name = f"dead_{stream}"
+
+    async def fill(js):
+        await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
+        kinds = [("undecodable", "invalid-json"), ("rejected", "Reject"), ("exhausted", "KeyError")]
+        for number, (reason, error) in enumerate([*kinds, kinds[2], ("undecodable", "invalid-utf8")], 1):
+            dead_letter = DeadLetter(Reason(reason), error, "", subject, stream, "billing", number, 1)
+            await js.publish(f"dead.{subject}", b"%d" % number, headers=dict(dead_letter.headers()))
+        await js.publish(f"dead.{subject}", b"6")
+
+    async def delete(js):
+        await js.delete_stream(name)
+
+    with_js(fill)
+    yield name
+    with_js(delete)
+
+
+@pytest.mark.parametrize(
+    ("options", "sequences"),
+    [
+        ([], [1, 2, 3, 4, 5, 6]),
+        (["--reason", "undecodable"], [1, 5]),
+        (["--error", "KeyError"], [3, 4]),
+        (["--reason", "exhausted", "--error", "KeyError", "--limit", 1], [3]),
+        (["--reason", "rejected", "--error", "KeyError"], []),
+        (["--limit", 2], [1, 2]),
+        (["--error", ""], []),
+    ],
+)
+def test_list_some(at_server, various, options, sequences):
+    result = at_server("dead-letters", "list", various, "--json", *options)
+    assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == sequences
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_list_checks_its_options(at_server, various):
+    assert at_server("dead-letters", "list", various, "--reason", "boredom").exit_code == 2
+    assert at_server("dead-letters", "list", various, "--limit", 0).exit_code == 2
+
+
+def test_requeue_by_error_and_reason(at_server, various, stream, stored):
+    result = at_server("dead-letters", "requeue", various, "--error", "KeyError")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [message.data for message in stored(stream)] == [b"3", b"4"]
+    assert at_server("dead-letters", "requeue", various, "--reason", "rejected").exit_code == 0
+    assert [message.data for message in stored(stream)] == [b"3", b"4", b"2"]
+    assert [message.sequence for message in stored(various)] == [1, 5, 6]
+
+
+@pytest.mark.parametrize("command", ["requeue", "discard"])
+@pytest.mark.parametrize(
+    "options", [[], [1, "--all"], [1, "--error", "KeyError"], ["--all", "--reason", "rejected"]], ids=str
+)
+def test_one_selection_must_be_given(at_server, various, stored, command, options):
+    result = at_server("dead-letters", command, various, *options)
+    assert (result.exit_code, "must be given" in result.stderr) == (2, True)
+    assert len(stored(various)) == 6
+
+
+def test_discard(at_server, various, stream, stored):
+    """What is not a dead letter is kept, and nothing is published."""
+    result = at_server("dead-letters", "discard", various, 1, 6, 99)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (3, "1 dead letter discarded")
+    assert ["missing-attribute" in result.stderr, "message-not-found" in result.stderr] == [True, True]
+    assert [message.sequence for message in stored(various)] == [2, 3, 4, 5, 6]
+    by_error = at_server("dead-letters", "discard", various, "--error", "KeyError", "--json")
+    assert (by_error.exit_code, by_error.stdout) == (0, '{"discarded":2}\n')
+    assert at_server("dead-letters", "discard", various, "--all").exit_code == 1
+    assert [message.sequence for message in stored(various)] == [6]
+    assert stored(stream) == []
+
+
+@pytest.fixture
+def oversized(with_js, stream, subject):
+    """A stream whose dead letter 1 refers to message 1 of the stream, which is an event."""
+    name = f"dead_{stream}"
+
+    async def fill(js):
+        await js.add_stream(name=name, subjects=[f"dead.{subject}"], max_msg_size=1000, storage="memory")
+        headers = {"ce-specversion": "1.0", "ce-id": "big", "ce-source": "/s", "ce-type": "t", "Content-Type": "a/b"}
+        await js.publish(subject, b"x" * 1000, headers=headers)
+        config = ConsumerConfig(ack_wait=30)
+        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", config=config) as consumer:
+            async for delivery in consumer:
+                await delivery.reject("too big")
+                break
+
+    async def delete(js):
+        await js.delete_stream(name)
+
+    with_js(fill)
+    yield name
+    with_js(delete)
+
+
+def test_show_reads_an_original_that_did_not_fit(at_server, cli, with_js, oversized, stream):
+    shown = at_server("dead-letters", "show", oversized, 1)
+    assert shown.exit_code == 0
+    assert "not copied, because it did not fit" in shown.stdout
+    assert "payload: 1000 bytes" in shown.stdout
+    line = at_server("dead-letters", "show", oversized, 1, "--json").stdout
+    assert json.loads(cli("decode", stdin=line).stdout)["id"] == "big"
+    found = json.loads(line)["dead_letter"]
+    assert (found["is_complete"], found["is_copied"], found["time"] is None) == (False, False, False)
+
+    async def delete(js):
+        await js.delete_msg(stream, 1)
+
+    with_js(delete)
+    gone = at_server("dead-letters", "show", oversized, 1)
+    assert (gone.exit_code, "message-not-found" in gone.stderr, "too big" in gone.stdout) == (3, True, True)
+    assert "payload" not in gone.stdout
+    assert at_server("dead-letters", "requeue", oversized, 1).exit_code == 3
+
+
+def test_requeue_reads_an_original_that_did_not_fit(at_server, oversized, stream, stored):
+    assert at_server("dead-letters", "requeue", oversized, "--all").exit_code == 0
+    original, copy = stored(stream)
+    assert (copy.data, without_msg_id(copy)) == (original.data, original.headers)
+    assert stored(oversized) == []

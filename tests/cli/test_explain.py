@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import pytest
@@ -128,3 +129,52 @@ def test_unknown_positions(cli):
     assert "position" not in found["error"]
     _, found = explain(cli, [*REQUIRED, ["ce-subject", "a"], ["ce-subject", "%"]])
     assert "position" not in found["error"]
+
+
+def test_a_message_of_a_stream(at_server, with_js, send_raw_headers, stream, subject):
+    """With its headers as they were stored: repeats, and bytes that are not UTF-8."""
+    send_raw_headers(b"ce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\nce-type: \xff\r\nTag: b\r\nTag: a\r\n")
+    result = at_server("explain", "--stream", stream, "--sequence", 1)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"message 1 of {stream} on {subject}, 20")
+    assert "invalid-utf8" in result.stdout
+    result = at_server("explain", "--stream", stream, "--sequence", 1, "--json")
+    found = json.loads(result.stdout)
+    assert (found["stream"], found["sequence"], found["subject"]) == (stream, 1, subject)
+    assert [header["raw"] for header in found["headers"] if header["name"] == "Tag"] == ["b", "a"]
+    assert found["error"]["code"] == "invalid-utf8"
+
+
+@pytest.fixture
+def send_raw_headers(with_js, subject):
+    async def send(js, lines):
+        block = b"NATS/1.0\r\n" + lines + b"\r\n"
+        await js._nc._send_command(f"HPUB {subject} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
+        await js._nc.flush()
+        while not (await js.stream_info(subject.replace(".", "_"))).state.messages:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    return lambda lines: with_js(send, lines)
+
+
+def test_an_event_of_a_stream(at_server, event, stream, subject):
+    assert at_server("pub", "-J", subject, event(data={"total": 1})).exit_code == 0
+    result = at_server("explain", "--stream", stream, "--sequence", 1)
+    assert (result.exit_code, "binary: there are headers" in result.stdout) == (0, True)
+    missing = at_server("explain", "--stream", stream, "--sequence", 2)
+    assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "message-not-found")
+    assert at_server("explain", "--stream", "NONE", "--sequence", 2).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--stream", "S"], ["--sequence", 1], ["{}", "--stream", "S", "--sequence", 1]], ids=str
+)
+def test_stream_and_sequence_are_given_together(cli, arguments):
+    result = cli("explain", *arguments)
+    assert (result.exit_code, "--stream and --sequence must be given together" in result.stderr) == (2, True)
+
+
+def test_a_context_is_not_read_without_a_stream(cli, monkeypatch):
+    monkeypatch.setenv("NATS_CONTEXT", "missing")
+    assert cli("explain", json.dumps({"headers": REQUIRED, "data": ""})).exit_code == 0
+    assert cli("explain", "--stream", "S", "--sequence", 1).exit_code == 2

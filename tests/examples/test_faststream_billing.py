@@ -1,7 +1,8 @@
 from ce_nats import dedup_id, from_nats_message, to_nats_message
+from ce_nats.redelivery import DeadLetter
 
 
-async def test_orders_become_invoices(start, js, make_event):
+async def test_orders_become_invoices(start, js, make_event, server):
     for name in ("ORDERS", "INVOICES", "DEAD"):
         await js.add_stream(name=name, subjects=[f"{name.lower()}.>"])
     invoices = await js.subscribe("invoices.>")
@@ -19,9 +20,19 @@ async def test_orders_become_invoices(start, js, make_event):
     assert message.headers["Nats-Msg-Id"] == dedup_id(invoice)
     copy = await dead.next_msg(60)
     assert copy.data == b"not an event"
-    assert copy.headers["Dead-Letter-Error"] == "not-a-cloudevent"
+    dead_letter, _ = DeadLetter.split(copy.headers.items())
+    assert (dead_letter.error, dead_letter.subject) == ("not-a-cloudevent", "orders.new")
+    assert (dead_letter.stream, dead_letter.consumer, dead_letter.sequence) == ("ORDERS", "billing", 1)
 
     program.process.terminate()
     await program.ends()
     assert (await js.stream_info("INVOICES")).state.messages == 1
     assert (await js.consumer_info("ORDERS", "billing")).num_ack_pending == 0
+
+    command = ["-m", "ce_nats", "dead-letters"]
+    at = ["--server", server.url]
+    listed = await start(*command, "list", "DEAD", "--reason", "undecodable", *at).ends()
+    assert "orders.new  ORDERS:1" in listed
+    requeued = await start(*command, "requeue", "DEAD", "--error", "not-a-cloudevent", *at).ends()
+    assert "dead letter 1 is now message 4 of stream ORDERS" in requeued
+    assert (await js.get_msg("ORDERS", 4)).data == b"not an event"
