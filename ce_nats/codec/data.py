@@ -35,6 +35,39 @@ _NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leave
 BYTES: Final = (bytes, bytearray, memoryview)
 
 
+class JsonText:
+    """
+    Data that is JSON text, written verbatim: numbers keep all digits. A ``str`` as data is a JSON string.
+
+    Args:
+        text: The text, not checked.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def encode(self) -> bytes:
+        """
+        Return the text in UTF-8.
+
+        Raises:
+            EncodeError: ``invalid-data``: it is not JSON that :func:`decode_json` accepts.
+        """
+        try:
+            octets = self._text.encode("utf-8")
+            decode_json(octets)
+        except (UnicodeEncodeError, DecodeError) as error:
+            raise EncodeError(
+                ErrorCode.INVALID_DATA,
+                f"the data must be valid JSON text, got {preview(self._text)}",
+                attribute="data",
+                requirement="JF-3.1.1-10",
+            ) from error
+        return octets
+
+
 def encode(value: object, content_type: str | None) -> bytes:
     """
     Encode event data as payload bytes.
@@ -102,6 +135,8 @@ def encode_json(value: object) -> bytes:
             return text
     except Exception:  # noqa: S110  # the slow path raises the right error, or accepts the value (large integers)
         pass
+    if isinstance(value, JsonText):
+        return value.encode()
     if models.is_model(value):
         return encode_json(_plain(value))
     try:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ce_nats import DecodeError, EncodeError
-from ce_nats.codec.data import decode, decode_json, encode, encode_json
+from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
+from ce_nats.codec.data import JsonText, decode, decode_json, encode, encode_json
 from ce_nats.codec.event import NotDelivered
 from tests.strategies import (
     any_text,
@@ -27,6 +27,7 @@ from tests.strategies import (
     json_values,
     media_types,
     objects,
+    plain_event,
     refused,
     text_types,
 )
@@ -166,6 +167,23 @@ def test_what_has_no_json_form(value: Any) -> None:
     """Nothing is turned into a string, a null or a list on the quiet, at any depth."""
     assert refused(EncodeError, "invalid-data", encode_json, value).attribute == "data"
     refused(EncodeError, "invalid-data", encode_json, {"deep": [{"a": value}]})
+
+
+def test_json_text_is_written_verbatim() -> None:
+    text = ' {"a": 12.50, "a": 1e2}\n'
+    event = plain_event(JsonText(text), datacontenttype="application/json")
+    assert to_nats_message(event).data == text.encode()
+    structured = to_nats_message(event, mode="structured").data
+    assert b',"data":' + text.encode() + b"}" in structured
+    assert from_nats_message(NatsMessage(data=structured)).get_data() == {"a": 100}
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+@pytest.mark.parametrize("text", ["", "text", '{"a":1', "NaN", '"\ud800"', "\udcff", "[" * 129 + "]" * 129])
+def test_json_text_that_is_not_json_is_refused(text: str, mode: Any) -> None:
+    for content_type in ({"datacontenttype": "application/json"}, {}):
+        event = plain_event(JsonText(text), **content_type)
+        refused(EncodeError, "invalid-data", to_nats_message, event, mode=mode)
 
 
 def test_integers_of_thousands_of_digits() -> None:

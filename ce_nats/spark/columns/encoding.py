@@ -48,9 +48,11 @@ def to_nats(event: Column | str, *, mode: str = "binary", event_type: DataType =
     Args:
         event: A struct as :func:`from_nats` returns it, a column or its name. The fields ``attributes``,
             ``extensions``, ``data``, ``is_json`` and ``error`` are used. ``time_text`` is used in preference to
-            ``time``. BINARY ``data`` is sent unchanged (as ``data_base64`` in structured mode); a STRING is text, or a
-            JSON string if the datacontenttype is JSON; a VARIANT is a JSON value. A STRING or VARIANT without a
-            datacontenttype is ``application/json``, and so is a BINARY with ``is_json``.
+            ``time``. BINARY ``data`` is sent unchanged (as ``data_base64`` in structured mode). A STRING is text; if
+            the datacontenttype is JSON it is JSON text, for example of ``to_json()``, and sent verbatim. Text that is
+            not JSON is then ``invalid-data``. A VARIANT is a JSON value; ``column.cast("variant")`` of a STRING is a
+            JSON string. A STRING or VARIANT without a datacontenttype is ``application/json``, and so is a BINARY with
+            ``is_json``.
         mode: ``binary`` or ``structured``.
         event_type: Type of ``event``, because a column does not have its type. Fields may be missing or in another
             order; ``time`` may be a STRING; further fields of ``attributes`` are extensions of type STRING, BOOLEAN,

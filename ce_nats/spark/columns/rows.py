@@ -15,7 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
+from ...codec import media_type
+from ...codec.data import IMPLIED_TYPE, JsonText
 from ...codec.event import DecodedEvent
+from ...codec.media_type import DataKind
 from ...codec.nesting import MAX_LEVELS
 from ...errors import EncodeError, ErrorCode, preview
 
@@ -100,10 +103,9 @@ def event_of(row: Mapping[str, Any] | None) -> DecodedEvent:
                 ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is given twice", attribute=name
             )
         attributes[name] = text
-    data = row.get("data")
-    return DecodedEvent(
-        attributes, _data(data), has_data=data is not None, is_json=bool(row.get("is_json")) and data is not None
-    )
+    has_data = row.get("data") is not None  # a VARIANT may be a JSON null
+    data = _data(row.get("data"), attributes.get("datacontenttype"))
+    return DecodedEvent(attributes, data, has_data=has_data, is_json=bool(row.get("is_json")) and has_data)
 
 
 def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +120,10 @@ def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _data(value: Any) -> Any:
+def _data(value: Any, content_type: str | None) -> Any:
+    if isinstance(value, str):
+        kind = media_type.parse(IMPLIED_TYPE if content_type is None else content_type)
+        return JsonText(value) if kind is not None and kind.kind is DataKind.JSON else value
     if not isinstance(value, Mapping):
         return value
     try:

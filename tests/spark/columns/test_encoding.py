@@ -27,11 +27,15 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ce_nats import DecodeError, EncodeError, Timestamp, from_nats_message, to_nats_message
+from ce_nats import DecodeError, EncodeError, NatsMessage, Timestamp, from_nats_message, to_nats_message
+from ce_nats.codec import media_type
 from ce_nats.codec.attributes import canonical
+from ce_nats.codec.data import JsonText
+from ce_nats.codec.media_type import DataKind
+from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance.cases import octets, text
-from ce_nats.spark import from_nats, to_nats
+from ce_nats.spark import from_nats, register, to_nats
 from ce_nats.spark.columns.schema import ATTRIBUTES, EVENT
 from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, chosen, message
@@ -173,7 +177,8 @@ def held(case: Case) -> Held:
             extensions[name] = value
         else:
             typed[name] = (kind, _typed(kind, value))
-    return Held(case, case.input.get("mode", "binary"), core, typed, extensions, *_data(case.input["event"]["data"]))
+    kind, data = _data(case.input["event"]["data"], core.get("datacontenttype"))
+    return Held(case, case.input.get("mode", "binary"), core, typed, extensions, kind, data)
 
 
 def _typed(kind: DataType, value: Any) -> Any:
@@ -187,13 +192,20 @@ def _typed(kind: DataType, value: Any) -> Any:
     return int(value)
 
 
-def _data(spelling: Any) -> tuple[DataType, Any]:
+def _is_json(content_type: str | None) -> bool:
+    """Whether a STRING with this datacontenttype is JSON text, and not text."""
+    kind = media_type.parse(content_type) if content_type is not None else None
+    return content_type is None or (kind is not None and kind.kind is DataKind.JSON)
+
+
+def _data(spelling: Any, content_type: str | None) -> tuple[DataType, Any]:
     if "absent" in spelling:
         return BinaryType(), None
     if "json" in spelling:
         return VariantType(), spelling["json"]
     if "text" in spelling:
-        return StringType(), text(spelling["text"])
+        # A JSON string is a VARIANT, because a STRING is JSON text.
+        return VariantType() if _is_json(content_type) else StringType(), text(spelling["text"])
     return BinaryType(), bytearray(octets(spelling))
 
 
@@ -317,6 +329,9 @@ class Drawn(NamedTuple):
         value = self.data[kind]
         if kind == "json":
             return Event({**attributes, **self.extensions}, json.loads(value or "null"), value is not None)
+        all_attributes = {**attributes, **self.extensions}
+        if kind == "string" and value is not None and _is_json(all_attributes.get("datacontenttype")):
+            value = JsonText(value)
         return Event({**attributes, **self.extensions}, value, value is not None, bool(self.is_json))
 
 
@@ -357,10 +372,17 @@ def draw(random: Random) -> Drawn:
         maybe(random.random() < 0.5),
         {
             "binary": maybe(random.randbytes(random.randint(0, 70)), 0.8),
-            "string": maybe(words(0) + random.choice(["", *ILLEGAL]), 0.8),
+            "string": maybe(random.choice([words(0) + random.choice(["", *ILLEGAL]), *_json_texts(random)]), 0.8),
             "json": maybe(json.dumps(random.choice(JSON_VALUES)), 0.8),
         },
     )
+
+
+def _json_texts(random: Random) -> list[str]:
+    """A JSON text in two styles, which may end early."""
+    value = random.choice(JSON_VALUES)
+    texts = [json.dumps(value, ensure_ascii=False), json.dumps(value, indent=1) + "\n"]
+    return [text[: -random.randint(1, 2)] if random.random() < 0.1 else text for text in texts]
 
 
 def drawn_frame(spark: SparkSession, drawn: list[Drawn]) -> tuple[DataFrame, dict[str, DataType]]:
@@ -467,6 +489,126 @@ def _typed_row(attributes: Row, back: Row) -> Row:
         assert values["datacontenttype"] in (None, "application/json")
     return Row(**values)
 
+
+# --- JSON text --------------------------------------------------------------------------------------------------------
+
+JSON_TEXTS = [
+    '{"total":12.50,"n":12345678901234567890.12345678901234567890}',
+    *(
+        '"text"',
+        "null",
+        "true",
+        "1e2",
+        ' [1, {"a": null}]\n',
+        '"\\u00e9\\ud83d\\ude00 \U0001f600"',
+        '{"a":1,"a":2}',
+        "[]",
+    ),
+    "[" * MAX_LEVELS + "]" * MAX_LEVELS,
+]
+NOT_JSON = [
+    *("", " ", "text", '{"a":1', "{'a':1}", '{"a":NaN}', "1e999", "[1] x", "01", '"\\ud800"', '"\t"', "\ufeff1", "1,2"),
+    "[" * (MAX_LEVELS + 1) + "]" * (MAX_LEVELS + 1),
+    '1}, "id": "2", "data": {"a": 1',
+]
+NAMED_CORE = "'specversion', '1.0', 'id', '1', 'source', '/s', 'type', 't'"
+JSON_TYPES = [None, "application/json", "text/JSON; charset=utf-8", "application/vnd.acme+json"]
+
+
+def text_events(spark: SparkSession, texts: list[str]) -> tuple[DataFrame, DataType]:
+    """A row for each text and media type, with an event that has the text as STRING data."""
+    rows = [(number, text, kind) for number, text in enumerate(texts) for kind in JSON_TYPES]
+    frame = spark.createDataFrame(rows, "n int, text string, type string")
+    attributes = F.expr(f"named_struct('datacontenttype', type, {NAMED_CORE})")
+    event = F.struct(attributes.alias("attributes"), F.col("text").alias("data"))
+    frame = frame.withColumn("event", event)
+    return frame, frame.schema["event"].dataType
+
+
+@needs_arrow_functions
+def test_json_text_is_sent_verbatim(spark: SparkSession) -> None:
+    """And it is read as the value that it is, in both modes; without a datacontenttype, application/json is added."""
+    frame, kind = text_events(spark, JSON_TEXTS)
+    messages = frame.select("*", *(to_nats("event", mode=mode, event_type=kind).alias(mode) for mode in MODES))
+    again = [from_nats(F.col(mode)["headers"], F.col(mode)["data"]).alias(f"{mode}_again") for mode in MODES]
+    rows = messages.select("*", *again).collect()
+    assert len(rows) == len(JSON_TEXTS) * len(JSON_TYPES)
+    for row in rows:
+        wanted = row["text"].encode()
+        assert row["binary"]["data"] == wanted
+        assert b',"data":' + wanted + b"}" in row["structured"]["data"]
+        for mode in MODES:
+            headers, data = in_spark(row[mode])
+            event = from_nats_message(NatsMessage(data=data, headers=headers))
+            assert event.get_data() == json.loads(row["text"])
+            assert event.get_datacontenttype() == (row["type"] or "application/json")
+            found = row[f"{mode}_again"]
+            assert found["data"].strip() == wanted.strip()  # white space around a member of an object is not part of it
+
+
+@needs_arrow_functions
+@pytest.mark.parametrize("mode", MODES)
+def test_text_that_is_not_json_is_an_error(spark: SparkSession, mode: str) -> None:
+    frame, kind = text_events(spark, NOT_JSON)
+    rows = frame.select("text", "type", to_nats("event", mode=mode, event_type=kind).alias("message")).collect()
+    assert len(rows) == len(NOT_JSON) * len(JSON_TYPES)
+    assert [row for row in rows if in_spark(row["message"]) != "invalid-data"] == []
+
+
+@needs_arrow_functions
+@pytest.mark.parametrize("mode", MODES)
+def test_strings_of_json_and_text(spark: SparkSession, mode: str) -> None:
+    """Structs by to_json(), strings as VARIANT, JSON text as BINARY, and text that is not JSON by its media type."""
+    json_type, text_type = f"{CORE}, 'application/json' datacontenttype", f"{CORE}, 'text/plain' datacontenttype"
+    cases: list[tuple[str, str, Any]] = [
+        (json_type, "to_json(named_struct('total', 12.50BD))", {"total": 12.5}),
+        (json_type, "to_json(map('a', array(1, null)))", {"a": [1, None]}),
+        (json_type, "to_json(parse_json('[1.50]'))", [1.5]),
+        (json_type, "cast('a \"b\"' as variant)", 'a "b"'),
+        (json_type, "cast('{}' as variant)", "{}"),
+        (json_type, "cast('{\"a\": 1.50}' as binary)", {"a": 1.5}),
+        (text_type, "'{}'", "{}"),
+        (text_type, "'text'", "text"),
+    ]
+    for attributes, data, wanted in cases:
+        headers, payload = made(spark, struct(attributes, f", 'data', {data}"), mode)
+        assert from_nats_message(NatsMessage(data=payload, headers=headers)).get_data() == wanted, data
+
+
+@needs_arrow_functions
+@pytest.mark.parametrize(("function", "place"), [("to_nats", b"%s"), ("to_nats_structured", b',"data":%s}')])
+def test_json_text_in_sql(spark: SparkSession, function: str, place: bytes) -> None:
+    register(spark)
+    event = struct(CORE, ", 'data', to_json(named_struct('total', 12.50BD))")
+    (row,) = spark.sql(f"SELECT {function}({event}) AS message").collect()
+    assert place % b'{"total":12.50}' in row["message"]["data"]
+    event = struct(CORE, ", 'data', 'text'")
+    (row,) = spark.sql(f"SELECT {function}({event}).error").collect()
+    assert row[0] == "invalid-data"
+
+
+@needs_arrow_functions
+@pytest.mark.parametrize("mode", MODES)
+def test_data_of_decoded_events_as_string(spark: SparkSession, mode: str) -> None:
+    """JSON of any captured event can be sent as STRING: in structured mode it is data and not data_base64."""
+    given = [([*JSON_EVENT_HEADERS], b'{"n": 1.50}'), ([], STRUCTURED_EVENT % b'{"n": 1.50}')]
+    frame = spark.createDataFrame([(pairs, bytearray(data)) for pairs, data in given], SCHEMA.partition(", ")[2])
+    event = from_nats("headers", "data")
+    frame = frame.select(event.alias("event")).select(
+        F.col("event").withField("data", F.col("event.data").cast("string")).alias("event")
+    )
+    kind = frame.schema["event"].dataType
+    for row in frame.select(to_nats("event", mode=mode, event_type=kind).alias("message")).collect():
+        headers, payload = in_spark(row["message"])
+        assert (payload if mode == "binary" else payload.partition(b',"data":')[2]).startswith(b'{"n": 1.50}')
+        assert from_nats_message(NatsMessage(data=payload, headers=headers)).get_data() == {"n": 1.5}
+
+
+JSON_EVENT_HEADERS = [
+    *(("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")),
+    ("ce-datacontenttype", "application/json"),
+]
+STRUCTURED_EVENT = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":%s}'
 
 # --- Single rows ----------------------------------------------------------------------------------------------------
 

@@ -149,8 +149,13 @@ EVENT_ATTRIBUTES = {
 @pytest.mark.parametrize("mode", list(ContentMode))
 @pytest.mark.parametrize(
     ("data", "value"),
-    [("X'ff'", b"\xff"), ("'ü'", "ü"), ("""parse_json('{"a": [1.5, null]}')""", {"a": [1.5, None]})],
-    ids=["bytes", "text", "json"],
+    [
+        ("X'ff'", b"\xff"),
+        ("""'"ü"'""", "ü"),
+        ("to_json(named_struct('total', 12.50BD))", {"total": 12.5}),
+        ("""parse_json('{"a": [1.5, null]}')""", {"a": [1.5, None]}),
+    ],
+    ids=["bytes", "string", "json-text", "variant"],
 )
 def test_event_structs_are_encoded(
     spark: SparkSession, server: NatsServer, mode: ContentMode, data: str, value: Any
@@ -196,6 +201,11 @@ def test_decoded_events_can_be_written(spark: SparkSession, server: NatsServer) 
         ("named_struct('attributes', named_struct('id', 'a'), 'extensions', map('id', 'a'))", "duplicate-attribute"),
         ("named_struct('attributes', named_struct('id', 'a'), 'error', 'invalid-utf8')", "invalid-utf8"),
         ("if(rand() < 0, named_struct('attributes', named_struct('id', 'a')), null)", "invalid-message"),
+        (
+            "named_struct('attributes', named_struct('specversion', '1.0', 'id', 'a', 'source', '/s', 'type', 't'),"
+            " 'data', 'no JSON')",
+            "invalid-data: the data must be valid JSON text, got 'no JSON'",
+        ),
     ],
 )
 def test_events_that_cannot_be_encoded_fail_with_their_code(
