@@ -239,13 +239,14 @@ def test_core_nats_needs_no_stream(spark: SparkSession, server: NatsServer) -> N
     [
         (("nowhere.a", [], bytearray()), "nowhere.a: no stream listens"),
         (("out.*", [], bytearray()), "invalid-subject"),
+        (("$JS.API.STREAM.PURGE.OUT", [], bytearray()), "forbidden-subject"),
         (("out.a", [("a b", "c")], bytearray()), "invalid-header-name"),
         (("out.a", [("a", "b\r\nc: d")], bytearray()), "invalid-header-value"),
         (("out.a", [("a", None)], bytearray()), "invalid-header-value"),
         (("out.a", [("a", "b" * 70_000)], bytearray()), "headers-too-large"),
         (("out.a", [], bytearray(2 * 2**20)), "payload-too-large"),
     ],
-    ids=["no-stream", "wildcard", "name", "value", "null", "headers", "payload"],
+    ids=["no-stream", "wildcard", "api", "name", "value", "null", "headers", "payload"],
 )
 def test_messages_that_cannot_be_sent_fail_with_the_reason(
     spark: SparkSession, server: NatsServer, row: tuple[Any, ...], reason: str
