@@ -26,6 +26,7 @@ from ..errors import DeliveryError, ErrorCode, preview
 from ..settings import ConnectionSettings, Secret, invalid, resolve
 from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
 from .foreign_subjects import remember_api_prefix
+from .opening import opening
 from .pausing import random_number
 from .watch import ConnectionWatch
 
@@ -47,6 +48,7 @@ _OPTIONS: Final = frozenset(inspect.signature(Client.connect).parameters) - {"se
 _IN_CREDENTIALS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
 
 
+@opening
 async def connect(
     servers: str | Sequence[str] | None = None,
     *,
@@ -76,7 +78,7 @@ async def connect(
     """
     Connect to a server.
 
-        async with await connect("tls://nats.example.com", user_credentials="app.creds") as nc:
+        async with connect("tls://nats.example.com", user_credentials="app.creds") as nc:
             await publish(nc, event, "orders.paid")
 
     The first connection is attempted twice per server at most. A connection that is lost later is restored by nats-py;
@@ -118,7 +120,7 @@ async def connect(
         options: Further ones of ``nats.connect()``, by their names there: ``tls``, ``ping_interval``, ``no_echo`` ...
 
     Returns:
-        A connection of nats-py, also for ``async with``, which closes it.
+        A connection of nats-py, if awaited. ``async with`` makes the connection, without ``await`` too, and closes it.
 
     Raises:
         EncodeError: ``invalid-option``: an argument, a variable, a context or a file is not valid. Nothing was sent.

@@ -31,6 +31,7 @@ from ..errors import DecodeError, DeliveryError, ErrorCode
 from ._nats import client_of, end_iteration, is_unsubscribed
 from .checks import check_client, check_subscription
 from .nats_errors import delivery_errors
+from .opening import opening
 from .publish import round_trip
 from .received import Received
 from .watch import ConnectionWatch, Denial
@@ -149,6 +150,7 @@ def events(
     return Events(subscription, decode)
 
 
+@opening
 async def subscribe(
     nc: Client,
     subject: str,
@@ -162,7 +164,7 @@ async def subscribe(
     """
     Subscribe, and receive events: everything that is published after this has returned.
 
-        async with await subscribe(nc, "orders.>") as received:
+        async with subscribe(nc, "orders.>") as received:
             async for item in received: ...
 
     Args:

@@ -12,6 +12,7 @@ from typing import Final
 from nats.aio.client import Client
 
 from ..aio.checks import check_client
+from ..aio.opening import opening
 from ..aio.publish import check_size
 from ..aio.publisher import raise_failures
 from ..codec.attributes import ExtensionTypes
@@ -36,6 +37,7 @@ _REFUSALS: Final = 3
 _NEW: Final = Start.new()
 
 
+@opening
 async def connect(
     nc: Client,
     cluster_id: str,
@@ -53,7 +55,7 @@ async def connect(
     """
     Register with a streaming server.
 
-        async with await stan.connect(nc, "test-cluster", "billing") as connection:
+        async with stan.connect(nc, "test-cluster", "billing") as connection:
             await connection.publish(event, "orders")
 
     Args:

@@ -48,7 +48,7 @@ def client_id():
 
 @pytest.fixture
 async def connection(nc, client_id):
-    async with await stan.connect(nc, CLUSTER, client_id) as connection:
+    async with stan.connect(nc, CLUSTER, client_id) as connection:
         yield connection
 
 
