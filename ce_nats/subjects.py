@@ -95,6 +95,23 @@ def check_subject_from_message(
         )
 
 
+def check_plain_subject(subject: object) -> None:
+    """
+    Check that a subject that a program gives can be published to, and is not a template.
+
+    Subjects of messages that exist already may have braces: :func:`check_subject`.
+
+    Raises:
+        EncodeError: ``invalid-subject``.
+    """
+    check_subject(subject)
+    if "{" in str(subject):
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT,
+            f"a subject must have no '{{', got {preview(subject)}; SubjectTemplate fills in attributes",
+        )
+
+
 def check_pattern(pattern: str) -> None:
     """
     Check that a pattern can be subscribed to: no white space, empty tokens, or ``>`` before the last token.

@@ -172,9 +172,22 @@ def prepare(
     headers: HeadersLike = None,
     headerless: bool = False,
     trace: TraceContext | None = None,
+    is_verbatim: bool = False,
 ) -> NatsMessage:
     """
     The message of an event, ready for nats-py and for the server that a connection leads to; its size is not checked.
+
+    Args:
+        nc: An open connection.
+        event: As for :func:`publish`, and the next arguments too.
+        subject: As for :func:`publish`.
+        mode: As for :func:`publish`.
+        format: As for :func:`publish`.
+        reply: As for :func:`publish`.
+        headers: As for :func:`publish`.
+        headerless: As for :func:`publish`.
+        trace: As for :func:`publish`.
+        is_verbatim: The subject is that of a message, which may have a ``{``.
 
     Raises:
         EncodeError: As :func:`publish` does.
@@ -185,9 +198,11 @@ def prepare(
         mode = ContentMode.STRUCTURED
     if trace is not None:
         event, headers = _traced(event, headers, trace)
-    message = to_nats_message(event, subject, mode=mode, format=format, reply=reply, headers=headers)
-    if not message.subject:
-        check_subject("")  # to_nats_message leaves it to be filled in later
+    given = "" if is_verbatim else subject
+    message = to_nats_message(event, given, mode=mode, format=format, reply=reply, headers=headers)
+    if not message.subject:  # to_nats_message leaves it to be filled in later
+        check_subject(subject)
+        message.subject = str(subject)
     if not has_headers:
         # Without any header it has to be JSON: version 1.0.2 of the binding.
         message.headers = Headers()

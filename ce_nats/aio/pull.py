@@ -36,7 +36,7 @@ from ..codec.mode import MARKERS, ContentMode, detect_mode
 from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage
 from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
-from ..subjects import check_name, check_subject
+from ..subjects import check_name, check_plain_subject
 from ..wire.ack_subject import ACK_PREFIX, AckSubject
 from ._nats import client_of
 from .checks import check_config, check_jetstream
@@ -131,7 +131,7 @@ class PullConsumer:
         check_jetstream(js)
         check_config("config", config)
         if dead_letter is not None:
-            check_subject(dead_letter)
+            check_plain_subject(dead_letter)
         check_name("stream", stream)
         check_name("consumer", consumer)
         if prefetch < 1:

@@ -13,7 +13,7 @@ from nats.js.api import PubAck
 
 from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..message import NatsMessage, StoredMessage
-from ..subjects import check_pattern, check_subject
+from ..subjects import check_pattern, check_plain_subject, check_subject
 from ..wire.nats import write_header_block
 from .checks import check_client
 from .foreign_subjects import check_foreign_subject
@@ -80,6 +80,8 @@ async def replay(
             ``connection-closed``. Messages after the failed one may have been sent.
     """
     check_client(nc)
+    if subject is not None:
+        check_plain_subject(subject)
     for pattern in allowed:
         check_pattern(pattern)
     result = ReplayResult()

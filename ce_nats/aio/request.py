@@ -31,7 +31,7 @@ from .checks import check_client
 from .consume import receive
 from .foreign_subjects import check_foreign_subject
 from .nats_errors import delivery_errors
-from .publish import as_nats_headers, check_size, prepare, publish
+from .publish import as_nats_headers, check_size, prepare, send
 from .received import Received
 from .watch import answered
 
@@ -146,9 +146,19 @@ async def respond(
     if correlate:
         event = _caused_by(event, request)
         trace = trace or trace_of_headers(message.headers)
-    await publish(
-        nc, event, message.reply, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace
+    reply = prepare(
+        nc,
+        event,
+        message.reply,
+        mode=mode,
+        format=format,
+        headers=headers,
+        headerless=headerless,
+        trace=trace,
+        is_verbatim=True,
     )
+    check_size(reply, nc.max_payload)
+    await send(nc, reply)
 
 
 def _caused_by(event: Event, request: Msg | Received) -> Any:

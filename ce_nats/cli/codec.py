@@ -17,6 +17,7 @@ from ..codec.binary import Dialect
 from ..codec.binding import from_nats_message, to_nats_message
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
+from ..codec.subject_template import subject_of_text
 from ..errors import CeNatsError, DecodeError
 from ..message import Headers, NatsMessage
 from ..wire.nats import decode_header_block, encode_header_block
@@ -66,7 +67,12 @@ def encode(
     mode: ModeOption = ContentMode.BINARY,
     format: FormatOption = None,  # noqa: A002
     header: HeaderOption = None,
-    subject: Annotated[str, typer.Option("--subject", help="With --json, the subject of the messages.")] = "",
+    subject: Annotated[
+        str,
+        typer.Option(
+            "--subject", help="With --json, the subject of the messages, or a template such as orders.{type}."
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -78,10 +84,11 @@ def encode(
     """
     event_format = check_format(format, mode)
     headers = read_headers(header)
+    target = subject_of_text(subject)
     status = 0
     for where, text in documents(event):
         try:
-            message = to_nats_message(read_event(text), subject, mode=mode, format=event_format, headers=headers)
+            message = to_nats_message(read_event(text), target, mode=mode, format=event_format, headers=headers)
         except CeNatsError as error:
             status = complain(error, where)
             continue

@@ -15,7 +15,7 @@ from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..codec.binding import dedup_id
 from ..codec.mode import ContentMode
-from ..codec.subject_template import SubjectTemplate
+from ..codec.subject_template import subject_of_text
 from ..errors import DecodeError, EncodeError
 from ..message import header_pairs
 from .codec import (
@@ -77,7 +77,7 @@ def pub(
     Invalid events are reported on standard error, and the next one is read. The exit status is 0 if the server received
     all events, and 1 if some were invalid.
     """
-    target = SubjectTemplate(subject) if "{" in subject else subject
+    target = subject_of_text(subject)
     event_format = check_format(format, mode)
     headers = read_headers(header)
     counts = {"published": 0, "duplicates": 0, "refused": 0}

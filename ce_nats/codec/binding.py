@@ -59,7 +59,8 @@ def to_nats_message(
             ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
             ``str``, ``bytes`` or timezone-aware ``datetime``. Data that is ``bytes`` is sent unchanged; any other value
             without a datacontenttype is sent as JSON with ``application/json``.
-        subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``.
+        subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``. A ``str`` must have
+            no ``{``.
         mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the whole event as payload).
         format: Event format of structured mode: ``"json"``, which None stands for, ``"protobuf"``, the name of one that
             was registered, or an :class:`~ce_nats.codec.formats.EventFormat`.

@@ -29,7 +29,7 @@ import msgspec
 
 from ..errors import DecodeError, EncodeError
 from ..message import Headers, HeadersLike, NatsMessage
-from ..subjects import check_subject
+from ..subjects import check_plain_subject, check_subject
 from . import data, media_type, percent
 from .attributes import (
     ABSOLUTE_URI,
@@ -263,7 +263,7 @@ def _reader(content_type: str) -> Callable[[bytes], Any]:
 
 
 _readers: Final = Memory(_reader)
-_subjects: Final = Memory(check_subject)
+_subjects: Final = Memory(check_plain_subject)
 
 
 # --- One function for each sequence of names ------------------------------------------------------------------------
@@ -547,7 +547,7 @@ def make_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], rep
         if subject:
             _subjects[subject]
     elif subject != "":
-        check_subject(subject)
+        check_plain_subject(subject)
     if reply != "":
         check_subject(reply)
     headers = _new(Headers)

@@ -39,7 +39,8 @@ class SubjectTemplate:
     ``{name}`` is replaced by the attribute's canonical string in one token. ``{name:tokens}``, which must be the whole
     last token, keeps the dots of the value, so that ``com.example.paid`` becomes three tokens. A token has at most one
     placeholder, with optional text before and after it. Functions that publish events accept a template in place of a
-    subject; a ``str`` is never interpreted as a template.
+    subject. A ``str`` is never interpreted as a template, because it may contain text of other senders; it must have no
+    ``{``.
 
     Args:
         template: Text with placeholders.
@@ -110,6 +111,16 @@ class SubjectTemplate:
                 attribute=token.name,
             )
         return ".".join(texts)
+
+
+def subject_of_text(text: str) -> str | SubjectTemplate:
+    """
+    Return the subject in an option that can only be text: a template if it has a placeholder.
+
+    Raises:
+        EncodeError: As :class:`SubjectTemplate` does.
+    """
+    return SubjectTemplate(text) if "{" in text else text
 
 
 def _parse(template: object) -> list[_Token]:

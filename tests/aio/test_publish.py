@@ -4,11 +4,24 @@ import nats
 import nats.errors
 import pytest
 
-from ce_nats import ContentMode, EncodeError, SubjectTemplate, from_nats_message
-from ce_nats.aio import DeliveryError, connect, flush, publish
+from ce_nats import ContentMode, EncodeError, SubjectTemplate, Timestamp, from_nats_message, sync
+from ce_nats.aio import (
+    DeliveryError,
+    Publisher,
+    PullConsumer,
+    connect,
+    flush,
+    jetstream,
+    publish,
+    request,
+    respond,
+    subscribe,
+)
 from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.replay import replay
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
+from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 
 
@@ -227,6 +240,49 @@ async def test_a_template_gives_the_subject(nc, subject, make_event):
     message = await subscription.next_msg()
     assert message.subject == f"{subject}.%2Fa%2Eb%20%3E%20%2A.com.example.test"
     assert template.parse(message.subject) == {"source": "/a.b > *", "type": "com.example.test"}
+
+
+async def test_placeholder_in_a_string_is_refused_everywhere(nc, js, server, make_event):
+    """And nothing is sent; "orders.{type}" was published as it is."""
+    everything = await nc.subscribe("orders.>")
+    event, subject = make_event(), "orders.{type}"
+    stored = StoredMessage("a", "", [], b"", "S", 1, Timestamp("2026-01-01T00:00:00Z"))
+
+    async def publisher():
+        async with Publisher(js) as publisher:
+            await publisher.publish(event, subject)
+
+    for publishing in (
+        publish(nc, event, subject),
+        jetstream.publish(js, event, subject),
+        publisher(),
+        request(nc, event, subject),
+        asyncio.to_thread(_publish_in_thread, server.url, event, subject),
+        replay(nc, [stored], subject=subject, acknowledged=False),
+    ):
+        with pytest.raises(EncodeError, match="SubjectTemplate fills in attributes") as info:
+            await publishing
+        assert info.value.code == "invalid-subject"
+    with pytest.raises(EncodeError, match="SubjectTemplate fills in attributes"):
+        PullConsumer(js, "S", "c", dead_letter=subject)
+    await flush(nc)
+    assert everything.pending_msgs == 0
+
+
+def _publish_in_thread(url, event, subject):
+    with sync.connect(url) as connection:
+        connection.publish(event, subject)
+
+
+async def test_braces_of_existing_subjects_stay(nc, make_event):
+    """Those of captured messages, and of a requester's inbox."""
+    async with await subscribe(nc, "orders.>") as received, await subscribe(nc, "inbox.{1}") as replies:
+        stored = StoredMessage("orders.{type}", "", [], b"{}", "S", 1, Timestamp("2026-01-01T00:00:00Z"))
+        await replay(nc, [stored], acknowledged=False)
+        assert (await anext(received)).subject == "orders.{type}"
+        await publish(nc, make_event(), "orders.a", reply="inbox.{1}")
+        await respond(await anext(received), make_event(2))
+        assert (await anext(replies)).event.get_id() == "event 2"
 
 
 async def test_a_subject_that_fills_the_line_is_refused(nc, make_event):

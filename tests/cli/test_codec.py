@@ -14,6 +14,11 @@ def test_encode_prints_the_raw_message(cli, event):
     assert payload == b'{"a":1}\n'
 
 
+def test_encode_fills_attributes_into_the_subject(cli, event):
+    assert json.loads(cli("encode", "--json", "--subject", "a.{type}", event()).stdout)["subject"] == "a.t"
+    assert cli("encode", "--json", "--subject", "a.{", event()).exit_code == 1
+
+
 def test_encode_structured(cli, event):
     fields = json.loads(cli("encode", "-m", "structured", "--json", "--subject", "a.b", event()).stdout)
     assert (fields["subject"], fields["headers"]) == ("a.b", [["Content-Type", "application/cloudevents+json"]])

@@ -118,6 +118,14 @@ def test_bad_templates(template: Any, code: str) -> None:
     assert info.value.code == code
 
 
-def test_a_string_is_no_template() -> None:
-    """Braces are legal in subjects, and stay."""
-    assert to_nats_message(plain_event(), "orders.{type}").subject == "orders.{type}"
+def test_string_with_placeholder_is_refused() -> None:
+    """It is neither sent as it is nor filled in: it may contain text of other senders."""
+    with pytest.raises(EncodeError, match=r"got 'orders.{type}'; SubjectTemplate fills in attributes") as info:
+        to_nats_message(plain_event(), "orders.{type}")
+    assert info.value.code == "invalid-subject"
+    assert to_nats_message(plain_event(), "orders.type}", reply="inbox.{1}").reply == "inbox.{1}"
+
+
+def test_attribute_value_is_not_filled_in_again() -> None:
+    event = plain_event(id="{type}")
+    assert to_nats_message(event, SubjectTemplate("orders.{id}")).subject == "orders.%7Btype%7D"

@@ -4,7 +4,7 @@ Writes rows to JetStream or core NATS: ``df.write.format("nats")`` and ``df.writ
 A row is a message: ``headers`` (array of structs of two strings, or map) and ``data`` (BINARY or STRING), both
 optional, and ``subject``. Or it is an event: a struct ``event`` as ``from_nats`` returns it and
 :func:`ce_nats.spark.to_nats` takes it, which the codec encodes in the worker, and ``subject``. An event that cannot be
-encoded fails the task with its error code.
+encoded fails the task with its error code. The option ``subject`` may be a template for events.
 
 Events, and messages that contain an event, get a ``Nats-Msg-Id`` made of source and id, unless they have one. So what a
 retried task sends a second time is stored once, if both are within the stream's duplicate window.
@@ -21,6 +21,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from ...codec.binding import dedup_id, from_nats_message, to_nats_message
 from ...codec.mode import ContentMode
+from ...codec.subject_template import SubjectTemplate, subject_of_text
 from ...errors import DecodeError, EncodeError, ErrorCode, choice, preview
 from ...message import Headers, NatsMessage, check_header
 from ...subjects import check_subject, check_subject_from_message
@@ -52,7 +53,7 @@ class Target:
 
     Attributes:
         connection: How to connect.
-        subject: Subject of rows that have none, or ``""``.
+        subject: Subject of rows that have none, or a template of it for rows that are events, or ``""``.
         mode: Content mode of rows that are events.
         acknowledged: True to publish to JetStream, False to publish to core NATS.
         window: Largest number of messages that wait for an acknowledgement.
@@ -60,7 +61,7 @@ class Target:
     """
 
     connection: Connection
-    subject: str
+    subject: str | SubjectTemplate
     mode: ContentMode
     acknowledged: bool
     window: int
@@ -76,8 +77,10 @@ class Target:
             TypeError: A column has the wrong type.
         """
         given = {name.lower(): value for name, value in options.items()}
-        subject = given.get("subject", "")
-        if subject:
+        subject = subject_of_text(given.get("subject", ""))
+        if isinstance(subject, SubjectTemplate) and "event" not in schema.names:
+            raise ValueError("option subject must have no placeholders, because the rows have no column event")
+        if isinstance(subject, str) and subject:
             check_subject(subject)
         _check_columns(schema, has_subject=bool(subject))
         if "mode" in given and "event" not in schema.names:
@@ -170,8 +173,9 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
             for an event, as ``to_nats_message`` raises.
     """
     subject = row.get("subject") or target.subject
-    # The column often is that of captured messages, whose senders have chosen it.
-    check_subject_from_message(subject, allowed=[subject])
+    if isinstance(subject, str):
+        # The column often is that of captured messages, whose senders have chosen it.
+        check_subject_from_message(subject, allowed=[subject])
     if "event" in row:
         event = event_of(row["event"])
         message = to_nats_message(event, subject, mode=target.mode)
@@ -180,7 +184,7 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
         return message
     data = row.get("data") or b""
     message = NatsMessage(
-        subject, data.encode() if isinstance(data, str) else bytes(data), _headers(row.get("headers"))
+        str(subject), data.encode() if isinstance(data, str) else bytes(data), _headers(row.get("headers"))
     )
     for name, value in message.headers.items():
         check_header(name, value)

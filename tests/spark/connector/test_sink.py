@@ -176,6 +176,17 @@ def test_event_structs_are_encoded(
     assert message.data == bytes(row["m"]["data"])
 
 
+def test_option_subject_may_be_a_template(spark: SparkSession, server: NatsServer) -> None:
+    """As on the command line. A column is not one, and its braces are refused where an event is encoded."""
+    row = "struct(struct('1.0' specversion, '{id}' id, '/s' source, 't' type) attributes, X'00' data) event"
+    write(spark.sql(f"select {row}"), server, subject="out.{type}")
+    assert [message.subject for message in stored(server)] == ["out.t"]
+    with pytest.raises(Exception, match="SubjectTemplate fills in attributes"):
+        write(spark.sql(f"select 'out.{{type}}' subject, {row}"), server)
+    write(spark.sql("select 'out.{type}' subject, 'a copied message' data"), server)
+    assert [message.subject for message in stored(server)] == ["out.t", "out.{type}"]
+
+
 def test_decoded_events_can_be_written(spark: SparkSession, server: NatsServer) -> None:
     """Messages are read, decoded by from_nats, and their events written to other subjects of the same stream."""
     write(spark.createDataFrame(rows_of(events(20), ContentMode.STRUCTURED), ROW), server)
@@ -274,6 +285,8 @@ def test_messages_that_cannot_be_sent_fail_with_the_reason(
         ),
         ("select 'a' subject, 'b' data", {"mode": "binary"}, "mode must be used with a column event"),
         ("select 'a' data", {}, "the subject is missing"),
+        ("select 'a' data", {"subject": "out.{type}"}, "option subject must have no placeholders"),
+        ("select 'a' data", {"subject": "out.{"}, "a subject template must be like"),
         ("select 'a' subject", {"maxPending": "0"}, "maxPending must be an integer from 1"),
         ("select 'a' subject", {"maxpendings": "1"}, "did you mean maxPending"),
         ("select 'a' subject", {"acks": "maybe"}, "acks"),
