@@ -177,7 +177,7 @@ def test_event_structs_are_encoded(
 
 
 def test_option_subject_may_be_a_template(spark: SparkSession, server: NatsServer) -> None:
-    """As on the command line. A column is not one, and its braces are refused where an event is encoded."""
+    """As on the command line. A column is not one, and its braces are refused when an event is encoded."""
     row = "struct(struct('1.0' specversion, '{id}' id, '/s' source, 't' type) attributes, X'00' data) event"
     write(spark.sql(f"select {row}"), server, subject="out.{type}")
     assert [message.subject for message in stored(server)] == ["out.t"]
