@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        from .cli import app
+        from .cli import app, escape_terminals
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
         print("ce-nats: the command line needs the extra cli: pip install 'ce-nats[cli]'", file=sys.stderr)
         raise SystemExit(2) from None
-    app()
+    escape_terminals()
+    try:
+        app()
+    except Exception:  # a bug
+        sys.stderr.write(traceback.format_exc())  # not by the interpreter, which may add colours, and be escaped
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ Spark's error column use the same strings.
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import dataclass
 from enum import Enum
@@ -489,5 +490,15 @@ def shortened(text: str, limit: int = 200) -> str:
 
 
 def visible(text: str) -> str:
-    """Text without control characters, which a terminal would obey, and without lone surrogates."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    r"""
+    Return text with each character that is not printable as its escape in JSON, such as ``\u001b``.
+
+    These are control characters, which a terminal would obey, characters that change the direction of text or are
+    invisible, and unpaired surrogates. JSON remains the same JSON.
+    """
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(char: str) -> str:
+    # json.dumps() does not escape U+007F.
+    return char if char.isprintable() else json.dumps(char)[1:-1].replace("\x7f", "\\u007f")

@@ -12,6 +12,7 @@ Each module has one command, or a few related ones. They use the library, and ha
 
 from . import captures, codec, conformance, deadletters, demo, explain, migration, top, traffic
 from .program import app as app
+from .terminal import escape_terminals as escape_terminals
 
 for _module in (codec, explain, traffic, top, captures, deadletters, migration, conformance, demo):
     _module.register(app)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from .. import __version__
+from ..capture.message_json import as_line
 from ..conformance import (
     Case,
     Command,
@@ -27,7 +26,9 @@ from ..conformance import (
 )
 from ..conformance.external import DEFAULT_TIMEOUT
 from ..conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
+from .files import InputError, write
 from .program import guarded
+from .terminal import console
 
 
 def register(app: typer.Typer) -> None:
@@ -63,10 +64,9 @@ def conformance(
         with _implementation(command, timeout) as ask:
             verdicts = [ask(case) for case in _shown(cases)]
     except (FixtureError, CommandError) as error:
-        typer.echo(f"ce-nats: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise InputError(str(error)) from error
     if as_json_text:
-        typer.echo(json.dumps(as_json(verdicts, command or f"ce_nats {__version__}")))
+        write(as_line(as_json(verdicts, command or f"ce_nats {__version__}")))
     else:
         _print_tables(verdicts, requirements, with_failures=with_failures)
     raise typer.Exit(1 if has_failed_must(verdicts) else 0)
@@ -80,8 +80,7 @@ def answer() -> None:
     implementations provide such a program for conformance --exec.
     """
     for line in answer_lines(sys.stdin.buffer):
-        typer.echo(line)
-        sys.stdout.flush()
+        write(f"{line}\n".encode())
 
 
 @contextmanager
@@ -95,18 +94,18 @@ def _implementation(command: str | None, timeout: float) -> Iterator[Callable[[C
 
 def _shown(cases: Sequence[Case]) -> Iterable[Case]:
     """The cases, with a progress bar on a terminal."""
-    console = Console(stderr=True)
-    return track(cases, "conformance", console=console, transient=True, disable=not console.is_terminal)
+    output = console(stderr=True)
+    return track(cases, "conformance", console=output, transient=True, disable=not output.is_terminal)
 
 
 def _print_tables(verdicts: Sequence[Verdict], requirements: Mapping[str, Requirement], *, with_failures: bool) -> None:
-    console = Console(highlight=False)
-    console.print(suite_table(verdicts))
+    output = console()
+    output.print(suite_table(verdicts))
     if (table := requirement_table(verdicts, requirements)) is not None:
-        console.print(table)
+        output.print(table)
     listed = list(failures(verdicts))
     if with_failures:
         for paragraph in listed:
-            console.print(paragraph, soft_wrap=True)
+            output.print(paragraph, soft_wrap=True)
     elif listed:
-        console.print(f"{len(listed)} failed; use --failures to list them.")
+        output.print(f"{len(listed)} failed; use --failures to list them.")

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
-from rich.text import Text
 
 from ..aio.dead_originals import Originals
 from ..aio.deadletter import RequeueResult, requeue_all
@@ -18,15 +17,16 @@ from ..aio.jetstream import read_stream
 from ..aio.streams import StreamApi
 from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
-from ..errors import CeNatsError, DecodeError, visible
+from ..errors import CeNatsError, DecodeError
 from ..message import Headers, NatsMessage, StoredMessage
 from ..redelivery import DeadLetter, Reason
 from .codec import JsonOption
 from .connection import Settings, connected, with_connection
 from .explain import error_fields, explanation, read_one, show
-from .files import InputError, console, table, write
+from .files import InputError, write
 from .program import complain, guarded, run
 from .progress import counted, progress, report, with_progress
+from .terminal import console, table
 
 # Dead letters that are read at a time.
 _BATCH: Final = 100
@@ -82,7 +82,7 @@ def list_dead_letters(
                 if as_json:
                     write(as_line(_fields(stored)))
                 else:
-                    rows.add_row(*(Text(visible(cell)) for cell in _cells(stored)))
+                    rows.add_row(*_cells(stored))
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return
@@ -336,7 +336,7 @@ def _show(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessag
         soft_wrap=True,
     )
     if dead_letter.error or dead_letter.text:
-        output.print(f"{visible(dead_letter.error)}: {visible(dead_letter.text)}", soft_wrap=True)
+        output.print(f"{dead_letter.error}: {dead_letter.text}", soft_wrap=True)
     note = _note(dead_letter)
     output.print(
         f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{note}", soft_wrap=True

@@ -28,6 +28,7 @@ from ..capture import ParquetParts
 from ..codec.attributes import CORE, canonical
 from ..message import StoredMessage
 from ..testing import NatsServer
+from . import terminal
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -375,11 +376,10 @@ def main() -> int:
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
-        from rich.console import Console
     except ImportError as error:
         raise ImportError(f"the demonstration needs {error.name}: pip install 'ce-nats[spark,cli]'") from error
-    terminal = Console(highlight=False)
-    console = Console(highlight=False, width=min(WIDTH, terminal.width) if terminal.is_terminal else WIDTH)
+    console = terminal.console()
+    console.width = min(WIDTH, console.width)
     sent, findings = samples(), Findings()
     with tempfile.TemporaryDirectory(prefix="ce-nats-demo-") as scratch:
         path = Path(scratch, "demo.parquet")
@@ -395,6 +395,6 @@ def main() -> int:
     show_counts(console, counts(sent, findings))
     wrong = differences(sent, findings)
     for difference in wrong[:10]:
-        console.print(difference, markup=False)
+        console.print(difference)
     console.print("NOT ALL STEPS AGREE" if wrong else "all steps agree: sent = received = captured = decoded by Spark")
     return 1 if wrong else 0

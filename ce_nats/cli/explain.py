@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from nats.js import JetStreamContext
-from rich.text import Text
 
 from ..aio.jetstream import read_stream
 from ..capture.message_json import as_line
@@ -19,13 +18,14 @@ from ..codec.attributes import canonical, check_characters
 from ..codec.binary import Dialect, decode_header
 from ..codec.binding import from_nats_message
 from ..codec.mode import PREFIX, ContentMode, inspect
-from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode, visible
+from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage, StoredMessage, folded
 from .codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
 from .connection import Settings, connected, with_connection
-from .files import InputError, console, table, write
+from .files import InputError, write
 from .program import BAD_INPUT, complain, guarded, run
 from .progress import counted
+from .terminal import console, table
 
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -88,7 +88,7 @@ def _explain_stored(settings: Settings, stream: str, sequence: int, dialect: Dia
     message = stored[0]
     if not as_json:
         origin = f"message {sequence} of {stream} on {message.subject}, {message.timestamp}"
-        console().print(visible(origin), soft_wrap=True)
+        console().print(origin, soft_wrap=True)
     found = explanation(NatsMessage(message.subject, message.data, Headers(message.headers)), dialect)
     origin_fields = {"stream": stream, "sequence": sequence, "subject": message.subject}
     return _print({**origin_fields, "timestamp": str(message.timestamp), **found}, as_json=as_json)
@@ -238,30 +238,29 @@ def show(found: dict[str, Any]) -> None:
             decoded = f"{error['code']}: {error['message']}" if error else header["value"] or ""
             if position is not None and len(header["raw"]) > _QUOTED:
                 decoded += f", after {position} characters: {error['around']}"
-            cells = visible(header["name"]), _part(header["raw"], position), _part(decoded, None)
-            headers.add_row(*map(Text, cells))
+            headers.add_row(header["name"], _part(header["raw"], position), _part(decoded, None))
         output.print(headers)
     output.print(f"payload: {counted(found['data_bytes'], 'byte')}")
     if found["error"] is None:
         output.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
         return
     error = found["error"]
-    at = [f"{what} {visible(error[what])}" for what in ("header", "attribute", "requirement") if error[what]]
-    output.print(f"{error['code']}: {visible(error['message'])}", soft_wrap=True)
+    at = [f"{what} {error[what]}" for what in ("header", "attribute", "requirement") if error[what]]
+    output.print(f"{error['code']}: {error['message']}", soft_wrap=True)
     if at:
         output.print(f"  at {', '.join(at)}", soft_wrap=True)
     if "position" in error and error["around"] not in error["message"]:
         unit = "character of the value" if error["header"] else "byte of the payload"
         before, _, what = unit.partition(" ")
-        output.print(f"  after {counted(error['position'], before)} {what}: {visible(error['around'])}", soft_wrap=True)
+        output.print(f"  after {counted(error['position'], before)} {what}: {error['around']}", soft_wrap=True)
 
 
 def _part(text: str, position: int | None) -> str:
     """A value to print; of a long one, only the part around a position."""
     if len(text) <= _LONG:
-        return visible(text)
+        return text
     start = max(0, min((position or 0) - _LONG // 2, len(text) - _LONG))
     end = start + _LONG
     before = f"[{start} characters] " if start else ""
     after = f" [{len(text) - end} characters]" if end < len(text) else ""
-    return f"{before}{visible(text[start:end])}{after}"
+    return f"{before}{text[start:end]}{after}"

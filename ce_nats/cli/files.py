@@ -11,13 +11,10 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-import typer
-from rich.console import Console
-from rich.table import Table
+from .terminal import say
 
 _CHUNK_BYTES: Final = 2**16
 _MAX_WAITING: Final = 1000
-_WIDE: Final = 10_000
 
 
 class InputError(Exception):
@@ -29,22 +26,6 @@ def write(line: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
-
-
-def console() -> Console:
-    """Standard output for text: as wide as the terminal or $COLUMNS; without wrapped lines in other pipes."""
-    output = Console(highlight=False, markup=False, emoji=False)
-    if not output.is_terminal and "COLUMNS" not in os.environ:
-        output.width = _WIDE
-    return output
-
-
-def table(*columns: str) -> Table:
-    """An empty table without borders, whose cells are wrapped instead of truncated."""
-    made = Table(box=None, pad_edge=False)
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
 
 
 def is_typed() -> bool:
@@ -111,7 +92,7 @@ async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
 
 def _chunks() -> Iterator[bytes]:
     if is_typed():
-        typer.echo("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it", err=True)
+        say("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it")
     # Without Python's buffer: a thread that waits in it holds its lock, and then the interpreter cannot exit.
     try:
         descriptor = sys.stdin.fileno()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import typer
 from nats.aio.client import Client
 
 from ..aio import Events, subscribe
 from ..codec.binary import Dialect
 from .connection import Settings, open_connection
+from .terminal import say
 
 
 @asynccontextmanager
@@ -39,18 +38,14 @@ async def listening(
     async def lost() -> None:
         # nats-py also calls this when the connection is closed.
         if connections and not connections[0].is_closed:
-            _print("the connection is lost; messages published until it is back are not received")
+            say("ce-nats: the connection is lost; messages published until it is back are not received")
 
     async def restored() -> None:
-        _print("the connection is back")
+        say("ce-nats: the connection is back")
 
     async with open_connection(settings, disconnected_cb=lost, reconnected_cb=restored) as nc:
         connections.append(nc)
         async with await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
             # Users and tests wait for this line: messages that are published after it are received.
-            typer.echo(f"listening on {subject}", err=True)
+            say(f"listening on {subject}")
             yield items
-
-
-def _print(text: str) -> None:
-    print(f"ce-nats: {text}", file=sys.stderr)  # not typer.echo(), which writes into a table that is being drawn

@@ -17,6 +17,7 @@ import typer
 from .. import __version__
 from ..errors import CeNatsError, DeliveryError
 from .files import InputError
+from .terminal import say
 
 BAD_INPUT: Final = 1
 USAGE: Final = 2
@@ -30,16 +31,16 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 P = ParamSpec("P")
 
-app = typer.Typer(name="ce-nats", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(name="ce-nats", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class _Line(logging.Handler):
     """Prints the package's log records in the form of the commands' own messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = " ".join(record.getMessage().split())
         if "permissions violation" not in text:  # the command fails with this error itself
-            typer.echo(f"ce-nats: {text}", err=True)
+            say(f"ce-nats: {text}")
 
 
 _LINE: Final = _Line()
@@ -75,7 +76,7 @@ def complain(error: Exception, where: str = "") -> int:
     """Print an error in one line; returns the exit status for it."""
     text = " ".join(str(error).split()) or type(error).__name__
     at = f"{where}: " if where else ""
-    print(f"ce-nats: {at}{text}", file=sys.stderr)  # typer.echo() would write into a progress bar
+    say(f"ce-nats: {at}{text}")
     if isinstance(error, DeliveryError):
         return NOT_DELIVERED
     return BAD_INPUT if isinstance(error, CeNatsError) else USAGE

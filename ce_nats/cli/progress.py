@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
-import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ..capture.message_json import as_line
+from ..errors import visible
 from .files import write
+from .terminal import console, say
 
 _T = TypeVar("_T")
 
@@ -25,7 +25,7 @@ class _RateColumn(ProgressColumn):
 
 def is_watched() -> bool:
     """Whether standard error is a terminal."""
-    return Console(stderr=True).is_terminal
+    return console(stderr=True).is_terminal
 
 
 def counted(number: int, noun: str) -> str:
@@ -43,10 +43,16 @@ def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[
     if not wanted or not is_watched():
         yield lambda done, of=total: None
         return
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+    )
     # Standard output is not redirected, because results would then be written to standard error.
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task(title, total=total)
+    with Progress(*columns, console=console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task(visible(title), total=total)
         yield lambda done, of=total: bar.update(task, completed=done, total=of)
 
 
@@ -73,4 +79,5 @@ def report(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool 
     if as_json and not to_stderr:
         write(as_line(counts))
     else:
-        typer.echo(as_line(counts).decode().strip() if as_json else text, err=True)
+        for line in as_line(counts).decode().splitlines() if as_json else text.split("\n"):
+            say(line)

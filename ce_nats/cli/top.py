@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from ..aio import Events, Received
 from ..aio._nats import client_of
@@ -23,13 +22,14 @@ from ..aio.streams import Lag, StreamApi, is_final
 from ..capture.message_json import as_line
 from ..codec.binary import Dialect
 from ..codec.mode import detect_mode
-from ..errors import DeliveryError, visible
+from ..errors import DeliveryError
 from .codec import DialectOption, JsonOption
 from .connection import Settings, with_connection
-from .files import InputError, console, table, write
+from .files import InputError, write
 from .listening import listening
 from .program import guarded, until_stopped
 from .progress import counted
+from .terminal import console, table
 
 # Pairs of type and source that are counted apart within an interval; half of them are kept for the next one.
 _MAX_PAIRS: Final = 1000
@@ -211,13 +211,13 @@ def drawing(report: Report, limit: int) -> RenderableType:
     traffic = report.traffic
     total = traffic.total
     head = [
-        f"{visible(report.subject)}: {counted(total.total_messages, 'message')} in {report.total_seconds:.0f} s, "
+        f"{report.subject}: {counted(total.total_messages, 'message')} in {report.total_seconds:.0f} s, "
         f"now {_rate(total.messages, report.seconds)}/s, {_bytes(total.data_bytes, report.seconds)}/s",
     ]
     head += _listed("mode", traffic.modes) + _listed("error", traffic.errors)
     if (consumer := report.consumer) is not None:
-        head.append(f"consumer {visible(consumer.name)} of stream {visible(consumer.stream)}: {_behind(consumer.lag)}")
-    parts: list[RenderableType] = [Text(line) for line in head]
+        head.append(f"consumer {consumer.name} of stream {consumer.stream}: {_behind(consumer.lag)}")
+    parts: list[RenderableType] = [*head]
     pairs, others = traffic.ranked(limit)
     if pairs:
         rows = table("type", "source", "events", "events/s", "bytes/s", "bytes each")
@@ -225,9 +225,9 @@ def drawing(report: Report, limit: int) -> RenderableType:
             column.justify = "right"
             column.no_wrap = True
         for (type_, source), count in pairs:
-            rows.add_row(Text(visible(type_)), Text(visible(source)), *_cells(count, report.seconds))
+            rows.add_row(type_, source, *_cells(count, report.seconds))
         if others.total_messages:
-            rows.add_row(Text("others"), "", *_cells(others, report.seconds))
+            rows.add_row("others", "", *_cells(others, report.seconds))
         parts.append(rows)
     return Group(*parts)
 
@@ -365,10 +365,7 @@ def _shown(limit: int, *, as_json: bool) -> Iterator[Show]:
         live.update(drawing(report, rows), refresh=True)
 
     def print_below(report: Report) -> None:
-        # Not to standard output by itself: rich ends the program where the pipe is closed.
-        with paper.capture() as printed:
-            paper.print(drawing(report, limit), "")
-        write(printed.get().encode("utf-8", "replace"))
+        paper.print(drawing(report, limit), "")
 
     if as_json:
         yield lambda report: write(as_line(fields(report, limit)))

@@ -36,6 +36,7 @@ from .files import is_typed, stdin_documents, write
 from .listening import listening
 from .program import complain, guarded, run, until_stopped
 from .progress import progress, with_progress
+from .terminal import say
 
 JetStreamOption = Annotated[
     bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
@@ -115,7 +116,7 @@ def pub(
         write(as_line(counts))
     else:
         again = f", {counts['duplicates']} of them already stored" if counts["duplicates"] else ""
-        typer.echo(f"{counts['published']} published{again}", err=True)
+        say(f"{counts['published']} published{again}")
     raise typer.Exit(1 if counts["refused"] else 0)
 
 

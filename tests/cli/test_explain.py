@@ -54,7 +54,7 @@ def test_text_output_has_no_control_characters(cli):
     result = cli("explain", stdin=json.dumps({"headers": headers}))
     assert result.exit_code == 1
     assert result.stdout.startswith("binary: there are headers that start with 'ce-'\n")
-    assert "\\x1b[31m[red]\\udcff" in result.stdout
+    assert "\\u001b[31m[red]\\udcff" in result.stdout
     assert "\x1b" not in result.stdout
     assert "at header ce-subject, attribute subject, requirement NB-3.1.3.2-22" in result.stdout
 

@@ -13,12 +13,12 @@ import time
 import nats
 import pytest
 from nats.js.api import ConsumerConfig
-from rich.console import Console
 
 from ce_nats import NatsMessage, to_nats_message
 from ce_nats.aio.consume import receive
 from ce_nats.aio.streams import Lag
 from ce_nats.cli.codec import read_event
+from ce_nats.cli.terminal import console
 from ce_nats.cli.top import Consumer, Count, Report, Traffic, drawing, fields
 from ce_nats.codec.binding import from_nats_message
 from ce_nats.testing import NatsServer
@@ -39,7 +39,8 @@ def report(traffic, *, consumer=None, seconds=2.0):
 
 
 def drawn(given, limit=20, width=200):
-    paper = Console(width=width, highlight=False, markup=False, emoji=False, color_system=None)
+    paper = console()
+    paper.width = width
     with paper.capture() as captured:
         paper.print(drawing(given, limit))
     return captured.get()

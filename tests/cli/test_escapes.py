@@ -1,0 +1,407 @@
+"""Text of messages, files, servers and arguments cannot control a terminal: each command, at a real one."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from base64 import b64encode
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from ce_nats.redelivery import DeadLetter, Reason
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
+
+# Sets the title, erases the screen with a C1 control character, deletes, and changes the direction of text.
+HOSTILE = "\x1b]0;owned\x07\x9b2J\x7f\u202e\u2066\u200f"
+# The same without what an attribute must not contain.
+DIRECTION = "\u202e\u2066\u200f"
+# What rich writes to draw a progress bar or a table anew: cursor movements, and erased lines.
+DRAWING = re.compile(r"\x1b\[(?:\?25[lh]|[0-9]*[AGKJH]|[0-9;]*m)")
+
+
+@pytest.fixture
+def at_terminal(server, tmp_path):
+    """A function that runs a command at a terminal, in ``tmp_path``; it returns the exit status and what is written."""
+
+    def run(*arguments, program=("-m", "ce_nats"), stdin="", url=server.url, encoding="utf-8", **environment):
+        import pty
+        import tty
+
+        master, terminal = pty.openpty()
+        tty.setraw(terminal)
+        given = {"TERM": "xterm", "COLUMNS": "300", "LINES": "40", "NATS_URL": url, "NO_COLOR": "1"}
+        process = subprocess.Popen(
+            [sys.executable, *program, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=tmp_path,
+            env={**os.environ, **given, **environment},
+        )
+        os.close(terminal)
+        with process.stdin as pipe:
+            pipe.write(stdin.encode("utf-8", "surrogateescape"))
+        written = b"".join(iter(lambda: _read(master), b""))
+        os.close(master)
+        return process.wait(60), written.decode(encoding, "backslashreplace")
+
+    return run
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # its other end is closed
+        return b""
+
+
+def assert_harmless(written, *, is_shown=True):
+    """A terminal obeys nothing but what draws tables; hostile text is there, escaped, unless an error leaves it out."""
+    obeyed = {char for char in DRAWING.sub("", written) if not char.isprintable() and char not in "\r\n"}
+    assert not obeyed, written
+    assert not is_shown or "owned" in written or "\\u202e" in written, written
+
+
+def message(subject="a", headers=(), data=b""):
+    return json.dumps({"subject": subject, "headers": [*headers], "data_base64": b64encode(data).decode()}) + "\n"
+
+
+def event(**members):
+    given = {"specversion": "1.0", "id": "1", "source": "/tests", "type": f"t{DIRECTION}", **members}
+    return json.dumps(given, ensure_ascii=False) + "\n"
+
+
+BINARY = [["ce-specversion", "1.0"], ["ce-id", "1"], ["ce-source", "/s"], ["ce-type", "t"]]
+EVENT = event(data={HOSTILE: [HOSTILE]})
+JSON_HEADERS = [["Content-Type", "application/cloudevents+json"]]
+
+
+# Runs several commands one after the other, each in a fork of a process that has imported what they need.
+RUNNER = """
+import json, os, sys
+from ce_nats import __main__, cli
+for arguments, given in json.load(open("commands.json")):
+    with open("stdin", "wb") as file:
+        file.write(given.encode("utf-8", "surrogateescape"))
+    if (child := os.fork()) == 0:
+        os.dup2(os.open("stdin", os.O_RDONLY), 0)
+        sys.argv = ["ce-nats", *arguments]
+        __main__.main()
+        raise SystemExit
+    print(f"status {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])} ---", flush=True)
+"""
+
+
+@pytest.fixture
+def each_at_terminal(at_terminal, tmp_path):
+    """A function that runs commands with their standard input; it returns the exit status and output of each."""
+
+    def run(commands):
+        (tmp_path / "commands.json").write_text(json.dumps(commands))
+        status, written = at_terminal("-c", RUNNER, program=[])
+        assert status == 0, written
+        found = re.findall(r"(.*?)status ([0-9]+) ---\r?\n", written, re.DOTALL)
+        assert len(found) == len(commands)
+        return [(int(number), text) for text, number in found]
+
+    return run
+
+
+DATA = [
+    (["encode"], event(datacontenttype="text/plain", data=f"{HOSTILE}\n{HOSTILE}")),
+    (["encode", "--json"], EVENT),
+    (["encode"], event(time=HOSTILE)),
+    (["encode"], event(**{HOSTILE: 1})),
+    (["encode", "--subject", HOSTILE], EVENT),
+    (["decode"], message(HOSTILE, JSON_HEADERS, EVENT.encode())),
+    (["decode"], message(headers=[*BINARY, ["ce-time", HOSTILE]])),
+    (["decode"], message(headers=[[f"ce-{HOSTILE}", "1"], ["ce-id", "1"]])),
+    (["decode"], HOSTILE),
+    (["decode"], "NATS/1.0\r\nce-id: " + HOSTILE + "\r\n\r\n"),
+    (["explain"], message(HOSTILE, JSON_HEADERS, EVENT.encode())),
+    (["explain"], message(headers=[*BINARY, ["ce-subject", f"%{HOSTILE}"], ["Tag", HOSTILE]], data=b"\x1b")),
+    (["explain"], message(headers=[*BINARY, [HOSTILE, HOSTILE], [f"ce-{HOSTILE}", HOSTILE]])),
+    (["explain"], message(data=HOSTILE.encode(), headers=JSON_HEADERS)),
+    (["explain", "--json"], message(headers=[[HOSTILE, HOSTILE]], data=EVENT.encode())),
+]
+
+
+def test_data_without_a_server(each_at_terminal):
+    for (command, _), (_, written) in zip(DATA, each_at_terminal(DATA), strict=True):
+        assert_harmless(written, is_shown=command[0] == "explain" or "invalid-" not in written)
+
+
+ARGUMENTS = [
+    [HOSTILE],
+    ["encode", f"--{HOSTILE}"],
+    ["encode", "--mode", HOSTILE],
+    ["encode", "-H", HOSTILE],
+    ["decode", f"{HOSTILE}.parquet", "-o", "y.parquet"],
+    ["decode", "x.parquet", "-o", f"{HOSTILE}.csv"],
+    ["decode", "x.parquet", "-o", f"{HOSTILE}/y.parquet"],
+    ["replay", f"{HOSTILE}.jsonl"],
+    ["replay", f"{HOSTILE}.parquet"],
+    ["capture", f"{HOSTILE}.txt", "--stream", "S"],
+    ["capture", f"{HOSTILE}/a.jsonl", "--stream", "S"],
+    ["capture", "-", "--stream", HOSTILE],
+    ["sub", HOSTILE, "--count", "0"],
+    ["sub", "a", "--context", HOSTILE],
+    ["sub", "a", "--creds", HOSTILE],
+    ["pub", "a", "--mode", HOSTILE, "--user", HOSTILE, "--password", HOSTILE],
+    ["dead-letters", "list", HOSTILE],
+    ["dead-letters", "show", HOSTILE, "1"],
+    ["dead-letters", "requeue", HOSTILE, "1"],
+    ["top", "a", "--stream", HOSTILE, "--consumer", HOSTILE],
+    ["migrate", HOSTILE, "S", "--monitor", f"http://{HOSTILE}"],
+    ["migrate", "a", "S", "--durable", HOSTILE],
+    ["conformance", "--suite", HOSTILE],
+    ["conformance", "--exec", HOSTILE],
+]
+
+
+def test_arguments_and_file_names(each_at_terminal, tmp_path):
+    """They come from other programs: a name of a downloaded file, a variable of a script."""
+    no_messages = pa.table({"headers": pa.array([], pa.binary()), "data": pa.array([], pa.binary())})
+    parquet.write_table(no_messages, tmp_path / "x.parquet")
+    found = each_at_terminal([(arguments, event()) for arguments in ARGUMENTS])
+    for arguments, (status, written) in zip(ARGUMENTS, found, strict=True):
+        assert status in (1, 2, 3), arguments
+        assert_harmless(written, is_shown="--count" not in arguments)
+
+
+def test_column_names_of_a_file(at_terminal, tmp_path):
+    parquet.write_table(pa.table({HOSTILE: ["a"]}), tmp_path / "x.parquet")
+    status, written = at_terminal("decode", "x.parquet", "-o", "y.parquet")
+    assert status == 1
+    assert_harmless(written)
+
+
+def test_captured_messages(at_terminal, tmp_path):
+    line = {"subject": HOSTILE, "headers": [[HOSTILE, HOSTILE]], "data": HOSTILE, "timestamp": HOSTILE}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "b.jsonl").write_text(json.dumps({**line, "timestamp": "2026-01-01T00:00:00Z"}) + "\n")
+    for name in ("a.jsonl", "b.jsonl"):
+        status, written = at_terminal("replay", name)
+        assert status == 1
+        assert_harmless(written)
+
+
+def publish(server, subject, headers, data):
+    """Publish with any subject and any headers, as any client can."""
+    block = b"NATS/1.0\r\n" + b"".join(f"{name}: {value}\r\n".encode() for name, value in headers) + b"\r\n"
+    head = f"HPUB {subject} {len(block)} {len(block) + len(data)}\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as connection, connection.makefile("rb") as answers:
+        connection.sendall(b'CONNECT {"headers":true,"verbose":false}\r\n' + head + block + data + b"\r\nPING\r\n")
+        for answer in answers:
+            assert not answer.startswith(b"-ERR"), answer
+            if answer.startswith(b"PONG"):
+                return
+
+
+def test_sub(at_terminal, server, subject):
+    """The subject, headers and data of messages that are events, and of others."""
+    for arguments in (["sub"], ["sub", "--json"]):
+        done = []
+        command = threading.Thread(
+            target=lambda arguments=arguments, done=done: done.append(at_terminal(*arguments, f"{subject}.>", "-n", 3))
+        )
+        command.start()
+        while command.is_alive():  # it does not say to this process when it listens
+            publish(server, f"{subject}.{HOSTILE}", JSON_HEADERS, EVENT.encode())
+            publish(server, f"{subject}.{HOSTILE}", [["ce-id", "1"], [HOSTILE, HOSTILE]], HOSTILE.encode())
+            publish(server, f"{subject}.{HOSTILE}", [], HOSTILE.encode())
+            command.join(0.1)
+        ((status, written),) = done
+        assert status == 0
+        assert_harmless(written)
+        assert written.count("\\u202e") >= 3
+
+
+def test_top(at_terminal, server, subject):
+    """Types and sources in the table that is drawn anew."""
+    done = []
+    arguments = ("top", f"{subject}.>", "--interval", 2, "--count", 2)
+    command = threading.Thread(target=lambda: done.append(at_terminal(*arguments)))
+    command.start()
+    while command.is_alive():
+        publish(server, f"{subject}.a", JSON_HEADERS, event(source=f"/{DIRECTION}").encode())
+        publish(server, f"{subject}.a", [], HOSTILE.encode())
+        command.join(0.1)
+    ((status, written),) = done
+    assert status == 0
+    assert_harmless(written)
+
+
+def test_dead_letters(at_terminal, server, stream, stored, subject):
+    """Every header of a dead letter, and the original message."""
+    letter = DeadLetter(Reason.REJECTED, "code", "text", "subject", "stream", "consumer", 1, 1)
+    headers = [(name, value if value.isdigit() or "Reason" in name else HOSTILE) for name, value in letter.headers()]
+    publish(server, f"{subject}.{HOSTILE}", [*headers, (HOSTILE, HOSTILE)], HOSTILE.encode())
+    publish(server, f"{subject}.{HOSTILE}", [("Dead-Letter-Reason", HOSTILE)], b"")
+    assert len(stored(stream)) == 2
+    for command in (
+        ["list", stream],
+        ["list", stream, "--json"],
+        ["show", stream, 1],
+        ["show", stream, 1, "--json"],
+        ["show", stream, 2],
+        ["requeue", stream, "--all"],
+        ["requeue", stream, 1],
+    ):
+        _, written = at_terminal("dead-letters", *command)
+        assert_harmless(written)
+
+
+def test_capture_to_the_terminal(at_terminal, server, stream, subject):
+    publish(server, f"{subject}.{HOSTILE}", [(HOSTILE, HOSTILE)], f"{HOSTILE}".encode())
+    status, written = at_terminal("capture", "-", "--stream", stream)
+    assert status == 0
+    assert_harmless(written)
+    line = next(line for line in DRAWING.sub("", written).splitlines() if "{" in line)
+    assert json.loads(line[line.index("{") :])["data"] == HOSTILE
+
+
+@contextmanager
+def hostile_server(connect=b"PONG\r\n", description=HOSTILE):
+    """A server whose errors are hostile: on connecting, and in answers of JetStream's API."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    info = {"server_id": "A", "version": "2.12.0", "max_payload": 1048576, "headers": True, "jetstream": True}
+    error = {"type": "error", "error": {"code": 500, "err_code": 10001, "description": description}}
+
+    def serve(connection):
+        with connection, connection.makefile("rb") as lines, connection.makefile("wb", 0) as output:
+            output.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
+            sids = {}
+            for line in lines:
+                words = line.decode().split()
+                if words[0] == "PING":
+                    output.write(connect)
+                elif words[0] == "SUB":
+                    sids[words[1]] = words[-1]
+                elif words[0] in ("PUB", "HPUB"):
+                    lines.read(int(words[-1]) + 2)
+                    if words[1].startswith("$JS.API"):
+                        reply = words[2]
+                        sid = next(sid for name, sid in sids.items() if reply.startswith(name.rstrip("*>")))
+                        body = json.dumps(error).encode()
+                        output.write(f"MSG {reply} {sid} {len(body)}\r\n".encode() + body + b"\r\n")
+
+    def accept():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=[connection], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["capture", "-", "--stream", "S"],
+        ["dead-letters", "list", "S"],
+        ["top", "a", "--stream", "S", "--consumer", "C"],
+    ],
+)
+def test_errors_of_a_server(at_terminal, command):
+    with hostile_server() as url:
+        status, written = at_terminal(*command, url=url)
+    assert status == 3
+    assert_harmless(written)
+
+
+def test_a_server_that_refuses_the_connection(at_terminal):
+    with hostile_server(f"-ERR '{HOSTILE} Authorization Violation'\r\n".encode()) as url:
+        status, written = at_terminal("sub", "a", url=url)
+    assert status == 3
+    assert_harmless(written)
+
+
+def test_answers_of_a_program_that_is_tested(at_terminal, tmp_path):
+    """In the list of failures, and the end of what it writes to standard error."""
+    answer = json.dumps({"result": HOSTILE, HOSTILE: HOSTILE}, ensure_ascii=False)
+    (tmp_path / "peer.py").write_text(f"import sys\nfor _ in sys.stdin: print({answer!r}, flush=True)\n", "utf-8")
+    peer = f"{sys.executable} peer.py"
+    status, written = at_terminal("conformance", "--exec", peer, "--suite", "frames", "--failures")
+    assert status == 1
+    assert_harmless(written)
+    (tmp_path / "peer.py").write_text(f"import sys\nsys.exit({HOSTILE!r})\n", "utf-8")
+    status, written = at_terminal("conformance", "--exec", peer, "--suite", "frames")
+    assert status == 2
+    assert_harmless(written)
+
+
+BUG = f"""
+import logging, warnings
+from ce_nats import __main__
+from ce_nats.cli import app
+from ce_nats.cli.progress import progress
+
+@app.command()
+def bug():
+    hostile = {HOSTILE!r}
+    with progress(hostile, 3) as advance:
+        advance(1)
+        logging.getLogger("ce_nats.aio").warning("%s", hostile)
+        logging.getLogger("another").error(hostile)
+    warnings.warn(hostile)
+    print(hostile)
+    raise ZeroDivisionError(hostile)
+
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "", "FORCE_COLOR": "1", "PYTHON_COLORS": "1"}])
+def test_logs_warnings_titles_and_tracebacks(at_terminal, tmp_path, variables):
+    """What the program does not print itself, a bug included."""
+    (tmp_path / "program.py").write_text(BUG, "utf-8")
+    status, written = at_terminal("bug", program=["program.py"], **variables)
+    assert status == 1
+    assert_harmless(written)
+    assert "ZeroDivisionError: \\u001b]0;owned" in written
+    assert "ce-nats: \\u001b]0;owned" in written
+
+
+def test_json_on_a_terminal_is_the_same_json(at_terminal):
+    """Escapes in it are those of JSON, so that it can be copied."""
+    status, written = at_terminal("decode", message("a", JSON_HEADERS, EVENT.encode()))
+    assert status == 0
+    assert json.loads(written)["data"] == {HOSTILE: [HOSTILE]}
+
+
+def test_pipes_get_data_unchanged(cli, at_terminal):
+    result = cli("decode", message("a", JSON_HEADERS, EVENT.encode()))
+    assert "\x9b2J\x7f\u202e" in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_that_is_not_utf_8(at_terminal, encoding):
+    """The second byte of a letter in UTF-8 is a control character there."""
+    given = json.loads(event(data="Л€é", type="t"))
+    status, written = at_terminal("encode", "--json", json.dumps(given), PYTHONIOENCODING=encoding, encoding="latin-1")
+    assert status == 0
+    assert "\x9b" not in written
+    status, written = at_terminal(
+        "decode", message("a", JSON_HEADERS, json.dumps(given).encode()), PYTHONIOENCODING=encoding, encoding="latin-1"
+    )
+    assert status == 0
+    assert "\x9b" not in written
+    assert json.loads(written)["data"] == "Л€é"
+    status, written = at_terminal(
+        "explain", message("a", [], json.dumps(given).encode()), PYTHONIOENCODING=encoding, encoding="latin-1"
+    )
+    assert (status, "\x9b" in written) == (0, False)
