@@ -119,7 +119,7 @@ def test_characters_that_cannot_be_seen_are_shown():
     text = StoredMessage("a", "", [("Name", "\u202e\x1b[1m\udcff\0")], b"\x00", "S", 1, now)._repr_html_()
     text.encode()
     assert Table(text)["Name"] == "\\u202e\\u001b[1m\\udcff\\u0000"
-    assert Table(text)["data"] == "\\x00"
+    assert Table(text)["data"] == "\\u0000"
 
 
 LARGE = 10_000_000

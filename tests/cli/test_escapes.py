@@ -63,7 +63,7 @@ def _read(descriptor):
 
 
 def assert_harmless(written, *, is_shown=True):
-    """A terminal obeys nothing but what draws tables; hostile text is there, escaped, unless an error leaves it out."""
+    """A terminal obeys only what draws tables; hostile text is escaped, not left out, if it is shown."""
     obeyed = {char for char in DRAWING.sub("", written) if not char.isprintable() and char not in "\r\n"}
     assert not obeyed, written
     assert not is_shown or "owned" in written or "\\u202e" in written, written
@@ -405,3 +405,13 @@ def test_a_terminal_that_is_not_utf_8(at_terminal, encoding):
         "explain", message("a", [], json.dumps(given).encode()), PYTHONIOENCODING=encoding, encoding="latin-1"
     )
     assert (status, "\x9b" in written) == (0, False)
+
+
+def test_no_color_means_no_styles(at_terminal):
+    """Neither colours nor bold; the program still knows that it writes to a terminal."""
+    given = message("a", JSON_HEADERS, EVENT.encode())
+    assert "\x1b[1m" in at_terminal("explain", given, NO_COLOR="")[1]
+    assert "\x1b" not in at_terminal("explain", given)[1]
+    written = at_terminal("conformance", "--suite", "percent-encoding")[1]
+    assert "\x1b[2K" in written  # the progress bar
+    assert not re.search("\x1b\\[[0-9;]*m", written)

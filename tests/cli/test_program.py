@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -78,3 +80,15 @@ def test_a_signal_cancels_the_work(number: signal.Signals) -> None:
         guarded(lambda: run(work()))()
     assert caught.value.exit_code == 128 + number
     assert ended == [number]
+
+
+def test_a_closed_pipe_is_status_141() -> None:
+    """Also for tables, whose library would end with status 1."""
+    for command in (["conformance", "--suite", "percent-encoding"], ["explain", '{"headers":[["a","b"]]}']):
+        reading, writing = os.pipe()
+        os.close(reading)
+        process = subprocess.run(
+            [sys.executable, "-m", "ce_nats", *command], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+        os.close(writing)
+        assert (process.returncode, process.stderr) == (141, b"")
