@@ -80,6 +80,10 @@ class ErrorCode(str, Enum):
     - ``not-open``: a publisher, consumer or subscription was used before it was entered or after it was closed; make a
       new one.
     - ``unsupported-nats-py``: the installed nats-py lacks a required function; install another version.
+    - ``process-ended``: a message was delivered again and again and its handler never returned, because it ends the
+      process; look at the dead letter, and at the end of the process.
+    - ``handler-cancelled``: a task that a handler awaited was cancelled, and the handler with it; treated like an
+      exception of the handler.
     - ``delivery-failed``: any other failure; ``__cause__`` is the client library's own error.
     """
 
@@ -163,6 +167,8 @@ class ErrorCode(str, Enum):
     UNEXPECTED_ANSWER = "unexpected-answer"
     NOT_OPEN = "not-open"
     UNSUPPORTED_NATS_PY = "unsupported-nats-py"
+    PROCESS_ENDED = "process-ended"
+    HANDLER_CANCELLED = "handler-cancelled"
     DELIVERY_FAILED = "delivery-failed"
 
     def __str__(self) -> str:

@@ -32,6 +32,8 @@ MSG_ID: Final = "Nats-Msg-Id"
 # Characters of an exception's text, before escaping.
 _MAX_TEXT_CHARACTERS: Final = 300
 _NUMBER: Final = re.compile("[0-9]{1,20}")
+# A message is tried that often, alone, before it is found guilty of ending the process.
+_MORE_UNFINISHED: Final = 5
 
 
 class Outcome(str, Enum):
@@ -67,6 +69,7 @@ class Reason(str, Enum):
     UNDECODABLE = "undecodable"
     REJECTED = "rejected"
     EXHAUSTED = "exhausted"
+    PROCESS_ENDED = "process-ended"
 
     def __str__(self) -> str:
         return self.value
@@ -123,20 +126,28 @@ class RetryPolicy:
     How often a message is delivered, and with which delays.
 
     Args:
-        max_deliveries: Deliveries after which a message is a dead letter, 1 or more.
+        max_deliveries: Deliveries after which a message whose handler fails is a dead letter, 1 or more.
         backoff: A :class:`Backoff`, or the delays in seconds one by one, without jitter; the last one is used for all
             later ones.
+        max_unfinished: Deliveries without an outcome after which a message is a dead letter before it is handled once
+            more, because its handler ends the process; ``max_deliveries`` or more. None: five more than that.
 
     Raises:
-        ValueError: ``max_deliveries`` is below 1, there is no delay, or one is negative.
+        ValueError: ``max_deliveries`` is below 1, ``max_unfinished`` is below that, there is no delay, or one is
+            negative.
     """
 
     max_deliveries: int = 5
     backoff: Backoff | Sequence[float] = field(default_factory=Backoff)
+    max_unfinished: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_deliveries < 1:
             raise ValueError(f"max_deliveries must be 1 or more, got {self.max_deliveries}")
+        if self.max_unfinished is not None and self.max_unfinished < self.max_deliveries:
+            raise ValueError(
+                f"max_unfinished must be max_deliveries ({self.max_deliveries}) or more, got {self.max_unfinished}"
+            )
         if not isinstance(self.backoff, Backoff):
             delays = tuple(map(float, self.backoff))
             if not delays or not all(0 <= delay < float("inf") for delay in delays):
@@ -144,6 +155,13 @@ class RetryPolicy:
                     f"backoff must be one or more finite numbers of seconds, 0 or more, got {self.backoff!r}"
                 )
             object.__setattr__(self, "backoff", delays)
+
+    @property
+    def unfinished_limit(self) -> int:
+        """Number of deliveries above which a message is not handled any more."""
+        if self.max_unfinished is not None:
+            return self.max_unfinished
+        return self.max_deliveries + _MORE_UNFINISHED
 
     def delay(self, deliveries: int, random: float = 0.0) -> float:
         """
@@ -178,9 +196,10 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
     """
     Decide what to do about a delivery.
 
-    A message that was delivered more often than the policy allows is dead-lettered without being handled again: its
-    handler probably crashed the process. A message that was released is redelivered at once, however often it was
-    delivered.
+    The server also counts deliveries of messages that no handler was given: those that were fetched when the process
+    ended or the consumer was left. So a message that was delivered more than ``max_deliveries`` times is handled, and
+    dead-lettered if its handler fails. Only above ``max_unfinished`` is it dead-lettered without being handled again:
+    its handler ends the process. A message that was released is redelivered at once, however often it was delivered.
 
     Args:
         outcome: What happened.
@@ -196,9 +215,11 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
         return Decision(Action.DEAD_LETTER, reason=Reason.UNDECODABLE)
     if outcome is Outcome.REJECTED:
         return Decision(Action.DEAD_LETTER, reason=Reason.REJECTED)
-    if outcome is Outcome.RECEIVED and deliveries <= policy.max_deliveries:
-        return Decision(Action.HANDLE)
-    if outcome is Outcome.FAILED and deliveries < policy.max_deliveries:
+    if outcome is Outcome.RECEIVED:
+        if deliveries <= policy.unfinished_limit:
+            return Decision(Action.HANDLE)
+        return Decision(Action.DEAD_LETTER, reason=Reason.PROCESS_ENDED)
+    if deliveries < policy.max_deliveries:  # it failed
         return Decision(Action.RETRY, delay=policy.delay(deliveries, random))
     return Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
 

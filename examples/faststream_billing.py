@@ -50,7 +50,7 @@ async def decode(message: NatsMessage) -> DecodedEvent:
 @broker.subscriber(
     "orders.>",
     stream=JStream("ORDERS", declare=False),
-    durable="billing",
+    durable="invoicing",
     decoder=decode,
     ack_policy=AckPolicy.NACK_ON_ERROR,
 )

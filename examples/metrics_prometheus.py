@@ -51,7 +51,7 @@ async def main(port: int) -> None:
         async with aio.PullConsumer(
             js,
             "ORDERS",
-            "billing",
+            "charging",
             dead_letter="dead.orders",
             config=ConsumerConfig(),
             instrumentation=instrumentation,

@@ -381,7 +381,7 @@ async def test_what_was_not_handled_is_not_consumed(js, stream, telemetry, consu
         await aio.jetstream.publish(js, make_event(number), f"{stream}.x")
     outcomes = []
     async with consume(on_outcome=outcomes.append) as consumer, await asyncio.wait_for(anext(consumer), 60):
-        await until(lambda: consumer._holder.ready)
+        await until(lambda: consumer._holder._ready)
     assert [str(one.kind) for one in outcomes] == ["acknowledged", "released"]
     assert [one.value for one in telemetry.metrics()["messaging.client.consumed.messages"]] == [1]
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from typing import Final
+
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
+
+# The consumer's name, and what a PullConsumer sets itself.
+_NOT_COMPARED: Final = ("name", "durable_name", "ack_policy")
 
 
 def check_client(nc: object) -> None:
@@ -50,6 +57,70 @@ def check_config(name: str, config: object) -> None:
     """
     if config is not None and not isinstance(config, ConsumerConfig):
         raise _unlike(name, "a nats.js.api.ConsumerConfig", config)
+
+
+def config_differences(wanted: ConsumerConfig, existing: ConsumerConfig) -> list[str]:
+    """
+    Return, in words, the fields that a configuration sets and an existing consumer has otherwise.
+
+    Fields that are None are left to the server. So is ``ack_wait`` beside ``backoff``, which overrides it.
+    """
+    differences = []
+    for field in dataclasses.fields(ConsumerConfig):
+        name = field.name
+        value, actual = getattr(wanted, name), getattr(existing, name)
+        if value is None or name in _NOT_COMPARED or (name == "ack_wait" and wanted.backoff):
+            continue
+        if name == "metadata" and isinstance(actual, dict):
+            actual = {key: actual[key] for key in value if key in actual}  # the server adds its own
+        if value != actual and (value or actual):  # 0, "" and None mean the same to the server
+            differences.append(f"{name} is {actual!r}, not {value!r}")
+    return differences
+
+
+def check_handler(handler: object) -> None:
+    """
+    Check that an argument is an async function, or an object that is called like one.
+
+    A plain function is refused before it is called, not run in a thread: methods of a delivery must be called in the
+    event loop, and a thread cannot be cancelled. ``asyncio.to_thread()`` and ``ce_nats.sync`` are there for code that
+    blocks. A lambda may return an awaitable, which only a call tells.
+
+    Raises:
+        TypeError: It is not.
+    """
+    target = handler
+    while True:
+        call = getattr(type(target), "__call__", None)  # noqa: B004 - whether it is async, not whether it exists
+        if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call):
+            return
+        inner = getattr(target, "__wrapped__", None) or getattr(target, "func", None)  # a decorator's, a partial's
+        if inner is None or inner is target:
+            break
+        target = inner
+    if getattr(handler, "__name__", "") != "<lambda>":
+        raise not_async(handler)
+
+
+def not_async(handler: object) -> TypeError:
+    """Return the error for a handler that is not async."""
+    name = getattr(handler, "__qualname__", None)
+    given = f"the function {name}" if isinstance(name, str) else type(handler).__qualname__
+    return TypeError(
+        f"handler must be an async function (async def), got {given}; for code that blocks use asyncio.to_thread() in "
+        "it, or ce_nats.sync"
+    )
+
+
+def check_hook(name: str, hook: object) -> None:
+    """
+    Check that an argument is a function that is not async, or None: nothing would await it.
+
+    Raises:
+        TypeError: It is async, or cannot be called.
+    """
+    if hook is not None and (inspect.iscoroutinefunction(hook) or not callable(hook)):
+        raise _unlike(name, "a function that is not async", hook)
 
 
 def _unlike(name: str, wanted: str, given: object) -> TypeError:

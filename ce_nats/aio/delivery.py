@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from nats.aio.msg import Msg
 
@@ -45,7 +45,7 @@ class Delivery(Received):
     As a context manager it gives the event, and settles the message at the end of the block unless the block has done
     so: acknowledged; redelivered after the policy's delay where there was an exception; dead-lettered after
     :class:`~ce_nats.Reject`, ``data-mismatch`` of ``data_as()``, or too many deliveries; released to others at once
-    where the block was cancelled. An exception propagates in any case.
+    if its task was cancelled. An exception propagates in any case.
 
     Attributes:
         message: nats-py's message. One that is redelivered while it is held takes the place of the earlier one.
@@ -53,15 +53,18 @@ class Delivery(Received):
             consumer with ``headers_only``, the event's data is a :class:`~ce_nats.codec.event.NotDelivered`.
         is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
         is_entered: Whether its block was entered.
+        arrival: How often it was delivered when it arrived. It may be redelivered while it is held, which adds to
+            ``deliveries``, and tells nothing of this message.
         handling: Its block, while that runs and somebody looks at it; else None.
     """
 
-    __slots__ = ("_known", "_settler", "handling", "is_entered", "is_settled")
+    __slots__ = ("__weakref__", "_known", "_settler", "arrival", "handling", "is_entered", "is_settled")
 
     def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
         super().__init__(message, None)
         self._known = origin
         self._settler = settler
+        self.arrival = origin.deliveries
         self.is_settled = False
         self.is_entered = False
         self.handling: Handles | None = None
@@ -190,4 +193,10 @@ def _outcome(error: BaseException | None) -> Outcome:
         return Outcome.DONE
     if isinstance(error, Reject) or (isinstance(error, DecodeError) and error.code is ErrorCode.DATA_MISMATCH):
         return Outcome.REJECTED
-    return Outcome.FAILED if isinstance(error, Exception) else Outcome.RELEASED
+    return Outcome.FAILED if isinstance(error, Exception) or _is_from_within(error) else Outcome.RELEASED
+
+
+def _is_from_within(error: BaseException) -> bool:
+    """Whether a block was cancelled by a task that it awaited, and not with its own task; unknown before 3.11."""
+    task: Any = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and hasattr(task, "cancelling") and not task.cancelling()

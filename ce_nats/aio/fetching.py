@@ -31,7 +31,7 @@ from .watch import ConnectionWatch, Denial
 
 _log: Final = logging.getLogger(__name__)
 
-# A request lives so long on the server, which sends a heartbeat at this interval while it does.
+# A request lives at most so long on the server, which sends a heartbeat at this interval while it does.
 _EXPIRES_SECONDS: Final = 30.0
 _HEARTBEAT_SECONDS: Final = 5.0
 _MAX_IDLE_SECONDS: Final = 2.5 * _HEARTBEAT_SECONDS
@@ -76,8 +76,7 @@ class Fetcher:
         api: JetStream's API on it.
         stream: Name of the stream.
         consumer: Name of the consumer.
-        prefetch: Most messages fetched and not taken yet.
-        waiting: Says how many messages are fetched and not taken.
+        room: Returns how many messages may be fetched now.
         deliver: Called with each message.
         fail: Called once with the reason why no further message comes.
     """
@@ -89,8 +88,7 @@ class Fetcher:
         stream: str,
         consumer: str,
         *,
-        prefetch: int,
-        waiting: Callable[[], int],
+        room: Callable[[], int],
         deliver: Callable[[Msg, AckSubject], None],
         fail: Callable[[DeliveryError], None],
     ) -> None:
@@ -100,8 +98,7 @@ class Fetcher:
         self._consumer = consumer
         self._target = f"consumer {consumer} of stream {stream}"
         self._subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._prefetch = prefetch
-        self._waiting = waiting
+        self._room = room
         self._deliver = deliver
         self._fail = fail
         self._inbox = ""
@@ -110,16 +107,22 @@ class Fetcher:
         self._wanted = asyncio.Event()
         self._request: _Request | None = None
         self._number = 0
+        self._expires = _EXPIRES_SECONDS
         self._not_before = 0.0
 
-    async def open(self) -> None:
+    async def open(self, ack_wait: float) -> None:
         """
         Begin to fetch.
+
+        Args:
+            ack_wait: Seconds until the server redelivers a message. A request lives no longer: while the event loop is
+                blocked, the server would answer it with the same messages several times.
 
         Raises:
             DeliveryError: ``connection-closed``.
         """
         self._inbox = f"{self._nc.new_inbox()}.*"
+        self._expires = min(_EXPIRES_SECONDS, ack_wait)
         ConnectionWatch.of(self._nc).add(self._on_denial)
         with delivery_errors(self._target, self._nc):
             # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
@@ -157,9 +160,10 @@ class Fetcher:
             if self._nc.is_closed:
                 self._fail(ConnectionWatch.of(self._nc).closed_error(self._target))
                 return
-            if self._is_due():
+            batch = self._room() if self._is_due() else 0
+            if batch:
                 try:
-                    await self._ask()
+                    await self._ask(batch)
                 except nats.errors.Error as error:
                     _log.debug("%s: %s", self._target, error)
             self._wanted.clear()
@@ -177,22 +181,21 @@ class Fetcher:
             and now - request.last_answer < _MAX_IDLE_SECONDS
         ):
             return False
-        return self._nc.is_connected and now >= self._not_before and self._waiting() <= self._prefetch // 2
+        return self._nc.is_connected and now >= self._not_before
 
     @property
     def _reconnects(self) -> int:
         return self._nc.stats["reconnects"]
 
-    async def _ask(self) -> None:
+    async def _ask(self, batch: int) -> None:
         self._number += 1
-        batch = self._prefetch - self._waiting()
         reply = f"{self._inbox.removesuffix('*')}{self._number}"
         self._request = _Request(reply, batch, batch, self._reconnects, time.monotonic())
         question = {
             "batch": batch,
             "max_bytes": max(_MAX_BYTES, 2 * self._nc.max_payload),
-            "expires": int(_EXPIRES_SECONDS * 1e9),
-            "idle_heartbeat": int(_HEARTBEAT_SECONDS * 1e9),
+            "expires": int(self._expires * 1e9),
+            "idle_heartbeat": int(min(_HEARTBEAT_SECONDS, self._expires / 2) * 1e9),
         }
         await self._nc.publish(self._subject, msgspec.json.encode(question), reply)
 

@@ -264,5 +264,5 @@ def guarded(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except Exception:
-        _log.exception("a hook for outcomes, or an instrumentation, must not raise")
+        _log.exception("a hook or an instrumentation must not raise")
         return None

@@ -11,14 +11,15 @@ propagates. A message that is not a CloudEvent, or failed too often, is dead-let
 acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is the whole policy.
 
 The ack deadline of every message that is held, in a block or waiting for one, is extended at a third of the consumer's
-``ack_wait``. Three modules do the work: ``fetching`` asks for messages, ``holding`` keeps them, ``settling`` tells the
-server what became of them.
+``ack_wait``. Modules that do the work: ``fetching`` asks for messages, ``holding`` keeps them, ``isolation`` says which
+one is handled alone, ``settling`` tells the server what became of them, ``handlers`` runs a handler.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
@@ -33,27 +34,30 @@ from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode, from_nats_message
 from ..codec.event import DecodedEvent, NotDelivered
 from ..codec.mode import MARKERS, ContentMode, detect_mode
-from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ..errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode, Reject
 from ..message import Headers, NatsMessage
-from ..redelivery import Action, Backoff, Outcome, RetryPolicy, decide
+from ..redelivery import Action, Backoff, Decision, Outcome, RetryPolicy, decide
 from ..subjects import check_name, check_plain_subject
 from ..wire.ack_subject import ACK_PREFIX, AckSubject
 from ._nats import client_of
-from .checks import check_config, check_jetstream
+from .checks import check_config, check_handler, check_hook, check_jetstream, config_differences
 from .deadletter import original
 from .delivery import Delivery
 from .fetching import Fetcher
+from .handlers import Workers
 from .holding import Holder
-from .outcomes import Instruments, Observer, OnOutcome
+from .isolation import Isolation
+from .outcomes import Instruments, Observer, OnOutcome, guarded
 from .settling import Settler
 from .stored import as_message
-from .streams import StreamApi, check_stream_on
+from .streams import Lag, StreamApi, check_stream_on
 from .watch import ConnectionWatch, Denial
 
 _log: Final = logging.getLogger(__name__)
 
 _SIZE: Final = "Nats-Msg-Size"
 _DEFAULT_ACK_WAIT: Final = 30.0
+_MAX_UNSUSPENDED_SECONDS: Final = 0.05
 _BACKOFF: Final = Backoff()
 
 # Can be decoded in every mode.
@@ -84,12 +88,16 @@ class PullConsumer:
             copy, and only the stream's own copy is left.
         config: The consumer's configuration, with which it is created where there is none of that name; name and kind
             are filled in. One that exists is used as it is. None creates none.
-        max_deliveries: Deliveries after which a message is dead-lettered; as the server counts them, so that a delivery
-            that was released counts, too. A consumer whose own ``max_deliver`` is lower sets the limit; leave that
-            unlimited, as it is by default: the server gives up silently, even where no dead letter could be stored.
+        max_deliveries: Deliveries after which a message is dead-lettered if its handler fails; as the server counts
+            them, so that a delivery that was released counts, too. A message that was delivered more often, and may
+            have ended the process, is handled alone. A consumer whose own ``max_deliver`` is lower sets the limit;
+            leave that unlimited, as it is by default: the server gives up silently, even if no handler was given the
+            message, or no dead letter could be stored.
+        max_unfinished: Deliveries after which a message is dead-lettered without being handled once more, with the
+            reason ``process-ended``; ``max_deliveries`` or more. By default five more than ``max_deliveries``.
         backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, half of whose delays is random by
             default, or seconds one by one, which are kept as they are.
-        prefetch: Most messages fetched and not handled yet.
+        prefetch: Maximum number of messages fetched and not handled yet.
         double_ack: Wait until the server confirms each acknowledgement.
         mode: As for :func:`ce_nats.from_nats_message`, and the next three too.
         dialect: Whose binary mode the senders write.
@@ -97,7 +105,9 @@ class PullConsumer:
         extension_types: Python types of extension attributes.
         on_error: Called with errors from which the consumer recovered: a dead letter that could not be stored (the
             original is redelivered later), an exception of a handler of :meth:`run`; and with ``permission-denied`` for
-            an acknowledgement, which also ends the iteration. By default they are logged.
+            an acknowledgement, which also ends the iteration. By default they are logged. A message that ends without
+            a handler and a dead letter, or with ``process-ended``, is logged in any case. An exception in it is
+            logged.
         on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each delivery: once the server has been told
             and, where there is a handler, once that has ended. An exception in it is logged.
         instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
@@ -105,7 +115,7 @@ class PullConsumer:
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
         ValueError: A number is out of its range, or an option of the decoder is not valid.
-        TypeError: ``js``, ``config`` or an option of the decoder has another type.
+        TypeError: ``js``, ``config``, a hook or an option of the decoder has another type.
     """
 
     def __init__(
@@ -117,6 +127,7 @@ class PullConsumer:
         dead_letter: str | None,
         config: ConsumerConfig | None = None,
         max_deliveries: int = 5,
+        max_unfinished: int | None = None,
         backoff: Backoff | Sequence[float] = _BACKOFF,
         prefetch: int = 64,
         double_ack: bool = False,
@@ -130,6 +141,8 @@ class PullConsumer:
     ) -> None:
         check_jetstream(js)
         check_config("config", config)
+        check_hook("on_error", on_error)
+        check_hook("on_outcome", on_outcome)
         if dead_letter is not None:
             check_plain_subject(dead_letter)
         check_name("stream", stream)
@@ -152,29 +165,39 @@ class PullConsumer:
         self._on_error = on_error
         self._headers_only = False
         self._arrived = asyncio.Event()
-        self._is_entered = self._is_over = False
+        self._stopped = asyncio.Event()
+        self._is_entered = self._has_dropped = False
         self._error: DeliveryError | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._suspended = 0.0
 
         self._settler = Settler(
             js,
             stream,
             consumer,
-            policy=RetryPolicy(max_deliveries, backoff),
+            policy=RetryPolicy(max_deliveries, backoff, max_unfinished),
             dead_letter=dead_letter,
             double_ack=double_ack,
             report=self._report,
+            on_unhandled=self._report_unhandled,
             on_settled=lambda delivery: self._holder.remove(delivery),
             on_denied=self._fail,
             observer=Observer.of(on_outcome, instrumentation),
         )
-        self._holder = Holder(self._nc, self._settler)
+        self._holder = Holder(
+            self._nc,
+            self._settler,
+            prefetch=prefetch,
+            wake=self._wake,
+            on_dropped=self._report_dropped,
+            on_late=self._release_late,
+        )
         self._fetcher = Fetcher(
             self._nc,
             self._api,
             stream,
             consumer,
-            prefetch=prefetch,
-            waiting=lambda: len(self._holder.ready),
+            room=self._holder.room,
             deliver=self._deliver,
             fail=self._fail,
         )
@@ -198,19 +221,35 @@ class PullConsumer:
         """
         if self._dead_letter is not None:
             await check_stream_on(self._js, self._dead_letter)
-        config = await self._bind()
+        config, lag = await self._bind()
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
-        if config.max_deliver is not None and 0 < config.max_deliver < self.policy.max_deliveries:
-            self._settler.policy = RetryPolicy(config.max_deliver, self.policy.backoff)
         self._headers_only = bool(config.headers_only)
         waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
+        limit = self._apply_limit(config)
+        # With a limit of 1, any message that an earlier process has fetched may be one that ends it.
+        is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
         ConnectionWatch.of(self._nc).add(self._on_denial)
-        await self._fetcher.open()
-        self._holder.open(min(waits) / 3)
+        self._holder.open(Isolation(limit, max(waits), is_expected=is_expected), min(waits) / 3)
+        await self._fetcher.open(min(waits))
         self._is_entered = True
         return self
+
+    def _apply_limit(self, config: ConsumerConfig) -> int:
+        """Apply the server's own limit of deliveries; returns the number above which a message is handled alone."""
+        policy, most = self.policy, config.max_deliver or 0
+        if most <= 0:
+            return policy.max_deliveries
+        _log.warning(
+            "%s: max_deliver is %d, so the server drops a message without a report after %d deliveries, handled or not",
+            self._target,
+            most,
+            most,
+        )
+        if most < policy.max_deliveries:
+            self._settler.policy = policy = RetryPolicy(most, policy.backoff, max(most, policy.unfinished_limit))
+        return min(policy.max_deliveries, most - 1)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -218,62 +257,80 @@ class PullConsumer:
         self.stop()
         try:
             await self._fetcher.close()
+            if self._releasing is not None:
+                await self._releasing
             await self._settler.release(self._holder.unhandled())
         finally:
             ConnectionWatch.of(self._nc).remove(self._on_denial)
             await self._holder.close()
 
     def stop(self) -> None:
-        """Give out no further deliveries: iterations end, and with them :meth:`run`. What is being handled goes on."""
-        self._is_over = True
-        self._arrived.set()
+        """
+        Give out no further deliveries: iterations end, and :meth:`run` as soon as its handlers have returned.
 
-    async def run(self, handler: Callable[[Delivery], Awaitable[object]], *, concurrency: int = 1) -> None:
+        Handlers that take long after it are named in the log.
+        """
+        self._stopped.set()
+        self._arrived.set()
+        self._fetcher.stop()  # what is fetched now would be redelivered, which counts as a delivery
+
+    async def run(
+        self,
+        handler: Callable[[Delivery], Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        stop_timeout: float | None = None,
+    ) -> None:
         """
         Call a handler with each delivery, until :meth:`stop`.
 
         The message is acknowledged when the handler returns, unless it has settled the delivery itself. After an
         exception it is redelivered with back-off, and the exception is reported; :class:`~ce_nats.Reject`, and
-        ``data-mismatch`` of ``data_as()``, dead-letter it.
+        ``data-mismatch`` of ``data_as()``, dead-letter it. A handler that ends with a ``CancelledError`` although
+        :meth:`run` is not cancelled has failed like any other (``handler-cancelled``).
 
             async def charge(delivery):
                 print(delivery.subject, delivery.event.get_id())
 
         Args:
-            handler: Called with one delivery.
-            concurrency: Most handlers at a time. With more than one the order of events is lost.
+            handler: An async function, called with one delivery.
+            concurrency: Maximum number of handlers at a time. With more than one the order of events is lost.
+            stop_timeout: Seconds after :meth:`stop` until handlers that still run are cancelled, and their messages
+                released. None waits for them.
 
         Raises:
             DeliveryError: As the iteration does.
-            ValueError: ``concurrency`` is below 1.
+            TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
+            ValueError: ``concurrency`` is below 1, or ``stop_timeout`` below 0.
         """
+        check_handler(handler)
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
-        workers = [asyncio.create_task(self._work(handler)) for _ in range(concurrency)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        if stop_timeout is not None and stop_timeout < 0:
+            raise ValueError(f"stop_timeout must be 0 or more seconds, got {stop_timeout}")
+        workers = Workers(self, handler, self._report, self._target)
+        await workers.run(concurrency, self._stopped, stop_timeout)
 
-    async def _work(self, handler: Callable[[Delivery], Awaitable[object]]) -> None:
-        async for delivery in self:
-            try:
-                async with delivery:
-                    await handler(delivery)
-            except Exception as error:
-                self._report(error, delivery)
-
-    async def _bind(self) -> ConsumerConfig:
-        """Configuration of the consumer, which is created where it may be."""
+    async def _bind(self) -> tuple[ConsumerConfig, Lag]:
+        """Configuration of the consumer, which is created where it may be, and what it has outstanding."""
         try:
-            return await self._api.consumer(self._stream, self._name)
+            config = await self._api.consumer(self._stream, self._name)
         except ApiError as error:
             if self._config is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
                 raise
+        else:
+            if self._config is not None:
+                self._compare(self._config, config)
+            return config, await self._api.lag(self._stream, self._name)
         config = self._config.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
-        return await self._api.create_consumer(self._stream, self._name, config.as_dict())
+        return await self._api.create_consumer(self._stream, self._name, config.as_dict()), Lag(0, 0, 0)
+
+    def _compare(self, wanted: ConsumerConfig, existing: ConsumerConfig) -> None:
+        """Warn about what an existing consumer has otherwise than ``config=`` says."""
+        differences = config_differences(wanted, existing)
+        if differences:
+            text = "; ".join(differences)
+            _log.warning("%s exists, and its configuration is not that of config=: %s", self._target, text)
 
     # --- Deliveries --------------------------------------------------------------------------------------------------
 
@@ -292,10 +349,10 @@ class PullConsumer:
         if not self._is_entered:
             text = "it must be entered first: async with PullConsumer(...) as consumer"
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
-        ready = self._holder.ready
-        while not self._is_over:
-            if ready:
-                delivery = ready.popleft()
+        await self._let_others_run()
+        while not self._stopped.is_set():
+            delivery = self._holder.take()
+            if delivery is not None:
                 self._fetcher.wake()
                 if await self._prepare(delivery):
                     return delivery
@@ -306,25 +363,44 @@ class PullConsumer:
                 await self._arrived.wait()
         raise StopAsyncIteration
 
+    async def _let_others_run(self) -> None:
+        """
+        Suspend once in a while.
+
+        Neither a delivery that is ready nor an acknowledgement suspends. So handlers that each block the loop for a
+        short time would keep ack deadlines from being extended until no delivery is left.
+        """
+        if time.monotonic() - self._suspended > _MAX_UNSUSPENDED_SECONDS:
+            for _ in range(3):  # a timer, the task that it wakes, and what that writes
+                await asyncio.sleep(0)
+            self._suspended = time.monotonic()
+
     async def _prepare(self, delivery: Delivery) -> bool:
         """Decode; False where the message has no event for a handler, and has been settled therefore."""
-        outcome = Outcome.RECEIVED
         try:
             try:
                 delivery.decoded(await self._decode(delivery.message))
-                if decide(outcome, delivery.deliveries, self.policy).action is Action.HANDLE:
-                    return True
             except DecodeError as error:
-                outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
                 delivery.error = error
+                outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
+                await self._settler.settle_quietly(delivery, outcome, error)
+                return False
             except DeliveryError as error:
-                outcome = Outcome.FAILED
                 delivery.error = error
                 self._report(error, delivery)
-            await self._settler.settle_quietly(delivery, outcome, delivery.error)
+                # Not by the policy: however often it was delivered, no handler was given it.
+                retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
+                await self._settler.settle_quietly(delivery, retry, error)
+                return False
+            decision = decide(Outcome.RECEIVED, delivery.arrival, self.policy)
+            if decision.action is Action.HANDLE:
+                return True
+            text = f"the process ended while it was handled: {delivery.arrival} deliveries, and none had an outcome"
+            delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
+            await self._settler.settle_quietly(delivery, decision, delivery.error)
         except asyncio.CancelledError:
             if not delivery.is_settled:
-                self._holder.ready.appendleft(delivery)
+                self._holder.put_back(delivery)
             raise
         return False
 
@@ -349,20 +425,44 @@ class PullConsumer:
         self._holder.add(message, origin)
         self._arrived.set()
 
-    def _report(self, error: Exception, delivery: Delivery | None) -> None:
-        """Call ``on_error``, or log."""
-        if self._on_error is not None:
-            self._on_error(error, delivery)
-        elif delivery is None:
-            _log.error("%s: %s", self._target, error)
-        else:
-            _log.error(
-                "%s, sequence %d, delivery %d: %s",
+    def _wake(self) -> None:
+        self._arrived.set()
+        self._fetcher.wake()
+
+    def _report(self, error: Exception, delivery: Delivery | None, ending: str = "") -> None:
+        """Call ``on_error``; log if there is none, or if the message has ended."""
+        on_error = self._on_error
+        if on_error is not None:
+            guarded(lambda: on_error(error, delivery))
+        if on_error is not None and not ending:
+            return
+        place = "" if delivery is None else f", sequence {delivery.sequence}, delivery {delivery.deliveries}"
+        is_expected = isinstance(error, (CeNatsError, Reject))
+        text = f"{type(error).__name__}: {error}" if isinstance(error, Reject) else error
+        _log.error("%s%s: %s%s", self._target, place, text, ending, exc_info=None if is_expected else error)
+
+    def _report_unhandled(self, error: CeNatsError, delivery: Delivery, ending: str) -> None:
+        self._report(error, delivery, f"; {ending}")
+
+    def _release_late(self, deliveries: list[Delivery]) -> None:
+        """Release messages that were redelivered while they waited."""
+        _log.warning(
+            "%s: messages were redelivered while they waited for a handler: the event loop was blocked for longer than "
+            "ack_wait; fetching one by one from now on",
+            self._target,
+        )
+        self._releasing = asyncio.create_task(self._settler.release(deliveries))
+
+    def _report_dropped(self, origin: AckSubject) -> None:
+        """Warn, once, that the program does not settle what it gets."""
+        if not self._has_dropped and not self._stopped.is_set():
+            self._has_dropped = True
+            _log.warning(
+                "%s, sequence %d: the program has dropped a delivery that it has not settled; settle each one, with "
+                "'async with delivery:' for example. Such messages are held until the consumer is left, and the server "
+                "delivers at most max_ack_pending of them",
                 self._target,
-                delivery.sequence,
-                delivery.deliveries,
-                error,
-                exc_info=None if isinstance(error, CeNatsError) else error,
+                origin.sequence,
             )
 
     def _on_denial(self, denial: Denial) -> bool:

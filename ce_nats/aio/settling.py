@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from ..errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode
-from ..redelivery import Action, DeadLetter, Decision, Outcome, RetryPolicy, decide
+from ..redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from ._nats import api_timeout, client_of
 from .deadletter import store
 from .delivery import Delivery
@@ -34,6 +34,8 @@ class Settler:
         dead_letter: Subject for dead letters, or None.
         double_ack: Wait until the server confirms each acknowledgement.
         report: Called with errors from which the consumer recovers.
+        on_unhandled: Called with a message that is terminated although no handler was given it, and how it ends, unless
+            its dead letter says all of that.
         on_settled: Called with each delivery before the server is informed.
         on_denied: Called where the server denies acknowledgements.
         observer: Told what becomes of deliveries; or None.
@@ -49,6 +51,7 @@ class Settler:
         dead_letter: str | None,
         double_ack: bool,
         report: Report,
+        on_unhandled: Callable[[CeNatsError, Delivery, str], None],
         on_settled: Callable[[Delivery], None],
         on_denied: Callable[[DeliveryError], None],
         observer: Observer | None = None,
@@ -61,6 +64,7 @@ class Settler:
         self._target = f"consumer {consumer} of stream {stream}"
         self._dead_letter = dead_letter
         self._double_ack = double_ack
+        self._on_unhandled = on_unhandled
         self._on_settled = on_settled
         self._on_denied = on_denied
         self._observer = observer
@@ -101,6 +105,7 @@ class Settler:
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
             decision = Decision(Action.RETRY, delay=self.delay(delivery))
         self._end(delivery)
+        self._report_unhandled(delivery, decision)
         message = delivery.message
         try:
             with delivery_errors(self._target, self._nc):
@@ -118,10 +123,23 @@ class Settler:
         if self._observer is not None:
             self._tell(delivery, self._kind(decision, error), decision, error)
 
-    async def settle_quietly(self, delivery: Delivery, outcome: Outcome, error: BaseException | None = None) -> None:
-        """Settle by the policy, and report an error."""
+    def _report_unhandled(self, delivery: Delivery, decision: Decision) -> None:
+        """Report a message that is terminated, and of which no handler and no dead letter tells."""
+        error = delivery.error
+        if decision.action is not Action.DEAD_LETTER or delivery.is_entered or error is None:
+            return
+        if self._dead_letter is None:
+            self._on_unhandled(error, delivery, "terminated without a dead letter")
+        elif decision.reason is Reason.PROCESS_ENDED:
+            self._on_unhandled(error, delivery, f"dead-lettered to {self._dead_letter}")
+
+    async def settle_quietly(
+        self, delivery: Delivery, wanted: Outcome | Decision, error: BaseException | None = None
+    ) -> None:
+        """Do what was decided, or what the policy says for an outcome, and report an error."""
+        decision = wanted if isinstance(wanted, Decision) else self.decide(delivery, wanted)
         try:
-            await self.settle(delivery, self.decide(delivery, outcome), error)
+            await self.settle(delivery, decision, error)
         except DeliveryError as failure:
             self.report(failure, delivery)
 

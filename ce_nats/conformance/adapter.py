@@ -242,7 +242,7 @@ def _frame(frame: Any) -> Fields:
 
 
 def _decide(given: Input) -> Fields:
-    policy = RetryPolicy(given["max_deliveries"], _backoff(given["backoff"]))
+    policy = RetryPolicy(given["max_deliveries"], _backoff(given["backoff"]), given.get("max_unfinished"))
     decision = decide(Outcome(given["outcome"]), given["deliveries"], policy)
     fields: Fields = {"action": str(decision.action)}
     if decision.action is Action.RETRY:

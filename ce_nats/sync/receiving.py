@@ -223,6 +223,7 @@ class PullConsumer:
     async def end(self, seconds: float | None = None) -> None:
         """Close; in the loop."""
         self._loop.opened.pop(self, None)
+        self._consumer.stop()
         await self._feed.stop()
         await asyncio.wait_for(self._consumer.__aexit__(None, None, None), seconds)
 

@@ -116,7 +116,7 @@ async def test_without_a_subject_for_dead_letters_messages_are_terminated(publis
 async def test_what_was_fetched_and_not_handled_is_released(publish, consume, outcomes):
     await publish(1, 2, 3)
     async with consume() as consumer, await take(consumer):
-        await until(lambda: len(consumer._holder.ready) == 2)
+        await until(lambda: len(consumer._holder._ready) == 2)
     assert [(one.delivery.sequence, one.kind, one.seconds is None) for one in outcomes] == [
         (1, OutcomeKind.ACKNOWLEDGED, False),
         (2, OutcomeKind.RELEASED, True),

@@ -13,72 +13,11 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.codec.event import NotDelivered
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.aio import waiting
+from tests.aio.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish, take
 
-SECONDS = 60  # to wait for what has to happen
+__all__ = ["acks", "consume", "is_settled", "publish"]
+
 until = partial(waiting.until, seconds=SECONDS)
-
-
-@pytest.fixture
-def publish(js, subject, stream, make_event):
-    """Publish events with these numbers for ids."""
-
-    async def publish(*numbers, **options):
-        for number in numbers:
-            await ce_js.publish(js, make_event(number, {"n": number}), subject, **options)
-
-    return publish
-
-
-@pytest.fixture
-def consume(js, stream, dead):
-    """A consumer of the stream, made at its first use; retries come at once unless the test says otherwise."""
-
-    def consume(name="c", *, ack_wait=60, headers_only=None, **options):
-        create = ConsumerConfig(ack_wait=ack_wait, headers_only=headers_only)
-        return PullConsumer(js, stream, name, **{"dead_letter": dead, "config": create, "backoff": [0], **options})
-
-    return consume
-
-
-@pytest.fixture
-async def acks(nc):
-    """What is sent about deliveries: payloads of acknowledgements, in their order."""
-    sent = asyncio.Queue()
-
-    async def note(message):
-        sent.put_nowait(message.data)
-
-    await nc.subscribe("$JS.ACK.>", cb=note)
-    await nc.flush()
-    return sent
-
-
-@pytest.fixture
-def is_settled(js, stream):
-    """Wait until the consumer has nothing outstanding and has had everything."""
-
-    async def wait(name="c", stream=stream):
-        for _ in range(500):
-            info = await js.consumer_info(stream, name)
-            if info.num_ack_pending == info.num_pending == 0:
-                return
-            await asyncio.sleep(0.01)
-        pytest.fail(f"{info.num_ack_pending} unacknowledged, {info.num_pending} not delivered")
-
-    return wait
-
-
-async def after(awaitable):
-    return await asyncio.wait_for(awaitable, SECONDS)
-
-
-async def take(consumer):
-    """The next delivery."""
-    return await after(anext(consumer))
-
-
-def number_of(event):
-    return int(event.get_id().split()[1])
 
 
 # --- Settling --------------------------------------------------------------------------------------------------------
@@ -292,28 +231,100 @@ async def test_a_double_acknowledgement_is_confirmed(js, stream, publish, consum
                 pass
 
 
-async def test_what_was_delivered_too_often_is_not_handled_again(js, stream, publish, consume, dead_letters):
-    """Its handler did not live to say what happened."""
+@pytest.fixture
+def deliver_without_outcome(js, stream):
+    """Have the messages of the stream delivered a number of times, without an outcome."""
+
+    async def deliver(times, name="c"):
+        await js.add_consumer(stream, ConsumerConfig(durable_name=name, ack_wait=60))
+        earlier = await js.pull_subscribe_bind(name, stream)
+        for _ in range(times):
+            for message in await earlier.fetch(1, timeout=SECONDS):
+                await message.nak()
+        await earlier.unsubscribe()
+
+    return deliver
+
+
+async def test_messages_delivered_too_often_are_handled_before_they_are_dead_lettered(
+    publish, consume, dead_letters, deliver_without_outcome
+):
+    """The server counts deliveries of which no handler knows."""
     await publish(1)
-    await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=0.05))
-    crashing = await js.pull_subscribe_bind("c", stream)
-    for _ in range(2):
-        await crashing.fetch(1)
-    await crashing.unsubscribe()
+    await deliver_without_outcome(3)
     async with consume(max_deliveries=2) as consumer:
-        reader = asyncio.create_task(anext(consumer))
-        (letter,) = await dead_letters(1)
-        reader.cancel()
+        with pytest.raises(OSError, match="disk"):
+            async with await take(consumer):
+                raise OSError("disk")
+    (letter,) = await dead_letters(1)
     known = DeadLetter.split(letter.headers)[0]
-    assert (known.reason, known.error) == (Reason.EXHAUSTED, "")
-    assert known.deliveries > 2
+    assert (known.reason, known.error, known.deliveries) == (Reason.EXHAUSTED, "OSError", 4)
 
 
-async def test_a_limit_of_the_consumer_counts(js, stream, publish, consume, dead_letters):
+@pytest.mark.parametrize("has_dead_letter", [True, False])
+async def test_messages_without_an_outcome_are_not_handled_for_ever(
+    publish, consume, dead, dead_letters, deliver_without_outcome, is_settled, caplog, has_dead_letter
+):
+    """Their handlers did not live to say what happened. It is logged and reported how they end."""
+    await publish(1)
+    await deliver_without_outcome(7)
+    reported = []
+    options = {
+        "max_deliveries": 2,
+        "on_error": lambda error, delivery: reported.append((error.code, delivery.sequence)),
+    }
+    async with consume(**options, dead_letter=dead if has_dead_letter else None) as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await is_settled()
+        reader.cancel()
+    assert reported == [("process-ended", 1)]
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    ending = f"dead-lettered to {dead}" if has_dead_letter else "terminated without a dead letter"
+    assert record.getMessage().endswith(f"8 deliveries, and none had an outcome; {ending}")
+    letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(int(has_dead_letter))]
+    assert all((known.reason, known.deliveries) == (Reason.PROCESS_ENDED, 8) for known in letters)
+
+
+async def test_invalid_messages_without_a_dead_letter_are_reported(js, subject, consume, is_settled, caplog):
+    await js.publish(subject, b"no event")
+    reported = []
+    async with consume(dead_letter=None, on_error=lambda error, _: reported.append(error.code)) as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await is_settled()
+        reader.cancel()
+    assert reported == ["not-a-cloudevent"]
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().endswith("; terminated without a dead letter")
+
+
+async def test_a_hook_for_errors_that_raises_stops_nothing(publish, consume, is_settled, caplog):
+    await publish(1, 2)
+
+    def fail(error, delivery):
+        raise KeyError("hook")
+
+    async with consume(on_error=fail) as consumer:
+        seen = []
+
+        async def handle(delivery):
+            seen.append(delivery.sequence)
+            if len(seen) == 1:
+                raise OSError("disk")
+            if len(seen) == 3:
+                consumer.stop()
+
+        await after(consumer.run(handle))
+    assert sorted(seen) == [1, 1, 2]
+    assert "must not raise" in caplog.text
+    await is_settled()
+
+
+async def test_a_limit_of_the_consumer_counts(js, stream, publish, consume, dead_letters, caplog):
     """The server would give up in silence after its own number of deliveries."""
     await publish(1)
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", max_deliver=2))
     async with consume() as consumer:
+        assert "max_deliver is 2, so the server drops a message without a report" in caplog.text
         for _ in range(2):
             with pytest.raises(OSError, match="disk"):
                 async with await take(consumer):
@@ -427,93 +438,6 @@ async def test_stopping_lets_handlers_finish(publish, consume, is_settled):
     await is_settled()
 
 
-# --- Running a handler -----------------------------------------------------------------------------------------------
-
-
-async def test_handlers_run_side_by_side(publish, consume, is_settled):
-    await publish(*range(40))
-    running, most, numbers = set(), [], []
-
-    async with consume() as consumer:
-        four = asyncio.Event()
-
-        async def handle(delivery):
-            event = delivery.event
-            running.add(number_of(event))
-            most.append(len(running))
-            if len(running) == 4:
-                four.set()
-            await after(four.wait())
-            running.remove(number_of(event))
-            numbers.append(number_of(event))
-            if len(numbers) == 40:
-                consumer.stop()
-
-        await after(consumer.run(handle, concurrency=4))
-    assert max(most) == 4
-    assert sorted(numbers) == list(range(40))
-    await is_settled()
-
-
-async def test_failures_of_handlers_are_reported_and_the_rest_goes_on(publish, consume, is_settled, dead_letters):
-    await publish(*range(5))
-    reported, handled = [], []
-
-    def report(error, delivery):
-        reported.append((type(error).__name__, delivery.sequence, delivery.deliveries))
-
-    async with consume(on_error=report) as consumer:
-
-        async def handle(delivery):
-            event = delivery.event
-            number = number_of(event)
-            if number == 1 and ("KeyError", 2, 1) not in reported:
-                raise KeyError(number)
-            if number == 2:
-                raise Reject("no")
-            handled.append(number)
-            if len(handled) == 4:
-                consumer.stop()
-
-        await after(consumer.run(handle))
-    assert sorted(handled) == [0, 1, 3, 4]
-    assert reported == [("KeyError", 2, 1), ("Reject", 3, 1)]
-    await dead_letters(1)
-    await is_settled()
-
-
-async def test_failures_are_logged(publish, consume, caplog):
-    await publish(1)
-    async with consume() as consumer:
-
-        async def handle(delivery):
-            consumer.stop()
-            raise KeyError("customer")
-
-        with caplog.at_level(logging.ERROR, "ce_nats"):
-            await after(consumer.run(handle))
-    (record,) = caplog.records
-    assert "sequence 1, delivery 1: 'customer'" in record.getMessage()
-    assert record.exc_info[0] is KeyError
-
-
-async def test_cancelling_a_run_cancels_its_handlers(publish, consume, acks):
-    await publish(1)
-    async with consume(backoff=[100]) as consumer:
-        entered = asyncio.Event()
-
-        async def handle(delivery):
-            entered.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(consumer.run(handle, concurrency=2))
-        await after(entered.wait())
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await after(acks.get()) == b"-NAK"
-
-
 # --- What is no event, and headers alone -----------------------------------------------------------------------------
 
 
@@ -580,7 +504,7 @@ async def test_an_idle_consumer_goes_on(publish, consume, monkeypatch):
 async def test_a_consumer_that_is_gone_before_it_is_asked_ends_the_iteration(js, stream, publish, consume):
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        await until(lambda: consumer._holder.ready)
+        await until(lambda: consumer._holder._ready)
         await js.delete_consumer(stream, "c")
         async with await take(consumer):
             pass
@@ -617,11 +541,15 @@ async def test_a_connection_that_is_closed_ends_the_iteration(server, stream, de
             await after(reader)
 
 
-async def test_a_limit_on_requests_is_named(nc, js, stream, consume):
+async def test_a_limit_on_requests_is_named(nc, js, stream, publish, consume):
+    """Once there is a message: the first request is for one."""
+    await publish(1)
     config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "max_batch": 10}
     request = msgspec.json.encode({"stream_name": stream, "config": config})
     await nc.request(f"$JS.API.CONSUMER.CREATE.{stream}.c", request)
     async with consume() as consumer:
+        async with await take(consumer):
+            pass
         with pytest.raises(DeliveryError, match=r"^incompatible-config: .*Exceeded MaxRequestBatch of 10"):
             await take(consumer)
 
@@ -640,13 +568,21 @@ async def test_only_pull_consumers_with_single_acknowledgements_will_do(js, stre
         await anext(consume())
 
 
-async def test_an_existing_consumer_is_used_as_it_is(js, stream, publish, consume):
+async def test_an_existing_consumer_is_used_unchanged(js, stream, publish, consume, caplog):
+    """And the log says in what it differs from the configuration that was given."""
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=7, description="theirs"))
     await publish(1)
     async with consume(ack_wait=60) as consumer, await take(consumer):
         pass
     config = (await js.consumer_info(stream, "c")).config
     assert (config.ack_wait, config.description) == (7, "theirs")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"consumer c of stream {stream} exists, and its configuration is not that of config=: ack_wait is 7.0, not 60"
+    )
+    async with consume(ack_wait=7):
+        pass
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ async def test_orders_become_invoices(start, js, make_event, server):
     assert copy.data == b"not an event"
     dead_letter, _ = DeadLetter.split(copy.headers.items())
     assert (dead_letter.error, dead_letter.subject) == ("not-a-cloudevent", "orders.new")
-    assert (dead_letter.stream, dead_letter.consumer, dead_letter.sequence) == ("ORDERS", "billing", 1)
+    assert (dead_letter.stream, dead_letter.consumer, dead_letter.sequence) == ("ORDERS", "invoicing", 1)
 
     program.process.terminate()
     await program.ends()
     assert (await js.stream_info("INVOICES")).state.messages == 1
-    assert (await js.consumer_info("ORDERS", "billing")).num_ack_pending == 0
+    assert (await js.consumer_info("ORDERS", "invoicing")).num_ack_pending == 0
 
     command = ["-m", "ce_nats", "dead-letters"]
     at = ["--server", server.url]

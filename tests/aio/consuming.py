@@ -1,0 +1,74 @@
+"""Fixtures for tests of a consumer: events in a stream, and a consumer of it."""
+
+import asyncio
+
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats.aio import PullConsumer
+from ce_nats.aio import jetstream as ce_js
+
+SECONDS = 60  # to wait for what has to happen
+
+
+@pytest.fixture
+def publish(js, subject, stream, make_event):
+    """Publish events with these numbers for ids."""
+
+    async def publish(*numbers, **options):
+        for number in numbers:
+            await ce_js.publish(js, make_event(number, {"n": number}), subject, **options)
+
+    return publish
+
+
+@pytest.fixture
+def consume(js, stream, dead):
+    """A consumer of the stream, made at its first use; retries come at once unless the test says otherwise."""
+
+    def consume(name="c", *, ack_wait=60, headers_only=None, **options):
+        create = ConsumerConfig(ack_wait=ack_wait, headers_only=headers_only)
+        return PullConsumer(js, stream, name, **{"dead_letter": dead, "config": create, "backoff": [0], **options})
+
+    return consume
+
+
+@pytest.fixture
+async def acks(nc):
+    """What is sent about deliveries: payloads of acknowledgements, in their order."""
+    sent = asyncio.Queue()
+
+    async def note(message):
+        sent.put_nowait(message.data)
+
+    await nc.subscribe("$JS.ACK.>", cb=note)
+    await nc.flush()
+    return sent
+
+
+@pytest.fixture
+def is_settled(js, stream):
+    """Wait until the consumer has nothing outstanding and has had everything."""
+
+    async def wait(name="c", stream=stream):
+        for _ in range(500):
+            info = await js.consumer_info(stream, name)
+            if info.num_ack_pending == info.num_pending == 0:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail(f"{info.num_ack_pending} unacknowledged, {info.num_pending} not delivered")
+
+    return wait
+
+
+async def after(awaitable):
+    return await asyncio.wait_for(awaitable, SECONDS)
+
+
+async def take(consumer):
+    """The next delivery."""
+    return await after(anext(consumer))
+
+
+def number_of(event):
+    return int(event.get_id().split()[1])

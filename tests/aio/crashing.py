@@ -1,0 +1,46 @@
+"""A service whose handler ends the process at some messages: run by test_isolation.py, again and again."""
+
+import asyncio
+import os
+import sys
+
+from nats.js.api import ConsumerConfig
+
+from ce_nats import aio
+
+MAX_DELIVERIES = 3
+ACK_WAIT = 0.5
+PREFETCH = 20
+
+
+async def main(url: str, stream: str, dead_letter: str, concurrency: str) -> None:
+    async with await aio.connect(url) as nc:
+        js = nc.jetstream()
+
+        async def handle(delivery: aio.Delivery) -> None:
+            data = delivery.event.get_data()
+            if data == "poison":
+                os._exit(9)
+            await asyncio.sleep(0)
+            print("handled", delivery.sequence, flush=True)
+
+        async with aio.PullConsumer(
+            js,
+            stream,
+            "c",
+            dead_letter=dead_letter,
+            config=ConsumerConfig(ack_wait=ACK_WAIT),
+            max_deliveries=MAX_DELIVERIES,
+            prefetch=PREFETCH,
+        ) as consumer:
+            running = asyncio.create_task(consumer.run(handle, concurrency=int(concurrency)))
+            while not running.done():
+                info = await js.consumer_info(stream, "c")
+                if info.num_pending == info.num_ack_pending == 0:
+                    consumer.stop()
+                await asyncio.wait([running], timeout=0.05)
+            await running
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
