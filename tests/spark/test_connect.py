@@ -4,11 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import explode_cloudevents, from_nats, to_nats
+from ce_nats.spark import deduplicate, explode_cloudevents, from_nats, to_nats
 from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.workers import check_workers
 from tests.spark.columns.test_decoding import ROWS
@@ -22,13 +23,28 @@ def results(spark: SparkSession) -> list[str]:
     event = from_nats(F.col("headers"), F.col("data"))
     frames = [
         explode_cloudevents(frame, extensions={"n": "int"}).orderBy("sequence"),
+        deduplicate(explode_cloudevents(frame.union(frame), prefix="x."), prefix="x.").orderBy("sequence"),
     ]
     if HAS_ARROW_FUNCTIONS:
         modes = ("binary", "structured")
         frames += [frame.orderBy("sequence").select(to_nats(event, mode=mode).alias("m")) for mode in modes]
     frame.createOrReplaceTempView("messages")
     frames.append(spark.sql("SELECT sequence, ce_nats.from_nats(headers, data) AS e FROM messages ORDER BY sequence"))
-    return [json.dumps([row.asDict(True) for row in frame.collect()], default=str) for frame in frames]
+    with TemporaryDirectory() as folder:
+        frames.append(deduplicated_stream(frame, Path(folder)).orderBy("sequence"))
+        return [json.dumps([row.asDict(True) for row in frame.collect()], default=str) for frame in frames]
+
+
+def deduplicated_stream(frame: DataFrame, folder: Path) -> DataFrame:
+    """The rows that a streaming query writes, of messages that are all there twice."""
+    spark = frame.sparkSession
+    stored = frame.union(frame).withColumn("timestamp", F.timestamp_seconds(F.lit(0)))
+    stored.write.parquet(str(folder / "in"))
+    events = explode_cloudevents(spark.readStream.schema(stored.schema).parquet(str(folder / "in")))
+    writer = deduplicate(events, within="1 hour").writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(folder / "state")).start(str(folder / "out"))
+    assert query.awaitTermination(200)
+    return spark.read.parquet(str(folder / "out"))
 
 
 def test_spark_connect(spark: SparkSession, connect_url: str) -> None:

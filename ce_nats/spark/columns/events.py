@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from ...codec.nesting import MAX_LEVELS
 from .json import STRICT, is_deeper, is_json
+from .names import column_of, quoted
+
+# Names of temporary columns.
+_ROW: Final = "__ce_nats_row"
+_TIME: Final = "__ce_nats_time"
 
 
 def parse_data(
@@ -47,24 +54,39 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
     """
     Remove duplicate events: rows with the same source and id (CloudEvents "id").
 
-    Rows without an event are all kept, because they have neither source nor id.
+    Rows without an event are all kept, because they have neither source nor id. The input is read once.
 
     Args:
         df: The result of ``explode_cloudevents``.
         prefix: Prefix of its columns.
         within: For a streaming query, the largest time between duplicates, for example ``"10 minutes"``. The query
-            keeps state for that long; duplicates that are further apart may both remain.
+            keeps state for that long; duplicates that are further apart may both remain. It is the delay of a
+            watermark: Spark drops events that are older than the newest event of earlier micro-batches by more than
+            that, so with several streams of different ages it must be at least the difference between them.
         time: For a streaming query, the TIMESTAMP column that this time is measured with. It should be the time when a
             message was stored, because ``ce_time`` is set by the sender and optional.
 
     Raises:
         ValueError: ``within`` is missing for a streaming query, or given for a table.
     """
-    keys = [f"{prefix}source", f"{prefix}id"]
+    keys = [f"{prefix}source", f"{prefix}id", _ROW]
     if df.isStreaming != (within is not None):
         raise ValueError("within must be given for a streaming DataFrame, and only for one")
-    is_event = F.col(f"{prefix}id").isNotNull()
-    events, others = df.where(is_event), df.where(~is_event)
+    is_event = F.col(quoted(f"{prefix}id")).isNotNull()
+    # NULL for events, and unique for the other rows, so that each of them is kept.
+    marked = df.withColumn(_ROW, F.when(~is_event, F.expr("uuid()")))
     if within is None:
-        return events.dropDuplicates(keys).unionByName(others)
-    return events.withWatermark(time, within).dropDuplicatesWithinWatermark(keys).unionByName(others)
+        return marked.dropDuplicates(keys).drop(_ROW)
+    # Rows without an event have no time here: Spark drops late rows, and NULL is never late.
+    timed = marked.withColumn(_TIME, F.when(is_event, column_of(df, time))).withWatermark(_TIME, within)
+    kept = timed.dropDuplicatesWithinWatermark(keys)
+    watermark = timed.schema[_TIME].metadata
+    return kept.select(*(_with_watermark(field, time, watermark) for field in df.schema))
+
+
+def _with_watermark(field: StructField, time: str, watermark: dict[str, Any]) -> Column:
+    """Return a column, and let later operators use the watermark with the column ``time``, as with any other."""
+    column = F.col(quoted(field.name))
+    if field.name.lower() != time.lower():
+        return column
+    return column.alias(field.name, metadata={**field.metadata, **watermark})

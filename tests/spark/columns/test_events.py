@@ -1,15 +1,19 @@
 """Parsing JSON data of events, and removing duplicate events."""
 
-from datetime import datetime, timezone
+import os
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import VariantVal
 
 from ce_nats import EncodeError, to_nats_message
-from ce_nats.spark import deduplicate, parse_data
+from ce_nats.spark import deduplicate, explode_cloudevents, parse_data
 from ce_nats.spark.columns.rows import event_of
+from tests.spark.columns.test_decoding import ROWS as MESSAGES
 
 ROWS = [
     ('{"n": 1, "s": "x"}', "application/json"),
@@ -106,6 +110,73 @@ def test_duplicates_in_later_batches_are_removed(spark: SparkSession, tmp_path) 
     query.awaitTermination()
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(str(row.ce_id) for row in rows) == ["None", "None", "None", "None", "a", "a", "b"]
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+TIMED = [
+    [("a", NOON), ("b", NOON), (None, NOON)],
+    [("a", NOON), ("c", NOON + timedelta(hours=1)), (None, NOON - timedelta(days=1))],
+    [("b", NOON + timedelta(hours=1)), ("c", NOON + timedelta(hours=1)), (None, NOON - timedelta(days=2))],
+]
+
+
+@pytest.fixture
+def timed(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A stream with a micro-batch for each list in TIMED."""
+    schema = "ce_id string, ce_source string, timestamp timestamp"
+    for number, rows in enumerate(TIMED):
+        frame = spark.createDataFrame([(name, name and "/s", at) for name, at in rows], schema).coalesce(1)
+        frame.write.mode("append").parquet(str(tmp_path / "in"))
+        for file in (tmp_path / "in").glob("*.parquet"):
+            if not file.name.startswith("batch-"):
+                os.utime(file.rename(file.with_name(f"batch-{number}.parquet")), (number, number))
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+
+
+def written(frame: DataFrame, folder: Path) -> list[Row]:
+    """The rows that a streaming query writes until it has read everything."""
+    writer = frame.writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(folder / "state")).start(str(folder / "out"))
+    query.awaitTermination()
+    return frame.sparkSession.read.parquet(str(folder / "out")).collect()
+
+
+def test_late_rows_without_an_event_are_kept(timed: DataFrame, tmp_path: Path) -> None:
+    """Spark drops rows that are older than the watermark."""
+    rows = written(deduplicate(timed, within="10 minutes"), tmp_path)
+    ids = sorted(row.ce_id for row in rows if row.ce_id)
+    times = [row.timestamp.astimezone(timezone.utc) for row in rows if not row.ce_id]
+    assert ids == ["a", "b", "c"]
+    assert sorted(times) == [NOON - timedelta(days=2), NOON - timedelta(days=1), NOON]
+
+
+def test_the_watermark_can_be_used_after_deduplication(timed: DataFrame, tmp_path: Path) -> None:
+    counts = deduplicate(timed, within="10 minutes").groupBy(F.window("timestamp", "30 minutes")).count()
+    found = {row.window.start.astimezone(timezone.utc): row["count"] for row in written(counts, tmp_path)}
+    assert found[NOON] == 3
+
+
+def test_deduplication_with_special_characters_in_names(timed: DataFrame, tmp_path: Path) -> None:
+    names = ("x.y`id", "x.y`source", "stored.at")
+    rows = written(deduplicate(timed.toDF(*names), prefix="x.y`", within="2 hours", time="stored.at"), tmp_path)
+    assert sorted(str(row["x.y`id"]) for row in rows) == ["None", "None", "None", "a", "b", "c"]
+    table = timed.sparkSession.createDataFrame([("a", "/s"), ("a", "/s")], "id string, source string")
+    assert deduplicate(table.toDF(*names[:2]), prefix="x.y`").count() == 1
+
+
+@pytest.mark.parametrize("engine", ["jvm", "python"])
+def test_deduplication_reads_and_decodes_its_input_once(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    rows = [*MESSAGES, *MESSAGES]
+    schema = "sequence long, headers array<struct<key string, value string>>, data binary"
+    spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / "in"))
+    unique = deduplicate(explode_cloudevents(spark.read.parquet(str(tmp_path / "in")), engine=engine))
+    unique.explain()
+    plan = capsys.readouterr().out
+    assert plan.count("FileScan") == 1, plan
+    assert len(re.findall(r"\.invoke\(" if engine == "jvm" else "ArrowEvalPython|MapInArrow", plan)) == 1, plan
+    assert sorted(str(row.ce_id) for row in unique.collect()) == ["None", "None", "a", "b"]
 
 
 def test_within_is_an_error_for_a_table(spark: SparkSession) -> None:

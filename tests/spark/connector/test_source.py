@@ -25,6 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ce_nats.aio.blocking import Blocking
 from ce_nats.errors import DataLossError, DeliveryError
+from ce_nats.spark import deduplicate, explode_cloudevents
 from ce_nats.spark.connector import streams
 from ce_nats.spark.connector.source import NatsDataSource, register
 from ce_nats.testing import NatsServer
@@ -951,6 +952,22 @@ def test_available_now_reads_the_same_rows_as_a_table(broker, run_query, table):
         for source in sources
     ]
     assert behind == [240, 180, 120, 60, 0]
+
+
+def test_a_deduplicated_stream_is_read_once(broker, session):
+    stream = broker.add()
+    headers = {"ce-specversion": "1.0", "ce-source": "/s", "ce-type": "t"}
+    for number in range(20):
+        event = {**headers, "ce-id": str(number % 10)} if number < 15 else {}
+        broker.run(broker.js.publish(stream, b"", headers=event or None))
+    given = {"url": broker.server.url, "stream": stream, "startingOffsets": "earliest"}
+    events = explode_cloudevents(session.readStream.format("nats").options(**given).load())
+    query = deduplicate(events, within="1 hour").writeStream.format("memory").queryName(stream)
+    query = query.trigger(availableNow=True).start()
+    assert query.awaitTermination(SECONDS)
+    assert sum(progress.numInputRows for progress in query.recentProgress) == 20
+    found = sorted(str(row.ce_id) for row in session.table(stream).collect())
+    assert found == sorted([*map(str, range(10)), *["None"] * 5])
 
 
 def test_a_restart_continues_at_the_checkpoint(broker, run_query):
