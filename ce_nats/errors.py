@@ -341,6 +341,12 @@ class DataLossError(DeliveryError):
         return error
 
     @classmethod
+    def deleted(cls, stream: str) -> DataLossError:
+        """Return the error for a stream that was deleted."""
+        text = f"stream {stream}: it does not exist any more: it was deleted, and its messages are gone"
+        return cls(ErrorCode.DATA_LOST, text)
+
+    @classmethod
     def shortened(cls, stream: str, known: int, last: int) -> DataLossError:
         """Return the error for a stream that had messages up to sequence ``known`` and now ends at ``last``."""
         return cls(

@@ -4,8 +4,9 @@ Offsets of a streaming query: how far each stream was read, and when that stream
     {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z"}}
 
 ``sequence`` is the last sequence that was read; 0 stands for the beginning of the stream at the time of reading.
-``created`` distinguishes a stream from a later one with the same name. Spark stores offsets in the checkpoint, as JSON,
-and compares them as text. The functions here are pure: they take stream states and return offsets and ranges.
+``created`` distinguishes a stream from a later one with the same name. A stream that is not in the options any more, or
+was deleted, keeps its position, and is read on from there when it is back. Spark stores offsets in the checkpoint, as
+JSON, and compares them as text. The functions here are pure: they take stream states and return offsets and ranges.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def advance(
     The end offset of the next batch. It never goes backwards, unless a stream was deleted and created again.
 
     Args:
-        start: How far the query has read. A stream that is not in it is read from its beginning.
-        states: States of the streams to read, by name; the result has the same order.
+        start: How far the query has read. A stream that is not in it is read from its beginning; one that is not in
+            ``states`` keeps its position.
+        states: States of the streams to read, by name.
         most: Largest number of sequences to advance, over all streams together; None for no limit.
         target: Offset at which the query ends, or None.
         skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, from the given one
@@ -56,7 +58,17 @@ def advance(
         begins = {name: min(skip(state, begins[name]), ends[name]) for name, state in states.items()}
         granted = shares([ends[name] - begins[name] for name in states], most)
         ends = {name: begins[name] + share for name, share in zip(states, granted)}
-    return {name: at(state, ends[name]) for name, state in states.items()}
+    return in_order({**start, **{name: at(state, ends[name]) for name, state in states.items()}})
+
+
+def in_order(offset: Offset) -> Offset:
+    """Return an offset ordered by stream name, because Spark compares offsets as text."""
+    return dict(sorted(offset.items()))
+
+
+def changed(start: Offset, end: Offset) -> list[str]:
+    """Return the names of the streams of ``end`` with another position than in ``start``."""
+    return [name for name, part in end.items() if start.get(name) != part]
 
 
 def shares(backlogs: Sequence[int], most: int) -> list[int]:
@@ -87,13 +99,13 @@ def ranges(
     Args:
         start: As for :func:`advance`.
         end: From :func:`advance`.
-        states: States of the streams in ``end``, by name.
+        states: States of the streams that ``changed`` returns, by name; others are not read.
         subjects: Subject patterns that do not overlap.
         on_loss: Called for removed sequences. It returns to continue, or raises to stop.
     """
     found = []
-    for name, part in end.items():
-        state = states[name]
+    for name, state in states.items():
+        part = end[name]
         if state.created != part["created"]:
             on_loss(DataLossError.recreated(name, part["created"], state.created))
             continue

@@ -11,7 +11,7 @@ it was stored, whether it is an event or not; ``ce_nats.spark`` decodes rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
 
-from ...errors import DataLossError
+from ...errors import DataLossError, DeliveryError, ErrorCode
 from ...ranges import StreamRange, StreamState, split
 from ..workers import Shipped, check_workers
 from .connection import CONNECTION_OPTIONS, Connection, check_names
-from .offsets import Offset, advance, ranges
+from .offsets import Offset, advance, changed, in_order, ranges
 from .planning import batch_ranges, first_offset, loss_policy, partitions
 from .read_options import READ_OPTIONS, ReadOptions
 from .sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
@@ -110,7 +110,8 @@ class NatsDataSource(DataSource, metaclass=Shipped):
       messages on other subjects count, except those before the first one to read. Before Spark 4.2, a query with the
       trigger ``availableNow`` reads all messages in one micro-batch.
     - ``failOnDataLoss``: with ``true`` (the default), it is an error if a stream no longer has messages that were to be
-      read; with ``false``, a warning is logged. Messages that were deleted one by one do not count as lost.
+      read, or was deleted; with ``false``, a warning is logged. Messages that were deleted one by one do not count as
+      lost.
 
     Rows to write have ``headers`` and ``data``, or an ``event`` (see sink.py), and a ``subject`` unless the option
     ``subject`` is given. Options for writing, besides those of connection.py:
@@ -189,7 +190,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
 
     While a query runs, Spark keeps one reader in a separate Python process, and sends copies to workers. From 4.2 on,
     Spark passes the query's current offset to the reader. Before 4.2 the reader keeps track of it, and does not know it
-    after a restart of the query: the first batch is then not limited by ``maxMessagesPerTrigger``.
+    after a restart of the query: the first batch is then not limited by ``maxMessagesPerTrigger``, and its end offset
+    does not have the streams that are no longer in the options.
     """
 
     def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
@@ -205,7 +207,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return NatsStreamReader, (self._connection, self._read_options)
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        self._position = first_offset(self._read_options, self._states(), self._streams)
+        streams = self._read_options.streams
+        self._position = first_offset(self._read_options, self._states(streams, known=()), self._streams)
         return self._position
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -218,7 +221,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         # Spark before 4.2 passes no arguments.
         most = self._read_options.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
         start = start or self._position
-        states = self._states()
+        streams = self._read_options.streams
+        states = self._states(streams, known=streams if start is None else start)
         self._newest = advance({}, states, on_loss=self._on_loss)
         if start is None:
             start, most = {}, None
@@ -226,16 +230,19 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return self._position
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = advance({}, self._states(), on_loss=self._on_loss)
+        # What the query has read so far is not known here; latestOffset() finds a stream that never existed.
+        streams = self._read_options.streams
+        self._target = advance({}, self._streams.states(streams, optional=streams), on_loss=self._on_loss)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return self._newest
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        self._position = end
-        if start == end:
+        self._position = in_order({**start, **end})
+        streams = changed(start, end)
+        if not streams:
             return []
-        found = ranges(start, end, self._streams.states(list(end)), self._read_options.subjects, self._on_loss)
+        found = ranges(start, end, self._states(streams, known=end), self._read_options.subjects, self._on_loss)
         return [InputPartition(part) for part in split(found, partitions(self._read_options, found))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -247,8 +254,13 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
     def stop(self) -> None:
         self._streams.close()
 
-    def _states(self) -> dict[str, StreamState]:
-        return self._streams.states(self._read_options.streams)
+    def _states(self, names: Sequence[str], known: Container[str]) -> dict[str, StreamState]:
+        """Return states by name. A stream in ``known`` that was deleted is a loss, and not in the result."""
+        states = self._streams.states(names, optional=known)
+        for name in names:
+            if name not in states:
+                self._on_loss(DataLossError.deleted(name))
+        return states
 
     def _skip(self, state: StreamState, sequence: int) -> int:
         if not self._read_options.subjects and state.messages == state.last - state.first + 1:
@@ -282,5 +294,10 @@ def _record_batches(
             request_timeout=connection.request_timeout,
             retry_timeout=connection.retry_timeout,
         )
-        for batch in blocking.iterate(batches):
-            yield record_batch(batch)
+        try:
+            for batch in blocking.iterate(batches):
+                yield record_batch(batch)
+        except DeliveryError as error:
+            if error.code is not ErrorCode.STREAM_NOT_FOUND:
+                raise
+            on_loss(DataLossError.deleted(wanted.stream))

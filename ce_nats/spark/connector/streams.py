@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...errors import DeliveryError, ErrorCode
@@ -46,18 +46,30 @@ class Streams:
     def __reduce__(self) -> tuple[Any, ...]:
         return Streams, (self.connection,)
 
-    def states(self, names: Sequence[str]) -> dict[str, StreamState]:
+    def states(self, names: Sequence[str], optional: Container[str] = ()) -> dict[str, StreamState]:
         """
-        States of streams, by name.
+        Return the states of streams, by name.
+
+        Args:
+            names: Names of the streams.
+            optional: Names of streams that are left out of the result if they do not exist.
 
         Raises:
             DeliveryError: ``stream-not-found``, or the server did not answer.
         """
 
-        async def ask(api: StreamApi) -> list[StreamState]:
-            return await asyncio.gather(*map(api.state, names))
+        async def state(api: StreamApi, name: str) -> StreamState | None:
+            try:
+                return await api.state(name)
+            except DeliveryError as error:
+                if error.code is ErrorCode.STREAM_NOT_FOUND and name in optional:
+                    return None
+                raise
 
-        return dict(zip(names, self._ask(ask)))
+        async def ask(api: StreamApi) -> list[StreamState | None]:
+            return await asyncio.gather(*(state(api, name) for name in names))
+
+        return {name: state for name, state in zip(names, self._ask(ask)) if state is not None}
 
     def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str]) -> int | None:
         """As ``ce_nats.aio.streams.StreamApi.next_sequence``."""

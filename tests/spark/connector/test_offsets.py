@@ -6,7 +6,7 @@ import pytest
 
 from ce_nats.errors import DataLossError
 from ce_nats.ranges import StreamState
-from ce_nats.spark.connector.offsets import advance, at, ranges, shares
+from ce_nats.spark.connector.offsets import advance, at, changed, ranges, shares
 
 
 def state(name, first, last, created="then", messages=None):
@@ -105,7 +105,24 @@ def test_a_target_is_not_exceeded():
     assert advance(offset(a=9), {"a": states["a"]}, target=target, on_loss=refuse) == offset(a=9)
 
 
-def test_a_stream_that_is_no_longer_in_the_options_is_dropped():
-    assert advance(offset(a=5, b=5), {"a": state("a", 1, 10)}, on_loss=refuse) == offset(a=10)
-    (only,) = ranges(offset(a=5, b=5), offset(a=10), {"a": state("a", 1, 10)}, (), refuse)
-    assert only.stream == "a"
+def test_a_stream_that_is_not_read_keeps_its_position():
+    states = {name: state(name, 1, 10) for name in "abc"}
+    start = offset(a=5, b=5, c=5)
+    end = advance(start, {"b": states["b"]}, on_loss=refuse)
+    assert end == offset(a=5, b=10, c=5)
+    assert list(end) == list("abc")  # Spark compares offsets as text
+    assert changed(start, end) == ["b"]
+    (only,) = ranges(start, end, {"b": states["b"]}, (), refuse)
+    assert (only.stream, only.first, only.last) == ("b", 6, 10)
+    again = advance(end, states, on_loss=refuse)
+    assert [(part.stream, part.first) for part in ranges(end, again, states, (), refuse)] == [("a", 6), ("c", 6)]
+
+
+def test_a_stream_that_was_created_again_while_it_was_not_read_is_a_loss():
+    end = advance(offset(a=5, b=5), {"a": state("a", 1, 10)}, on_loss=refuse)
+    states = {"a": state("a", 1, 10), "b": state("b", 1, 3, created="now")}
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        advance(end, states, on_loss=refuse)
+    losses = []
+    again = advance(end, states, on_loss=losses.append)
+    assert (again["b"]["sequence"], len(losses)) == (3, 1)

@@ -27,7 +27,7 @@ from ce_nats.aio.blocking import Blocking
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.spark import deduplicate, explode_cloudevents
 from ce_nats.spark.connector import streams
-from ce_nats.spark.connector.source import NatsDataSource, register
+from ce_nats.spark.connector.source import NatsDataSource, NatsReader, register
 from ce_nats.testing import NatsServer
 from tests.pausing import paused
 from tests.spark.needs import limits, needs_limits
@@ -820,6 +820,111 @@ def test_a_stream_that_was_created_again_is_detected(broker, fails):
 
 
 @needs_limits
+def test_a_stream_that_was_left_out_for_a_while_is_read_on(broker):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 3)
+    broker.fill(other, 3)
+    both = f"{one},{other}"
+    query = stream_reader(broker, both, startingOffsets="earliest")
+    offset = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    broker.fill(one, 2)
+    broker.fill(other, 2)
+    for names, expected in ((one, [(one, 4), (one, 5)]), (both, [(other, 4), (other, 5)])):
+        query = stream_reader(broker, names)
+        end = query.latestOffset(offset, ReadAllAvailable())
+        rows = rows_of(query, query.partitions(offset, end))
+        assert [(row["stream"], row["sequence"]) for row in rows] == expected
+        assert query.latestOffset(end, ReadAllAvailable()) == end
+        offset = end
+
+
+@needs_limits
+def test_a_stream_that_was_deleted_while_it_was_left_out(broker):
+    """It is a loss only when the stream is added to the options."""
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 3)
+    broker.fill(other, 3)
+    query = stream_reader(broker, f"{one},{other}", startingOffsets="earliest")
+    offset = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    broker.run(broker.js.delete_stream(other))
+    broker.fill(one, 2)
+    query = stream_reader(broker, one)
+    end = query.latestOffset(offset, ReadAllAvailable())
+    assert sequences(query, offset, end) == [4, 5]
+    query = stream_reader(broker, f"{one},{other}")
+    with pytest.raises(DataLossError, match=f"stream {other}: it does not exist any more"):
+        query.latestOffset(end, ReadAllAvailable())
+
+
+@needs_limits
+def test_without_arguments_the_reader_remembers_streams_that_are_left_out(broker):
+    """Spark 4.0 and 4.1 call latestOffset() without arguments."""
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 3)
+    broker.fill(other, 3)
+    query = stream_reader(broker, f"{one},{other}", startingOffsets="earliest")
+    start = query.initialOffset()
+    start = query.latestOffset()
+    broker.fill(one, 2)
+    query = stream_reader(broker, one)
+    end = query.latestOffset()
+    assert list(end) == [one]
+    assert sequences(query, start, end) == [4, 5]
+    assert query.latestOffset() == {**end, other: start[other]}
+
+
+@needs_limits
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_was_deleted_is_detected(broker, fails, caplog):
+    """Like a stream that was created again."""
+    stream, other = sorted((broker.add(), broker.add()))
+    broker.fill(stream, 10)
+    broker.fill(other, 3)
+    query = stream_reader(broker, f"{stream},{other}", startingOffsets="earliest", failOnDataLoss=fails)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadMaxRows(13))
+    planned = query.partitions(start, end)
+    broker.run(broker.js.delete_stream(stream))
+    broker.fill(other, 2)
+    reason = f"stream {stream}: it does not exist any more"
+    if fails == "true":
+        with pytest.raises(DataLossError, match=reason):
+            rows_of(query, planned)
+        with pytest.raises(DataLossError, match=reason):
+            query.partitions(start, end)
+        with pytest.raises(DataLossError, match=f"{reason}.*Set failOnDataLoss=false"):
+            query.latestOffset(end, ReadAllAvailable())
+        return
+    with caplog.at_level(logging.WARNING, "ce_nats"):
+        assert [row["stream"] for row in rows_of(query, planned)] == [other] * 3
+        assert sequences(query, start, end) == [1, 2, 3]
+        following = query.latestOffset(end, ReadAllAvailable())
+    assert reason in caplog.text
+    assert (sequences(query, end, following), following[stream]) == ([4, 5], end[stream])
+    query.prepareForTriggerAvailableNow()
+    assert query.latestOffset(following, ReadAllAvailable()) == following
+    broker.run(broker.js.add_stream(name=stream, subjects=[stream, f"{stream}.>"], storage="memory"))
+    broker.fill(stream, 2)
+    query = stream_reader(broker, f"{stream},{other}", failOnDataLoss="false")
+    again = query.latestOffset(following, ReadAllAvailable())
+    assert sequences(query, following, again) == [1, 2]
+
+
+@needs_limits
+def test_a_stream_that_never_existed_is_an_error_also_without_failing_on_loss(broker):
+    stream = broker.add()
+    options = {"failOnDataLoss": "false"}
+    for query in (stream_reader(broker, "nosuch", **options), reader(broker, "nosuch", **options)):
+        with pytest.raises(DeliveryError, match="there is no stream nosuch"):
+            query.partitions() if isinstance(query, NatsReader) else query.initialOffset()
+    start = stream_reader(broker, stream).initialOffset()
+    query = stream_reader(broker, f"{stream},nosuch", **options)
+    query.prepareForTriggerAvailableNow()
+    with pytest.raises(DeliveryError, match="there is no stream nosuch"):
+        query.latestOffset(start, ReadAllAvailable())
+
+
+@needs_limits
 def test_available_now_ends_although_a_stream_was_created_again(broker):
     stream = broker.add()
     broker.fill(stream, 10)
@@ -1025,6 +1130,41 @@ def test_a_stream_that_was_created_again_between_two_runs_stops_the_query(broker
         run_query(stream)
     run_query(stream, failOnDataLoss="false")
     assert run_query.written() == sorted((stream, number) for number in (*range(1, 11), *range(1, 13)))
+
+
+@needs_limits
+def test_a_stream_that_is_left_out_of_one_run_is_read_on_in_the_next(broker, run_query):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 3)
+    broker.fill(other, 3)
+    run_query(f"{one},{other}")
+    broker.fill(one, 2)
+    broker.fill(other, 2)
+    run_query(one)
+    broker.fill(one, 1)
+    run_query(f"{one},{other}")
+    assert run_query.written() == [
+        *((one, number) for number in range(1, 7)),
+        *((other, number) for number in range(1, 6)),
+    ]
+
+
+@needs_limits
+def test_a_stream_that_was_deleted_between_two_runs_stops_the_query(broker, run_query):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 3)
+    broker.fill(other, 3)
+    run_query(f"{one},{other}")
+    broker.run(broker.js.delete_stream(one))
+    broker.fill(other, 2)
+    with pytest.raises(Exception, match=f"stream {one}: it does not exist any more"):
+        run_query(f"{one},{other}")
+    run_query(f"{one},{other}", failOnDataLoss="false")
+    broker.run(broker.js.add_stream(name=one, subjects=[one, f"{one}.>"], storage="memory"))
+    broker.fill(one, 2)
+    run_query(f"{one},{other}", failOnDataLoss="false")
+    rows = sorted([*((one, number) for number in (1, 1, 2, 2, 3)), *((other, number) for number in range(1, 6))])
+    assert run_query.written() == rows
 
 
 def test_a_running_query_reads_new_messages(broker, session):
