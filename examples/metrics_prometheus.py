@@ -61,6 +61,7 @@ async def main(port: int) -> None:
             print(f"http://127.0.0.1:{server.server_port}/metrics", flush=True)
             await consumer.run(charge, concurrency=4)
     server.shutdown()
+    server.server_close()
 
 
 if __name__ == "__main__":

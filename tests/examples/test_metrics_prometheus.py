@@ -61,7 +61,8 @@ async def test_the_page(start, js):
     found = await until(page, 4)
     worker.process.send_signal(signal.SIGTERM)
     log = await worker.ends()
-    assert log.count("Traceback") == log.count("ce_nats.errors.Reject: total must be") == 1
+    assert log.count("Reject: total must be") == 1
+    assert "Traceback" not in log
     assert by_outcome(found, CONSUMED) == {"acknowledged": 2, "dead-lettered": 2}
     assert by_outcome(found, f"{DURATION}_count") == {"acknowledged": 2, "dead-lettered": 1}
     assert by_outcome(found, f"{DURATION}_sum")["acknowledged"] >= 0.02
