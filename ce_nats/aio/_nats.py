@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias, cast
 
+import nats.errors
 from nats.aio import client
 from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
@@ -369,6 +370,29 @@ def intercept_connects(
 
     _set(nc, "_connect_to_server", connect_with_hook)
     _set(nc, "_process_info", process_with_hook)
+
+
+def reconnect_after(nc: Client, violation: str) -> None:
+    """
+    Treat an error of the server, after which it closes the connection, as a loss of the connection.
+
+    nats-py closes the connection permanently. The callback for errors is called.
+
+    Args:
+        nc: Not connected yet.
+        violation: Part of the error's text, in lower case.
+    """
+    process_error, process_loss = _get(nc, "_process_err"), _get(nc, "_process_op_err")
+
+    async def process(text: str) -> None:
+        if violation not in text:
+            await process_error(text)
+            return
+        error = nats.errors.Error("nats: " + text.strip("'"))
+        await _get(nc, "_error_cb")(error)
+        await process_loss(error)
+
+    _set(nc, "_process_err", process)
 
 
 # --- Messages as they stand on the wire -------------------------------------------------------------------------------

@@ -24,11 +24,11 @@ from nats.aio.client import Client, Srv
 
 from ..errors import DeliveryError, ErrorCode, preview
 from ..settings import ConnectionSettings, Secret, invalid, resolve
-from ._nats import TlsTransport, intercept_connects, transport_of, use_transport
+from ._nats import TlsTransport, intercept_connects, reconnect_after, transport_of, use_transport
 from .foreign_subjects import remember_api_prefix
 from .opening import opening
 from .pausing import random_number
-from .watch import ConnectionWatch
+from .watch import PAYLOAD_VIOLATION, ConnectionWatch
 
 _log: Final = logging.getLogger(__name__)
 
@@ -82,7 +82,8 @@ async def connect(
             await publish(nc, event, "orders.paid")
 
     The first connection is attempted twice per server at most. A connection that is lost later is restored by nats-py;
-    loss, reconnect and final close are logged in a line each, unless a callback is given.
+    loss, reconnect and final close are logged in a line each, unless a callback is given. It is also restored if the
+    server closes it because of a message above a ``max_payload`` that was lowered meanwhile.
 
     With TLS requested, by a URL (``tls://``, ``wss://``) or any option that begins with ``tls``, nothing is sent to a
     server that does not offer it, on reconnects neither.
@@ -210,6 +211,7 @@ async def establish(
     }
     remember_api_prefix(client, settings.api_prefix)
     _demand_tls(client, wants_tls=settings.wants_tls or bool(options.get("tls")))
+    reconnect_after(client, PAYLOAD_VIOLATION)
 
     async def run() -> None:
         await client.connect(**known)

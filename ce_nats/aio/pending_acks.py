@@ -80,8 +80,8 @@ class PendingAcks(AckWindow[PendingMessage]):
     Messages without an acknowledgement of a stream, as an asynchronous context manager.
 
     Leaving the block waits for nothing: see :meth:`drain`. A message's ``ack`` gets a PubAck, or a DeliveryError:
-    ``no-responders``, ``permission-denied``, ``publish-refused``, ``unexpected-answer``, or ``timeout``, where it may
-    have been stored.
+    ``no-responders``, ``permission-denied``, ``publish-refused``, ``unexpected-answer``, ``payload-too-large``, if the
+    server's ``max_payload`` was lowered meanwhile, or ``timeout``, where it may have been stored.
 
     Args:
         nc: An open connection.
@@ -239,8 +239,13 @@ class PendingAcks(AckWindow[PendingMessage]):
             loss = ConnectionWatch.of(self.nc).loss
             text = f"{item.subject}: the connection was closed before the acknowledgement came"
             self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
+        elif (size := len(item.block) + len(item.message.data)) > self.nc.max_payload:
+            limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
+            text = f"{item.subject}: no acknowledgement came, and {limit}"
+            self._fail(token, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
         elif now >= item.give_up or not _may_be_repeated(item):
-            late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement came in time")
+            violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
+            late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement came in time{violation}")
             self._fail(token, item.last_error or late)
         else:
             item.due = now + self._ack_timeout

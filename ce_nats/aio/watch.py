@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -47,6 +48,8 @@ _log: Final = logging.getLogger(__name__)
 # "nats: permissions violation for publish to "orders.paid"", "... for subscription to "a.*" using queue "q"".
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription)[a-z ]* "((?:[^"\\]|\\.)*)"')
 _ANY_VIOLATION: Final = "permissions violation"
+# The server closes the connection after it, although the client knew of no such limit, if a reload has lowered it.
+PAYLOAD_VIOLATION: Final = "maximum payload violation"
 # A task that is cancelled because the event loop ends needs no error.
 _CANCELLED_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2.0
@@ -109,6 +112,9 @@ class ConnectionWatch:
         # Operations that fail when the connection is closed, and what their errors are about.
         self._waiting: dict[asyncio.Future[DeliveryError], str] = {}
         self._closing: asyncio.Task[None] | None = None
+        # The last violation after which the connection was restored, and when.
+        self._violation: Exception | None = None
+        self._violated_at = 0.0
         self._error_cb = error_callback(nc)
         self._reconnected_cb = reconnect_callback(nc)
         self._closed_cb = closed_callback(nc)
@@ -170,6 +176,15 @@ class ConnectionWatch:
         """The subject that nats-py has subscribed to for answers to requests, or ``""``."""
         return request_inbox(self._nc)
 
+    def violation_since(self, moment: float) -> str:
+        """
+        Why the server has closed the connection since a moment, as an addition to an error; else ``""``.
+
+        Args:
+            moment: In seconds of ``time.monotonic()``.
+        """
+        return f"; the connection was lost: {self._violation}" if self._violated_at > moment else ""
+
     def closed_error(self, target: str) -> DeliveryError:
         """
         The error of an operation on a closed connection.
@@ -196,6 +211,8 @@ class ConnectionWatch:
 
     async def _receive_error(self, error: Exception) -> None:
         found = _VIOLATION.search(str(error))
+        if PAYLOAD_VIOLATION in str(error):
+            self._violation, self._violated_at = error, time.monotonic()
         if found is None:
             await self._call_back(error)
             return
@@ -306,11 +323,19 @@ async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]], in
         inbox: As for :func:`denial`.
 
     Raises:
-        DeliveryError: ``permission-denied``: the subject, or the inbox for answers; ``connection-closed``.
+        DeliveryError: ``permission-denied``: the subject, or the inbox for answers; ``connection-closed``;
+            ``timeout``, if the server has closed the connection meanwhile.
         Exception: What ``ask`` raises.
     """
+    began = time.monotonic()
     with denial(nc, subject, inbox) as failed:
-        return await result_unless(failed, ask)
+        try:
+            return await result_unless(failed, ask)
+        except asyncio.TimeoutError as error:
+            violation = ConnectionWatch.of(nc).violation_since(began)
+            if not violation:
+                raise
+            raise DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no answer came in time{violation}") from error
 
 
 async def result_unless(failed: asyncio.Future[DeliveryError], ask: Callable[[], Awaitable[T]]) -> T:
