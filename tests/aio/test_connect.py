@@ -466,10 +466,8 @@ async def test_callbacks_hear_nothing_of_a_first_connection_that_fails():
 
 
 async def test_an_error_of_the_server_is_logged(caplog):
-    with NatsServer(config="max_payload: 1KB") as server:
+    with NatsServer() as server:
         nc = await connect(server.url)
-        await nc.publish("a", b"")
-        nc._max_payload = 10_000
-        await nc.publish("a", bytes(5000))
+        await nc.publish("a" * 5000, b"")
         await until(lambda: nc.is_closed, 20)
-    assert said(caplog) == [f"127.0.0.1:{server.port}: the connection is closed: nats: maximum payload violation"]
+    assert said(caplog) == [f"127.0.0.1:{server.port}: the connection is closed: nats: maximum control line exceeded"]
