@@ -60,11 +60,12 @@ class Originals:
             CeNatsError: As :func:`~ce_nats.aio.deadletter.requeue` does.
         """
         dead_letter, headers = DeadLetter.split(stored.headers)
+        is_whole = dead_letter.is_complete and all(name != BLOCK_HEADER for name, _ in stored.headers)
+        if not is_whole and not dead_letter.is_reference:
+            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
         await self._check_subject(dead_letter)
         if dead_letter.is_reference:
             message = await self.fetch(dead_letter)
-        elif not dead_letter.is_complete or any(name == BLOCK_HEADER for name, _ in stored.headers):
-            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
         else:
             message = stored._replace(subject=dead_letter.subject, headers=headers)
         kept = [(name, value) for name, value in message.headers if not name.startswith("Nats-")]
