@@ -314,20 +314,28 @@ class DataLossError(DeliveryError):
     ``data-lost``: messages were removed from the stream before they were read.
 
     Attributes:
+        stream: Name of the stream.
+        first: Sequence of the first message that is lost, as far as that is known; 0 if it is not.
+        last: Sequence of the last one; 0 if it is not known.
         is_other_stream: The stream was deleted, and another one with its name was created.
     """
 
+    stream: str = ""
+    first: int = 0
+    last: int = 0
     is_other_stream: bool = False
 
     @classmethod
     def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
         """Return the error for sequences ``first`` to ``last``, removed because the stream now begins at ``begins``."""
         which = f"message {first} is" if first == last else f"messages {first} to {last} are"
-        return cls(
+        error = cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: {which} gone without having been read, because the stream now begins at {begins}: "
             "it was purged, or its limits removed them",
         )
+        error.stream, error.first, error.last = stream, first, last
+        return error
 
     @classmethod
     def recreated(cls, stream: str, then: str, now: str) -> DataLossError:
@@ -337,7 +345,7 @@ class DataLossError(DeliveryError):
             f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
             "it was deleted and created again, and its messages are gone",
         )
-        error.is_other_stream = True
+        error.stream, error.is_other_stream = stream, True
         return error
 
     @classmethod
@@ -349,11 +357,13 @@ class DataLossError(DeliveryError):
     @classmethod
     def shortened(cls, stream: str, known: int, last: int) -> DataLossError:
         """Return the error for a stream that had messages up to sequence ``known`` and now ends at ``last``."""
-        return cls(
+        error = cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: it had messages up to {known}, and now ends at {last}: "
             f"messages {last + 1} to {known} are gone, as when a backup is restored",
         )
+        error.stream, error.first, error.last = stream, last + 1, known
+        return error
 
     @classmethod
     def not_copied(cls, stream: str, sequence: int) -> DataLossError:

@@ -22,7 +22,8 @@ APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill
 # The slowest start first: tests that share the Spark session, then those that start their own Spark.
 LONGEST = (
     SPARK,
-    "tests/aio/test_cluster.py",  # waits for elections, and needs little CPU
+    "tests/aio/test_elections.py",  # waits, and needs little CPU, as the next one
+    "tests/aio/test_cluster.py",
     *APART,
     "tests/cli/test_demonstration.py",
     "tests/examples/test_spark_hourly_counts.py",
@@ -63,7 +64,7 @@ MARKED = {
 }
 
 # In those folders, and in need of Python alone.
-WITHOUT_SERVER = ("tests/aio/test_pending_acks.py",)
+WITHOUT_SERVER = ("tests/aio/test_patience.py", "tests/aio/test_pending_acks.py")
 
 # Spark gives the Python process of a streaming source ten seconds to start, whatever else the machine does. (An option
 # for all tests would cost each of them 40 ms in xdist, where the plugin asks another process.)

@@ -38,17 +38,17 @@ class Originals:
         js: From ``nc.jetstream()``.
         allowed: Patterns of subjects that originals may be published to; None allows those on which the stream listens
             that a dead letter names.
-        timeout: Seconds to wait for each answer of JetStream's API.
+        api: JetStream's API.
 
     Raises:
         EncodeError: ``invalid-subject``: a pattern is not valid.
     """
 
-    def __init__(self, js: JetStreamContext, allowed: Sequence[str] | None, timeout: float) -> None:
+    def __init__(self, js: JetStreamContext, allowed: Sequence[str] | None, api: StreamApi) -> None:
         for pattern in allowed or ():
             check_pattern(pattern)
         self._nc = client_of(js)
-        self._api = StreamApi.of(js, timeout)
+        self._api = api
         self._allowed = allowed
         self._found: dict[str, list[str] | CeNatsError] = {}
 

@@ -34,6 +34,7 @@ from .dead_originals import Originals, is_header_block, is_too_large
 from .jetstream import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
 from .listening import IN_PROCESS, PAUSE_SECONDS
 from .nats_errors import api_error, delivery_errors
+from .patience import RETRY_SECONDS
 from .pausing import pause
 from .pending_acks import PendingAcks, PendingMessage
 from .streams import Stored, StreamApi, nanoseconds
@@ -154,7 +155,12 @@ async def _put(
 
 
 async def requeue(
-    js: JetStreamContext, stored: StoredMessage, *, allowed: Sequence[str] | None = None, timeout: float = 5.0
+    js: JetStreamContext,
+    stored: StoredMessage,
+    *,
+    allowed: Sequence[str] | None = None,
+    timeout: float = 5.0,
+    retry_timeout: float = RETRY_SECONDS,
 ) -> PubAck:
     """
     Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter is kept.
@@ -175,7 +181,8 @@ async def requeue(
         js: From ``nc.jetstream()``.
         stored: The dead letter, from ``ce_nats.aio.jetstream.read_stream``.
         allowed: Patterns of subjects that originals may be published to, whatever streams the dead letters name.
-        timeout: Seconds to wait for the acknowledgement.
+        timeout: Seconds to wait for the acknowledgement before the original is sent again.
+        retry_timeout: Seconds to keep sending it.
 
     Raises:
         DecodeError: It is not a dead letter.
@@ -187,8 +194,9 @@ async def requeue(
             ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or ``connection-closed``.
     """
     check_jetstream(js)
-    message, block = await Originals(js, allowed, timeout).outgoing(stored)
-    async with _pending_acks(js, window=1, timeout=timeout) as acks:
+    api = StreamApi.of(js, timeout, retry_timeout)
+    message, block = await Originals(js, allowed, api).outgoing(stored)
+    async with _pending_acks(js, window=1, timeout=timeout, retry_timeout=retry_timeout) as acks:
         ack: PubAck = await (await acks.send(message, block)).ack
         return ack
 
@@ -200,6 +208,7 @@ async def requeue_all(
     delete: bool = True,
     allowed: Sequence[str] | None = None,
     timeout: float = 5.0,
+    retry_timeout: float = RETRY_SECONDS,
 ) -> AsyncGenerator[RequeueResult, None]:
     """
     Publish the originals of many dead letters to their subjects again, in their order unless some have to be sent
@@ -214,7 +223,8 @@ async def requeue_all(
         dead_letters: From ``ce_nats.aio.jetstream.read_stream``.
         delete: False keeps the dead letters.
         allowed: As for :func:`requeue`.
-        timeout: Seconds to wait for each acknowledgement, and for each deletion.
+        timeout: Seconds to wait for each acknowledgement, and for each deletion, before it is requested again.
+        retry_timeout: Seconds to keep requesting it.
 
     Yields:
         A result for each dead letter, in their order; errors are those of :func:`requeue`.
@@ -224,15 +234,16 @@ async def requeue_all(
             been given before.
     """
     check_jetstream(js)
-    originals = Originals(js, allowed, timeout)
+    api = StreamApi.of(js, timeout, retry_timeout)
+    originals = Originals(js, allowed, api)
     under_way: deque[asyncio.Task[RequeueResult]] = deque()
     failure: DeliveryError | None = None
-    async with _pending_acks(js, window=_WINDOW, timeout=timeout) as acks:
+    async with _pending_acks(js, window=_WINDOW, timeout=timeout, retry_timeout=retry_timeout) as acks:
         try:
             try:
                 async for stored in dead_letters:
                     sent = await _send(acks, originals, stored)
-                    under_way.append(asyncio.create_task(_finish(js, stored, sent, delete=delete, timeout=timeout)))
+                    under_way.append(asyncio.create_task(_finish(api, stored, sent, delete=delete)))
                     while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
                         yield await _first(under_way)
             except DeliveryError as error:
@@ -264,7 +275,7 @@ async def _send(acks: PendingAcks, originals: Originals, stored: StoredMessage) 
 
 
 async def _finish(
-    js: JetStreamContext, stored: StoredMessage, sent: PendingMessage | CeNatsError, *, delete: bool, timeout: float
+    api: StreamApi, stored: StoredMessage, sent: PendingMessage | CeNatsError, *, delete: bool
 ) -> RequeueResult:
     ack = None
     try:
@@ -273,19 +284,19 @@ async def _finish(
         ack = await sent.ack
         if delete:
             # The payload is in another stream by now, so it need not be overwritten.
-            await StreamApi.of(js, timeout).delete_message(stored.stream, stored.sequence)
+            await api.delete_message(stored.stream, stored.sequence)
     except CeNatsError as error:
         return RequeueResult(stored.sequence, ack, error=error)
     return RequeueResult(stored.sequence, ack, is_deleted=delete)
 
 
-def _pending_acks(js: JetStreamContext, *, window: int, timeout: float) -> PendingAcks:
+def _pending_acks(js: JetStreamContext, *, window: int, timeout: float, retry_timeout: float) -> PendingAcks:
     return PendingAcks(
         client_of(js),
         lambda *_: None,
         window=window,
         ack_timeout=timeout,
-        retry_timeout=timeout,
+        retry_timeout=retry_timeout,
         api_prefix=api_prefix(js),
     )
 

@@ -240,7 +240,7 @@ class Fetcher:
     async def _look_for_consumer(self) -> None:
         """After no-responders: the server is still starting, or the consumer was deleted."""
         try:
-            await self._api.consumer(self._stream, self._consumer)
+            await self._api.without_retries().consumer(self._stream, self._consumer)
         except ApiError as error:
             if error.code in (ErrorCode.CONSUMER_NOT_FOUND, ErrorCode.STREAM_NOT_FOUND):
                 self._end(ErrorCode.CONSUMER_NOT_FOUND, "it was deleted", error)

@@ -22,16 +22,17 @@ from ..codec.event import Event, attributes_and_data
 from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import DataLossError, DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, NatsMessage, StoredMessage, check_header
-from ..ranges import StreamRange
+from ..ranges import StreamRange, StreamState
 from ._nats import api_prefix, api_timeout, client_of
 from .checks import check_jetstream
 from .listening import publish_patiently
 from .nats_errors import delivery_errors
+from .patience import RETRY_SECONDS
 from .publish import as_nats_headers, check_further, check_size, prepare, takes_headers
-from .ranges import read_range_on
+from .ranges import OnLoss, read_range_on, refuse_loss
 from .raw_pull import RawMessage
 from .stored import as_messages
 from .streams import StreamApi
@@ -175,17 +176,24 @@ async def read_stream(
     start: int = 1,
     end: int | None = None,
     batch_size: int = 1000,
+    on_loss: OnLoss | None = None,
+    retry_timeout: float | None = None,
 ) -> AsyncGenerator[list[StoredMessage], None]:
     """
     Read a range of a stream, in batches.
 
-    It ends at the last message that the stream has when the iteration begins, and does not wait for more; deleted
-    messages and other subjects are skipped, and nothing is acknowledged.
+    It ends at the last message that the stream has when the iteration begins, and does not wait for more; messages on
+    other subjects are skipped, and so are those that were deleted before. Nothing is acknowledged.
+
+    Messages that the stream removes before they are read, by a purge or its limits, are lost: once everything before
+    them was yielded, the iteration ends with an error that names them, unless ``on_loss`` says otherwise. The stream
+    does not tell that messages between others were removed: one by one, by a purge of a subject, or because a later
+    message on the subject replaced them.
 
     Messages come through a consumer in the server's memory, which is deleted at the end. None is created for a range of
     at most 256 sequences, for streams that delete what is acknowledged (work queue and interest), and where the server
-    refuses it; they are read one by one then, which is a tenth as fast. After a lost connection or consumer, reading
-    goes on behind the last batch.
+    refuses it; they are read one by one then, which is a tenth as fast. After a lost connection or consumer, and when a
+    leader was elected, reading continues after the last batch.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -194,36 +202,57 @@ async def read_stream(
         start: First stream sequence, inclusive.
         end: Last stream sequence, inclusive; by default, and at most, the stream's last one.
         batch_size: Most messages in a batch. A batch is shorter at the end, and where 16 MiB of payload are reached.
+        on_loss: Called with a :class:`~ce_nats.DataLossError` for messages that were removed before they were read; its
+            ``first`` and ``last`` are their sequences. Returns to continue after them, raises to end. By default the
+            error is raised.
+        retry_timeout: Seconds to repeat what is not answered; by default 30, or the time limit of ``js`` if that is
+            longer.
 
     Yields:
         Lists of at least one message, by ascending sequence.
 
     Raises:
         DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
-            ``permission-denied``; ``connection-closed``; ``data-lost``: the stream was deleted meanwhile, and another
-            one with its name was created.
+            ``permission-denied``; ``connection-closed``; ``data-lost``, a :class:`~ce_nats.DataLossError`: messages
+            were removed meanwhile, or the stream was deleted and another one with its name was created.
     """
     check_jetstream(js)
     nc, prefix, timeout = client_of(js), api_prefix(js), api_timeout(js)
-    state = await StreamApi(nc, prefix, timeout).state(stream)
+    if retry_timeout is None:
+        retry_timeout = max(RETRY_SECONDS, timeout)
+    state = await StreamApi(nc, prefix, timeout, retry_timeout).state(stream)
+    found = read_range_on(
+        nc,
+        _range(state, subject, start, end),
+        prefix=prefix,
+        on_loss=on_loss or refuse_loss,
+        request_timeout=timeout,
+        retry_timeout=retry_timeout,
+    )
+    rest: list[RawMessage] = []
+    failure: Exception | None = None
+    async with aclosing(found) as ranges:
+        try:
+            async for messages in ranges:
+                *batches, rest = _cut(rest + messages.messages, batch_size)
+                for batch in batches:
+                    yield as_messages(batch, stream)
+        except Exception as error:
+            failure = error
+    if rest:
+        yield as_messages(rest, stream)
+    if failure is not None:
+        raise failure
+
+
+def _range(state: StreamState, subject: str | Sequence[str], start: int, end: int | None) -> StreamRange:
+    """The range of :func:`read_stream`; messages that were removed before it begins are not a part of it."""
     last = state.last if end is None else min(end, state.last)
     subjects = [subject] if isinstance(subject, str) else subject
     patterns = () if ">" in subjects else tuple(subjects)
-    wanted = StreamRange(stream, max(start, state.first), last, state.created, patterns)
-    found = read_range_on(nc, wanted, prefix=prefix, on_loss=_refuse_another_stream, timeout=timeout)
-    rest: list[RawMessage] = []
-    async with aclosing(found) as ranges:
-        async for messages in ranges:
-            *batches, rest = _cut(rest + messages.messages, batch_size)
-            for batch in batches:
-                yield as_messages(batch, stream)
-    if rest:
-        yield as_messages(rest, stream)
-
-
-def _refuse_another_stream(error: DataLossError) -> None:
-    if error.is_other_stream:
-        raise error
+    # A stream at its limits removes its first messages all the time, also between this moment and the first batch.
+    from_beginning = start <= 1 or start < state.first
+    return StreamRange(state.name, max(start, state.first), last, state.created, patterns, from_beginning)
 
 
 def _cut(messages: list[RawMessage], batch_size: int) -> Iterator[list[RawMessage]]:

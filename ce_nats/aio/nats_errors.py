@@ -21,6 +21,8 @@ _SERVER_ERRORS: Final = 500
 
 _API_CODES: Final = {
     10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
+    10043: ErrorCode.MESSAGE_NOT_FOUND,  # JSSequenceNotFoundErrF
+    10057: ErrorCode.REQUEST_REFUSED,  # JSStreamMsgDeleteFailedF, which has 500, and cannot succeed later
     10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
     10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr
     10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF, which has 500, and cannot succeed later

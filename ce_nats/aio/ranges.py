@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
@@ -33,13 +32,15 @@ from ..wire.ack_subject import AckSubject, ack_subject
 from ._nats import SEES_RAW_MESSAGES
 from .connect import disconnect
 from .nats_errors import delivery_error
-from .pausing import pause
+from .patience import RETRY_SECONDS, Patience
 from .raw_pull import RawMessage, RawPull
 from .stored import metadata, read_one_by_one
 from .streams import Stored, StreamApi, is_final, nanoseconds
 
 # Connects the client that it is given, with the caller's credentials.
 Connect: TypeAlias = Callable[[Client], Awaitable[object]]
+# Called with an error for messages that were removed before they were read. Returns to continue, raises to end.
+OnLoss: TypeAlias = Callable[[DataLossError], object]
 
 # Limits of one request, and so of a batch. The first request is small, because it is not known how many sequences a
 # number of messages spans where many were deleted or filtered out.
@@ -53,7 +54,6 @@ _FEW: Final = 256
 # How long the server keeps an idle consumer.
 _INACTIVE_SECONDS: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
-_RETRY_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ async def read_range(
     wanted: StreamRange,
     *,
     prefix: str = DEFAULT_PREFIX,
-    on_loss: Callable[[DataLossError], None] = refuse_loss,
+    on_loss: OnLoss = refuse_loss,
     request_timeout: float = 5.0,
-    retry_timeout: float = 30.0,
+    retry_timeout: float = RETRY_SECONDS,
 ) -> AsyncGenerator[RawBatch, None]:
     """
     Read a range of a stream.
@@ -99,8 +99,8 @@ async def read_range(
         prefix: First tokens of the subjects of JetStream's API.
         on_loss: Called with an error for messages that the stream removed before they were read, by a purge or its
             limits, as far as that is known. Returns to continue, raises to end.
-        request_timeout: Seconds without a message after which an attempt fails.
-        retry_timeout: Seconds to try again without any progress.
+        request_timeout: Maximum seconds without a message after which an attempt fails, see :class:`Patience`.
+        retry_timeout: Seconds to retry without any progress.
 
     Yields:
         Batches of at most 10,000 messages or about 8 MiB.
@@ -119,10 +119,11 @@ async def read_range(
         finally:
             await disconnect(client)
 
-    def attempt(client: Client, rest: StreamRange) -> _Attempt:
-        return _Attempt(client, rest, prefix, on_loss, request_timeout)
+    def attempt(client: Client, rest: StreamRange, timeout: float) -> _Attempt:
+        return _Attempt(client, rest, prefix, on_loss, timeout)
 
-    async with aclosing(_read(connected, attempt, wanted, retry_timeout, lambda: False)) as batches:
+    patience = Patience(request_timeout, retry_timeout)
+    async with aclosing(_read(connected, attempt, wanted, patience, lambda: False)) as batches:
         async for batch in batches:
             yield batch
 
@@ -132,8 +133,9 @@ async def read_range_on(
     wanted: StreamRange,
     *,
     prefix: str = DEFAULT_PREFIX,
-    on_loss: Callable[[DataLossError], None] = refuse_loss,
-    timeout: float = 5.0,
+    on_loss: OnLoss = refuse_loss,
+    request_timeout: float = 5.0,
+    retry_timeout: float = RETRY_SECONDS,
 ) -> AsyncGenerator[RawBatch, None]:
     """
     Read a range of a stream on a connection that is there, as :func:`read_range` does on its own.
@@ -144,9 +146,10 @@ async def read_range_on(
     Args:
         nc: An open connection.
         wanted: As for :func:`read_range`.
-        prefix: Likewise.
-        on_loss: Likewise.
-        timeout: Seconds without a message after which an attempt fails, and to try again without any progress.
+        prefix: As for :func:`read_range`.
+        on_loss: As for :func:`read_range`.
+        request_timeout: As for :func:`read_range`.
+        retry_timeout: As for :func:`read_range`.
 
     Yields:
         Batches of at most 10,000 messages or about 8 MiB.
@@ -159,43 +162,43 @@ async def read_range_on(
     async def connected() -> AsyncIterator[Client]:
         yield nc
 
-    def attempt(client: Client, rest: StreamRange) -> _Attempt:
+    def attempt(client: Client, rest: StreamRange, timeout: float) -> _Attempt:
         return _Attempt(client, rest, prefix, on_loss, timeout, few=_FEW, needs_consumer=False)
 
-    async with aclosing(_read(connected, attempt, wanted, timeout, lambda: nc.is_closed)) as batches:
+    patience = Patience(request_timeout, retry_timeout)
+    async with aclosing(_read(connected, attempt, wanted, patience, lambda: nc.is_closed)) as batches:
         async for batch in batches:
             yield batch
 
 
 async def _read(
     connected: Callable[[], AbstractAsyncContextManager[Client]],
-    begin: Callable[[Client, StreamRange], _Attempt],
-    wanted: StreamRange,
-    retry_timeout: float,
+    begin: Callable[[Client, StreamRange, float], _Attempt],
+    rest: StreamRange,
+    patience: Patience,
     is_over: Callable[[], bool],
 ) -> AsyncGenerator[RawBatch, None]:
-    """Attempts, until one comes to the end or the connection is closed for good."""
-    rest = wanted
-    failing_since: float | None = None
+    """Attempts, until one comes to the end or the connection is closed permanently."""
     while len(rest):
+        attempt = None
         try:
-            async with connected() as client, aclosing(begin(client, rest).batches()) as batches:
-                async for batch in batches:
-                    yield batch
-                    failing_since = None
-                    rest = _behind(rest, batch.last)
+            async with connected() as client:
+                attempt = begin(client, rest, patience.seconds)
+                async with aclosing(attempt.batches()) as batches:
+                    async for batch in batches:
+                        patience.reset()
+                        yield batch
             return
         except (DeliveryError, nats.errors.Error, OSError) as error:
             if isinstance(error, DataLossError) or is_final(error):
                 raise
-            now = time.monotonic()
-            failing_since = failing_since or now
-            if now - failing_since >= retry_timeout or is_over():
-                target = f"stream {wanted.stream}, from message {rest.first} on"
+            if attempt is not None:
+                rest = attempt.rest
+            if is_over() or not await patience.wait():
+                target = f"stream {rest.stream}, from message {rest.first} on"
                 if isinstance(error, DeliveryError):
                     raise DeliveryError(error.code, f"{target}: {error.message}") from error
                 raise delivery_error(target, error) from error
-            await pause(_RETRY_SECONDS)
 
 
 class RangeClient(Client):
@@ -207,39 +210,44 @@ class RangeClient(Client):
 
 
 class _Attempt:
-    """The reading of a range on one connection."""
+    """
+    The reading of a range on one connection.
+
+    Attributes:
+        rest: The part of the range that is neither read nor reported as lost.
+    """
 
     def __init__(
         self,
         client: Client,
         wanted: StreamRange,
         prefix: str,
-        on_loss: Callable[[DataLossError], None],
+        on_loss: OnLoss,
         timeout: float,
         *,
         few: int = 0,
         needs_consumer: bool = True,
     ) -> None:
         self._client = client
-        self._rest = wanted
+        self.rest = wanted
         self._on_loss = on_loss
         self._timeout = timeout
         self._few = few
         self._needs_consumer = needs_consumer
-        self._api = StreamApi(client, prefix, timeout)
+        self._api = StreamApi(client, prefix, timeout, 0)
 
     async def batches(self) -> AsyncGenerator[RawBatch, None]:
-        state = await self._api.state(self._rest.stream)
+        state = await self._api.state(self.rest.stream)
         ways = [self._through_api]
         # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
-        if SEES_RAW_MESSAGES and state.retention == "limits" and len(self._rest) > self._few:
+        if SEES_RAW_MESSAGES and state.retention == "limits" and len(self.rest) > self._few:
             ways.insert(0, self._through_consumer)
         for way in ways:
             try:
                 async with aclosing(way()) as batches:
                     async for batch in batches:
                         yield batch
-                        self._rest = _behind(self._rest, batch.last)
+                        self.rest = _behind(self.rest, batch.last)
                 return
             except _NoConsumerError:
                 continue
@@ -250,17 +258,17 @@ class _Attempt:
             async with self._consumer() as subject:
                 if not await self._check_beginning():
                     return
-                requests = _Requests(self._rest)
-                while len(self._rest):
+                requests = _Requests(self.rest)
+                while len(self.rest):
                     with self._without_permission():
-                        messages, status = await pull.pull(subject, requests.next(self._rest), self._timeout)
+                        messages, status = await pull.pull(subject, requests.next(self.rest), self._timeout)
                     if messages:
-                        batch = requests.batch(self._rest, messages)
+                        batch = requests.batch(self.rest, messages)
                         await self._check_gaps(batch)
                         if batch.messages:
                             yield batch
-                        self._rest = _behind(self._rest, batch.last)
-                    if not requests.goes_on(messages, status) and len(self._rest) and await self._is_at_end():
+                        self.rest = _behind(self.rest, batch.last)
+                    if not requests.goes_on(messages, status) and len(self.rest) and await self._is_at_end():
                         await self._check_tail()
                         return
         finally:
@@ -279,7 +287,7 @@ class _Attempt:
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[str]:
         """Create a consumer that begins with the range; gives the subject of its pull requests."""
-        rest = self._rest
+        rest = self.rest
         name = f"ce-nats-{self._client.new_inbox().rpartition('.')[2]}"
         config = {
             "deliver_policy": "by_start_sequence",
@@ -307,7 +315,7 @@ class _Attempt:
     async def _through_api(self) -> AsyncGenerator[RawBatch, None]:
         if not await self._check_beginning():
             return
-        rest = self._rest
+        rest = self.rest
         # The API takes one pattern.
         subject = rest.subjects[0] if len(rest.subjects) == 1 else ">"
         found = read_one_by_one(self._client, self._api, rest.stream, subject, rest.first, rest.last)
@@ -316,7 +324,7 @@ class _Attempt:
                 batch = RawBatch(rest.stream, raw, metadata(raw[0][1])[0], metadata(raw[-1][1])[0])
                 await self._check_gaps(batch)
                 yield batch
-                self._rest = _behind(self._rest, batch.last)
+                self.rest = _behind(self.rest, batch.last)
         await self._check_tail()
 
     async def _is_at_end(self) -> bool:
@@ -325,7 +333,7 @@ class _Attempt:
 
         The stream is asked itself: what a consumer counts as pending has been wrong at times.
         """
-        rest = self._rest
+        rest = self.rest
         following = await self._api.next_sequence(rest.stream, rest.first, rest.subjects)
         if following is not None and following <= rest.last:
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"the consumer stopped in front of message {following}")
@@ -338,18 +346,18 @@ class _Attempt:
         Done after the consumer was created: the stream that exists now is then the one that the consumer belongs to, or
         the consumer was deleted.
         """
-        rest = self._rest
+        rest = self.rest
         state = await self._state()
         if state is None:
             return False
         if state.first > rest.first and not rest.from_beginning:
             self._on_loss(DataLossError.gone(rest.stream, rest.first, min(state.first - 1, rest.last), state.first))
-        self._rest = replace(rest, first=max(rest.first, state.first))
-        return len(self._rest) > 0
+        self.rest = replace(rest, first=max(rest.first, state.first))
+        return len(self.rest) > 0
 
     async def _check_gaps(self, batch: RawBatch) -> None:
         """Report messages that the stream removed in front of, or among, those of a batch."""
-        start = batch.first if self._rest.from_beginning else self._rest.first
+        start = batch.first if self.rest.from_beginning else self.rest.first
         if batch.first == start and batch.last - start + 1 == len(batch.messages):
             return
         state = await self._state()
@@ -364,7 +372,7 @@ class _Attempt:
 
     async def _check_tail(self) -> None:
         """The same for what follows the last batch."""
-        rest = self._rest
+        rest = self.rest
         state = await self._state() if len(rest) else None
         if state is None:
             return
@@ -376,9 +384,9 @@ class _Attempt:
 
     async def _state(self) -> StreamState | None:
         """State of the stream; None where another stream has its name now, and on_loss() continues."""
-        state = await self._api.state(self._rest.stream)
-        if self._rest.created and state.created != self._rest.created:
-            self._on_loss(DataLossError.recreated(self._rest.stream, self._rest.created, state.created))
+        state = await self._api.state(self.rest.stream)
+        if self.rest.created and state.created != self.rest.created:
+            self._on_loss(DataLossError.recreated(self.rest.stream, self.rest.created, state.created))
             return None
         return state
 

@@ -3,12 +3,16 @@ JetStream's API: what streams hold, and the consumers on them.
 
 Requests and answers in JSON ("JetStream API Reference" of the NATS documentation). Every request that this package
 makes to the API is made here. Requests go through nats-py's connection; the answers are read here, because nats-py's
-objects leave out or change what is needed of them: nanoseconds, header blocks, error numbers.
+objects leave out or change what is needed of them: nanoseconds, header blocks, error numbers. A request that is not
+answered, because a leader is being elected for instance, is repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import time
 from calendar import timegm
 from collections.abc import Sequence
 from datetime import datetime
@@ -28,10 +32,17 @@ from ._nats import api_prefix, api_timeout, client_of, server_info
 from .checks import check_client
 from .foreign_subjects import remember_api_prefix
 from .nats_errors import NOT_ENABLED, api_error, delivery_errors
+from .patience import RETRY_SECONDS, Patience
 from .watch import answered
+
+_log: Final = logging.getLogger(__name__)
 
 # For an answer that is not required.
 _NAMES_SECONDS: Final = 2.0
+# A server also says that there is no stream, or no JetStream, while it shuts down; it does not say so for longer.
+_SHUTDOWN_SECONDS: Final = 0.5
+# nats-server: JSSequenceNotFoundErrF, JSStreamMsgDeleteFailedF. There may be no such message any more.
+_NOT_DELETED: Final = (10043, 10057)
 # Requests in flight at a time.
 _MAX_REQUESTS: Final = 64
 
@@ -123,26 +134,42 @@ class StreamApi:
     Args:
         nc: An open connection.
         prefix: First tokens of the API's subjects; another one reaches another domain or account.
-        timeout: Seconds to wait for an answer.
+        timeout: Maximum seconds to wait for an answer to one request, see :class:`Patience`.
+        retry_timeout: Seconds to repeat a request that is not answered; 0 to send it once.
     """
 
-    def __init__(self, nc: Client, prefix: str = DEFAULT_PREFIX, timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        nc: Client,
+        prefix: str = DEFAULT_PREFIX,
+        timeout: float = 5.0,
+        retry_timeout: float = RETRY_SECONDS,
+    ) -> None:
         check_client(nc)
         remember_api_prefix(nc, prefix)
         self.prefix = prefix
         self._nc = nc
         self._timeout = timeout
+        self._retry_timeout = retry_timeout
+        self._is_failing = False
 
     @classmethod
-    def of(cls, js: JetStreamContext, timeout: float | None = None) -> StreamApi:
+    def of(cls, js: JetStreamContext, timeout: float | None = None, retry_timeout: float | None = None) -> StreamApi:
         """
-        The API as nats-py's context reaches it.
+        Return the API as nats-py's context reaches it.
 
         Args:
             js: From ``nc.jetstream()``.
-            timeout: Seconds to wait for an answer; by default as long as ``js`` does.
+            timeout: Maximum seconds to wait for an answer to one request; by default that of ``js``.
+            retry_timeout: Seconds to repeat a request; by default 30, or ``timeout`` if that is longer.
         """
-        return cls(client_of(js), api_prefix(js), api_timeout(js) if timeout is None else timeout)
+        timeout = api_timeout(js) if timeout is None else timeout
+        retry_timeout = max(RETRY_SECONDS, timeout) if retry_timeout is None else retry_timeout
+        return cls(client_of(js), api_prefix(js), timeout, retry_timeout)
+
+    def without_retries(self) -> StreamApi:
+        """Return the same API, each request of which is sent once."""
+        return StreamApi(self._nc, self.prefix, self._timeout, 0)
 
     # --- Streams ------------------------------------------------------------------------------------------------------
 
@@ -180,8 +207,10 @@ class StreamApi:
         waiting, seen = [(self.prefix, stream)], {(self.prefix, stream)}
         while waiting:
             prefix, name = waiting.pop()
+            # What another prefix reaches may never answer.
+            retry_timeout = self._retry_timeout if prefix == self.prefix else 0
             try:
-                config = (await StreamApi(self._nc, prefix, self._timeout)._info(name)).config
+                config = (await StreamApi(self._nc, prefix, self._timeout, retry_timeout)._info(name)).config
             except DeliveryError:
                 if (prefix, name) == (self.prefix, stream):
                     raise
@@ -207,11 +236,10 @@ class StreamApi:
         if self.prefix != DEFAULT_PREFIX:
             return None
         try:
-            answer = await self._request(_Names, f"streams on {subject}", "STREAM.NAMES", {"subject": subject})
+            target, request = f"streams on {subject}", {"subject": subject}
+            answer = await self._request(_Names, target, "STREAM.NAMES", request, timeout=self._timeout)
         except nats.errors.NoRespondersError:
-            # Another server of the cluster may have JetStream, and be away. One that stands alone has none.
-            info = server_info(self._nc)
-            return None if info.get("jetstream") or info.get("cluster") else "the server has no JetStream"
+            return None if self._may_have_jetstream() else "the server has no JetStream"
         except (DeliveryError, nats.errors.Error, OSError):
             return None
         if answer.error is not None:
@@ -296,11 +324,18 @@ class StreamApi:
         """
         Delete a message, without overwriting it on disk first, which takes the server most of the time.
 
+        It is no error if there is no such message any more: an earlier request may have deleted it whose answer was
+        lost.
+
         Raises:
             DeliveryError: As :meth:`state` does.
         """
         request = {"seq": sequence, "no_erase": True}
-        await self._ask(_Answer, stream, f"STREAM.MSG.DELETE.{stream}", request)
+        try:
+            await self._ask(_Answer, stream, f"STREAM.MSG.DELETE.{stream}", request)
+        except ApiError as error:
+            if error.number not in _NOT_DELETED or await self.stored(stream, {"seq": sequence}) is not None:
+                raise
 
     # --- Consumers ----------------------------------------------------------------------------------------------------
 
@@ -384,17 +419,68 @@ class StreamApi:
             DeliveryError: As :meth:`state` does.
         """
         target = f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
+        patience = Patience(self._timeout, self._retry_timeout)
+        disabled_since = math.inf
+        while True:
+            try:
+                answer = await self._ask_once(kind, target, subject, request, patience.seconds, is_watched=is_watched)
+                if answer.error is not None:
+                    raise _refusal(stream, target, answer.error)
+            except DeliveryError as error:
+                is_disabled = isinstance(error, ApiError) and error.number in NOT_ENABLED
+                disabled_since = min(disabled_since, time.monotonic()) if is_disabled else math.inf
+                if not self._may_pass(error) or time.monotonic() - disabled_since >= _SHUTDOWN_SECONDS:
+                    raise
+                self._report(error)
+                if not await patience.wait():
+                    raise
+            else:
+                self._is_failing = False
+                return answer
+
+    async def _ask_once(
+        self,
+        kind: type[T],
+        target: str,
+        subject: str,
+        request: dict[str, Any] | None,
+        timeout: float,
+        *,
+        is_watched: bool,
+    ) -> T:
         with delivery_errors(target, self._nc):
             try:
-                answer = await self._request(kind, target, subject, request, is_watched=is_watched)
+                return await self._request(kind, target, subject, request, timeout=timeout, is_watched=is_watched)
             except nats.errors.NoRespondersError as error:
                 text = f"no answer on {self.prefix!r}: JetStream has another prefix or domain, or is not enabled"
                 if self.prefix == DEFAULT_PREFIX:
-                    text = "JetStream is not enabled on the server"
+                    is_known = not self._may_have_jetstream()
+                    text = "JetStream is not enabled on the server" if is_known else "no server with JetStream answers"
                 raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {text}") from error
-        if answer.error is not None:
-            raise _refusal(stream, target, answer.error)
-        return answer
+
+    def _may_pass(self, error: DeliveryError) -> bool:
+        """Whether the same request may be answered soon."""
+        if isinstance(error, ApiError):
+            return error.is_temporary
+        if error.code is ErrorCode.NO_RESPONDERS:
+            return self._may_have_jetstream()
+        return error.code in (ErrorCode.TIMEOUT, ErrorCode.BUFFER_FULL) and not self._nc.is_closed
+
+    def _may_have_jetstream(self) -> bool:
+        """
+        Whether JetStream may exist although nothing answers.
+
+        Another server of the cluster may have it, and be away; one that stands alone has none. What is behind another
+        prefix is not known.
+        """
+        info = server_info(self._nc)
+        return bool(self.prefix != DEFAULT_PREFIX or info.get("jetstream") or info.get("cluster"))
+
+    def _report(self, error: DeliveryError) -> None:
+        """Log the first of the requests that are being repeated."""
+        if self._retry_timeout and not self._is_failing:
+            self._is_failing = True
+            _log.warning("%s; retrying for up to %g seconds", error.message, self._retry_timeout)
 
     async def _request(
         self,
@@ -403,14 +489,15 @@ class StreamApi:
         subject: str,
         request: dict[str, Any] | None = None,
         *,
+        timeout: float,
         is_watched: bool = False,
     ) -> T:
         body = b"" if request is None else msgspec.json.encode(request)
         subject = f"{self.prefix}.{subject}"
         if is_watched:
-            reply = await self._nc.request(subject, body, timeout=self._timeout)
+            reply = await self._nc.request(subject, body, timeout=timeout)
         else:
-            reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=self._timeout))
+            reply = await answered(self._nc, subject, lambda: self._nc.request(subject, body, timeout=timeout))
         try:
             return msgspec.json.decode(reply.data, type=kind)
         except msgspec.MsgspecError as error:
@@ -425,7 +512,11 @@ async def check_stream_on(js: JetStreamContext, subject: str) -> None:
     Raises:
         DeliveryError: ``no-responders``: no stream listens.
     """
-    reason = await StreamApi.of(js, min(api_timeout(js), _NAMES_SECONDS)).why_no_stream(subject)
+    api = StreamApi.of(js, min(api_timeout(js), _NAMES_SECONDS))
+    reason = await api.why_no_stream(subject)
+    if reason:
+        await asyncio.sleep(_SHUTDOWN_SECONDS)
+        reason = await api.why_no_stream(subject)
     if reason:
         raise DeliveryError(ErrorCode.NO_RESPONDERS, f"no stream listens on {subject!r}: {reason}")
 

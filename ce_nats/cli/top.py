@@ -322,7 +322,7 @@ async def _report(
             await asyncio.wait({receiving}, timeout=interval)
             if receiving.done():
                 return receiving.result()  # the error that ended it
-            asked = None if consumer is None else await _with_lag(api, consumer)
+            asked = None if consumer is None else await _with_lag(api.without_retries(), consumer)
             now = time.monotonic()
             show(Report(subject, now - last, now - begin, traffic, asked))
             traffic.begin_interval()

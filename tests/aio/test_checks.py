@@ -7,6 +7,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats import aio, stan
 from ce_nats.aio.deadletter import requeue
+from ce_nats.aio.patience import RETRY_SECONDS
 from ce_nats.aio.replay import replay
 from ce_nats.aio.streams import StreamApi
 from ce_nats.codec.timestamp import Timestamp
@@ -29,8 +30,8 @@ accounts {
 """
 
 
-async def read(js, stream="S"):
-    return [batch async for batch in aio.jetstream.read_stream(js, stream)]
+async def read(js, stream="S", **options):
+    return [batch async for batch in aio.jetstream.read_stream(js, stream, **options)]
 
 
 async def consume(js, **options):
@@ -93,12 +94,12 @@ async def test_a_server_without_jetstream(make_event):
             js = nc.jetstream()
             for use in (read(js), consume(js), consume(js, config=ConsumerConfig()), StreamApi(nc).state("S")):
                 with pytest.raises(DeliveryError, match=r"JetStream is not enabled on the server$") as info:
-                    await use
+                    await asyncio.wait_for(use, RETRY_SECONDS / 2)
                 assert info.value.code is ErrorCode.NO_RESPONDERS
             with pytest.raises(DeliveryError, match="a: no stream listens: the server has no JetStream"):
                 await aio.jetstream.publish(js, make_event(), "a")
             with pytest.raises(DeliveryError, match=r"no answer on '\$JS\.hub\.API': JetStream has another prefix"):
-                await read(nc.jetstream(domain="hub"))
+                await read(nc.jetstream(domain="hub"), retry_timeout=1)  # what is behind it may be away for a while
 
 
 async def test_an_account_without_jetstream(make_event):
@@ -107,7 +108,7 @@ async def test_an_account_without_jetstream(make_event):
             js = nc.jetstream()
             for use in (read(js), consume(js), consume(js, config=ConsumerConfig())):
                 with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):
-                    await use
+                    await asyncio.wait_for(use, RETRY_SECONDS / 2)
             with pytest.raises(DeliveryError, match="a: no stream listens: JetStream is not enabled for this account"):
                 await aio.jetstream.publish(js, make_event(), "a")
             with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):

@@ -1,14 +1,12 @@
 """What three servers do that one does not: replication that takes its time, elections, statuses ahead of messages."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from functools import partial
 
 import nats
 import pytest
 from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig
-from nats.js.errors import BadRequestError
 
 from ce_nats import Headers, NatsMessage, from_nats_message, testing
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
@@ -16,24 +14,10 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.bulk import BulkPublisher, PublishResult
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.streams import StreamApi
-from tests.aio import waiting
+from tests.aio import clusters, waiting
+from tests.aio.clusters import SECONDS, connected, ignore
 
-SECONDS = 60  # for what has to happen
 until = partial(waiting.until, seconds=SECONDS)
-
-
-async def ignore(error):
-    """That connections are lost is what the tests are about."""
-
-
-@asynccontextmanager
-async def connected(*servers):
-    options = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "error_cb": ignore}
-    nc = await nats.connect([server.url for server in servers], dont_randomize=True, **options)
-    try:
-        yield nc
-    finally:
-        await nc.close()
 
 
 @pytest.fixture
@@ -42,11 +26,8 @@ async def stream(cluster, subject):
     name = subject.replace(".", "_")
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=SECONDS)
-        await js.add_stream(name=name, subjects=[subject], num_replicas=3, storage="memory")
-        for _ in range(20 * SECONDS):
-            if all(replica.current for replica in (await js.stream_info(name)).cluster.replicas):
-                break
-            await asyncio.sleep(0.05)
+        await clusters.add_stream(js, name, subjects=[subject], storage="memory")
+        await clusters.until_replicated(js, name)
     return name  # it goes with the cluster: to delete it takes JetStream's leader, which a test may have killed
 
 
@@ -232,7 +213,7 @@ async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, s
     # SIGTERM: it tells the others that it goes; that a server was killed they notice after minutes.
     testing._end(alone._processes)
     async with connected(*[server for server in cluster.servers if server is not alone]) as nc:
-        api = StreamApi(nc)
+        api = StreamApi(nc).without_retries()
         for _ in range(SECONDS):
             with pytest.raises(DeliveryError) as info:
                 await api.state(name)
@@ -241,21 +222,7 @@ async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, s
     assert info.value.code == "temporarily-unavailable"
     alone.start()
     async with connected(*cluster.servers) as nc:
-        await _until_all_take_streams(nc.jetstream(timeout=SECONDS), f"{name}-after")
-
-
-async def _until_all_take_streams(js, name):
-    """For a moment after a server has come back the others refuse to place a stream there."""
-    for _ in range(10 * SECONDS):
-        try:
-            await js.add_stream(name=name, subjects=[name], num_replicas=3)
-        except BadRequestError as error:
-            if "peer offline" not in (error.description or ""):
-                raise
-            await asyncio.sleep(0.1)
-        else:
-            return
-    pytest.fail("the cluster takes no streams")
+        await clusters.add_stream(nc.jetstream(timeout=SECONDS), f"{name}-after", subjects=[f"{subject}.after"])
 
 
 # --- Pulling ---------------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ class Streams:
     """
     Requests about streams. Can be pickled; the copy makes a connection of its own.
 
-    A lost connection is made again, for up to ``retry_timeout`` seconds. It is an error at once if the server was never
-    reached, or if it does not answer the first request although the connection stays open.
+    A lost connection is made again, and a request that is not answered is repeated, for ``retry_timeout`` seconds. It
+    is an error at once if the server was never reached.
 
     Args:
         connection: How to connect.
@@ -121,7 +121,8 @@ class _Session:
         self._blocking = Blocking()
         self._client = Client()
         self._lost = asyncio.Event()
-        self._api = StreamApi(self._client, connection.api_prefix, connection.request_timeout)
+        timeouts = connection.request_timeout, connection.retry_timeout
+        self._api = StreamApi(self._client, connection.api_prefix, *timeouts)
         self._last_used = time.monotonic()
         try:
             self._blocking.run(connection.connect(self._client, closed_cb=self._closed))

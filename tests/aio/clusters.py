@@ -1,0 +1,47 @@
+"""Connections to clusters of servers, and streams on them."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+from nats.js.errors import BadRequestError
+
+SECONDS = 60  # for what has to happen
+
+
+async def ignore(error):
+    """That connections are lost is what the tests are about."""
+
+
+@asynccontextmanager
+async def connected(*servers):
+    options = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1, "error_cb": ignore}
+    nc = await nats.connect([server.url for server in servers], dont_randomize=True, **options)
+    try:
+        yield nc
+    finally:
+        await nc.close()
+
+
+async def add_stream(js, name, **options):
+    """Add a stream with three replicas. For a moment after a server has come back the others refuse to place one."""
+    for _ in range(10 * SECONDS):
+        try:
+            await js.add_stream(name=name, num_replicas=3, **options)
+        except BadRequestError as error:
+            if "peer offline" not in (error.description or ""):
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return
+    pytest.fail("the cluster takes no streams")
+
+
+async def until_replicated(js, name):
+    """Wait until each of a stream's replicas may become its leader."""
+    for _ in range(20 * SECONDS):
+        if all(replica.current for replica in (await js.stream_info(name)).cluster.replicas):
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail(f"all replicas of stream {name} must be current")
