@@ -15,6 +15,7 @@ import math
 import time
 from calendar import timegm
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -43,6 +44,8 @@ _NAMES_SECONDS: Final = 2.0
 _SHUTDOWN_SECONDS: Final = 0.5
 # nats-server: JSSequenceNotFoundErrF, JSStreamMsgDeleteFailedF. There may be no such message any more.
 _NOT_DELETED: Final = (10043, 10057)
+# nats-server from this version on knows a consumer's filter_subjects.
+_SEVERAL_SUBJECTS: Final = (2, 10)
 # Requests in flight at a time.
 _MAX_REQUESTS: Final = 64
 
@@ -365,6 +368,9 @@ class StreamApi:
         """
         Create a consumer; one that exists with the same configuration is left as it is.
 
+        nats-server before 2.10 ignores ``filter_subjects``, and would deliver all subjects: one subject is sent as
+        ``filter_subject``, several are refused.
+
         Args:
             stream: Name of the stream.
             name: Name of the consumer.
@@ -374,13 +380,25 @@ class StreamApi:
             Its configuration as the server has completed it.
 
         Raises:
-            DeliveryError: As :meth:`state` does; ``request-refused``.
+            DeliveryError: As :meth:`state` does; ``request-refused``; ``incompatible-config``: the server is older than
+                2.10, and the consumer has several subjects.
         """
         only = config.get("filter_subject")
         further = f".{only}" if only and only != ">" else ""
+        subjects = config.get("filter_subjects") or []
+        if len(subjects) == 1:
+            config = {**config, "filter_subject": subjects[0]}
+            del config["filter_subjects"]
+        version = self._nc.connected_server_version
+        if len(subjects) > 1 and (version.major, version.minor) < _SEVERAL_SUBJECTS:
+            raise _several_subjects(stream, name)
         request = {"stream_name": stream, "config": {"name": name, **config}}
         subject = f"CONSUMER.CREATE.{stream}.{name}{further}"
         answer = await self._ask(_Consumer, stream, subject, request, consumer=name)
+        if len(subjects) > 1 and not answer.config.get("filter_subjects"):  # from another, older server of a cluster
+            with suppress(DeliveryError):
+                await self.delete_consumer(stream, name)
+            raise _several_subjects(stream, name)
         return _consumer_config(answer.config)
 
     async def delete_consumer(self, stream: str, name: str) -> None:
@@ -532,6 +550,11 @@ def nanoseconds(at: datetime) -> int:
     """Nanoseconds since 1970, UTC, of an aware time; a Timestamp has all digits."""
     fraction = at.nanosecond if isinstance(at, Timestamp) else at.microsecond * 1000
     return timegm(at.utctimetuple()) * 1_000_000_000 + fraction
+
+
+def _several_subjects(stream: str, name: str) -> DeliveryError:
+    text = "several filter_subjects need nats-server 2.10 or later; use one subject, or a consumer for each"
+    return DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"consumer {name} of stream {stream}: {text}")
 
 
 def _consumer_config(fields: dict[str, Any]) -> ConsumerConfig:

