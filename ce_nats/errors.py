@@ -316,7 +316,7 @@ class DataLossError(DeliveryError):
     Attributes:
         stream: Name of the stream.
         first: Sequence of the first message that is lost, as far as that is known; 0 if it is not.
-        last: Sequence of the last one; 0 if it is not known.
+        last: Sequence of the last message that is lost; 0 if it is not known. Some of those between may have been read.
         is_other_stream: The stream was deleted, and another one with its name was created.
     """
 
@@ -326,13 +326,29 @@ class DataLossError(DeliveryError):
     is_other_stream: bool = False
 
     @classmethod
-    def gone(cls, stream: str, first: int, last: int, begins: int) -> DataLossError:
-        """Return the error for sequences ``first`` to ``last``, removed because the stream now begins at ``begins``."""
+    def gone(
+        cls, stream: str, first: int, last: int, begins: int, *, retention: str = "limits", is_partial: bool = False
+    ) -> DataLossError:
+        """
+        Return the error for messages that were removed because the stream now begins at ``begins``.
+
+        Args:
+            stream: Name of the stream.
+            first: Sequence of the first message.
+            last: Sequence of the last message.
+            begins: Sequence of the stream's first message now.
+            retention: The stream's retention.
+            is_partial: Whether some of the messages from ``first`` to ``last`` were read.
+        """
         which = f"message {first} is" if first == last else f"messages {first} to {last} are"
+        which = f"some of {which}" if is_partial else which
+        reasons = "it was purged, or its limits removed them"
+        if retention != "limits":
+            reasons = "consumers acknowledged them, it was purged, or its limits removed them"
         error = cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: {which} gone without having been read, because the stream now begins at {begins}: "
-            "it was purged, or its limits removed them",
+            f"{reasons}",
         )
         error.stream, error.first, error.last = stream, first, last
         return error

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -234,10 +234,13 @@ class _Attempt:
         self._timeout = timeout
         self._few = few
         self._needs_consumer = needs_consumer
+        self._looks_ahead = False
         self._api = StreamApi(client, prefix, timeout, 0)
 
     async def batches(self) -> AsyncGenerator[RawBatch, None]:
         state = await self._api.state(self.rest.stream)
+        has_holes = bool(self.rest.subjects) or state.messages < state.last - state.first + 1
+        self._looks_ahead = has_holes and not self._needs_consumer
         ways = [self._through_api]
         # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
         if SEES_RAW_MESSAGES and state.retention == "limits" and len(self.rest) > self._few:
@@ -264,9 +267,9 @@ class _Attempt:
                         messages, status = await pull.pull(subject, requests.next(self.rest), self._timeout)
                     if messages:
                         batch = requests.batch(self.rest, messages)
-                        await self._check_gaps(batch)
-                        if batch.messages:
-                            yield batch
+                        loss, batch = await self._loss_in(batch), await self._with_hole_after(batch)
+                        for part in self._parts(batch, loss):
+                            yield part
                         self.rest = _behind(self.rest, batch.last)
                     if not requests.goes_on(messages, status) and len(self.rest) and await self._is_at_end():
                         await self._check_tail()
@@ -302,10 +305,11 @@ class _Attempt:
         try:
             with self._without_permission():
                 await self._api.create_consumer(rest.stream, name, config)
-        except ApiError as error:
-            if error.is_temporary:
-                raise
-            raise _NoConsumerError from error
+        except DeliveryError as error:
+            is_refused = isinstance(error, ApiError) and not error.is_temporary
+            if is_refused or error.code is ErrorCode.INCOMPATIBLE_CONFIG:
+                raise _NoConsumerError from error
+            raise
         try:
             yield f"{self._api.prefix}.CONSUMER.MSG.NEXT.{rest.stream}.{name}"
         finally:
@@ -321,10 +325,10 @@ class _Attempt:
         found = read_one_by_one(self._client, self._api, rest.stream, subject, rest.first, rest.last)
         async with aclosing(found) as messages:
             async for raw in _gathered(messages, rest):
-                batch = RawBatch(rest.stream, raw, metadata(raw[0][1])[0], metadata(raw[-1][1])[0])
-                await self._check_gaps(batch)
-                yield batch
-                self.rest = _behind(self.rest, batch.last)
+                batch = RawBatch(rest.stream, raw, _sequence(raw[0]), _sequence(raw[-1]))
+                loss, batch = await self._loss_in(batch), await self._with_hole_after(batch)
+                for part in self._parts(batch, loss):
+                    yield part
         await self._check_tail()
 
     async def _is_at_end(self) -> bool:
@@ -351,24 +355,57 @@ class _Attempt:
         if state is None:
             return False
         if state.first > rest.first and not rest.from_beginning:
-            self._on_loss(DataLossError.gone(rest.stream, rest.first, min(state.first - 1, rest.last), state.first))
+            self._lose(rest.first, min(state.first - 1, rest.last), state)
         self.rest = replace(rest, first=max(rest.first, state.first))
         return len(self.rest) > 0
 
-    async def _check_gaps(self, batch: RawBatch) -> None:
-        """Report messages that the stream removed in front of, or among, those of a batch."""
+    async def _loss_in(self, batch: RawBatch) -> DataLossError | None:
+        """Return the error for messages that the stream removed before, or among, those of a batch."""
         start = batch.first if self.rest.from_beginning else self.rest.first
         if batch.first == start and batch.last - start + 1 == len(batch.messages):
-            return
+            return None
         state = await self._state()
         if state is None or state.first <= start:
-            return
+            return None
         # The stream begins behind these numbers now. Of a number that is missing here it cannot be known any more
         # whether its message was deleted long ago, or had another subject, or was lost just now.
-        there = {metadata(message[1])[0] for message in batch.messages}
+        there = {_sequence(message) for message in batch.messages}
         missing = [number for number in range(start, min(state.first, batch.last + 1)) if number not in there]
-        if missing:
-            self._on_loss(DataLossError.gone(batch.stream, missing[0], missing[-1], state.first))
+        if not missing:
+            return None
+        first, last = missing[0], missing[-1]
+        is_partial = last - first + 1 > len(missing)
+        return DataLossError.gone(
+            state.name, first, last, state.first, retention=state.retention, is_partial=is_partial
+        )
+
+    async def _with_hole_after(self, batch: RawBatch) -> RawBatch:
+        """
+        Extend a batch over the sequences after it that do not exist.
+
+        The reader may delete what it has read: the stream then begins after such sequences, and they would be taken for
+        a loss. (Spark's workers delete nothing, and may lack the permission for this.)
+        """
+        rest = self.rest
+        if not self._looks_ahead or batch.last >= rest.last:
+            return batch
+        following = await self._api.next_sequence(rest.stream, batch.last + 1, rest.subjects)
+        state = await self._state()
+        if state is None or state.first > batch.last + 1 or state.last < rest.last:
+            return batch
+        return replace(batch, last=rest.last if following is None else min(rest.last, following - 1))
+
+    def _parts(self, batch: RawBatch, loss: DataLossError | None) -> Iterator[RawBatch]:
+        """The messages of a batch before a loss in it, and those after it, if the loss is accepted."""
+        if loss is not None:
+            at = bisect_left(batch.messages, loss.first, key=_sequence)
+            if at:
+                yield RawBatch(batch.stream, batch.messages[:at], batch.first, loss.first - 1)
+            self._on_loss(loss)
+            messages = batch.messages[at:]
+            batch = RawBatch(batch.stream, messages, _sequence(messages[0]) if messages else batch.last, batch.last)
+        if batch.messages:
+            yield batch
 
     async def _check_tail(self) -> None:
         """The same for what follows the last batch."""
@@ -379,8 +416,10 @@ class _Attempt:
         if state.last < rest.last:
             self._on_loss(DataLossError.shortened(rest.stream, rest.last, state.last))
         if state.first > rest.first and not rest.from_beginning:
-            gone = min(state.first - 1, rest.last)
-            self._on_loss(DataLossError.gone(rest.stream, rest.first, gone, state.first))
+            self._lose(rest.first, min(state.first - 1, rest.last), state)
+
+    def _lose(self, first: int, last: int, state: StreamState) -> None:
+        self._on_loss(DataLossError.gone(state.name, first, last, state.first, retention=state.retention))
 
     async def _state(self) -> StreamState | None:
         """State of the stream; None where another stream has its name now, and on_loss() continues."""
@@ -425,7 +464,7 @@ class _Requests:
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "messages were lost on the way, or came twice")
         self._delivered = last_number
         if last > rest.last:
-            messages = messages[: bisect_right(messages, rest.last, key=lambda message: metadata(message[1])[0])]
+            messages = messages[: bisect_right(messages, rest.last, key=_sequence)]
         return RawBatch(rest.stream, messages, first, min(last, rest.last))
 
     def goes_on(self, messages: list[RawMessage], status: str) -> bool:
@@ -445,6 +484,10 @@ class _Requests:
         if status.startswith(("404", "408")):
             return False
         raise DeliveryError(_status_code(status), f"the server answered {status or 'without a status'}")
+
+
+def _sequence(message: RawMessage) -> int:
+    return metadata(message[1])[0]
 
 
 def _status_code(status: str) -> ErrorCode:

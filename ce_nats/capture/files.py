@@ -55,6 +55,9 @@ async def capture(
 
         await capture(read_stream(js, "ORDERS"), "orders.parquet", if_exists="append")
 
+    After an error, for example because the stream removed messages before they were read, the capture has the messages
+    before it (:func:`count_captured`), unless it was to replace another one.
+
     Args:
         batches: From ``ce_nats.aio.jetstream.read_stream``.
         path: A directory whose name ends in ``.parquet``, or a file whose name ends in ``.jsonl`` or ``.ndjson``.

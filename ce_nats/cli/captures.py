@@ -16,6 +16,7 @@ from ..aio.jetstream import read_stream
 from ..aio.replay import ReplayResult, replay
 from ..aio.streams import StreamApi
 from ..capture import (
+    CaptureResult,
     JsonLinesCapture,
     ParquetParts,
     behind,
@@ -26,13 +27,13 @@ from ..capture import (
     read_capture,
 )
 from ..codec.timestamp import Timestamp
-from ..errors import DeliveryError, EncodeError, ErrorCode
+from ..errors import DataLossError, DeliveryError, EncodeError, ErrorCode
 from ..message import StoredMessage, header_pairs
 from .codec import JsonOption
 from .connection import Settings, connected, open_connection, with_connection
 from .files import InputError, stdin_documents
 from .listening import listening
-from .program import guarded, run, until_stopped
+from .program import NOT_DELIVERED, complain, guarded, run, until_stopped
 from .progress import counted, is_watched, progress, report
 from .traffic import JetStreamOption
 
@@ -68,23 +69,39 @@ def capture(
     to the same output ended, whether that was complete or not. Without --stream, new messages are captured until Ctrl-C
     (exit status 0), or until the connection is closed permanently (exit status 3); nats-py then does not preserve
     repeated headers and bytes that are not UTF-8.
+
+    If the stream removes messages before they are captured, their sequences are printed, the messages after them are
+    captured, and the exit status is 3.
     """
     if stream is None and subject is None:
         raise InputError("--stream or --subject must be given")
-    with _sink(output) as sink:
-        if stream is not None:
-            run(_capture_stream(settings, sink, stream, subject or ">", start))
-        elif subject is not None:
-            if sink.last is not None:
-                check_same_stream(sink.last, "")
-            until_stopped(_capture_subject(settings, sink, subject, count))
-    captured = sink.captured
+    sink = _sink(output)
+    losses: list[DataLossError] = []
+    is_done = False
+    try:
+        with sink:
+            if stream is not None:
+                run(_capture_stream(settings, sink, stream, subject or ">", start, losses))
+            elif subject is not None:
+                if sink.last is not None:
+                    check_same_stream(sink.last, "")
+                until_stopped(_capture_subject(settings, sink, subject, count))
+        is_done = True
+    finally:
+        if is_done or sink.captured.messages:
+            _report_captured(sink.captured, losses, as_json=as_json, to_stderr=output == _PIPE)
+    if losses:
+        raise typer.Exit(NOT_DELIVERED)
+
+
+def _report_captured(captured: CaptureResult, losses: list[DataLossError], *, as_json: bool, to_stderr: bool) -> None:
     counts = {
         "messages": captured.messages,
         "data_bytes": captured.data_bytes,
         "escaped_values": captured.escaped_values,
+        "lost": [[loss.first, loss.last] for loss in losses],
     }
-    report(counts, f"{counted(captured.messages, 'message')} captured", as_json=as_json, to_stderr=output == _PIPE)
+    report(counts, f"{counted(captured.messages, 'message')} captured", as_json=as_json, to_stderr=to_stderr)
 
 
 def replay_command(
@@ -143,20 +160,32 @@ async def _capture_stream(
     stream: str,
     subject: str,
     start: int,
+    losses: list[DataLossError],
 ) -> None:
+    def on_loss(error: DataLossError) -> None:
+        if error.is_other_stream:
+            raise error
+        losses.append(error)
+        complain(error)
+
     last = sink.last
     async with connected(settings) as (_, js):
         state = await StreamApi.of(js).state(stream)
         if last is not None:
             await _check_same(js, stream, state.last, last)
             start = max(start, last.sequence + 1)
-        start = max(start, state.first)
-        with progress(stream, max(0, state.last - start + 1)) as advance:
-            async with aclosing(read_stream(js, stream, subject=subject, start=start, end=state.last)) as batches:
+            # With a subject it is not known whether what is gone was to be captured; others than "limits" remove what
+            # was acknowledged.
+            if start < state.first and subject == ">" and state.retention == "limits":
+                on_loss(DataLossError.gone(stream, start, state.first - 1, state.first))
+        before = max(start, state.first) - 1
+        found = read_stream(js, stream, subject=subject, start=start, end=state.last, on_loss=on_loss)
+        with progress(stream, max(0, state.last - before)) as advance:
+            async with aclosing(found) as batches:
                 async for batch in batches:
                     # In a thread, so that the connection is served while a row group is compressed.
                     await asyncio.to_thread(sink.write, batch)
-                    advance(batch[-1].sequence - start + 1)
+                    advance(batch[-1].sequence - before)
 
 
 async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredMessage) -> None:

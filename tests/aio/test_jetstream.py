@@ -15,7 +15,7 @@ from ce_nats.aio._nats import client_of
 from ce_nats.aio.connect import disconnect
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.streams import StreamApi
-from ce_nats.capture import capture
+from ce_nats.capture import capture, read_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
 
@@ -458,7 +458,7 @@ async def test_reading_goes_on_after_a_restart(many):
 
 async def test_a_server_that_stays_away_is_a_delivery_error(many):
     server, js = many
-    async with aclosing(read_stream(client_of(js).jetstream(timeout=1), "MANY")) as batches:
+    async with aclosing(read_stream(client_of(js).jetstream(timeout=1), "MANY", retry_timeout=1)) as batches:
         await anext(batches)
         server.kill()
         with pytest.raises(DeliveryError, match=r"stream MANY, from message \d+ on: "):
@@ -538,16 +538,143 @@ async def test_another_account_s_stream_is_read_with_what_it_exports():
             assert [int(message.data) for message in messages] == list(range(500))
 
 
-async def test_what_is_purged_meanwhile_is_passed_over(many):
+# --- Messages that are removed before they are read ------------------------------------------------------------------
+
+
+async def read_and(remove, js, found, stream="MANY", **options):
+    """Append sequences to ``found``; call a function after the first batch."""
+    async with aclosing(read_stream(js, stream, **options)) as batches:
+        async for batch in batches:
+            if not found:
+                await remove()
+            found += [message.sequence for message in batch]
+
+
+@pytest.fixture(params=["purged", "purged in part", "limited"])
+def remove(request, many):
+    """A function that removes messages, and the first sequence that is kept."""
+    _, js = many
+
+    async def limit():
+        await js.update_stream(name="MANY", subjects=["many"], max_msgs=5_000)
+
+    return {
+        "purged": (lambda: js.purge_stream("MANY"), 30_001),
+        "purged in part": (lambda: js.purge_stream("MANY", seq=25_001), 25_001),
+        "limited": (limit, 25_001),
+    }[request.param]
+
+
+async def test_what_is_removed_during_a_read_is_an_error(way, many, remove):
+    """All that was read before is yielded."""
     _, js = many
     found = []
-    async with aclosing(read_stream(js, "MANY")) as batches:
+    with pytest.raises(DataLossError, match=r"stream MANY: .*messages \d+ to \d+ are gone without") as info:
+        await read_and(remove[0], js, found, batch_size=300)
+    assert found == list(range(1, info.value.first))
+    assert (info.value.code, info.value.stream, info.value.last) == ("data-lost", "MANY", remove[1] - 1)
+    assert len(found) < 20_000
+
+
+async def test_reading_continues_if_on_loss_returns(way, many, remove):
+    """One by one, some are read while others are being removed."""
+    _, js = many
+    found, losses = [], []
+    await read_and(remove[0], js, found, on_loss=losses.append)
+    (loss,) = losses
+    missing = sorted(set(range(1, 30_001)) - set(found))
+    assert found == sorted(set(found))
+    assert (loss.first, loss.last) == (missing[0], missing[-1]) == (missing[0], remove[1] - 1)
+    assert loss.message.startswith("stream MANY: messages") == (len(missing) == loss.last - loss.first + 1)
+
+
+async def test_a_loss_during_a_read_of_some_subjects_is_an_error(many):
+    _, js = many
+    found = []
+    with pytest.raises(DataLossError, match="stream MANY: "):
+        await read_and(lambda: js.purge_stream("MANY"), js, found, subject=["many", "more"])
+    assert found == list(range(1, found[-1] + 1))
+
+
+async def test_an_error_of_on_loss_ends_the_read(many):
+    def refuse(error):
+        raise KeyError(error.first)
+
+    _, js = many
+    found = []
+    with pytest.raises(KeyError) as info:
+        await read_and(lambda: js.purge_stream("MANY"), js, found, on_loss=refuse)
+    assert found == list(range(1, info.value.args[0]))
+
+
+async def test_what_a_work_queue_hands_out_is_named(js, subject):
+    """A reader cannot know whether consumers acknowledged messages, or a purge removed them."""
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory", retention="workqueue")
+    worker = await js.pull_subscribe(subject, durable="worker")
+    for _ in range(2_500):
+        await js.publish(subject, b"")
+
+    async def work():
+        for _ in range(20):
+            for message in await worker.fetch(100):
+                await message.ack_sync()
+
+    with pytest.raises(DataLossError, match=r"messages \d+ to 2000 are gone .*: consumers acknowledged them"):
+        await read_and(work, js, [], name)
+    await js.delete_stream(name)
+
+
+async def test_a_stream_at_its_limits_can_be_read_from_its_beginning(js, subject, stream, monkeypatch):
+    """It removes a message for each one that is published; those before the first batch are not a part of the read."""
+    monkeypatch.setattr(ranges, "_FEW", 0)
+    await js.update_stream(name=stream, subjects=[subject], storage="memory", max_msgs=2_000)
+    for _ in range(2_000):
+        await js.publish(subject, b"")
+    state = StreamApi.state
+
+    async def and_publish(api, name):
+        """Publish between the request for the stream's state and that for the messages."""
+        found = await state(api, name)
+        for _ in range(3):
+            await js.publish(subject, b"")
+        return found
+
+    monkeypatch.setattr(StreamApi, "state", and_publish)
+    found = await sequences(js, stream)
+    assert found == list(range(found[0], 2_001))
+    assert found[0] > 1
+
+
+@pytest.mark.parametrize("subject_filter", [">", "many"])
+async def test_what_the_reader_deletes_is_not_lost(way, many, subject_filter):
+    """Nor are messages that were deleted before: the stream begins after them once nothing is left before them."""
+    _, js = many
+    gone = {*range(1_001, 1_011), *range(2_990, 3_001)}  # after the first batch, and at the end
+    for number in gone:
+        await js.delete_msg("MANY", number)
+    found = []
+    async with aclosing(read_stream(js, "MANY", end=3_000, subject=subject_filter)) as batches:
         async for batch in batches:
             found += [message.sequence for message in batch]
-            if len(found) == 1_000:
-                await js.purge_stream("MANY", seq=25_000)
-    assert found == [*range(1, found[-5_002] + 1), *range(25_000, 30_001)]
-    assert len(found) < 20_000
+            await js.purge_stream("MANY", seq=found[-1] + 1)
+    assert found == [number for number in range(1, 3_001) if number not in gone]
+
+
+async def test_a_capture_keeps_what_was_read_before_a_loss(many, tmp_path):
+    _, js = many
+    path = tmp_path / "many.jsonl"
+
+    async def purged_after_the_first():
+        async with aclosing(read_stream(js, "MANY")) as batches:
+            yield await anext(batches)
+            await js.purge_stream("MANY")
+            async for batch in batches:
+                yield batch
+
+    with pytest.raises(DataLossError) as info:
+        await capture(purged_after_the_first(), path)
+    assert [message.sequence for message in read_capture(path)] == list(range(1, info.value.first))
 
 
 async def test_leaving_early_leaves_no_tasks(way, js, ten):

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.stored import as_message
 from ce_nats.aio.streams import StreamApi
-from ce_nats.capture import capture, open_capture, read_capture
+from ce_nats.capture import capture, count_captured, open_capture, read_capture
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
@@ -293,6 +293,79 @@ def test_progress_of_replay_on_a_terminal(at_server, at_terminal, with_js, strea
     status, _, drawn = at_terminal("replay", tmp_path / name, "--subject", f"other.{subject}")
     assert status == 0
     assert "50/50" in drawn
+
+
+def test_what_is_purged_during_a_capture_is_named(start, with_js, stream, subject):
+    """The command waits in the middle, because its output is a pipe that is full."""
+    count = 20_000
+
+    async def fill(js):
+        for _ in range(count):
+            await js._nc.publish(subject, b"x" * 100)
+        await until_stored(js, stream, count)
+
+    with_js(fill)
+    process = start("capture", "-", "--stream", stream, "--json")
+    lines = [process.stdout.readline()]
+    with_js(lambda js: js.purge_stream(stream, seq=count - 9))
+    lines += process.stdout.readlines()
+    sequences = [json.loads(line)["sequence"] for line in lines]
+    error, summary = process.stderr.read().decode().splitlines()
+    process.wait()
+    first = sequences[-11] + 1
+    assert sequences == [*range(1, first), *range(count - 9, count + 1)]
+    assert error.startswith(f"ce-nats: data-lost: stream {stream}: messages {first} to {count - 10} are gone")
+    assert json.loads(summary)["lost"] == [[first, count - 10]]
+    assert json.loads(summary)["messages"] == len(sequences) < count
+    assert process.returncode == 3
+
+
+async def until_stored(js, stream, count):
+    for _ in range(5_000):
+        if (await js.stream_info(stream)).state.last_seq >= count:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"stream {stream} must get {count} messages")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_what_is_purged_between_two_captures_is_named(at_server, with_js, stream, subject, tmp_path, name):
+    """Once: the next capture continues after it."""
+    path = tmp_path / name
+    publish(with_js, subject, *[b"x"] * 5)
+    assert at_server("capture", path, "--stream", stream).exit_code == 0
+    publish(with_js, subject, *[b"x"] * 10)
+    with_js(lambda js: js.purge_stream(stream, seq=11))
+    result = at_server("capture", path, "--stream", stream)
+    error, summary = result.stderr.splitlines()
+    assert result.exit_code == 3
+    assert error.startswith(f"ce-nats: data-lost: stream {stream}: messages 6 to 10 are gone without having been read")
+    assert summary == "5 messages captured"
+    assert [message.sequence for message in read_capture(path)] == [1, 2, 3, 4, 5, 11, 12, 13, 14, 15]
+    assert at_server("capture", path, "--stream", stream).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_capture_that_fails_says_what_it_has(start, server, with_js, stream, subject, tmp_path, name):
+    """Here because of Ctrl-C."""
+    count = 200_000
+
+    async def fill(js):
+        for _ in range(count):
+            await js._nc.publish(subject, b"")
+        await until_stored(js, stream, count)
+
+    with_js(fill)
+    path = tmp_path / name
+    process = start("capture", path, "--stream", stream, "--json")
+    for _ in range(10_000):
+        if path.exists() and any(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir())):
+            break
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=60)
+    assert json.loads(stdout)["messages"] == count_captured(path)
+    assert process.returncode in (0, 130)  # 0 if it was finished before
 
 
 def test_a_capture_continues_after_it_was_killed(start, at_server, with_js, stored, stream, subject, tmp_path):
