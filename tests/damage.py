@@ -150,6 +150,17 @@ DEEP = [
     *("[" * MAX_LEVELS + "]" * MAX_LEVELS, '{"a":' * MAX_LEVELS + "1.5" + "}" * MAX_LEVELS),
     *('[{"]":[' * 43 + "]}]" * 43, "[[],[1],[" * (MAX_LEVELS // 2) + "]]" * (MAX_LEVELS // 2), "[{}]," * 200),
 ]
+# Bytes that are not UTF-8, alone or together with quotes and percent escapes that come close to a character.
+NOT_UTF8 = [
+    *(b"\xff", b"\xc3", b"\xa9", b"\xc0\xa0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\xff%zz"),
+    *(b'\xff"', b"\xc3%A9", b"%C3\xa9", b'"\xc3"\xa9', b'"\\\xff"', b'"\\\xc3\xa9\xff"', b'\xc3"\xa9"'),
+    *(b"; charset=\xff", b";\xff"),
+]
+# Headers without meaning for an event, which may have any bytes.
+OTHER_HEADERS = [
+    *((b"X-Trace", b"\xff"), (b"X-Name", b"caf\xe9"), (b"\xff", b"v"), (b"", b"\xff"), (b"traceparent", b"00-\xfe")),
+    *((b"c\xffe-id", b"x"), (b"\xc3ce-id", b"x"), (b"Nats-Msg-Id", b"\xc3\x28"), (b"content-type\xff", b"text/plain")),
+]
 FRONT = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":'
 
 Message = tuple[Pairs, bytes]
@@ -268,22 +279,41 @@ def with_strange_data(count: int, seed: int) -> list[Message]:
 
 
 def in_bytes(messages: list[Message], seed: int) -> list[RawMessage]:
-    """Return the messages with headers as bytes, some of which are not UTF-8."""
+    """Return the messages with headers as bytes, some of which are not UTF-8, in headers of events and in others."""
     rng = Random(seed)
 
-    def broken(text: str) -> bytes:
+    def broken(text: str, chance: float) -> bytes:
         data, place = text.encode(), rng.randrange(len(text) + 1)
-        return data[:place] + b"\xff" + data[place:] if rng.random() < 1 / 100 else data
+        return data[:place] + rng.choice(NOT_UTF8) + data[place:] if rng.random() < chance else data
 
-    return [([(broken(name), broken(value)) for name, value in pairs], data) for pairs, data in messages]
+    def raw(pairs: Pairs) -> list[tuple[bytes, bytes]]:
+        chance = rng.choice([0, 1 / 12])
+        headers = [(broken(name, chance / 4), broken(value, chance)) for name, value in pairs]
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            headers.insert(rng.randrange(len(headers) + 1), rng.choice(OTHER_HEADERS))
+        return headers
+
+    return [(raw(pairs), data) for pairs, data in messages]
+
+
+def has_only_utf8(message: RawMessage) -> bool:
+    """Whether all headers are UTF-8."""
+    try:
+        b"".join(part for pair in message[0] for part in (*pair, b" ")).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def in_python(message: Message | RawMessage) -> Any:
     headers, data = message
     try:
-        pairs = [tuple(part if isinstance(part, str) else part.decode() for part in pair) for pair in headers]
+        pairs = [tuple(map(as_text, pair)) for pair in headers]
         return from_nats_message(SimpleNamespace(headers=pairs, data=data), parse_data=False)
     except DecodeError as error:
         return str(error.code)
-    except UnicodeDecodeError:
-        return "invalid-utf8"
+
+
+def as_text(part: str | bytes) -> str:
+    """Return a header name or value as a message has it that was read from a stream."""
+    return part if isinstance(part, str) else part.decode("utf-8", "surrogateescape")

@@ -116,12 +116,13 @@ class _Batch:
     def decoded(self) -> Decoded:
         for names, rows in self._groups():
             self._decode_group(names, rows)
+        self._decode_singly(self._headers.escaped)
         if self._events.rows:
             self._parts.append(self._events.part())
         return _assembled(len(self._payloads), self._parts, self._types, self._errors)
 
     def _groups(self) -> Iterator[tuple[tuple[str, ...], list[int]]]:
-        """Yield tuples of header names, each with the rows that have them."""
+        """Yield tuples of header names, each with the rows that have them and whose headers are UTF-8."""
         headers = self._headers
         coded = headers.names.dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -135,9 +136,10 @@ class _Batch:
                 groups[key].append(row)
             except KeyError:
                 groups[key] = [row]
+        apart = headers.faults.keys() | headers.escaped.keys()
         for key, rows in groups.items():
-            if headers.faults:
-                rows = [row for row in rows if row not in headers.faults]
+            if apart:
+                rows = [row for row in rows if row not in apart]
             if rows:
                 yield tuple(names[code] for code in memoryview(key).cast("i")), rows
 

@@ -1,7 +1,8 @@
 """
 Convert the headers of a batch of messages, in any accepted column type, to two flat columns of names and values.
 
-The meaning of headers is not examined. A header that is not text is an error of its row, with the text of the codec.
+The meaning of headers is not examined. A NULL in a header is an error of its row, with the text of the codec. Bytes
+that are not UTF-8 are kept: the codec checks the headers that it uses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from ..errors import DecodeError, ErrorCode, preview
-from ..wire.nats import decode_header_block
+from ..wire.nats import read_header_block
 
 _SHAPES: Final = (
     "list<struct<key: string, value: string>>, map<string, string>, map<string, list<string>> or binary (a raw header "
@@ -31,6 +32,8 @@ class Pairs(NamedTuple):
         names: Header names, strings.
         values: Header values, strings.
         faults: Errors in headers, by row. The names and values of such a row are undefined.
+        escaped: Rows with bytes that are not UTF-8, and all their pairs, with these bytes as surrogate escapes (PEP
+            383), which Arrow's strings cannot hold. ``names`` and ``values`` have other characters there.
     """
 
     starts: list[int]
@@ -38,9 +41,12 @@ class Pairs(NamedTuple):
     names: pa.Array
     values: pa.Array
     faults: dict[int, DecodeError]
+    escaped: dict[int, list[tuple[str, str]]]
 
     def of(self, row: int) -> list[tuple[str, str]]:
         """Return the headers of one row."""
+        if row in self.escaped:
+            return self.escaped[row]
         start, count = self.starts[row], self.ends[row] - self.starts[row]
         return list(zip(self.names.slice(start, count).to_pylist(), self.values.slice(start, count).to_pylist()))
 
@@ -137,48 +143,39 @@ def _spans(array: pa.Array, *children: pa.Array) -> tuple[list[int], list[int], 
 
 def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Pairs:
     raw_names, raw_values = octets(names), octets(values)
+    faults: dict[int, DecodeError] = {}
+    if raw_names.null_count or raw_values.null_count:
+        faults = dict(_errors(starts, ends, raw_names, raw_values))
     try:
-        names, values = raw_names.cast(pa.string()), raw_values.cast(pa.string())
-        wrong = names.null_count + values.null_count
+        return Pairs(starts, ends, raw_names.cast(pa.string()), raw_values.cast(pa.string()), faults, {})
     except pa.ArrowInvalid:  # strings from Spark may also contain bytes that are not UTF-8
-        wrong = 1
-        names, values = _repaired(raw_names), _repaired(raw_values)
-    return Pairs(starts, ends, names, values, dict(_errors(starts, ends, raw_names, raw_values)) if wrong else {})
+        pairs = zip(_texts(raw_names), _texts(raw_values))
+        return _of_texts(starts, ends, list(pairs), faults)
 
 
 def _errors(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
-    """Yield the rows that have a header that is not text, with the error of the first such header."""
+    """Yield the rows that have a NULL in a header, with the error of the first such header."""
     last = -1
-    for place, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist())):
-        error = _error(name, value)
-        if error is None:
+    for place, (name, value) in enumerate(zip(_texts(names), _texts(values))):
+        if name is not None and value is not None:
             continue
         row = bisect_right(starts, place) - 1
         if row != last and place < ends[row]:
             last = row
-            yield row, error
+            yield row, _null_error(name)
 
 
-def _error(name: bytes | None, value: bytes | None) -> DecodeError | None:
+def _null_error(name: str | None) -> DecodeError:
     if name is None:
         return DecodeError(ErrorCode.INVALID_HEADER_NAME, "a header name must be a str, got None")
-    shown = name.decode("utf-8", "replace")
-    if value is None:
-        return DecodeError(
-            ErrorCode.INVALID_HEADER_VALUE,
-            f"the value of header {preview(shown)} must be a str, got None",
-            header=shown,
-        )
-    try:
-        name.decode("utf-8"), value.decode("utf-8")
-    except UnicodeDecodeError:
-        return DecodeError(ErrorCode.INVALID_UTF8, f"header {preview(shown)} is not valid UTF-8", header=shown)
-    return None
+    return DecodeError(
+        ErrorCode.INVALID_HEADER_VALUE, f"the value of header {preview(name)} must be a str, got None", header=name
+    )
 
 
-def _repaired(array: pa.Array) -> pa.Array:
-    texts = (None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist())
-    return pa.array(list(texts), pa.string())
+def _texts(array: pa.Array) -> list[str | None]:
+    """Return bytes as text; those that are not UTF-8 are surrogate escapes."""
+    return [None if value is None else value.decode("utf-8", "surrogateescape") for value in array.to_pylist()]
 
 
 def _of_lists(array: pa.Array) -> Pairs:
@@ -209,7 +206,7 @@ def _of_blocks(array: pa.Array) -> Pairs:
         found: list[tuple[str, str]] = []
         try:
             if block:
-                found = decode_header_block(block).headers.items()
+                found = read_header_block(block, "surrogateescape").headers.items()
         except DecodeError as error:
             faults[row] = error
         rows.append(found)
@@ -217,9 +214,28 @@ def _of_blocks(array: pa.Array) -> Pairs:
 
 
 def _of_rows(rows: list[list[tuple[str, str]]], faults: dict[int, DecodeError]) -> Pairs:
-    names = pa.array([name for row in rows for name, _ in row], pa.string())
-    values = pa.array([value for row in rows for _, value in row], pa.string())
-    return Pairs(*_bounds(rows), names, values, faults)
+    return _of_texts(*_bounds(rows), [pair for row in rows for pair in row], faults)
+
+
+def _of_texts(starts: list[int], ends: list[int], pairs: list[Any], faults: dict[int, DecodeError]) -> Pairs:
+    """Return headers from pairs of strings, in which bytes that are not UTF-8 are surrogate escapes."""
+    escaped = {}
+    try:
+        names, values = (pa.array([pair[place] for pair in pairs], pa.string()) for place in range(2))
+    except UnicodeEncodeError:
+        for row, (start, end) in enumerate(zip(starts, ends)):
+            if row not in faults and not _are_utf8(pairs[start:end]):
+                escaped[row] = pairs[start:end]
+        names, values = (pa.array([_replaced(pair[place]) for pair in pairs], pa.string()) for place in range(2))
+    return Pairs(starts, ends, names, values, faults, escaped)
+
+
+def _are_utf8(pairs: list[tuple[str | None, str | None]]) -> bool:
+    return all(_replaced(part) == part for pair in pairs for part in pair)
+
+
+def _replaced(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _bounds(rows: list[Any]) -> tuple[list[int], list[int]]:

@@ -159,6 +159,21 @@ def decode_header_block(block: bytes) -> HeaderBlock:
             ``invalid-header-name`` (also for white space before the colon); ``invalid-header-value`` for a NUL;
             ``invalid-utf8``.
     """
+    return read_header_block(block, "strict")
+
+
+def read_header_block(block: bytes, errors: str) -> HeaderBlock:
+    """
+    Decode a header block.
+
+    Args:
+        block: As for :func:`decode_header_block`.
+        errors: What to do with bytes that are not UTF-8: ``strict`` raises ``invalid-utf8``, ``surrogateescape`` keeps
+            them as surrogate escapes (PEP 383), so that headers which are not used are not checked.
+
+    Raises:
+        DecodeError: As :func:`decode_header_block`.
+    """
     octets = as_octets(block, "a header block", DecodeError)
     # HDR_LEN runs "from the start of the version string (NATS/1.0) up to and including the ␍␊ before the payload".
     if not octets.endswith(b"\r\n\r\n"):
@@ -173,11 +188,11 @@ def decode_header_block(block: bytes) -> HeaderBlock:
             f"lines of a header block must end with CRLF, got a single CR or LF at byte {bare.start()}",
         )
     version_line, *lines = octets[:-4].split(b"\r\n")
-    status = _decode_version_line(version_line)
-    return HeaderBlock(Headers._of([_decode_header_line(line) for line in lines]), status)
+    status = _decode_version_line(version_line, errors)
+    return HeaderBlock(Headers._of([_decode_header_line(line, errors) for line in lines]), status)
 
 
-def _decode_version_line(line: bytes) -> Status | None:
+def _decode_version_line(line: bytes, errors: str) -> Status | None:
     matched = _VERSION_LINE.fullmatch(line)
     if matched is None:
         raise DecodeError(
@@ -188,15 +203,15 @@ def _decode_version_line(line: bytes) -> Status | None:
     code, description = matched.groups()
     if code is None:
         return None
-    return Status(int(code), _utf8((description or b"").strip(b" \t"), "the status description"))
+    return Status(int(code), _utf8((description or b"").strip(b" \t"), "the status description", errors=errors))
 
 
-def _decode_header_line(line: bytes) -> tuple[str, str]:
+def _decode_header_line(line: bytes, errors: str) -> tuple[str, str]:
     matched = _HEADER_LINE.fullmatch(line)
     if matched is None:
         raise _line_error(line)
     name = matched[1].decode("ascii")
-    return name, _utf8(matched[2].strip(b" \t"), "the value", header=name)
+    return name, _utf8(matched[2].strip(b" \t"), "the value", header=name, errors=errors)
 
 
 def _line_error(line: bytes) -> DecodeError:
@@ -509,9 +524,9 @@ def _decode_size(op: str, field: str) -> int:
 # --- Text and bytes -------------------------------------------------------------------------------------------------
 
 
-def _utf8(octets: bytes, what: str, header: str | None = None) -> str:
+def _utf8(octets: bytes, what: str, header: str | None = None, errors: str = "strict") -> str:
     try:
-        return octets.decode("utf-8")
+        return octets.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise DecodeError(
             ErrorCode.INVALID_UTF8,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from encodings import aliases
 from itertools import product
 from random import Random
@@ -18,7 +18,7 @@ from ce_nats import DecodeError, from_nats_message
 from ce_nats.codec.media_type import parse
 from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.spark import explode_cloudevents
-from ce_nats.wire.nats import decode_header_block
+from ce_nats.wire.nats import read_header_block
 from tests.spark.test_random_messages import ENGINES, Message, agree, in_python
 from tests.spark.test_vectors import compare
 
@@ -273,7 +273,7 @@ def test_raw_header_blocks(spark: SparkSession) -> None:
 
 def of_block(block: bytes, data: bytes) -> Any:
     try:
-        return in_python((decode_header_block(block).headers.items() if block else [], data))
+        return in_python((read_header_block(block, "surrogateescape").headers.items() if block else [], data))
     except DecodeError as error:
         return str(error.code)
 
@@ -286,9 +286,15 @@ def of_block(block: bytes, data: bytes) -> Any:
         ("array<struct<key string, value string>>", [*BASE, (None, "v")], "invalid-header-name"),
         ("array<struct<key string, value string>>", [*BASE, ("x", None)], "invalid-header-value"),
         ("array<struct<key string, value string>>", [("x", None), (None, None)], "invalid-header-value"),
-        ("array<struct<name binary, value string>>", [(bytearray(b"\xff"), "v")], "invalid-utf8"),
-        ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3"))], "invalid-utf8"),
-        ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3")), (None, None)], "invalid-utf8"),
+        ("array<struct<name binary, value string>>", [(bytearray(b"\xff"), "v")], "not-a-cloudevent"),
+        ("array<struct<name binary, value string>>", [(bytearray(b"ce-\xff"), "v")], "invalid-attribute-name"),
+        ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3"))], "not-a-cloudevent"),
+        ("array<struct<name string, value binary>>", [("ce-x", bytearray(b"\xc3"))], "invalid-utf8"),
+        (
+            "array<struct<name string, value binary>>",
+            [("ce-x", bytearray(b"\xc3")), (None, None)],
+            "invalid-header-name",
+        ),
         ("map<string,string>", None, "not-a-cloudevent"),
         ("map<string,string>", {"x": None}, "invalid-header-value"),
         ("map<string,array<string>>", None, "not-a-cloudevent"),
@@ -307,6 +313,57 @@ def test_null_and_malformed_utf8_in_headers(spark: SparkSession, kind: str, head
             (row,) = explode_cloudevents(frame, engine=engine).collect()
             found = {name: value for name, value in row.asDict().items() if name.startswith("ce_")}
             assert {name: value for name, value in found.items() if value is not None} == {"ce_error": code}, engine
+
+
+SHAPES = {
+    "strings": "array({})",
+    "binaries": "transform(array({}), pair -> struct(cast(pair.name as binary), cast(pair.value as binary)))",
+    "map": "map_from_entries(array({}))",
+    "map of arrays": "map_from_entries(transform(array({}), pair -> struct(pair.name, array(pair.value))))",
+}
+
+
+def shaped(shape: str, pairs: Sequence[tuple[str, bytes]]) -> str:
+    """SQL of a column of headers, whose values have any bytes."""
+    if shape == "block":
+        block = b"".join(
+            [b"NATS/1.0\r\n", *(name.encode() + b": " + value + b"\r\n" for name, value in pairs), b"\r\n"]
+        )
+        return f"X'{block.hex()}'"
+    structs = (f"named_struct('name', '{name}', 'value', cast(X'{value.hex()}' as string))" for name, value in pairs)
+    return SHAPES[shape].format(", ".join(structs))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "block"])
+def test_headers_that_are_not_used_may_have_any_bytes(spark: SparkSession, shape: str) -> None:
+    """A header is checked if the event uses it: ``ce-`` headers in binary mode, Content-Type by its meaning."""
+    core = [(name, value.encode()) for name, value in BASE]
+    structured = [("Content-Type", b"application/cloudevents+json")]
+    latin, text = ("X-Name", b"caf\xe9"), "'x'"
+    document = """'{"specversion":"1.0","id":"1","source":"/s","type":"t"}'"""
+    cases: list[tuple[Sequence[tuple[str, bytes]], str, str | None]] = [
+        ([latin, *core], text, None),
+        ([*core, ("Content-Type", b"text/plain; charset=\xe9")], text, None),
+        ([*core, ("ce-x", b"caf\xe9")], text, "invalid-utf8"),
+        ([*core, ("ce-x", b"\xc3%A9")], text, "invalid-utf8"),
+        ([*core, ("ce-x", b'"\xc3"\xa9')], text, "invalid-utf8"),
+        ([*core, ("ce-x", b"\xe9%zz")], text, "invalid-percent-escape"),
+        ([*core, ("ce-x", b'"\xe9')], text, "unterminated-quote"),
+        ([latin], document, None),
+        ([*structured, ("ce-id", b"\xe9")], document, None),
+        ([("Content-Type", b"application/cloudevents+json; x=\xe9")], document, None),
+        ([("Content-Type", b"application/cloudevents+json; charset=\xe9")], document, "unsupported-charset"),
+        ([("Content-Type", b"application/cloudevents+\xe9")], document, "unsupported-format"),
+    ]
+    query = " union all ".join(
+        f"select {number} number, {shaped(shape, pairs)} headers, {data} data"
+        for number, (pairs, data, _) in enumerate(cases)
+    )
+    wanted = [(number, code) for number, (_, _, code) in enumerate(cases)]
+    for engine in ENGINES:
+        rows = explode_cloudevents(spark.sql(query), engine=engine).collect()
+        assert sorted((row.number, row.ce_error) for row in rows) == wanted, engine
+        assert {row.ce_id for row in rows if row.ce_error is None} == {"1"}, engine
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ final class HeaderBlock {
      * The headers in a block; a block that is null or empty has none.
      *
      * @throws DecodeError {@code invalid-header-block}, {@code invalid-header-version}, {@code invalid-header-name},
-     *     {@code invalid-header-value}, {@code invalid-utf8}
+     *     {@code invalid-header-value}
      */
     static Headers decode(byte[] block) throws DecodeError {
         if (block == null || block.length == 0) {
@@ -71,7 +71,6 @@ final class HeaderBlock {
                 && (line.length == end || line[end] == ' ' || line[end] == '\t')
                 && Text.indexOf(line, 0, end) < 0;
         require(isVersion && (isAlone || hasDescription), ErrorCode.INVALID_HEADER_VERSION);
-        require(Text.isUtf8(line), ErrorCode.INVALID_UTF8);
     }
 
     private static boolean areDigits(byte[] line, int end) {

@@ -10,8 +10,8 @@ import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Header names and values in wire order, as valid UTF-8, from all column types of headers; mirrors {@code
- * ce_nats/message.py}.
+ * Header names and values in wire order, from all column types of headers; mirrors {@code ce_nats/message.py}. They may
+ * be any bytes: a header that is not used is not checked.
  */
 final class Headers {
     static final Headers NONE = new Headers(0);
@@ -43,18 +43,16 @@ final class Headers {
      * @param name a name, or null
      * @param value bytes of a value, or null
      * @throws DecodeError {@code invalid-header-name} if the name is null, {@code invalid-header-value} if the value is
-     *     null, {@code invalid-utf8}
+     *     null
      */
     void add(UTF8String name, byte[] value) throws DecodeError {
         require(name != null, ErrorCode.INVALID_HEADER_NAME);
         require(value != null, ErrorCode.INVALID_HEADER_VALUE);
-        Name known = Name.of(name);
-        require(known.isUtf8() && Text.isUtf8(value), ErrorCode.INVALID_UTF8);
         if (size == names.length) {
             names = Arrays.copyOf(names, 2 * size + 1);
             values = Arrays.copyOf(values, 2 * size + 1);
         }
-        names[size] = known;
+        names[size] = Name.of(name);
         values[size++] = value;
     }
 

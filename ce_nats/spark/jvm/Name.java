@@ -8,12 +8,12 @@ import org.apache.spark.unsafe.types.UTF8String;
 /**
  * A parsed header name. Senders use few names, so parsed names are cached; mirrors {@code ce_nats/arrow/headers.py}.
  *
- * @param isUtf8 whether the name is valid UTF-8; the other fields are meaningless if it is not
  * @param isContentType whether it is {@code Content-Type}, in any case
- * @param attribute the attribute of a {@code ce-} header, in lower case, or null for another header
+ * @param attribute the attribute of a {@code ce-} header, in lower case, or null for another header; bytes that are not
+ *     UTF-8 are replaced, which is not a valid name either
  * @param place the attribute's index in {@link Attributes#CORE}, or {@link Attributes#EXTENSION}
  */
-record Name(boolean isUtf8, boolean isContentType, String attribute, int place) {
+record Name(boolean isContentType, String attribute, int place) {
     private static final byte[] CONTENT_TYPE = Text.bytes("content-type");
     private static final byte[] PREFIX = Text.bytes("ce-");
 
@@ -41,9 +41,8 @@ record Name(boolean isUtf8, boolean isContentType, String attribute, int place) 
     }
 
     private static Name of(byte[] text) {
-        boolean isUtf8 = Text.isUtf8(text);
-        String attribute = isUtf8 && Text.startsWith(text, PREFIX) ? Text.folded(text, PREFIX.length) : null;
+        String attribute = Text.startsWith(text, PREFIX) ? Text.folded(text, PREFIX.length) : null;
         int place = attribute == null ? Attributes.EXTENSION : Attributes.place(attribute);
-        return new Name(isUtf8, Text.equalsFolded(text, CONTENT_TYPE), attribute, place);
+        return new Name(Text.equalsFolded(text, CONTENT_TYPE), attribute, place);
     }
 }

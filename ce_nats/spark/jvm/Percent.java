@@ -1,5 +1,7 @@
 package io.cenats.spark;
 
+import static io.cenats.spark.DecodeError.require;
+
 import java.util.Arrays;
 
 /**
@@ -11,14 +13,17 @@ final class Percent {
     private Percent() {}
 
     /**
-     * Quoted strings are unquoted first, then percent escapes are decoded once.
+     * Quoted strings are unquoted first, then percent escapes are decoded once. The value must be UTF-8 before that: its
+     * bytes do not form a character together with those of escapes.
      *
-     * @param value header value, outer white space removed, valid UTF-8
+     * @param value header value, outer white space removed
      * @throws DecodeError {@code unterminated-quote}, {@code invalid-percent-escape}, {@code invalid-utf8}
      */
     static byte[] decode(byte[] value) throws DecodeError {
         byte[] text = Text.indexOf(value, '"', 0) < 0 ? value : unquote(value);
-        return Text.indexOf(text, '%', 0) < 0 ? text : unescape(text);
+        byte[] decoded = Text.indexOf(text, '%', 0) < 0 ? text : unescape(text);
+        require(Text.isUtf8(value) && (decoded == text || Text.isUtf8(decoded)), ErrorCode.INVALID_UTF8);
+        return decoded;
     }
 
     /** RFC 7230 3.2.6: a quoted string is replaced by its content; a backslash outside quotes has no meaning. */
@@ -59,10 +64,6 @@ final class Percent {
             out[size++] = (byte) (high << 4 | low);
             at += 2;
         }
-        byte[] decoded = Arrays.copyOf(out, size);
-        if (!Text.isUtf8(decoded)) {
-            throw new DecodeError(ErrorCode.INVALID_UTF8);
-        }
-        return decoded;
+        return Arrays.copyOf(out, size);
     }
 }
