@@ -138,6 +138,11 @@ class Session:
             raise
         return session
 
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for an answer."""
+        return self._identity.timeout
+
     async def _register(self) -> None:
         identity = self._identity
         heartbeat_inbox = self.nc.new_inbox()

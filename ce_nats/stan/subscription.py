@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Final, cast
@@ -80,13 +80,28 @@ class Start:
 
     @classmethod
     def at_time(cls, time: datetime) -> Start:
-        """Messages stored at this timezone-aware time or later, by the clocks of client and server."""
+        """
+        Messages stored at this timezone-aware time or later, by the clock of the server. A time in the future counts as
+        now. A durable or a queue group may also begin with messages that are older by up to the connection's
+        ``timeout``.
+        """
         return cls(StartPosition.TIME_DELTA_START, time=time)
 
     @classmethod
     def ago(cls, age: timedelta) -> Start:
         """Messages that are at most this old when the server gets the request."""
         return cls(StartPosition.TIME_DELTA_START, time=age)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Now, in nanoseconds by two clocks: one may be set back, and the other may stop while the machine sleeps."""
+
+    wall: int = field(default_factory=time.time_ns)
+    monotonic: int = field(default_factory=time.monotonic_ns)
+
+    def since(self, earlier: _Moment) -> int:
+        return max(self.wall - earlier.wall, self.monotonic - earlier.monotonic)
 
 
 class Delivery:
@@ -253,7 +268,10 @@ class Subscription:
         self.queue = queue
         self.durable = durable
         self._start = start
-        self._since = _nanoseconds(start.time)
+        # The first request that was answered, and the age of the start then.
+        self._asked: _Moment | None = None
+        self._age = 0
+        self._not_before = 0  # messages with an earlier timestamp were not asked for
         self._max_in_flight = max_in_flight
         self._ack_wait = ack_wait
         self._decode = decode
@@ -266,6 +284,7 @@ class Subscription:
         self.is_over = False
         self._error: CeNatsError | None = None
 
+        self._early: list[MsgProto] = []  # received before the subscription was bound, so that none can be acknowledged
         self._ready: OrderedDict[int, MsgProto] = OrderedDict()  # by sequence
         self._entered: dict[int, Delivery] = {}  # likewise
         self._unsettled: set[int] = set()  # sequences that were delivered and not acknowledged
@@ -289,7 +308,12 @@ class Subscription:
             if self.is_over:
                 raise StopAsyncIteration
             if self._ready:
-                return Delivery(self, self._ready.popitem(last=False)[1], self._binding)
+                message = self._ready.popitem(last=False)[1]
+                if message.timestamp >= self._not_before:
+                    return Delivery(self, message, self._binding)
+                with suppress(CeNatsError):  # otherwise it is redelivered, and comes here again
+                    await self._acknowledge(message, self._binding)
+                continue
             self._arrived.clear()
             await self._arrived.wait()
 
@@ -352,16 +376,20 @@ class Subscription:
         """
         self._binding += 1
         inbox = session.nc.new_inbox()
-        asked = time.time_ns()
-        request = self._request(session, inbox, asked)
         listener = await listen(session.nc, inbox, self._receive)
+        asked = _Moment()
+        age = self._age_of_start(asked)
+        request = self._request(session, inbox, age)
         try:
             late = "stan: subscribe request timeout"
             response = await session.ask(session.subjects.sub_requests, request, SubscriptionResponse, late)
             check_subject(response.ack_inbox, DecodeError)
+            if request.start_time_delta and _Moment().monotonic - asked.monotonic > session.timeout * 1e9:
+                # The event loop was busy before it sent the request, which may have been read too late for its delta.
+                raise StanError(ErrorCode.TIMEOUT, late)
         except BaseException as error:
             await unlisten(listener)
-            self._ready.clear()
+            self._early.clear()
             if not (isinstance(error, StanError) and error.is_refusal):
                 await self._withdraw(session, inbox)
             raise
@@ -369,9 +397,14 @@ class Subscription:
             await unlisten(listener)
             await self._withdraw(session, inbox)
             return
-        if self._start.position is StartPosition.NEW_ONLY and not self._since:
-            self._since = asked
+        if self._asked is None:
+            self._asked, self._age = asked, age
+            if age and isinstance(self._start.time, datetime) and not (self.queue or self.durable):
+                self._not_before = _nanoseconds(self._start.time)
         self._session, self._listener, self._ack_inbox = session, listener, response.ack_inbox
+        early, self._early = self._early, []
+        for message in early:
+            self._accept(message)
 
     async def _has_next(self, timeout: float) -> bool:
         """Wait until the iterator has something to give or to raise; False after so many seconds without."""
@@ -388,6 +421,7 @@ class Subscription:
     async def _unbind(self) -> None:
         """Called when the session is lost. What it delivered will be redelivered."""
         self._session = None
+        self._early.clear()
         self._ready.clear()
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -413,17 +447,26 @@ class Subscription:
         self._unsettled.discard(message.sequence)
         self._ready.pop(message.sequence, None)
 
-    def _request(self, session: Session, inbox: str, now: int) -> SubscriptionRequest:
-        position, sequence, since = self._start.position, self._start.sequence, self._since
+    def _age_of_start(self, now: _Moment) -> int:
+        """How long ago the subscription begins, in nanoseconds; 0 for now, and for other kinds of start."""
+        if self._asked is not None:
+            return self._age + now.since(self._asked)
+        if isinstance(self._start.time, timedelta):
+            return max(0, self._start.time // _MICROSECOND * 1000)
+        return max(0, now.wall - _nanoseconds(self._start.time)) if self._start.time is not None else 0
+
+    def _request(self, session: Session, inbox: str, age: int) -> SubscriptionRequest:
+        position, sequence, delta = self._start.position, self._start.sequence, age
         if self._last:
             # Continue at the first message without an acknowledgement.
             position, sequence = StartPosition.SEQUENCE_START, min(self._unsettled, default=self._last + 1)
-        elif since:
+        elif self._asked is not None and position is StartPosition.LAST_RECEIVED and not self.queue:
+            position = StartPosition.FIRST  # the channel was empty
+        elif self._asked is not None and position in (StartPosition.NEW_ONLY, StartPosition.LAST_RECEIVED):
             position = StartPosition.TIME_DELTA_START
-        elif isinstance(self._start.time, timedelta):
-            self._since = since = now - self._start.time // _MICROSECOND * 1000
-        # A time in the future, by this clock, counts as now; the largest age is about 292 years.
-        delta = min(max(0, now - since), 2**63 - 1)
+        if age and (self._asked is not None or isinstance(self._start.time, datetime)):
+            # The server subtracts delta from the time at which it reads the request, within the timeout.
+            delta += int(session.timeout * 1e9)
         return SubscriptionRequest(
             client_id=session.client_id,
             subject=self.channel,
@@ -434,7 +477,8 @@ class Subscription:
             durable_name=self.durable,
             start_position=position,
             start_sequence=sequence if position is StartPosition.SEQUENCE_START else 0,
-            start_time_delta=delta if position is StartPosition.TIME_DELTA_START else 0,
+            # The largest age is about 292 years.
+            start_time_delta=min(delta, 2**63 - 1) if position is StartPosition.TIME_DELTA_START else 0,
         )
 
     def _ending(self, session: Session, inbox: str) -> UnsubscribeRequest:
@@ -455,6 +499,12 @@ class Subscription:
             # Without a sequence it cannot be acknowledged; a streaming server redelivers it.
             _log.warning("A malformed message for channel %s was dropped: %s", self.channel, error)
             return
+        if self._session is None:
+            self._early.append(received)
+        else:
+            self._accept(received)
+
+    def _accept(self, received: MsgProto) -> None:
         sequence = received.sequence
         if sequence <= self._last and received.timestamp > self._latest:
             # A later message with a lower sequence: the server has lost its store, and numbers from 1 again.
@@ -471,6 +521,6 @@ class Subscription:
             self._arrived.set()
 
 
-def _nanoseconds(time: datetime | timedelta | None) -> int:
-    """Nanoseconds since 1970, UTC; 0 for an age or None."""
-    return (time - _EPOCH) // _MICROSECOND * 1000 if isinstance(time, datetime) else 0
+def _nanoseconds(time: datetime) -> int:
+    """Nanoseconds since 1970, UTC."""
+    return (time - _EPOCH) // _MICROSECOND * 1000

@@ -1,16 +1,21 @@
 """The server goes away, and comes back or does not."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
 
 import nats
 import pytest
 
 from ce_nats import EncodeError, stan
 from ce_nats.stan import Start
+from ce_nats.stan.monitor import Monitor
+from ce_nats.stan.subscription import _Moment as Moment
 from ce_nats.stan.wire import CloseRequest, MsgProto
 from ce_nats.testing import NatsServer
 from tests.aio.waiting import until
+from tests.relay import Relay
 from tests.streaming import CLUSTER, StreamingServer
 
 # Pings every second, the third without an answer is the end.
@@ -163,30 +168,134 @@ async def numbers(subscription, count):
     return sorted(seen)
 
 
-# It failed once on an overloaded machine: the message before the last one had not come. The cause is not known yet.
-@pytest.mark.flaky(reruns=2)
-async def test_nothing_published_meanwhile_is_missed(executable, client_id, channel):
-    """Also by subscriptions that had received nothing yet, new messages only among them."""
-    with NatsServer() as around, StreamingServer(executable, over=around.url, file_store=True):
+@asynccontextmanager
+async def interrupted(url, client_id):
+    """A relay, a client that reconnects through it, another client without it, and what ends an interruption."""
+    lost = []
+    with Relay(url) as relay:
         async with (
-            client(around.url, client_id, reconnect=True) as connection,
-            client(around.url, f"other-{client_id}", ping_max_out=88) as other,
+            client(relay.url, client_id, reconnect=True, on_lost=lost.append) as connection,
+            client(url, f"other-{client_id}", ping_max_out=88) as other,
         ):
-            await other.publish_data(b"1", channel)
-            await asyncio.sleep(0.05)
-            starts = {"new": Start.new(), "behind": Start.at_sequence(2)}
-            subscriptions = {name: await connection.subscribe(channel, start=start) for name, start in starts.items()}
-            # The network is gone for one of them.
-            await connection._session.abandon()
-            connection._session._pings_out = 0
-            for subscription in subscriptions.values():
-                await subscription._listener.unsubscribe()
-            await other.publish_data(b"2", channel)
-            connection._session.error = stan.StanError("timeout", "cut off")
-            connection._session.lost.set()
-            await other.publish_data(b"3", channel)
-            for name, subscription in subscriptions.items():
-                assert await numbers(subscription, 2) == [2, 3], name
+
+            async def recover():
+                await until(lambda: lost, 60)
+                relay.resume()
+
+            yield relay, connection, other, recover
+            relay.delay = 0
+
+
+@pytest.fixture
+def over(executable):
+    with NatsServer() as around, StreamingServer(executable, over=around.url, file_store=True):
+        yield around.url
+
+
+STARTS = {
+    "new": lambda: Start.new(),
+    "ago": lambda: Start.ago(timedelta(0)),
+    "future": lambda: Start.at_time(datetime(2120, 1, 1, tzinfo=timezone.utc)),
+    "now": lambda: Start.at_time(datetime.now(timezone.utc)),
+    "beyond": lambda: Start.at_sequence(2),
+}
+
+
+async def test_nothing_published_meanwhile_is_missed(over, client_id, channel):
+    """Also by subscriptions that had received nothing yet, although the next request is slower than the first one."""
+    async with interrupted(over, client_id) as (relay, connection, other, recover):
+        await other.publish_data(b"1", channel)
+        subscriptions = {name: await connection.subscribe(channel, start=start()) for name, start in STARTS.items()}
+        relay.interrupt()
+        await other.publish_data(b"2", channel)
+        relay.delay = 0.3
+        await recover()
+        await other.publish_data(b"3", channel)
+        for name, subscription in subscriptions.items():
+            seen = [await one(subscription)]
+            while seen[-1].sequence < 3:
+                await seen[-1].ack()
+                seen.append(await one(subscription))
+            # What was stored shortly before the first request may come, too.
+            assert [item.sequence for item in seen] in ([2, 3], [1, 2, 3]), name
+
+
+@pytest.mark.parametrize(("durable", "wanted"), [("", [[2, 3]]), ("d", [[2, 3], [1, 2, 3]])])
+async def test_messages_after_a_time_are_not_missed_by_a_slow_request(over, client_id, channel, durable, wanted):
+    """The server gets an age instead of a time, and reads it later. A durable's older messages cannot be left out."""
+    async with interrupted(over, client_id) as (relay, connection, other, _):
+        await other.publish_data(b"1", channel)
+        at = datetime.now(timezone.utc)
+        for data in (b"2", b"3"):
+            await other.publish_data(data, channel)
+        relay.delay = 0.3
+        async with await connection.subscribe(channel, start=Start.at_time(at), durable=durable) as subscription:
+            seen = [await one(subscription)]
+            while seen[-1].sequence < 3:
+                seen.append(await one(subscription))
+            assert [item.sequence for item in seen] in wanted
+
+
+def test_time_is_measured_although_a_clock_is_set_back():
+    assert Moment(wall=10, monotonic=0).since(Moment(wall=40, monotonic=-30)) == 30
+    assert Moment(wall=40, monotonic=0).since(Moment(wall=10, monotonic=0)) == 30
+
+
+async def test_messages_of_an_empty_channel_are_not_missed(over, client_id, channel):
+    """A subscription that begins with the last message had none: all of them are later ones."""
+    async with interrupted(over, client_id) as (relay, connection, other, recover):
+        last = await connection.subscribe(channel, start=Start.last())
+        group = await connection.subscribe(channel, start=Start.last(), queue="q")
+        relay.interrupt()
+        await other.publish_data(b"1", channel)
+        await other.publish_data(b"2", channel)
+        await recover()
+        assert await numbers(last, 2) == [1, 2]
+        assert await numbers(group, 2) == [1, 2]
+
+
+async def test_messages_that_arrive_with_the_answer_are_acknowledged(executable, client_id, channel):
+    """They are given out when the subscription can acknowledge them, so none comes again."""
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
+        async with interrupted(around.url, client_id) as (relay, connection, other, recover):
+            subscription = await connection.subscribe(channel, ack_wait=600)
+            waiting = asyncio.ensure_future(numbers(subscription, 1))
+            relay.interrupt()
+            await other.publish_data(b"the message", channel)
+            relay.burst(b"PUB _STAN.sub.", b"the message")
+            await recover()
+            assert await waiting == [1]
+            monitor = Monitor(server.monitor)
+
+            async def pending():
+                [state] = (await monitor.channel(channel))._subscriptions
+                return state.pending_count
+
+            for _ in range(500):
+                if not await pending():
+                    break
+                await asyncio.sleep(0.01)
+            assert await pending() == 0
+
+
+async def test_a_request_that_was_sent_too_late_is_repeated(over, client_id, channel):
+    """A handler blocks the loop between the moment that a request refers to and its transmission."""
+    async with interrupted(over, client_id) as (relay, connection, other, recover):
+        subscription = await connection.subscribe(channel)
+        relay.interrupt()
+        await other.publish_data(b"1", channel)
+        loop, blocked = asyncio.get_running_loop(), []
+
+        def start(loop, coroutine, **options):
+            if coroutine.__name__ == "request" and "_STAN.sub." in coroutine.cr_frame.f_locals["subject"]:
+                loop.set_task_factory(None)
+                blocked.append(loop.call_soon(time.sleep, 2 * QUICK["timeout"]))
+            return asyncio.Task(coroutine, loop=loop, **options)
+
+        loop.set_task_factory(start)
+        await recover()
+        assert await numbers(subscription, 1) == [1]
+        assert blocked
 
 
 async def test_again_and_again(executable, client_id, channel):

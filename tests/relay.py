@@ -1,0 +1,118 @@
+"""A network that is slow, interrupted or bursty: a TCP proxy of a server."""
+
+import asyncio
+import threading
+from contextlib import suppress
+
+
+class Relay:
+    """
+    A proxy of the server at a URL, as a context manager. It runs in a thread.
+
+    Attributes:
+        url: URL of the proxy.
+        delay: Seconds by which bytes from clients arrive later; it may be raised at any time.
+    """
+
+    def __init__(self, url):
+        host, _, port = url.removeprefix("nats://").rpartition(":")
+        self._target = host, int(port)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._started = threading.Event()
+        self._held = None  # what is to be sent after an interruption, as (writer, bytes)
+        self._burst = None
+        self.url = ""
+        self.delay = 0.0
+
+    def __enter__(self):
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def __exit__(self, *error):
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def interrupt(self):
+        """Hold everything back in both directions, with all connections open."""
+        self._held = []
+
+    def resume(self):
+        """Send what was held back."""
+        self._loop.call_soon_threadsafe(self._release)
+
+    def burst(self, request, last):
+        """
+        Hold answers back after a request, and send them at once.
+
+        Args:
+            request: Bytes that begin it.
+            last: Bytes from the server that end it.
+        """
+        self._burst = _Burst(request, last)
+
+    async def _run(self):
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._started.set()
+        async with server:
+            await self._stopped.wait()
+
+    async def _serve(self, reader, writer):
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
+            try:
+                await asyncio.gather(self._forward(reader, upstream_writer), self._return(upstream_reader, writer))
+            finally:
+                upstream_writer.close()
+        finally:
+            writer.close()
+
+    async def _forward(self, reader, writer):
+        with suppress(OSError):
+            while chunk := await reader.read(65536):
+                if self._burst is not None:
+                    self._burst.note_request(chunk)
+                self._loop.call_later(self.delay, self._send, writer, chunk)
+        writer.close()
+
+    async def _return(self, reader, writer):
+        with suppress(OSError):
+            while chunk := await reader.read(65536):
+                if self._burst is not None:
+                    chunk = self._burst.collect(chunk)
+                self._send(writer, chunk)
+        writer.close()
+
+    def _send(self, writer, chunk):
+        if self._held is not None:
+            self._held.append((writer, chunk))
+        elif not writer.is_closing():
+            writer.write(chunk)
+
+    def _release(self):
+        held, self._held = self._held, None
+        for writer, chunk in held or ():
+            self._send(writer, chunk)
+
+
+class _Burst:
+    def __init__(self, request, last):
+        self._request, self._last = request, last
+        self._is_collecting = False
+        self._collected = b""
+
+    def note_request(self, chunk):
+        self._is_collecting = self._is_collecting or self._request in chunk
+
+    def collect(self, chunk):
+        """Return what is to be sent now."""
+        if not self._is_collecting:
+            return chunk
+        self._collected += chunk
+        if self._last not in self._collected:
+            return b""
+        self._is_collecting, self._request = False, b"\0"  # once
+        collected, self._collected = self._collected, b""
+        return collected
