@@ -11,7 +11,7 @@ class Relay:
 
     Attributes:
         url: URL of the proxy.
-        delay: Seconds by which bytes from clients arrive later; it may be raised at any time.
+        delay: Seconds by which bytes from clients arrive later, from now on.
     """
 
     def __init__(self, url):
@@ -19,6 +19,7 @@ class Relay:
         self._target = host, int(port)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._started = threading.Event()
+        self._open = {}  # writers by the tasks that serve them
         self._held = None  # what is to be sent after an interruption, as (writer, bytes)
         self._burst = None
         self.url = ""
@@ -58,23 +59,24 @@ class Relay:
         self._started.set()
         async with server:
             await self._stopped.wait()
+            for writers in self._open.values():
+                for writer in writers:
+                    writer.close()
+            await asyncio.gather(*self._open)
 
     async def _serve(self, reader, writer):
-        try:
-            upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
-            try:
-                await asyncio.gather(self._forward(reader, upstream_writer), self._return(upstream_reader, writer))
-            finally:
-                upstream_writer.close()
-        finally:
-            writer.close()
+        upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
+        self._open[asyncio.current_task()] = writer, upstream_writer
+        await asyncio.gather(self._forward(reader, upstream_writer), self._return(upstream_reader, writer))
 
     async def _forward(self, reader, writer):
+        due = 0.0
         with suppress(OSError):
             while chunk := await reader.read(65536):
                 if self._burst is not None:
                     self._burst.note_request(chunk)
-                self._loop.call_later(self.delay, self._send, writer, chunk)
+                due = max(self._loop.time() + self.delay, due + 1e-6)  # in order, although the delay may fall
+                self._loop.call_at(due, self._send, writer, chunk)
         writer.close()
 
     async def _return(self, reader, writer):

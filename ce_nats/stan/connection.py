@@ -108,8 +108,8 @@ class Connection:
 
     - a durable continues where the server has it;
     - other subscriptions continue at the first message that was delivered and not acknowledged, else behind the last
-      one, so messages that were acknowledged may be redelivered; if none was delivered, they begin as at first, or up to
-      ``timeout`` seconds earlier, because the server gets an age instead of a time, and reads it later;
+      one, so messages that were acknowledged may be redelivered; if none was delivered, they begin as at first, or up
+      to ``timeout`` seconds earlier, because the server gets an age instead of a time, and reads it later;
     - members of a queue group without a durable join it where other members are left, else they do the same.
 
     Messages that the server deletes meanwhile, by its limits, are lost. A server that lost its store numbers from 1
@@ -427,7 +427,7 @@ class Connection:
         except CeNatsError as failure:
             if subscription.is_over:  # ended meanwhile
                 return
-            if _is_final(failure):
+            if _is_final(failure) and session.error is None:
                 await subscription._finish(failure)
                 self._subscriptions.remove(subscription)
             else:

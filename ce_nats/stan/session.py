@@ -50,6 +50,7 @@ _TICK_SECONDS: Final = 0.1
 
 CONNECTION_CLOSED: Final = "stan: connection closed"
 NOT_SUPPORTED: Final = "stan: not supported by server"
+UNKNOWN_CLIENT: Final = "stan: unknown clientID"
 PING_FAILURE: Final = "stan: connection lost due to PING failure"
 NOT_CONNECTED: Final = "stan: not connected again in time"
 
@@ -191,6 +192,8 @@ class Session:
             raise StanError(error.code, late) from error
         response = answer.decode(reply.data)
         if response.error:
+            if response.error == UNKNOWN_CLIENT:
+                self.lose(ErrorCode.CONNECTION_CLOSED, response.error)
             raise StanError(ErrorCode.REQUEST_REFUSED, response.error)
         return response
 
