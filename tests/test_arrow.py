@@ -495,7 +495,7 @@ def test_large_payloads_go_in_small_batches() -> None:
         {"headers": "number"},
         {"headers": "text"},
         {"headers": "triples"},
-        {"mode": "permissive"},
+        {"mode": "strict"},
         {"mode": None},
         {"extensions": {"n": "float"}},
         {"extensions": {"n": int}},
@@ -508,6 +508,16 @@ def test_what_cannot_be_exploded(wrong: dict[str, Any]) -> None:
     given = table(ROWS[:1]).append_column("number", pa.array([1])).append_column("text", pa.array(["x"]))
     given = given.append_column("triples", pa.array([[]], triples))
     refused(DecodeError, "invalid-message", explode_cloudevents, given, **wrong)
+
+
+def test_mode_in_any_case() -> None:
+    given = table(ROWS[:1])
+    assert explode_cloudevents(given, mode="dropMalformed") == explode_cloudevents(given, mode="DROPMALFORMED")
+
+
+@pytest.mark.parametrize("name", ["Ext", "a-b", "", "id", "time", "data", 5])
+def test_declared_extensions_must_be_possible(name: Any) -> None:
+    refused(DecodeError, "invalid-attribute-name", explode_cloudevents, table(ROWS[:1]), extensions={name: "int"})
 
 
 @pytest.mark.parametrize("nothing", [None, [], {"headers": []}, "orders.parquet"])

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import parquet
 
+from ..codec.attributes import check_extension_name
 from ..errors import DecodeError, ErrorCode, preview
 from .decode import ATTRIBUTES, DECLARED, TYPES, decode
 from .headers import check_type, is_octets
@@ -68,7 +69,8 @@ def explode_cloudevents(
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
             ``binary`` or ``timestamp``. They are kept in the map as well.
         mode: ``PERMISSIVE`` keeps invalid messages with a code in ``ce_error`` and NULL in the other new columns;
-            ``DROPMALFORMED`` drops them; ``FAILFAST`` raises the error of the first one.
+            ``DROPMALFORMED`` drops them; ``FAILFAST`` raises the error of the first one. The case of the name does
+            not matter.
 
     Returns:
         A table, batch or reader, as ``messages`` is; for other streams a reader. A reader decodes each batch when it is
@@ -76,8 +78,9 @@ def explode_cloudevents(
 
     Raises:
         DecodeError: ``invalid-message``: a column is missing or has an unsupported type; ``mode`` or a type in
-            ``extensions`` is unknown; ``messages`` is not Arrow data. With ``FAILFAST``, the error of the first invalid
-            message, with the number of its row, counted from 0.
+            ``extensions`` is unknown; ``messages`` is not Arrow data. ``invalid-attribute-name``: ``extensions`` has a
+            name that is not one of an extension. With ``FAILFAST``, the error of the first invalid message, with the
+            number of its row, counted from 0.
     """
     kind = type(messages)
     if isinstance(messages, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
@@ -206,7 +209,8 @@ class Exploder:
         extensions: Mapping[str, str] | None = None,
         mode: str = "PERMISSIVE",
     ) -> None:
-        if mode not in _MODES:
+        self._mode = str(mode).upper()
+        if self._mode not in _MODES:
             raise _invalid(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
         self._headers, self._data = _place(schema, headers), _place(schema, data)
         check_type(schema.field(self._headers).type)
@@ -214,7 +218,6 @@ class Exploder:
         if not is_octets(payload) and not pa.types.is_null(payload):
             raise _invalid(f"column {preview(data)} must be binary or string, got {payload}")
         self._types = extension_types(extensions)
-        self._mode = mode
         self._rows = 0
         fields = [pa.field(prefix + name, TYPES[name]) for name in _COLUMNS]
         fields.append(pa.field(f"{prefix}error", pa.string()))
@@ -250,7 +253,7 @@ def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
     Return the Python types of declared extensions.
 
     Raises:
-        DecodeError: ``invalid-message`` for another type.
+        DecodeError: ``invalid-attribute-name``; ``invalid-message`` for another type.
     """
     if extensions is not None and not isinstance(extensions, Mapping):
         raise _invalid(f"extensions must be a mapping of names to types, got {preview(extensions)}")
@@ -259,6 +262,7 @@ def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
         kind = EXTENSION_TYPES.get(str(wanted).lower())
         if kind is None:
             raise _invalid(f"the type of an extension must be {', '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
+        check_extension_name(name, DecodeError)
         types[name] = kind
     return types
 

@@ -308,6 +308,22 @@ def _wrong_type(name: str, value: object, wanted: str, error_class: ErrorClass) 
 # --- wire -> Python ------------------------------------------------------------------------------------------------
 
 
+def check_extension_name(name: object, error_class: ErrorClass) -> None:
+    """
+    Check that a name is that of an extension attribute.
+
+    Raises:
+        error_class: ``invalid-attribute-name``, also for an attribute of the specification.
+    """
+    check_name(name, error_class)
+    if name in CORE:
+        raise error_class(
+            ErrorCode.INVALID_ATTRIBUTE_NAME,
+            f"an extension must not have the name of an attribute of the specification, got {preview(name)}",
+            attribute=str(name),
+        )
+
+
 def check_extension_types(types: object) -> None:
     """
     Check that declared types are a mapping. The types themselves are checked when a value is converted.

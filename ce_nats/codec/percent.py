@@ -23,6 +23,8 @@ LITERAL: Final = "".join(map(chr, range(0x21, 0x7F))).translate({0x22: None, 0x2
 _ENCODED: Final = [chr(byte) if chr(byte) in LITERAL else f"%{byte:02X}" for byte in range(256)]
 _TO_ENCODE: Final = re.compile(r"[^!#$&-~]")
 
+_ENCODED_TEXT: Final = re.compile(r"(?:[!#$&-~]|%[0-9A-Fa-f]{2})*")
+
 # RFC 3986 2.1: pct-encoded = "%" HEXDIG HEXDIG
 _MALFORMED_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -46,6 +48,11 @@ def encode(text: str) -> str:
     except UnicodeEncodeError:
         utf8 = join_surrogates(text).encode("utf-8")
     return "".join(map(_ENCODED.__getitem__, utf8))
+
+
+def is_encoded(value: str) -> bool:
+    """Return whether a header value has only characters that need no percent-encoding, and escapes."""
+    return _ENCODED_TEXT.fullmatch(value) is not None
 
 
 def join_surrogates(text: str) -> str:

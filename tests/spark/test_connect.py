@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +26,13 @@ def results(spark: SparkSession) -> list[str]:
         explode_cloudevents(frame, extensions={"n": "int"}).orderBy("sequence"),
         deduplicate(explode_cloudevents(frame.union(frame), prefix="x."), prefix="x.").orderBy("sequence"),
     ]
+    nested = frame.select("sequence", F.struct("headers", "data").alias("m"))
+    frames.append(
+        explode_cloudevents(nested, headers="m.headers", data="M.Data", mode="dropmalformed").orderBy("ce_id")
+    )
+    with suppress(ValueError):
+        explode_cloudevents(frames[0])
+        raise AssertionError("columns were added twice")
     if HAS_ARROW_FUNCTIONS:
         modes = ("binary", "structured")
         frames += [frame.orderBy("sequence").select(to_nats(event, mode=mode).alias("m")) for mode in modes]

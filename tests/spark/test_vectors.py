@@ -163,7 +163,7 @@ def _is_utf8(headers: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("mode", ["permissive", "", "DROP"])
+@pytest.mark.parametrize("mode", ["allow", "", "DROP"])
 def test_invalid_modes(spark: SparkSession, mode: str) -> None:
     frame: DataFrame = spark.createDataFrame([], SCHEMA)
     with pytest.raises(ValueError, match="mode must be PERMISSIVE or DROPMALFORMED or FAILFAST, got '"):

@@ -11,7 +11,7 @@ sessions that do not accept a jar.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -20,9 +20,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, DataType, StringType
 
-from ...errors import preview
+from ...codec.attributes import check_extension_name
+from ...errors import EncodeError, preview
 from . import jvm_engine
-from .schema import EXTENSION_TYPES, check_headers
+from .names import column_of, quoted
+from .schema import EXTENSION_TYPES, FLAT, check_headers
 
 _ENGINES: Final = ("auto", "jvm", "python")
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -60,7 +62,7 @@ def from_nats(
 
     Raises:
         TypeError: ``headers_type`` is not a type of headers.
-        ValueError: A type in ``extensions`` or ``engine`` is not valid.
+        ValueError: A name or a type in ``extensions`` is not valid, or ``engine``.
     """
     if headers_type is not None:
         check_headers(headers_type)
@@ -89,7 +91,8 @@ def explode_cloudevents(
 
     Args:
         df: Messages, one per row.
-        headers: Name of the column of headers, of any type that :func:`from_nats` takes.
+        headers: Name of the column of headers, of any type that :func:`from_nats` takes; ``m.headers`` is a field of a
+            struct ``m``.
         data: Name of the column of payloads, BINARY or STRING.
         prefix: Prefix of the names of the new columns.
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
@@ -97,26 +100,31 @@ def explode_cloudevents(
         mode: ``PERMISSIVE`` keeps messages that cannot be decoded, with a code in ``ce_error`` and NULL in the other
             new columns; ``DROPMALFORMED`` removes them; ``FAILFAST`` fails the query at the first one, whichever
             columns the query uses. Messages that Spark does not decode cannot fail: those that a condition on columns
-            of ``df`` excludes, and those beyond a limit.
+            of ``df`` excludes, and those beyond a limit. The case of the name does not matter.
         engine: ``jvm`` decodes in Java, with a jar of this package that is added to the session; ``python`` with the
             codec in Python workers, which need ce_nats; ``auto`` uses ``jvm`` if possible, else ``python``, with a
             warning that gives the reason.
 
     Raises:
         TypeError: A column has the wrong type.
-        ValueError: ``mode``, ``engine`` or a type in ``extensions`` is not valid.
+        ValueError: ``mode``, ``engine``, or a name or a type in ``extensions`` is not valid; or a new column has the
+            name of another one, which another ``prefix`` avoids.
+        AnalysisException: There is no column ``headers`` or ``data``.
     """
-    if mode not in _MODES:
+    if str(mode).upper() not in _MODES:
         raise ValueError(f"mode must be {' or '.join(_MODES)}, got {preview(mode)}")
-    check_headers(df.schema[headers].dataType)
-    payload_type = df.schema[data].dataType
+    mode = mode.upper()
+    types = _types(extensions)
+    given, payload = column_of(df, headers), column_of(df, data)
+    headers_type, payload_type = (field.dataType for field in df.select(given, payload).schema)
+    check_headers(headers_type)
     if not isinstance(payload_type, (BinaryType, StringType)):
         raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
-    types = _types(extensions)
-    given, payload = F.col(_quoted(headers)), F.col(_quoted(data)).cast("binary")
+    _check_new_names(df, prefix, types)
     failure = partial(_error_text, df) if mode == "FAILFAST" else None
-    decoded: DataFrame = _engine(engine, df.sparkSession).explode(df, given, payload, prefix, types, failure)
-    return decoded.where(F.col(_quoted(f"{prefix}error")).isNull()) if mode == "DROPMALFORMED" else decoded
+    decoder = _engine(engine, df.sparkSession)
+    decoded: DataFrame = decoder.explode(df, given, payload.cast("binary"), prefix, types, failure)
+    return decoded.where(F.col(quoted(f"{prefix}error")).isNull()) if mode == "DROPMALFORMED" else decoded
 
 
 def register(spark: SparkSession) -> None:
@@ -144,17 +152,39 @@ def _engine(name: str, spark: SparkSession) -> Any:
     return import_module(".python_engine", __package__)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
     types = {}
     for name, wanted in (extensions or {}).items():
-        if wanted.lower() not in EXTENSION_TYPES:
+        kind = EXTENSION_TYPES.get(str(wanted).lower())
+        if kind is None:
             raise ValueError(f"the type of an extension must be {' or '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
-        types[name] = EXTENSION_TYPES[wanted.lower()]
+        check_extension_name(name, EncodeError)
+        types[name] = kind
     return types
+
+
+def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) -> None:
+    """
+    Check that no two columns of the result have the same name.
+
+    Raises:
+        ValueError: An extension has the name of another new column, or a new column that of an existing one.
+    """
+    for name in types:
+        if name in FLAT.names:
+            raise ValueError(
+                f"extensions must not have the name of another new column, got {name!r}; its values are in the map "
+                f"{prefix}extensions"
+            )
+    is_case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    fold: Callable[[str], str] = str if is_case_sensitive else str.lower
+    existing = set(map(fold, df.columns))
+    taken = [prefix + name for name in (*FLAT.names, *types) if fold(prefix + name) in existing]
+    if taken:
+        raise ValueError(
+            f"prefix must make names that are not in use, got {preview(prefix)}: the DataFrame has "
+            f"{', '.join(taken)} already"
+        )
 
 
 def _error_text(df: DataFrame, error: Column) -> Column:

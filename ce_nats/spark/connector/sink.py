@@ -2,9 +2,11 @@
 Writes rows to JetStream or core NATS: ``df.write.format("nats")`` and ``df.writeStream.format("nats")``.
 
 A row is a message: ``headers`` (array of structs of two strings, or map) and ``data`` (BINARY or STRING), both
-optional, and ``subject``. Or it is an event: a struct ``event`` as ``from_nats`` returns it and
-:func:`ce_nats.spark.to_nats` takes it, which the codec encodes in the worker, and ``subject``. An event that cannot be
-encoded fails the task with its error code. The option ``subject`` may be a template for events.
+optional, and ``subject``. An array of headers is sent unchanged. A map fails the task if its ``ce-`` headers are not
+those of an event, percent-encoded: a map is usually written by hand. Or a row is an event: a struct ``event`` as
+``from_nats`` returns it and :func:`ce_nats.spark.to_nats` takes it, which the codec encodes in the worker, and
+``subject``. An event that cannot be encoded fails the task with its error code. The option
+``subject`` may be a template for events.
 
 Events, and messages that contain an event, get a ``Nats-Msg-Id`` made of source and id, unless they have one. So what a
 retried task sends a second time is stored once, if both are within the stream's duplicate window.
@@ -20,7 +22,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
 from ...codec.binding import dedup_id, from_nats_message, to_nats_message
-from ...codec.mode import ContentMode
+from ...codec.mode import PREFIX, ContentMode
+from ...codec.percent import is_encoded
 from ...codec.subject_template import SubjectTemplate, subject_of_text
 from ...errors import DecodeError, EncodeError, ErrorCode, choice, preview
 from ...message import Headers, NatsMessage, check_header
@@ -43,6 +46,7 @@ else:
 
 SINK_OPTIONS: Final = ("subject", "mode", "acks", "maxPending", "dedup")
 _MSG_ID: Final = "Nats-Msg-Id"
+_INSTEAD: Final = "write a column event, which is encoded, or an array of headers, which is sent unchanged"
 _PENDING: Final = 500
 
 
@@ -76,6 +80,7 @@ class Target:
             ValueError: An option is malformed, a column is unknown, or there is no subject.
             TypeError: A column has the wrong type.
         """
+        connection = Connection.from_options(options)
         given = {name.lower(): value for name, value in options.items()}
         subject = subject_of_text(given.get("subject", ""))
         if isinstance(subject, SubjectTemplate) and "event" not in schema.names:
@@ -89,9 +94,9 @@ class Target:
         if not (window.isascii() and window.isdecimal() and int(window) > 0):
             raise ValueError(f"option maxPending must be an integer from 1, got {preview(window)}")
         return cls(
-            connection=Connection.from_options(options),
+            connection=connection,
             subject=subject,
-            mode=choice(ContentMode, given.get("mode", ContentMode.BINARY), "option mode"),
+            mode=choice(ContentMode, given.get("mode", ContentMode.BINARY).lower(), "option mode"),
             acknowledged=read_boolean(given, "acks", default=True),
             window=int(window),
             dedup=read_boolean(given, "dedup", default=True),
@@ -188,6 +193,8 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
     )
     for name, value in message.headers.items():
         check_header(name, value)
+    if _is_map(row.get("headers")):
+        _check_event(message)
     if target.dedup and _MSG_ID not in message.headers and (msg_id := _dedup_id(message)):
         message.headers.append(_MSG_ID, msg_id)
     return message
@@ -199,6 +206,32 @@ def _headers(given: Sequence[Any] | None) -> Headers:
     if any(None in pair for pair in pairs):
         raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, "header names and values must be strings, got NULL")
     return Headers(pairs)
+
+
+def _is_map(given: Sequence[Any] | None) -> bool:
+    """Whether the headers of a row are a map, by Arrow's Python values."""
+    return any(not isinstance(pair, dict) for pair in given or ())
+
+
+def _check_event(message: NatsMessage) -> None:
+    """
+    Check that a message with ``ce-`` headers is an event, encoded as the NATS binding requires.
+
+    Raises:
+        EncodeError: It is not; the code is that of reading it, or ``invalid-header-value``.
+    """
+    attributes = [(name, value) for name, value in message.headers.items() if name.lower().startswith(PREFIX)]
+    if not attributes:
+        return
+    for name, value in attributes:
+        if not is_encoded(value):
+            text = f"header {name} in a map must be percent-encoded, got {preview(value)}; {_INSTEAD}"
+            raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, text, header=name)
+    try:
+        from_nats_message(message, parse_data=False)
+    except DecodeError as error:
+        text = f"a map with {PREFIX} headers must be that of an event: {error.message}; {_INSTEAD}"
+        raise EncodeError(error.code, text, header=error.header, requirement=error.requirement) from error
 
 
 def _dedup_id(message: NatsMessage) -> str | None:

@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import from_nats_message
@@ -15,11 +16,90 @@ ROWS = [
     (2, [*BASE, ("ce-id", "%C0%A0")], bytearray()),
     (3, [], bytearray(b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1]}')),
 ]
+MESSAGE = "headers array<struct<key string, value string>>, data binary"
 
 
 @pytest.fixture
 def frame(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(ROWS, "sequence long, headers array<struct<key string, value string>>, data binary")
+
+
+@pytest.fixture(params=["jvm", "python"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", ["Ext", "a-b", "", "id", "time", "specversion", "data"])
+def test_declared_extensions_must_be_possible(frame: DataFrame, name: str) -> None:
+    for call in (lambda given: explode_cloudevents(frame, extensions=given), _decoded):
+        with pytest.raises(ValueError, match=f"invalid-attribute-name: .*must .*got {name!r}|must not be {name!r}"):
+            call({name: "int"})
+
+
+def _decoded(extensions: dict[str, str]) -> Column:
+    return from_nats("headers", "data", extensions=extensions)
+
+
+@pytest.mark.parametrize("name", ["error", "mode", "extensions"])
+def test_extensions_with_the_name_of_another_new_column(spark: SparkSession, name: str) -> None:
+    """They are read from the map; a struct has no columns that they could collide with."""
+    frame = spark.createDataFrame([([*BASE, ("ce-id", "a"), (f"ce-{name}", "7")], bytearray())], MESSAGE)
+    with pytest.raises(ValueError, match=f"extensions must not have the name of another new column, got '{name}'"):
+        explode_cloudevents(frame, extensions={name: "int"})
+    (row,) = explode_cloudevents(frame).collect()
+    assert row.ce_extensions == {name: "7"}
+    (row,) = frame.select(from_nats("headers", "data", extensions={name: "int"}).alias("event")).collect()
+    assert row.event.extensions == {name: "7"}
+
+
+def test_existing_columns_are_not_added_again(frame: DataFrame, engine: str) -> None:
+    events = explode_cloudevents(frame, engine=engine)
+    with pytest.raises(
+        ValueError, match=r"prefix must .*, got 'ce_': the DataFrame has ce_specversion, ce_id, .* already"
+    ):
+        explode_cloudevents(events, engine=engine)
+    twice = explode_cloudevents(events, engine=engine, prefix="again_").orderBy("sequence").collect()
+    assert [row.again_id for row in twice] == [row.ce_id for row in twice] == ["a", None, "b"]
+    named = frame.withColumn("CE_N", F.lit(0))
+    with pytest.raises(ValueError, match=r"prefix must .*, got 'ce_': the DataFrame has ce_n already"):
+        explode_cloudevents(named, extensions={"n": "int"}, engine=engine)
+    with pytest.raises(ValueError, match=r"prefix must .*, got '': the DataFrame has data already"):
+        explode_cloudevents(frame, prefix="", engine=engine)
+    frame.sparkSession.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        rows = explode_cloudevents(named, extensions={"n": "int"}, engine=engine).orderBy("sequence").collect()
+    finally:
+        frame.sparkSession.conf.unset("spark.sql.caseSensitive")
+    assert [(row["CE_N"], row["ce_n"]) for row in rows] == [(0, 5), (0, None), (0, 7)]
+
+
+@pytest.mark.parametrize("names", [("m.headers", "m.data"), ("M.Headers", "m.DATA"), ("`m`.`headers`", "m.data")])
+def test_columns_are_named_as_in_from_nats(frame: DataFrame, engine: str, names: tuple[str, str]) -> None:
+    nested = frame.select("sequence", F.struct("headers", "data").alias("m"))
+    rows = explode_cloudevents(nested, headers=names[0], data=names[1], engine=engine).orderBy("sequence").collect()
+    assert [(row.ce_id, row.ce_error) for row in rows] == [("a", None), (None, "invalid-utf8"), ("b", None)]
+    rows = nested.select(from_nats(*names).alias("event"), "sequence").orderBy("sequence").collect()
+    assert [row.event.error for row in rows] == [None, "invalid-utf8", None]
+
+
+def test_a_column_with_a_dot_in_its_name(frame: DataFrame, engine: str) -> None:
+    """A column with exactly the given name comes before the field of a struct."""
+    both = frame.select("sequence", F.struct("data").alias("m"), F.col("headers").alias("m.headers"))
+    rows = explode_cloudevents(both, headers="m.headers", data="M.data", engine=engine).orderBy("sequence").collect()
+    assert [row.ce_id for row in rows] == ["a", None, "b"]
+
+
+def test_a_missing_column_is_named(frame: DataFrame) -> None:
+    with pytest.raises(AnalysisException, match=r"header.* cannot be resolved. Did you mean .*headers"):
+        explode_cloudevents(frame, headers="header").collect()
+
+
+@pytest.mark.parametrize("mode", ["permissive", "Permissive"])
+def test_modes_in_any_case(frame: DataFrame, mode: str) -> None:
+    assert explode_cloudevents(frame, mode=mode).count() == 3
+    assert explode_cloudevents(frame, mode="dropMalformed").count() == 2
+    with pytest.raises(Exception, match="not a valid CloudEvent: invalid-utf8"):
+        explode_cloudevents(frame, mode="failfast").collect()
 
 
 def test_permissive_keeps_every_row(frame: DataFrame) -> None:

@@ -119,6 +119,57 @@ def test_other_columns(spark: SparkSession, server: NatsServer) -> None:
     assert (second.subject, second.headers, second.data) == ("out.bare", None, None)
 
 
+EVENT_HEADERS = {"ce-specversion": "1.0", "ce-id": "a", "ce-source": "/s", "ce-type": "t"}
+
+
+@pytest.mark.parametrize("further", [{}, {"ce-subject": "Z%C3%BCrich"}, {"CE-Subject": "100%25", "Tag": "a 1%"}])
+def test_a_map_of_encoded_headers_is_sent_unchanged(
+    spark: SparkSession, server: NatsServer, further: dict[str, str]
+) -> None:
+    headers = {**EVENT_HEADERS, **further}
+    schema = "headers map<string,string>, data string"
+    write(spark.createDataFrame([(headers, "x")], schema), server, subject="out.map", dedup="false")
+    (message,) = stored(server)
+    assert message.headers == headers
+
+
+@pytest.mark.parametrize(
+    ("further", "reason"),
+    [
+        ({"ce-subject": "Zürich"}, "invalid-header-value.*header ce-subject in a map must be percent-encoded"),
+        ({"ce-subject": "a b"}, "must be percent-encoded, got 'a b'; write a column event"),
+        ({"ce-subject": "100%"}, "must be percent-encoded, got '100%'"),
+        ({"CE-Subject": '"a"'}, "must be percent-encoded"),
+        ({"ce-subject": "%C0%A0"}, "invalid-utf8.*must be that of an event"),
+        ({"ce-id": ""}, "empty-attribute.*must be that of an event"),
+        ({"CE-ID": "a"}, "duplicate-attribute"),
+        ({"ce-a-b": "c"}, "invalid-attribute-name"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"dedup": "false", "acks": "false"}], ids=["default", "core"])
+def test_a_map_of_headers_that_are_not_encoded_is_refused(
+    spark: SparkSession, server: NatsServer, further: dict[str, str], reason: str, options: dict[str, str]
+) -> None:
+    frame = spark.createDataFrame([({**EVENT_HEADERS, **further},)], "headers map<string,string>")
+    with pytest.raises(Exception, match=reason):
+        write(frame, server, subject="out.map", **options)
+    assert stored(server) == []
+
+
+def test_an_array_of_headers_is_sent_unchanged(spark: SparkSession, server: NatsServer) -> None:
+    """Messages that were read can be written, valid or not."""
+    pairs = [("ce-id", "a 100%"), ("ce-a-b", "c")]
+    write(spark.createDataFrame([("out.x", pairs, bytearray(b"x"))], ROW), server)
+    (message,) = stored(server)
+    assert message.headers == dict(pairs)
+
+
+def test_content_mode_in_any_case(spark: SparkSession, server: NatsServer) -> None:
+    write(spark.sql(EVENT_ROWS.format(data="X'78'")), server, mode="Structured")
+    (message,) = stored(server)
+    assert message.headers["Content-Type"] == "application/cloudevents+json"
+
+
 def test_repeated_headers_are_kept(spark: SparkSession, server: NatsServer) -> None:
     pairs = [("a", "1"), ("A", "2"), ("a", "3")]
     write(spark.createDataFrame([("out.x", pairs, None)], ROW), server)
