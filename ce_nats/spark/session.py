@@ -20,12 +20,13 @@ _ENCODERS: Final = (("to_nats", ContentMode.BINARY), ("to_nats_structured", Cont
 
 def register(spark: SparkSession, *, functions: bool = True) -> None:
     """
-    Register ``format("nats")`` in a session, and for Spark SQL the function ``ce_nats.from_nats(headers, data)`` and
-    the temporary functions ``to_nats(event)`` and ``to_nats_structured(event)``.
+    Register ``format("nats")`` in a session, and for Spark SQL the temporary functions ``from_nats(headers, data)``,
+    ``to_nats(event)`` and ``to_nats_structured(event)``.
 
-    They return the same structs as :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats`. In a session that
-    does not accept a jar, the name of the first one is ``from_nats``. The other two need pyspark 4.1 or later; with 4.0
-    they are not registered, and a warning says so.
+    They return the same structs as :func:`ce_nats.spark.from_nats` and :func:`ce_nats.spark.to_nats`, and run in Python
+    workers. If the session accepts a jar, ``ce_nats.from_nats(headers, data)`` is the faster equivalent of
+    ``from_nats`` on the JVM. The temporary functions need pyspark 4.1 or later; with 4.0 they are not registered, and a
+    warning is issued.
 
     Args:
         spark: The session.
@@ -39,8 +40,8 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
         return
     columns.register(spark)
     if not HAS_ARROW_FUNCTIONS:
-        names = " and ".join(name for name, _ in _ENCODERS)
-        text = f"{names} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"
+        names = ", ".join(("from_nats", *(name for name, _ in _ENCODERS[:-1])))
+        text = f"{names} and {_ENCODERS[-1][0]} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"
         warnings.warn(text, stacklevel=2)
         return
     for name, mode in _ENCODERS:

@@ -9,6 +9,8 @@ from ce_nats.spark import from_nats, register, session, to_nats
 from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.connector import source
 from ce_nats.spark.connector.source import NatsDataSource
+from tests.spark.columns.test_decoding import ROWS
+from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, chosen, message
 
 
@@ -32,12 +34,28 @@ def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:
     assert errors.distinct().count() > 20
 
 
+@needs_arrow_functions
+def test_sql_functions_have_plain_names(spark: SparkSession) -> None:
+    """The names are the same in every session, with the jar or without."""
+    register(spark)
+    schema = "sequence long, headers array<struct<key string, value string>>, data binary"
+    spark.createDataFrame(ROWS, schema).createOrReplaceTempView("rows_to_decode")
+    names = {row.function for row in spark.sql("SHOW USER FUNCTIONS").collect()}
+    assert {"from_nats", "to_nats", "to_nats_structured"} <= names
+    events = "SELECT {} AS event FROM rows_to_decode ORDER BY sequence"
+    plain = spark.sql(events.format("from_nats(headers, data)")).collect()
+    assert [row.event.error for row in plain] == [None, "invalid-utf8", None]
+    assert plain == spark.sql(events.format("ce_nats.from_nats(headers, data)")).collect()
+    messages = spark.sql("SELECT to_nats(from_nats(headers, data)) AS message FROM rows_to_decode ORDER BY sequence")
+    assert [row.message.error for row in messages.collect()] == [None, "invalid-utf8", None]
+
+
 def test_functions_that_need_a_newer_pyspark_are_not_registered(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "HAS_ARROW_FUNCTIONS", False)
     with pytest.warns(
-        UserWarning, match=r"^to_nats and to_nats_structured in Spark SQL need pyspark 4\.1 or later, got"
+        UserWarning, match=r"^from_nats, to_nats and to_nats_structured in Spark SQL need pyspark 4\.1 or later, got"
     ):
         register(spark)
 

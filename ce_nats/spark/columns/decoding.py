@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType
 from ...codec.attributes import check_extension_name
 from ...errors import EncodeError, preview
 from . import jvm_engine
+from .arrow_functions import HAS_ARROW_FUNCTIONS
 from .names import column_of, quoted
 from .schema import EXTENSION_TYPES, FLAT, check_headers
 
@@ -129,10 +130,13 @@ def explode_cloudevents(
 
 def register(spark: SparkSession) -> None:
     """
-    Register the decoding function for Spark SQL: ``ce_nats.from_nats(headers, data)`` with the JVM engine,
-    ``from_nats(headers, data)`` with the Python engine.
+    Register the decoding function for Spark SQL: ``from_nats(headers, data)`` in Python workers, with pyspark 4.1 or
+    later, and ``ce_nats.from_nats(headers, data)`` on the JVM, if the session accepts the jar.
     """
-    _engine("auto", spark).register(spark)
+    if HAS_ARROW_FUNCTIONS:
+        python_engine = _engine("python", spark)
+        python_engine.register(spark)
+    _engine("auto", spark)
 
 
 def _engine(name: str, spark: SparkSession) -> Any:

@@ -105,15 +105,6 @@ def explode(
     return add_fields(df, event, names, "error", failure)
 
 
-def register(spark: SparkSession) -> None:
-    """
-    Make ``ce_nats.from_nats(headers, data)`` available in Spark SQL.
-
-    There is no temporary function for it, because the body of a SQL function cannot call functions of a catalog.
-    """
-    load(spark)
-
-
 def _call(spark: SparkSession, function: str, headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
     load(spark)
     if not types:

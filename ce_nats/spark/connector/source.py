@@ -40,6 +40,13 @@ else:
 
 # Spark adds these to the options of a sink.
 _OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
+# CREATE TABLE adds properties of the table to the options, and each of the OPTIONS again with this prefix.
+_OPTION_OF_TABLE: Final = "option."
+_PROVIDER: Final = "provider"
+_TABLE_OPTIONS: Final = (
+    "Spark does not pass the OPTIONS of CREATE TABLE on: give them in the query, as in SELECT ... FROM name WITH "
+    "(url '...', stream '...'), or use CREATE TEMPORARY VIEW name USING nats OPTIONS (...)"
+)
 
 _HEADER: Final = StructType().add("key", StringType()).add("value", StringType())
 # As in ce_nats.capture.
@@ -128,6 +135,11 @@ class NatsDataSource(DataSource, metaclass=Shipped):
         return "nats"
 
     def schema(self) -> StructType:
+        # Spark calls this to create a table or a view, and to load a DataFrame without a schema.
+        if any(name.lower().startswith(_OPTION_OF_TABLE) for name in self.options):
+            raise ValueError(f"a table of format nats must be created without OPTIONS: {_TABLE_OPTIONS}")
+        if _PROVIDER not in self.options:
+            Connection.from_options(self.options)
         return _ROW
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -147,16 +159,21 @@ class NatsDataSource(DataSource, metaclass=Shipped):
         return NatsStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> Target:
-        check_names(self.options, (*CONNECTION_OPTIONS, *SINK_OPTIONS, *_OPTIONS_OF_SPARK))
+        self._check_options(*SINK_OPTIONS, *_OPTIONS_OF_SPARK)
         return Target.from_options(self.options, schema)
 
     def _read_options(self, schema: StructType, *, streaming: bool) -> tuple[Connection, ReadOptions]:
+        self._check_options(*READ_OPTIONS)
         if schema.simpleString() != _ROW.simpleString():
             raise ValueError(
                 f"the schema of format nats must be {_ROW.simpleString()}, got {schema.simpleString()}; leave it out"
             )
-        check_names(self.options, (*CONNECTION_OPTIONS, *READ_OPTIONS))
         return Connection.from_options(self.options), ReadOptions.from_options(self.options, streaming=streaming)
+
+    def _check_options(self, *further: str) -> None:
+        if not self.options:
+            raise ValueError(f"option url is missing, and all others. With a table, {_TABLE_OPTIONS}")
+        check_names(self.options, (*CONNECTION_OPTIONS, *further))
 
 
 class NatsReader(DataSourceReader, metaclass=Shipped):
