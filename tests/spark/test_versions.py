@@ -29,6 +29,11 @@ TESTS = {
         "test_error_with_an_old_pyspark",
         "test_streaming",
     ],
+    "columns/test_failfast": [
+        "test_a_query_fails[jvm-count]",
+        "test_a_query_fails[python-frames-count]",
+        "test_valid_messages_have_the_columns_of_permissive",
+    ],
     "columns/test_jvm_engine": [
         "test_a_message_is_decoded_once",
         "test_a_stream_is_exploded",
