@@ -210,6 +210,9 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
     checked = _with_bare_servers({name: value for name, value in given.items() if value is not None})
     _check_together(checked, known)
     prefix = api_prefix(checked.pop("js_api_prefix", None), checked.pop("js_domain", None), known)
+    if checked.get("inbox_prefix") and not _is_prefix(checked["inbox_prefix"]):
+        name = _name("inbox_prefix", known)
+        raise invalid(f"{name} must be a subject without wildcards, got {preview(checked['inbox_prefix'])}")
     if checked.get("tls_key_file") and not checked.get("tls_cert_file"):
         raise invalid(f"{_name('tls_key_file', known)} must be given with {_name('tls_cert_file', known)}")
     for name in _FILES:
@@ -243,15 +246,18 @@ def api_prefix(prefix: str | None, domain: str | None, names: Mapping[str, str] 
     if not value:
         return DEFAULT_PREFIX
     text = value.rstrip(".")
-    try:
-        check_pattern(text)
-        usable = is_literal(text) and not (domain and "." in text)
-    except EncodeError:
-        usable = False
-    if not usable:
+    if not _is_prefix(text) or (domain and "." in text):
         kind = "a name without dots" if domain else "a subject without wildcards"
         raise invalid(f"{_name(name, known)} must be {kind}, got {preview(value)}")
     return f"$JS.{text}.API" if domain else text
+
+
+def _is_prefix(text: str) -> bool:
+    try:
+        check_pattern(text)
+    except EncodeError:
+        return False
+    return is_literal(text)
 
 
 def invalid(text: str) -> EncodeError:

@@ -24,7 +24,7 @@ FLOORS: tuple[dict[str, set[str]], ...] = (
     {name: set() for name in ("_version", "errors", "notebook", "message", "subjects", "ranges", "settings")},
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set()},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow", "msgspec"}, "arrow": {"pyarrow"}, "iggy": set()},
-    {"aio": {"nats", "msgspec"}},
+    {"aio": {"nats", "nkeys", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )

@@ -43,6 +43,7 @@ _RECONNECT_JITTER_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2.0
 _CALLBACKS: Final = ("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb")
+_CLOSED_BY_PEER: Final = (BrokenPipeError, ConnectionResetError, nats.errors.UnexpectedEOF)
 _OPTIONS: Final = frozenset(inspect.signature(Client.connect).parameters) - {"self", "servers"}
 # Both stand in a file of credentials; nats-py looks for the first without end where it is missing.
 _IN_CREDENTIALS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
@@ -233,8 +234,12 @@ async def establish(
     else:
         return
     await disconnect(client)
+    code = ErrorCode.CONNECTION_FAILED
+    if any(map(_is_authorization, reasons)):
+        code = ErrorCode.AUTHENTICATION_FAILED
+        # The server closes the connection after a refusal, which may be an error of a write or a read, too.
+        reasons = [reason for reason in reasons if not isinstance(reason, _CLOSED_BY_PEER)]
     text = "; ".join(dict.fromkeys(_text(settings, reason) for reason in reasons))
-    code = ErrorCode.AUTHENTICATION_FAILED if any(map(_is_authorization, reasons)) else ErrorCode.CONNECTION_FAILED
     raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
 
 
@@ -464,13 +469,28 @@ def _check_files(settings: ConnectionSettings) -> None:
         for path in filter(None, files):
             with open(path, "rb"):  # other libraries' errors do not say which file is missing
                 pass
+        if settings.nkey_seed_file:
+            with open(settings.nkey_seed_file, "rb") as file:
+                if not _is_seed(file.read()):
+                    raise invalid(f"{settings.nkey_seed_file!r} must be a file with the seed of an nkey")
         if settings.credentials_file:
             with open(settings.credentials_file, "rb") as file:
                 content = file.read()
-            if not all(marker in content for marker in _IN_CREDENTIALS):
+            seed = content.partition(_IN_CREDENTIALS[1])[2].splitlines()[1:2]
+            if not all(marker in content for marker in _IN_CREDENTIALS) or not _is_seed(b"".join(seed)):
                 raise invalid(f"{settings.credentials_file!r} must be a file of credentials with a JWT and a seed")
     except OSError as error:
         raise invalid(settings.hidden(str(error))) from None
+
+
+def _is_seed(text: bytes) -> bool:
+    import nkeys
+
+    try:
+        nkeys.from_seed(bytearray(text.strip())).wipe()
+    except Exception:  # those of base64, too
+        return False
+    return True
 
 
 def _check_package(name: str, who: str) -> None:

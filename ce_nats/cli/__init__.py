@@ -3,9 +3,9 @@ The command line, ``ce-nats``. Needs the extra ``cli``.
 
 Results are written to standard output, progress and errors to standard error. An error is one line, ``ce-nats: code:
 text``. Exit status: 0 for success; 1 for a negative result, or invalid input (EncodeError, DecodeError); 2 for wrong
-usage, and files that cannot be read or written; 3 for errors of NATS (DeliveryError); 130 after Ctrl-C and 143 after
-SIGTERM, but 0 for commands that run until then, ``sub``, ``top``, and ``capture`` without ``--stream``; 141 if the
-reader of standard output closed the pipe.
+usage, files that cannot be read or written, and missing packages; 3 for errors of NATS (DeliveryError); 130 after
+Ctrl-C and 143 after SIGTERM, but 0 for commands that run until then, ``sub``, ``top``, and ``capture`` without
+``--stream``; 141 if the reader of standard output closed the pipe.
 
 Each module has one command, or a few related ones. They use the library, and have no rules for events of their own.
 """

@@ -24,14 +24,15 @@ from ..capture import (
     count_captured,
     from_json_line,
     open_capture,
-    read_capture,
 )
 from ..codec.timestamp import Timestamp
 from ..errors import DataLossError, DeliveryError, EncodeError, ErrorCode
 from ..message import StoredMessage, header_pairs
+from . import arguments
+from .arguments import InputError
 from .codec import JsonOption
 from .connection import Settings, connected, open_connection, with_connection
-from .files import InputError, stdin_documents
+from .files import read_messages, stdin_documents
 from .listening import listening
 from .program import NOT_DELIVERED, complain, guarded, run, until_stopped
 from .progress import counted, is_watched, progress, report
@@ -51,10 +52,16 @@ def capture(
     output: Annotated[
         str, typer.Argument(metavar="OUTPUT", help="FILE.jsonl, directory DIR.parquet, or - for standard output.")
     ],
-    stream: Annotated[str | None, typer.Option("--stream", help="Stream to capture, up to its last message.")] = None,
+    stream: Annotated[
+        str | None, typer.Option("--stream", help="Stream to capture, up to its last message.", callback=arguments.name)
+    ] = None,
     subject: Annotated[
         str | None,
-        typer.Option("--subject", help="Only messages on this subject; without --stream, new ones only."),
+        typer.Option(
+            "--subject",
+            help="Only messages on this subject; without --stream, new ones only.",
+            callback=arguments.pattern,
+        ),
     ] = None,
     start: Annotated[int, typer.Option("--start", min=1, help="With --stream, the first sequence to capture.")] = 1,
     count: Annotated[
@@ -108,7 +115,12 @@ def replay_command(
     settings: Settings,
     source: Annotated[str, typer.Argument(metavar="INPUT", help="Output of capture, or - for standard input.")],
     subject: Annotated[
-        str | None, typer.Option("--subject", help="Publish to this subject; by default to that of each message.")
+        str | None,
+        typer.Option(
+            "--subject",
+            help="Publish to this subject; by default to that of each message.",
+            callback=arguments.subject,
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
@@ -117,6 +129,7 @@ def replay_command(
             metavar="SUBJECT",
             help="Accept this subject, wildcards allowed, although it looks like a request to JetStream's API; may be "
             "repeated.",
+            callback=arguments.pattern,
         ),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="Limit in messages per second.")] = None,
@@ -133,7 +146,7 @@ def replay_command(
 
     async def send() -> None:
         nonlocal result
-        messages = _from_stdin() if source == _PIPE else read_capture(source)
+        messages = _from_stdin() if source == _PIPE else read_messages(source)
         total = None if source == _PIPE or not is_watched() else await asyncio.to_thread(count_captured, source)
         async with open_connection(settings) as nc:
             with progress("replay", total) as advance:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from ..capture.message_json import as_fields, as_line, as_message, read_object
@@ -19,14 +20,17 @@ from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
 from ..codec.subject_template import subject_of_text
 from ..errors import CeNatsError, DecodeError
-from ..message import Headers, NatsMessage
+from ..message import Headers, NatsMessage, StoredMessage
 from ..wire.nats import decode_header_block, encode_header_block
+from . import arguments
+from .arguments import InputError, usage_errors
 from .exploding import decode_capture, read_extensions
-from .files import InputError, documents, read_all, write
+from .files import documents, is_capture, read_all, read_messages, write
 from .program import complain, guarded
 
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
 _END_OF_BLOCK: Final = b"\r\n\r\n"
+_SAMPLE: Final = b'{"specversion":"1.0","id":"1","source":"/","type":"t","datacontenttype":"text/plain","data":""}'
 _WITH_EVENT: Final = "this looks like output of sub --json, whose member event is the event (jq -c .event)"
 
 
@@ -49,10 +53,14 @@ HeaderOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 EventArgument = Annotated[
-    str | None, typer.Argument(metavar="EVENT", help="Event in JSON; by default all events on standard input.")
+    str | None,
+    typer.Argument(metavar="EVENT", help="Event in JSON, or a file of events; by default those on standard input."),
 ]
 MessageArgument = Annotated[
-    str | None, typer.Argument(metavar="MESSAGE", help="Message; by default all messages on standard input.")
+    str | None,
+    typer.Argument(
+        metavar="MESSAGE", help="Message, or a file or capture of messages; by default those on standard input."
+    ),
 ]
 
 
@@ -70,7 +78,9 @@ def encode(
     subject: Annotated[
         str,
         typer.Option(
-            "--subject", help="With --json, the subject of the messages, or a template such as orders.{type}."
+            "--subject",
+            help="With --json, the subject of the messages, or a template such as orders.{type}.",
+            callback=arguments.template_if_given,
         ),
     ] = "",
     as_json: JsonOption = False,
@@ -83,7 +93,7 @@ def encode(
     read; the exit status is then 1.
     """
     event_format = check_format(format, mode)
-    headers = read_headers(header)
+    headers = check_headers(read_headers(header), mode, event_format)
     target = subject_of_text(subject)
     status = 0
     for where, text in documents(event):
@@ -119,8 +129,9 @@ def decode(
     Decode NATS messages to events in JSON.
 
     Prints each event as a line of JSON. A message is a JSON object with headers and data, as encode --json and capture
-    print it, or a raw header block followed by the payload. With --header, it is only the payload. Messages that are
-    not events are reported on standard error, and the next one is read; the exit status is then 1.
+    print it, or a raw header block followed by the payload; MESSAGE may be a file of them, or a capture. With --header,
+    it is only the payload. Messages that are not events are reported on standard error, and the next one is read; the
+    exit status is then 1.
 
     With --output, MESSAGE is the path of a Parquet capture. The columns of each event are added to its row: ce_id,
     ce_type and so on. A message that is not an event has an error code in ce_error, and the exit status is 1. The type
@@ -149,14 +160,26 @@ def messages(argument: str | None, header: list[str] | None) -> Iterator[tuple[s
     Args:
         argument: The argument of the command line, or None for standard input.
         header: Headers of the command line, as ``NAME:VALUE``; with any, the input is one payload.
+
+    Raises:
+        CeNatsError, ImportError: The input is a capture that cannot be read.
+        InputError, OSError: As :func:`documents` does.
     """
     if header:
         headers = Headers(read_headers(header))
         payload = read_all(argument)
         yield "", lambda: NatsMessage("", payload, headers)
         return
+    if argument is not None and is_capture(argument):
+        for number, stored in enumerate(read_messages(argument), 1):
+            yield f"message {number}", partial(_as_message, stored)
+        return
     for where, text in documents(argument, whole=_VERSION_LINE):
         yield where, partial(_read_message, text)
+
+
+def _as_message(stored: StoredMessage) -> NatsMessage:
+    return NatsMessage(stored.subject, stored.data, Headers(stored.headers), stored.reply)
 
 
 def _read_message(text: bytes) -> NatsMessage:
@@ -171,7 +194,7 @@ def _read_message(text: bytes) -> NatsMessage:
 
 def read_event(text: bytes) -> DecodedEvent:
     """
-    The event in a JSON document.
+    The event in a JSON document, or in a line of ``sub --json``.
 
     Raises:
         DecodeError: The document is not an event. The text says what it may be instead, if that is known.
@@ -179,7 +202,21 @@ def read_event(text: bytes) -> DecodedEvent:
     try:
         return from_nats_message(NatsMessage(data=text), mode=ContentMode.STRUCTURED)
     except DecodeError as error:
+        if (event := _event_of_sub(text)) is not None:
+            return from_nats_message(NatsMessage(data=event), mode=ContentMode.STRUCTURED)
         raise _hinted(error, _not_an_event(text)) from error
+
+
+class _LineOfSub(msgspec.Struct, forbid_unknown_fields=True):
+    subject: str
+    event: msgspec.Raw
+
+
+def _event_of_sub(text: bytes) -> bytes | None:
+    try:
+        return bytes(msgspec.json.decode(text, type=_LineOfSub).event)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _hinted(error: DecodeError, hint: str) -> DecodeError:
@@ -211,11 +248,8 @@ def _not_a_message(text: bytes) -> str:
 def _not_an_event(text: bytes) -> str:
     """What was given instead of an event, and what to do; ``""`` if that is not known."""
     fields = _loaded(text)
-    if isinstance(fields, dict) and "specversion" not in fields:
-        if isinstance(fields.get("event"), dict):
-            return _WITH_EVENT
-        if isinstance(fields.get("headers"), list):
-            return "this looks like a message, but it must be an event; decode prints the event of a message"
+    if isinstance(fields, dict) and "specversion" not in fields and isinstance(fields.get("headers"), list):
+        return "this looks like a message, but it must be an event; decode prints the event of a message"
     return _neither(text, fields)
 
 
@@ -272,3 +306,18 @@ def read_headers(given: list[str] | None) -> list[tuple[str, str]]:
             raise InputError(f"--header must be NAME:VALUE, got {text!r}")
         pairs.append((name.strip(), value.strip()))
     return pairs
+
+
+def check_headers(headers: list[tuple[str, str]], mode: ContentMode, event_format: str | None) -> list[tuple[str, str]]:
+    """
+    Check further headers of messages with a sample event.
+
+    Returns:
+        The same headers.
+
+    Raises:
+        InputError: One is not valid, or is a header of events.
+    """
+    with usage_errors():
+        to_nats_message(read_event(_SAMPLE), mode=mode, format=event_format, headers=headers)
+    return headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.progress import track
@@ -26,9 +26,13 @@ from ..conformance import (
 )
 from ..conformance.external import DEFAULT_TIMEOUT
 from ..conformance.report import as_json, failures, has_failed_must, requirement_table, suite_table
-from .files import InputError, write
+from ..errors import DecodeError, ErrorCode, preview
+from .arguments import InputError
+from .files import write
 from .program import guarded
 from .terminal import console
+
+_MAX_SECONDS: Final = 86_400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +53,8 @@ def conformance(
         bool, typer.Option("--failures", "-v", help="List each failed case with its expected and actual result.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time limit of the program for one case.", min=0.01)
+        float,
+        typer.Option(metavar="SECONDS", help="Time limit of the program for one case.", min=0.01, max=_MAX_SECONDS),
     ] = DEFAULT_TIMEOUT,
 ) -> None:
     """
@@ -79,8 +84,11 @@ def answer() -> None:
     Reads one case per line from standard input, and writes one answer per line to standard output, all in JSON. Other
     implementations provide such a program for conformance --exec.
     """
-    for line in answer_lines(sys.stdin.buffer):
-        write(f"{line}\n".encode())
+    try:
+        for line in answer_lines(sys.stdin.buffer):
+            write(f"{line}\n".encode())
+    except (ValueError, TypeError, KeyError) as error:
+        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a line must be a case in JSON: {preview(error)}") from error
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, Final, get_type_hints
@@ -19,9 +19,8 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..aio.connect import disconnect, establish
-from ..errors import EncodeError, ErrorCode
 from ..settings import ENVIRONMENT, ConnectionSettings, resolve
-from .files import InputError
+from .arguments import InputError
 
 # Reconnect attempts, one second apart.
 _ATTEMPTS: Final = 60
@@ -114,6 +113,7 @@ _SHOWN: Final = {
     "tls_key_file": "--tlskey",
     "js_domain": "--js-domain",
     "js_api_prefix": "--js-api-prefix",
+    "inbox_prefix": "--inbox-prefix",
 }
 
 
@@ -144,6 +144,8 @@ def with_connection(command: Callable[..., None], *, is_optional: bool = False) 
     def take_settings(line: typer.Context, **given: Any) -> None:
         options = {name: given.pop(name) for name in _NAMES}
         timeout = options.pop("timeout")
+        if not 0 < timeout < float("inf"):
+            raise InputError(f"--timeout must be a number of seconds above 0, got {timeout}")
         # resolve() reads the environment variables; the options have their names only for --help.
         for name in options:
             source = line.get_parameter_source(name)
@@ -163,7 +165,7 @@ def settings_of(server: str | None, context: str | None, timeout: float) -> Sett
     Settings of a second server, from its URL or its context only.
 
     Raises:
-        InputError: The context does not exist or cannot be read, or the URL is not valid.
+        EncodeError: ``invalid-option``: the context does not exist or cannot be read, or the URL is not valid.
     """
     return _settings({"servers": server, "context": context}, timeout, environment=False)
 
@@ -173,13 +175,12 @@ def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = T
     Settings from options, with environment variables and a context for those that are not given.
 
     Raises:
-        InputError: An option is not valid, or the context does not exist.
+        EncodeError: ``invalid-option``: an option is not valid, or the context does not exist.
     """
     options = {"name": "ce-nats", **given}
     context = options.pop("context", None)
-    with _input_errors():
-        found = resolve(options, context=context, environment=os.environ if environment else None, names=_SHOWN)
-        return Settings(ConnectionSettings(**found), timeout)
+    found = resolve(options, context=context, environment=os.environ if environment else None, names=_SHOWN)
+    return Settings(ConnectionSettings(**found), timeout)
 
 
 @asynccontextmanager
@@ -194,7 +195,7 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
 
     Raises:
         DeliveryError: ``connection-failed``, ``authentication-failed``.
-        InputError: A file or an option is not valid.
+        EncodeError: ``invalid-option``: a file or an option is not valid.
     """
     nc = Client()
 
@@ -202,8 +203,7 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
         """Do nothing: the command itself reports the closed connection."""
 
     options = {"max_reconnect_attempts": _ATTEMPTS, "reconnect_time_wait": 1, "closed_cb": closed, **callbacks}
-    with _input_errors():
-        await establish(nc, settings.connection, **options)
+    await establish(nc, settings.connection, **options)
     try:
         yield nc
     finally:
@@ -215,14 +215,3 @@ async def connected(settings: Settings, **callbacks: Any) -> AsyncIterator[tuple
     """A connection as :func:`open_connection` gives it, and JetStream on it."""
     async with open_connection(settings, **callbacks) as nc:
         yield nc, nc.jetstream(timeout=settings.timeout, prefix=settings.connection.api_prefix)
-
-
-@contextmanager
-def _input_errors() -> Iterator[None]:
-    """Report invalid options as errors of the command line."""
-    try:
-        yield
-    except EncodeError as error:
-        if error.code is not ErrorCode.INVALID_OPTION:
-            raise
-        raise InputError(error.message) from None

@@ -20,10 +20,12 @@ from ..codec.binary import Dialect
 from ..errors import CeNatsError, DecodeError
 from ..message import Headers, NatsMessage, StoredMessage
 from ..redelivery import DeadLetter, Reason
+from . import arguments
+from .arguments import InputError
 from .codec import JsonOption
 from .connection import Settings, connected, with_connection
 from .explain import error_fields, explanation, read_one, show
-from .files import InputError, write
+from .files import write
 from .program import complain, guarded, run
 from .progress import counted, progress, report, with_progress
 from .terminal import console, table
@@ -31,7 +33,9 @@ from .terminal import console, table
 # Dead letters that are read at a time.
 _BATCH: Final = 100
 
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Stream with the dead letters.")]
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Stream with the dead letters.", callback=arguments.name)
+]
 SequencesArgument = Annotated[
     list[int] | None, typer.Argument(metavar="SEQUENCE...", help="Sequences, as printed by list.")
 ]
@@ -60,7 +64,10 @@ def list_dead_letters(
     settings: Settings,
     stream: StreamArgument,
     subject: Annotated[
-        str, typer.Option("--subject", help="Only dead letters on this subject, wildcards allowed.")
+        str,
+        typer.Option(
+            "--subject", help="Only dead letters on this subject, wildcards allowed.", callback=arguments.pattern
+        ),
     ] = ">",
     reason: ReasonOption = None,
     error: ErrorOption = None,
@@ -141,6 +148,7 @@ def requeue_dead_letters(
             "--allow",
             metavar="SUBJECT",
             help="Publish to this subject, wildcards allowed, whatever stream a dead letter names; may be repeated.",
+            callback=arguments.pattern,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -8,7 +8,6 @@ Parquet, decodes the capture with Spark, and compares the results of the steps. 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -209,7 +208,7 @@ def quiet_spark(directory: Path) -> Iterator[SparkSession]:
     A local Spark that writes its files and its log to a directory.
 
     Raises:
-        SystemExit: Spark did not start, usually because there is no JDK.
+        ImportError: Spark did not start, usually because there is no JDK.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -227,7 +226,8 @@ def quiet_spark(directory: Path) -> Iterator[SparkSession]:
         try:
             gateway: Any = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
-            sys.exit(f"Spark did not start. It needs a JDK, 17 or 21. End of its log:\n{log.read_text()[-2000:]}")
+            last = log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+            raise ImportError(f"Spark did not start; it needs a JDK, 17 or 21: {last}") from None
         try:
             spark = SparkSession(SparkContext(gateway=gateway, conf=conf))
             yield spark

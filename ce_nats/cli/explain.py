@@ -20,9 +20,11 @@ from ..codec.binding import from_nats_message
 from ..codec.mode import PREFIX, ContentMode, inspect
 from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage, StoredMessage, folded
+from . import arguments
+from .arguments import InputError
 from .codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
 from .connection import Settings, connected, with_connection
-from .files import InputError, write
+from .files import write
 from .program import BAD_INPUT, complain, guarded, run
 from .progress import counted
 from .terminal import console, table
@@ -48,7 +50,8 @@ def explain(
     header: HeaderOption = None,
     dialect: DialectOption = Dialect.SPEC,
     stream: Annotated[
-        str | None, typer.Option("--stream", help="Read the message from this stream, with --sequence.")
+        str | None,
+        typer.Option("--stream", help="Read the message from this stream, with --sequence.", callback=arguments.name),
     ] = None,
     sequence: Annotated[
         int | None, typer.Option("--sequence", min=1, help="Sequence of the message in the stream.")

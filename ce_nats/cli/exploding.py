@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from .files import InputError
+from .arguments import InputError, usage_errors
 from .program import BAD_INPUT, run
 from .progress import counted, progress, report
 
@@ -39,17 +39,21 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
         typer.Exit: Status 1: some messages are not events. The file was written.
         InputError, OSError, CeNatsError, ImportError: Nothing was written.
     """
+    from ..arrow.explode import count_rows, explode_capture, extension_types
+
     if Path(output).suffix != _PARQUET:
         raise InputError(f"--output must end in {_PARQUET}, got {output!r}")
     if os.path.lexists(output):
         raise FileExistsError(f"{output} exists already, and is not overwritten")
+    os.stat(source)  # pyarrow's errors do not say as clearly what does not exist
+    os.stat(Path(output).parent)
+    with usage_errors():
+        extension_types(extensions)
     errors: Counter[str] = Counter()
     messages = 0
 
     async def work() -> None:
         nonlocal messages
-        from ..arrow.explode import count_rows, explode_capture
-
         reader = explode_capture(source, extensions=extensions)
         with progress("decode", count_rows(source)) as advance, _ParquetFile(Path(output), reader.schema) as file:
             for batch in reader:

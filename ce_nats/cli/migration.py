@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from nats.aio.client import Client
 
+from . import arguments
+from .arguments import InputError, usage_errors
 from .codec import JsonOption
 from .connection import Settings, connected, open_connection, settings_of, with_connection
-from .files import InputError
 from .program import BAD_INPUT, guarded, run
 from .progress import counted, progress, report
 
@@ -33,7 +34,9 @@ def register(app: typer.Typer) -> None:
 def migrate_command(
     settings: Settings,
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Channel of NATS Streaming.")],
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream to copy it to; it must exist.")],
+    stream: Annotated[
+        str, typer.Argument(metavar="STREAM", help="Stream to copy it to; it must exist.", callback=arguments.name)
+    ],
     monitor: Annotated[
         str,
         typer.Option(
@@ -62,7 +65,12 @@ def migrate_command(
         ),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", help="Publish to this subject; by default to the name of the channel.")
+        str | None,
+        typer.Option(
+            "--subject",
+            help="Publish to this subject; by default to the name of the channel.",
+            callback=arguments.subject,
+        ),
     ] = None,
     durable: Annotated[
         list[str] | None,
@@ -93,18 +101,23 @@ def migrate_command(
     from ..stan.migrate import MigrationResult, Monitor, migrate
 
     durables = _durables(durable or [], queue_durable or [])
+    with usage_errors():
+        monitoring = Monitor(monitor, settings.timeout)
+    source = None
+    if from_server is not None or from_context is not None:
+        source = settings_of(from_server, from_context, settings.timeout)
     result = MigrationResult(channel, stream)
 
     async def copy() -> None:
         nonlocal result
-        async with connected(settings) as (target, js), _source(settings, target, from_server, from_context) as nc:
+        async with connected(settings) as (target, js), _source(source, target) as nc:
             with progress(channel, None) as advance:
                 result = await migrate(
                     nc,
                     js,
                     channel,
                     stream,
-                    monitor=Monitor(monitor, settings.timeout),
+                    monitor=monitoring,
                     subject=subject,
                     durables=durables,
                     timeout=settings.timeout,
@@ -118,11 +131,11 @@ def migrate_command(
 
 
 @asynccontextmanager
-async def _source(settings: Settings, target: Client, server: str | None, context: str | None) -> AsyncIterator[Client]:
-    if server is None and context is None:
+async def _source(settings: Settings | None, target: Client) -> AsyncIterator[Client]:
+    if settings is None:
         yield target
     else:
-        async with open_connection(settings_of(server, context, settings.timeout)) as nc:
+        async with open_connection(settings) as nc:
             yield nc
 
 

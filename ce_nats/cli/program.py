@@ -7,16 +7,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, Final, NoReturn, ParamSpec
 
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import CeNatsError, DeliveryError
-from .files import InputError
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
+from .arguments import InputError
 from .terminal import say
 
 BAD_INPUT: Final = 1
@@ -31,7 +32,43 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 P = ParamSpec("P")
 
-app = typer.Typer(name="ce-nats", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+# The exception of wrong usage is not public in all versions of typer.
+_ClickError: Final[Any] = typer.BadParameter.__mro__[2]
+
+
+class _Program(TyperGroup):
+    """The commands. Wrong usage is an error of one line, as other errors are."""
+
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        try:
+            status = super().main(args, standalone_mode=False, **extra)
+        except InputError as error:
+            status = complain(error)
+        except SystemExit as exited:
+            if not isinstance(exited.__context__, BrokenPipeError):
+                raise
+            status = _BROKEN_PIPE  # of the help, for which typer exits with status 1
+        except typer.Abort:
+            status = _SIGNALLED + signal.SIGINT
+        except _ClickError as error:
+            status = _complain_of_usage(error)
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+
+def _complain_of_usage(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # not an error: its text is the help
+        error.show()
+        return USAGE
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if context else ""
+    return complain(InputError(error.format_message().rstrip(".") + hint))
+
+
+app = typer.Typer(
+    name="ce-nats", cls=_Program, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 
 
 class _Line(logging.Handler):
@@ -46,7 +83,7 @@ class _Line(logging.Handler):
 _LINE: Final = _Line()
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """A signal asked the program to end."""
 
     def __init__(self, number: int) -> None:
@@ -73,13 +110,39 @@ def _main(
 
 
 def complain(error: Exception, where: str = "") -> int:
-    """Print an error in one line; returns the exit status for it."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """
+    Print an error in one line.
+
+    Args:
+        error: The error.
+        where: Its position in the input, such as ``line 3``.
+
+    Returns:
+        The exit status for it.
+    """
+    code, message = _described(error)
     at = f"{where}: " if where else ""
-    say(f"ce-nats: {at}{text}")
+    say(f"ce-nats: {code}: {at}{' '.join(message.split()) or type(error).__name__}")
     if isinstance(error, DeliveryError):
         return NOT_DELIVERED
-    return BAD_INPUT if isinstance(error, CeNatsError) else USAGE
+    is_input = isinstance(error, (EncodeError, DecodeError)) and error.code is not ErrorCode.INVALID_OPTION
+    return BAD_INPUT if is_input else USAGE
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """Code and text of an error."""
+    if isinstance(error, (CeNatsError, InputError)):
+        return str(error.code), error.message
+    if isinstance(error, ImportError):
+        return "missing-package", str(error)
+    code = "file-error"
+    if isinstance(error, FileNotFoundError):
+        code = "file-not-found"
+    elif isinstance(error, FileExistsError):
+        code = "file-exists"
+    if isinstance(error, OSError) and error.filename is not None:
+        return code, f"{error.strerror}: {os.fsdecode(error.filename)!r}"
+    return code, str(error)
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
@@ -92,7 +155,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
                 command(*args, **kwargs)
             finally:
                 sys.stdout.flush()  # so that a broken pipe is detected and handled here
-        except _StoppedError as stopped:
+        except StoppedError as stopped:
             raise typer.Exit(_SIGNALLED + stopped.number) from None
         except KeyboardInterrupt:
             raise typer.Exit(_SIGNALLED + signal.SIGINT) from None
@@ -114,7 +177,7 @@ def _exit_broken_pipe() -> NoReturn:
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine. If SIGINT or SIGTERM cancels it, the command exits with the status of the signal."""
     if (number := asyncio.run(_cancelled_by_signal(work))) is not None:
-        raise _StoppedError(number)
+        raise StoppedError(number)
 
 
 def until_stopped(work: Coroutine[Any, Any, None]) -> None:

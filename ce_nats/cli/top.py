@@ -23,13 +23,16 @@ from ..capture.message_json import as_line
 from ..codec.binary import Dialect
 from ..codec.mode import detect_mode
 from ..errors import DeliveryError
+from . import arguments
+from .arguments import InputError
 from .codec import DialectOption, JsonOption
 from .connection import Settings, with_connection
-from .files import InputError, write
+from .files import write
 from .listening import listening
 from .program import guarded, until_stopped
 from .progress import counted
 from .terminal import console, table
+from .traffic import PatternArgument
 
 # Pairs of type and source that are counted apart within an interval; half of them are kept for the next one.
 _MAX_PAIRS: Final = 1000
@@ -37,6 +40,7 @@ _MAX_PAIRS: Final = 1000
 _MAX_CHARACTERS: Final = 200
 # Lines of a terminal that are not pairs: heading, column names, others, and the line with the cursor.
 _OTHER_LINES: Final = 6
+_MAX_INTERVAL: Final = 86_400.0
 
 Pair: TypeAlias = tuple[str, str]
 Show: TypeAlias = Callable[["Report"], None]
@@ -266,13 +270,17 @@ def _bytes(number: int, seconds: float) -> str:
 
 def top(
     settings: Settings,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.")],
-    stream: Annotated[str | None, typer.Option("--stream", help="Stream of --consumer.")] = None,
+    subject: PatternArgument,
+    stream: Annotated[
+        str | None, typer.Option("--stream", help="Stream of --consumer.", callback=arguments.name)
+    ] = None,
     consumer: Annotated[
-        str | None, typer.Option("--consumer", metavar="NAME", help="Consumer whose lag is shown, too.")
+        str | None,
+        typer.Option("--consumer", metavar="NAME", help="Consumer whose lag is shown, too.", callback=arguments.name),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Seconds between two reports.")
+        float,
+        typer.Option("--interval", metavar="SECONDS", min=0.1, max=_MAX_INTERVAL, help="Seconds between two reports."),
     ] = 2.0,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many reports.")] = None,
     limit: Annotated[

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import aclosing
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Annotated, Any
 
@@ -14,10 +18,13 @@ from ..aio.jetstream import DedupId, bare_id
 from ..capture.message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..codec.binding import dedup_id
+from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
 from ..codec.subject_template import subject_of_text
-from ..errors import DecodeError, EncodeError
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError
 from ..message import header_pairs
+from . import arguments
+from .arguments import InputError
 from .codec import (
     DialectOption,
     EventArgument,
@@ -26,18 +33,21 @@ from .codec import (
     JsonOption,
     ModeOption,
     check_format,
+    check_headers,
     event_line,
     read_event,
     read_headers,
 )
 from .connection import Settings, connected, open_connection, with_connection
 from .explain import error_fields
-from .files import is_typed, stdin_documents, write
+from .files import check_documents, is_single, is_stdin, is_typed, stdin_documents, write
 from .listening import listening
-from .program import complain, guarded, run, until_stopped
-from .progress import progress, with_progress
-from .terminal import say
+from .program import StoppedError, complain, guarded, run, until_stopped
+from .progress import progress, report, with_progress
 
+PatternArgument = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.", callback=arguments.pattern)
+]
 JetStreamOption = Annotated[
     bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
 ]
@@ -58,14 +68,58 @@ def register(app: typer.Typer) -> None:
     app.command()(guarded(with_connection(sub)))
 
 
+@dataclass
+class _Counts:
+    """
+    Outcome of pub.
+
+    Attributes:
+        published: Events that streams have stored; with core NATS, those that the server has received.
+        duplicates: How many of them the stream had already.
+        refused: Events that are not valid.
+        unacknowledged: Events that were sent without an answer so far, or that a stream refused.
+    """
+
+    published: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    unacknowledged: int = 0
+
+    async def send_each(
+        self, documents: AsyncIterator[tuple[str, bytes]], send: Callable[[DecodedEvent], Awaitable[object]]
+    ) -> AsyncIterator[None]:
+        """Send the events of documents, and print the errors of invalid ones. Yields after each one that was sent."""
+        async for where, text in documents:
+            try:
+                await send(read_event(text))
+            except (EncodeError, DecodeError) as error:
+                self.refused += 1
+                complain(error, where)
+            else:
+                yield
+
+    def __str__(self) -> str:
+        again = f", {self.duplicates} of them already stored" if self.duplicates else ""
+        rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
+        return f"{self.published} published{again}{rest}"
+
+
 def pub(
     settings: Settings,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, or a template such as orders.{type}.")],
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUBJECT", help="Subject, or a template such as orders.{type}.", callback=arguments.template
+        ),
+    ],
     event: EventArgument = None,
     mode: ModeOption = ContentMode.BINARY,
     format: FormatOption = None,  # noqa: A002
     header: HeaderOption = None,
-    reply: Annotated[str, typer.Option("--reply", help="Reply subject; not with --jetstream.")] = "",
+    reply: Annotated[
+        str,
+        typer.Option("--reply", help="Reply subject; not with --jetstream.", callback=arguments.subject_if_given),
+    ] = "",
     jetstream: JetStreamOption = False,
     dedup: Annotated[
         _Dedup, typer.Option("--dedup", help="With --jetstream, what the Nats-Msg-Id is made of.")
@@ -75,55 +129,69 @@ def pub(
     """
     Publish events in JSON.
 
-    Invalid events are reported on standard error, and the next one is read. The exit status is 0 if the server received
-    all events, and 1 if some were invalid.
+    Lines of sub --json are read as events, too. Invalid events are reported on standard error, and the next one is
+    read. The exit status is 0 if the server received all events, and 1 if some were invalid. If the command is
+    interrupted or fails, it also prints how many were published.
     """
+    if reply and jetstream:
+        raise InputError("--reply must be used without --jetstream")
+    check_documents(event)
     target = subject_of_text(subject)
     event_format = check_format(format, mode)
-    headers = read_headers(header)
-    counts = {"published": 0, "duplicates": 0, "refused": 0}
+    headers = check_headers(read_headers(header), mode, event_format)
+    counts = _Counts()
 
     async def to_core() -> None:
         async with open_connection(settings) as nc, aclosing(documents):
-            async for where, text in documents:
-                try:
-                    await publish(
-                        nc, read_event(text), target, mode=mode, format=event_format, reply=reply, headers=headers
-                    )
-                    counts["published"] += 1
-                except (EncodeError, DecodeError) as error:
-                    counts["refused"] += 1
-                    complain(error, where)
-            await flush(nc)
+
+            async def send(given: DecodedEvent) -> None:
+                await publish(nc, given, target, mode=mode, format=event_format, reply=reply, headers=headers)
+
+            async def confirm() -> None:
+                await flush(nc)
+                counts.published += counts.unacknowledged
+                counts.unacknowledged = 0
+
+            try:
+                async for _ in counts.send_each(documents, send):
+                    counts.unacknowledged += 1
+                await confirm()
+            except asyncio.CancelledError:
+                with suppress(DeliveryError):
+                    await confirm()
+                raise
 
     async def to_streams() -> None:
         async with connected(settings) as (_, js), aclosing(documents):
-            async with Publisher(
-                js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout
-            ) as publisher:
-                async for where, text in documents:
-                    try:
-                        await publisher.publish(read_event(text), target, headers=headers)
-                    except (EncodeError, DecodeError) as error:
-                        counts["refused"] += 1
-                        complain(error, where)
-            counts["published"], counts["duplicates"] = publisher.acknowledged, publisher.duplicates
+            publisher = Publisher(js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout)
+            sent = 0
+            try:
+                async with publisher:
+                    async for _ in counts.send_each(
+                        documents, lambda given: publisher.publish(given, target, headers=headers)
+                    ):
+                        sent += 1
+            finally:
+                counts.published, counts.duplicates = publisher.acknowledged, publisher.duplicates
+                counts.unacknowledged = sent - publisher.acknowledged
 
-    with progress("pub", None, wanted=event is None and not is_typed()) as advance:
-        documents = with_progress(stdin_documents(event), advance)
-        run(to_streams() if jetstream else to_core())
-    if as_json:
-        write(as_line(counts))
-    else:
-        again = f", {counts['duplicates']} of them already stored" if counts["duplicates"] else ""
-        say(f"{counts['published']} published{again}")
-    raise typer.Exit(1 if counts["refused"] else 0)
+    is_long = not is_single(event) and not (is_stdin(event) and is_typed())
+    try:
+        with progress("pub", None, wanted=is_long) as advance:
+            documents = with_progress(stdin_documents(event), advance)
+            run(to_streams() if jetstream else to_core())
+    except (StoppedError, CeNatsError) as error:
+        if isinstance(error, StoppedError) or counts != _Counts():
+            report(asdict(counts), str(counts), as_json=as_json)
+        raise
+    report(asdict(counts), str(counts), as_json=as_json)
+    raise typer.Exit(1 if counts.refused else 0)
 
 
 def sub(
     settings: Settings,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.")],
-    queue: Annotated[str, typer.Option("--queue", help="Queue group.")] = "",
+    subject: PatternArgument,
+    queue: Annotated[str, typer.Option("--queue", help="Queue group.", callback=arguments.subject_if_given)] = "",
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this number of messages.")
     ] = None,
@@ -133,17 +201,18 @@ def sub(
     """
     Subscribe, and print the events that are published.
 
-    Prints a line for each message: its subject, and its event in JSON, or the error if it is not an event. With --json,
-    each line is a JSON object; that of a message which is not an event has the error, headers and data. The command
-    ends after --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently (exit
-    status 3).
+    On a terminal, prints a line for each message: its subject, and its event in JSON, or the error if it is not an
+    event. With --json, or if the output is not a terminal, each line is a JSON object with subject and event, which pub
+    and encode read; that of a message which is not an event has the error, headers and data. The command ends after
+    --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently (exit status 3).
     """
+    is_for_people = sys.stdout.isatty() and not as_json
 
     async def receive() -> None:
         remaining = count
         async with listening(settings, subject, queue=queue, dialect=dialect) as items:
             async for item in items:
-                write(_json_line(item) if as_json else _line(item))
+                write(_line(item) if is_for_people else _json_line(item))
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return

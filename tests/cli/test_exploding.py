@@ -59,7 +59,7 @@ def test_files_are_not_overwritten(cli, capture, tmp_path):
     before = capture.read_bytes()
     result = cli("decode", capture, "-o", capture)
     assert result.exit_code == 2
-    assert result.stderr == f"ce-nats: {capture} exists already, and is not overwritten\n"
+    assert result.stderr == f"ce-nats: file-exists: {capture} exists already, and is not overwritten\n"
     assert capture.read_bytes() == before
 
 
@@ -68,7 +68,7 @@ def test_files_are_not_overwritten(cli, capture, tmp_path):
     [
         (["-o", "events.csv"], 2, "--output must end in .parquet, got 'events.csv'"),
         (["-o", "events.parquet", "--extension", "n"], 2, "--extension must be NAME:TYPE, got 'n'"),
-        (["-o", "events.parquet", "--extension", "n:float"], 1, "invalid-message: the type of an extension must be"),
+        (["-o", "events.parquet", "--extension", "n:float"], 2, "invalid-message: the type of an extension must be"),
         (["-o", "events.parquet", "-H", "a:b"], 2, "--output must be used with the path of a capture"),
         (["-o", "events.parquet", "--dialect", "sdk-go"], 2, "--output must be used with the path of a capture"),
         (["--extension", "n:int"], 2, "--extension must be used with --output"),

@@ -11,17 +11,21 @@ import pytest
 import typer
 
 from ce_nats import DecodeError, DeliveryError, EncodeError, ErrorCode
-from ce_nats.cli.files import InputError
+from ce_nats.cli.arguments import InputError
 from ce_nats.cli.program import BAD_INPUT, NOT_DELIVERED, USAGE, complain, guarded, run
 
 ENDS = [
     (EncodeError(ErrorCode.INVALID_SUBJECT, "no\nsubject"), BAD_INPUT, "ce-nats: invalid-subject: no subject"),
     (DecodeError(ErrorCode.INVALID_JSON, "bad"), BAD_INPUT, "ce-nats: invalid-json: bad"),
     (DeliveryError(ErrorCode.TIMEOUT, "late"), NOT_DELIVERED, "ce-nats: timeout: late"),
-    (InputError("empty"), USAGE, "ce-nats: empty"),
-    (FileNotFoundError(2, "No such file", "x"), USAGE, "ce-nats: [Errno 2] No such file: 'x'"),
-    (ImportError("needs pyarrow"), USAGE, "ce-nats: needs pyarrow"),
-    (OSError(), USAGE, "ce-nats: OSError"),
+    (InputError("empty"), USAGE, "ce-nats: invalid-option: empty"),
+    (FileNotFoundError(2, "No such file", "x"), USAGE, "ce-nats: file-not-found: No such file: 'x'"),
+    (EncodeError(ErrorCode.INVALID_OPTION, "bad"), USAGE, "ce-nats: invalid-option: bad"),
+    (InputError("bad", ErrorCode.INVALID_SUBJECT), USAGE, "ce-nats: invalid-subject: bad"),
+    (FileExistsError("x exists"), USAGE, "ce-nats: file-exists: x exists"),
+    (PermissionError(13, "Permission denied", "x"), USAGE, "ce-nats: file-error: Permission denied: 'x'"),
+    (ImportError("needs pyarrow"), USAGE, "ce-nats: missing-package: needs pyarrow"),
+    (OSError(), USAGE, "ce-nats: file-error: OSError"),
 ]
 
 
@@ -40,7 +44,7 @@ def test_errors_are_one_line_and_a_status(
 
 def test_an_error_with_its_position(capsys: pytest.CaptureFixture[str]) -> None:
     complain(DecodeError(ErrorCode.INVALID_JSON, "bad"), "line 3")
-    assert capsys.readouterr().err == "ce-nats: line 3: invalid-json: bad\n"
+    assert capsys.readouterr().err == "ce-nats: invalid-json: line 3: bad\n"
 
 
 def test_ctrl_c() -> None:
@@ -83,8 +87,8 @@ def test_a_signal_cancels_the_work(number: signal.Signals) -> None:
 
 
 def test_a_closed_pipe_is_status_141() -> None:
-    """Also for tables, whose library would end with status 1."""
-    for command in (["conformance", "--suite", "percent-encoding"], ["explain", '{"headers":[["a","b"]]}']):
+    """Also for tables and the help, whose libraries would end with status 1."""
+    for command in (["--help"], ["conformance", "--suite", "percent-encoding"], ["explain", '{"headers":[["a","b"]]}']):
         reading, writing = os.pipe()
         os.close(reading)
         process = subprocess.run(

@@ -74,7 +74,7 @@ def test_pub_of_many_events_shows_progress(at_terminal, subject, event):
     status, output, drawn = at_terminal("pub", subject, stdin=b"".join(lines))
     assert (status, output) == (1, b"")
     assert re.search(r"pub .* [1-9][0-9]*/\?", drawn)
-    assert re.search(r"(^|\n|\r|\x1b\[2K)ce-nats: line 2001: invalid-json", drawn)
+    assert re.search(r"(^|\n|\r|\x1b\[2K)ce-nats: invalid-json: line 2001", drawn)
     assert drawn.endswith("3000 published\n")
 
 

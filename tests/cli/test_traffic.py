@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 import time
 
@@ -16,9 +17,9 @@ def test_from_pub_to_sub(start, at_server, event, subject):
     assert at_server("pub", subject, stdin=lines).stderr == "3 published\n"
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    received = [line.split(" ", 1) for line in stdout.decode().splitlines()]
-    assert [name for name, _ in received] == [subject] * 3
-    assert json.loads(received[0][1])["data"] == "€"
+    received = [json.loads(line) for line in stdout.splitlines()]
+    assert [line["subject"] for line in received] == [subject] * 3
+    assert received[0]["event"]["data"] == "€"
 
 
 def test_sub_as_json_with_a_message_that_is_not_an_event(start, at_server, with_js, event, subject):
@@ -59,15 +60,71 @@ def test_pub_ends_while_it_waits_for_input(start, event, stream, stored, subject
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143
-    assert process.stderr.read() == b""
+    assert process.stderr.read() == b"1 published\n"
     assert len(stored(stream)) == 1
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_pub_says_at_ctrl_c_how_many_were_published(start, server, event, stream, stored, subject, is_stored, as_json):
+    """What it says is what the stream has, or what a subscriber got."""
+    options = (["-J"] if is_stored else []) + (["--json"] if as_json else [])
+    process = start("pub", subject, *options)
+    process.stdin.write("".join(map(event, range(2500))).encode() + b"not an event\n")
+    process.stdin.flush()
+    assert b"invalid-json: line 2501" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    if as_json:
+        said = json.loads(stdout)
+        assert (said["refused"], stderr) == (1, b"")
+    else:
+        found = re.fullmatch(rb"([0-9]+) published(?:; ([0-9]+) sent and not acknowledged)?\n", stderr)
+        said = {"published": int(found[1]), "unacknowledged": int(found[2] or 0)}
+    assert said["published"] + said["unacknowledged"] == 2500
+    assert said["published"] <= len(stored(stream)) <= 2500
+    assert is_stored or said["unacknowledged"] == 0
+
+
+def test_pub_says_how_many_were_published_before_an_error(at_server, event, stream, subject):
+    refused = event(2, partition="a b")
+    result = at_server(
+        "pub", "-J", f"{subject}.{{type}}", "-H", "Nats-Expected-Last-Sequence: 0", stdin=event() + refused
+    )
+    assert result.exit_code == 3
+    summary, error = result.stderr.splitlines()
+    assert summary == "1 published; 1 sent and not acknowledged"
+    assert error.startswith("ce-nats: publish-refused: ")
+
+
+def test_sub_in_a_pipe_is_the_input_of_pub(start, at_server, event, stream, stored, subject):
+    process = start("sub", f"from.{subject}", "--count", 2)
+    listening(process)
+    given = [event(1, data={"a": 1.0}), event(2, data="€")]
+    assert at_server("pub", f"from.{subject}", stdin="".join(given)).exit_code == 0
+    lines, _ = process.communicate(timeout=60)
+    assert at_server("pub", "-J", subject, "-m", "structured", stdin=lines).stderr == "2 published\n"
+    copies = [json.loads(message.data) for message in stored(stream)]
+    assert [(copy["id"], copy["data"]) for copy in copies] == [("1", {"a": 1.0}), ("2", "€")]
+    assert b'{"a":1.0}' in stored(stream)[0].data
+
+
+def test_pub_reads_a_file(at_server, event, stream, stored, subject, tmp_path):
+    (tmp_path / "events.jsonl").write_text(event(1) + event(2))
+    assert at_server("pub", "-J", subject, tmp_path / "events.jsonl", stdin="not read").stderr == "2 published\n"
+    assert len(stored(stream)) == 2
+    result = at_server("pub", subject, tmp_path / "none.jsonl")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"ce-nats: file-not-found: No such file or directory: '{tmp_path / 'none.jsonl'}'\n"
 
 
 def test_pub_to_a_stream(at_server, event, stream, stored, subject):
     """With a subject template, further headers, and deduplication."""
+    none = {"refused": 0, "unacknowledged": 0}
     arguments = ["pub", "-J", f"{subject}.{{type}}", "-H", "Tag: a", "--json"]
-    assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 0, "refused": 0}
-    assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 1, "refused": 0}
+    assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 0, **none}
+    assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 1, **none}
     (message,) = stored(stream)
     assert (message.subject, dict(message.headers)["Tag"]) == (f"{subject}.t", "a")
     at_server(*arguments, "--dedup", "none", event())
@@ -98,7 +155,7 @@ def test_pub_says_what_a_stream_refuses(at_server, event, stream, stored, subjec
 def test_pub_skips_invalid_events(at_server, event, stream, stored, subject):
     result = at_server("pub", "-J", subject, stdin=event(1) + event(2, time="now") + event(3))
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[0].startswith("ce-nats: line 2: invalid-timestamp: ")
+    assert result.stderr.splitlines()[0].startswith("ce-nats: invalid-timestamp: line 2: ")
     assert [dict(message.headers)["ce-id"] for message in stored(stream)] == ["1", "3"]
 
 
@@ -120,5 +177,5 @@ def test_errors_of_nats_are_status_3(at_server, event, arguments, code):
 @pytest.mark.parametrize("command", ["sub", "top"])
 def test_an_invalid_subject(at_server, command):
     result = at_server(command, "a b")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1].startswith("ce-nats: invalid-subject: ")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("ce-nats: invalid-subject: ")

@@ -1,0 +1,80 @@
+"""Checks of arguments and options, so that what is wrong with them is reported before a command does anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ..codec.subject_template import subject_of_text
+from ..errors import DecodeError, EncodeError, ErrorCode, preview
+from ..subjects import check_pattern, check_subject
+
+_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f\ud800-\udfff]+")
+
+
+class InputError(Exception):
+    """
+    An argument or option of the command line is not valid.
+
+    Attributes:
+        message: The text, without the code.
+        code: The error code.
+    """
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_OPTION) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """
+    Report errors of what the command line has as wrong usage.
+
+    Raises:
+        InputError: With code and text of the error.
+    """
+    try:
+        yield
+    except (EncodeError, DecodeError) as error:
+        raise InputError(error.message, error.code) from None
+
+
+def _callback(check: Callable[[str], object], unset: str | None) -> Callable[[Any], Any]:
+    """A callback that checks the value or values of an argument or option, unless that is ``unset``."""
+
+    def callback(value: Any) -> Any:
+        if value != unset:
+            with usage_errors():
+                for text in value if isinstance(value, list) else [value]:
+                    check(text)
+        return value
+
+    return callback
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise EncodeError(
+            ErrorCode.INVALID_OPTION,
+            f"a name of a stream or consumer must have no white space, '.', '*', '>', '/' or '\\', got {preview(name)}",
+        )
+
+
+def _check_target(text: str) -> None:
+    if isinstance(subject_of_text(text), str):
+        check_subject(text)
+
+
+# Callbacks of typer. Subjects to publish to, templates of them, patterns to subscribe to, and names of streams and
+# consumers. Those "if given" are of options that are "" by default.
+subject: Final = _callback(check_subject, None)
+subject_if_given: Final = _callback(check_subject, "")
+template: Final = _callback(_check_target, None)
+template_if_given: Final = _callback(_check_target, "")
+pattern: Final = _callback(check_pattern, None)
+pattern_if_given: Final = _callback(check_pattern, "")
+name: Final = _callback(_check_name, None)
