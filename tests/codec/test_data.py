@@ -4,6 +4,7 @@ Event data: Python values to payload bytes and back, by media type.
 
 import json
 from collections import OrderedDict, namedtuple
+from collections.abc import Callable
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -41,6 +42,14 @@ class Level(IntEnum):
 
 class Colour(str, Enum):
     RED = "red"
+
+
+class Metres(float):
+    """A float of another class."""
+
+
+class Text(str):
+    """A str of another class."""
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
@@ -138,6 +147,10 @@ def test_json_examples(value: Any, text: bytes) -> None:
             float("inf"),
             {"a": float("nan")},
             {"a": [float("-inf")]},
+            (float("nan"),),
+            {"a": (1, float("inf"))},
+            Metres("nan"),
+            [Metres("-inf")],
             [float("nan"), None],
             {1: "a"},
             {None: 1},
@@ -186,6 +199,43 @@ def test_json_text_that_is_not_json_is_refused(text: str, mode: Any) -> None:
         refused(EncodeError, "invalid-data", to_nats_message, event, mode=mode)
 
 
+# Values, and what they are once they have been JSON.
+LEAVES: list[tuple[Any, Any]] = [
+    *((value, value) for value in (None, True, False, "", "null", "é", 0, -1, 2**70, {}, [], {"a": None})),
+    *((value, value) for value in (0.0, -0.0, 1.5, -123456.75, 5e-324, 0.1)),
+    (Metres(2.5), 2.5),
+    (Metres(-0.0), -0.0),
+    (Text("a"), "a"),
+    (Level.LOW, 1),
+    (Colour.RED, "red"),
+    ((), []),
+    ((1.5,), [1.5]),
+    ({Text("a"): Metres(1)}, {"a": 1.0}),
+    (OrderedDict(a=1.5), {"a": 1.5}),
+]
+# Containers, the first ones of which are encoded at once, and the others value by value.
+CONTAINERS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
+    (lambda value: value, lambda value: value),
+    (lambda value: [value], lambda value: [value]),
+    (lambda value: {"a": value}, lambda value: {"a": value}),
+    (lambda value: (value,), lambda value: [value]),
+    (lambda value: {"a": (value, value)}, lambda value: {"a": [value, value]}),
+    (lambda value: [2**70, value], lambda value: [2**70, value]),
+    (lambda value: {"a": 2**70, "b": {"c": [value]}}, lambda value: {"a": 2**70, "b": {"c": [value]}}),
+    (lambda value: Pair(value, ({"a": value},)), lambda value: [value, [{"a": value}]]),
+]
+
+
+@pytest.mark.parametrize("place", range(len(CONTAINERS)))
+@pytest.mark.parametrize(("value", "plain"), LEAVES, ids=repr)
+def test_values_of_every_type_in_containers_of_every_type(value: Any, plain: Any, place: int) -> None:
+    """No value becomes another one, whichever way the container around it is encoded."""
+    made, expected = CONTAINERS[place]
+    text = encode_json(made(value))
+    assert exact(json.loads(text)) == exact(expected(plain))
+    assert text == json.dumps(expected(plain), ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def test_integers_of_thousands_of_digits() -> None:
     """Beyond what Python itself prints there is no form."""
     refused(EncodeError, "invalid-data", encode_json, 10**5000)
@@ -222,8 +272,10 @@ def test_text_round_trip(text: str, content_type: str) -> None:
 @given(st.binary(), st.one_of(st.none(), media_types))
 def test_bytes_go_as_they_are(payload: bytes, content_type: str | None) -> None:
     """Whatever the type says, and however they are held."""
-    assert encode(payload, content_type) == encode(bytearray(payload), content_type) == payload
-    assert encode(memoryview(payload), content_type) == payload
+    for held in (payload, bytearray(payload), memoryview(payload)):
+        encoded = encode(held, content_type)
+        assert encoded == payload
+        assert type(encoded) is bytes
 
 
 @given(st.binary(), st.one_of(st.none(), binary_types))
