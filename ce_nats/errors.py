@@ -494,6 +494,17 @@ def at_header(error: DecodeError, attribute: str, header: str) -> DecodeError:
     )
 
 
+def at_place(error: DecodeError, place: str) -> DecodeError:
+    """Return a copy of an error whose text begins with a place, such as a file and a line."""
+    return DecodeError(
+        error.code,
+        f"{place}: {error.message}",
+        attribute=error.attribute,
+        header=error.header,
+        requirement=error.requirement,
+    )
+
+
 def choice(kind: type[_Choice], value: object, name: str) -> _Choice:
     """
     Return the member of an enumeration for an argument that is the member or its value.

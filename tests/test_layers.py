@@ -22,7 +22,7 @@ SOURCES = {
 # each other and do not know of one another.
 FLOORS: tuple[dict[str, set[str]], ...] = (
     {name: set() for name in ("_version", "errors", "notebook", "message", "subjects", "ranges", "settings")},
-    {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set()},
+    {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "row_batches": {"pyarrow"}},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow", "msgspec"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "nkeys", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from ..codec.attributes import check_extension_name
-from ..errors import DecodeError, ErrorCode, preview
+from ..errors import DecodeError, ErrorCode, at_place, preview, shortened
+from ..row_batches import open_parquet, row_batches
 from .decode import ATTRIBUTES, DECLARED, TYPES, decode
 from .headers import check_type, is_octets
 
@@ -117,7 +116,8 @@ def explode_capture(
         polars.from_arrow(explode_capture("orders.parquet"))
         explode_capture("orders.parquet").read_pandas()
 
-    Memory use is that of one row group and one batch of events, independent of the size of the capture.
+    Memory use is that of one row group and one batch of events, independent of the size of the capture. Batches have at
+    most 64 MiB, however well a file is compressed.
 
     Args:
         path: A Parquet file, or a directory of Parquet files that a capture wrote.
@@ -127,13 +127,18 @@ def explode_capture(
 
     Raises:
         DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for a
-            file that is not Parquet, and for a directory without Parquet files.
+            file that is not Parquet or is damaged, and for a directory without Parquet files.
         OSError: A file cannot be read.
     """
     files = capture_files(path)
-    with _opened(files[0]) as file:
+    with open_parquet(files[0]) as file:
         schema = file.schema_arrow
-    exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
+    _checked_mode(mode)
+    extension_types(extensions)
+    try:
+        exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
+    except DecodeError as error:
+        raise at_place(error, str(files[0])) from error
     return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(_read(files, schema)))
 
 
@@ -162,26 +167,18 @@ def count_rows(path: str | os.PathLike[str]) -> int:
     """
     count = 0
     for part in capture_files(path):
-        with _opened(part) as file:
-            count += file.metadata.num_rows
+        with open_parquet(part) as file:
+            count += max(0, file.metadata.num_rows)
     return count
 
 
 def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for path in files:
-        with _opened(path) as file:
+        with open_parquet(path) as file:
             if not file.schema_arrow.equals(schema):
                 raise _invalid(f"{path} must have the columns of the first file of the capture")
-            yield from file.iter_batches(_ROWS)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except pa.ArrowInvalid as error:
-        raise _invalid(f"{path} is not Parquet: {error}") from error
+        for _, batch in row_batches(path, rows=_ROWS):
+            yield batch
 
 
 class Exploder:
@@ -209,14 +206,12 @@ class Exploder:
         extensions: Mapping[str, str] | None = None,
         mode: str = "PERMISSIVE",
     ) -> None:
-        self._mode = str(mode).upper()
-        if self._mode not in _MODES:
-            raise _invalid(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
+        self._mode = _checked_mode(mode)
         self._headers, self._data = _place(schema, headers), _place(schema, data)
         check_type(schema.field(self._headers).type)
         payload = schema.field(self._data).type
         if not is_octets(payload) and not pa.types.is_null(payload):
-            raise _invalid(f"column {preview(data)} must be binary or string, got {payload}")
+            raise _invalid(f"column {preview(data)} must be binary or string, got {shortened(str(payload))}")
         self._types = extension_types(extensions)
         self._rows = 0
         fields = [pa.field(prefix + name, TYPES[name]) for name in _COLUMNS]
@@ -248,6 +243,13 @@ class Exploder:
         return exploded
 
 
+def _checked_mode(mode: str) -> str:
+    upper = str(mode).upper()
+    if upper not in _MODES:
+        raise _invalid(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
+    return upper
+
+
 def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
     """
     Return the Python types of declared extensions.
@@ -270,13 +272,15 @@ def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
 def _place(schema: pa.Schema, name: str) -> int:
     place: int = schema.get_field_index(name)
     if place < 0:
-        raise _invalid(f"messages must have one column {preview(name)}, got columns {', '.join(schema.names)}")
+        raise _invalid(
+            f"messages must have one column {preview(name)}, got columns {shortened(', '.join(schema.names))}"
+        )
     return place
 
 
 def _at_row(error: DecodeError, number: int, batch: pa.RecordBatch, row: int) -> DecodeError:
     known = [name for name in _IDENTITY if batch.schema.get_field_index(name) >= 0]
-    where = "".join(f", {name} {batch.column(name)[row].as_py()}" for name in known)
+    where = "".join(f", {name} {_shown(batch.column(name)[row])}" for name in known)
     return DecodeError(
         error.code,
         f"{error.message} (row {number}{where})",
@@ -284,6 +288,13 @@ def _at_row(error: DecodeError, number: int, batch: pa.RecordBatch, row: int) ->
         header=error.header,
         requirement=error.requirement,
     )
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return shortened(str(value.as_py()), 60)
+    except (ValueError, pa.ArrowException):  # text that is not UTF-8, for example
+        return "?"
 
 
 def _invalid(text: str) -> DecodeError:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ..errors import DecodeError, ErrorCode, preview
+from ..errors import DecodeError, ErrorCode, preview, shortened
 from ..wire.nats import read_header_block
 
 _SHAPES: Final = (
@@ -95,7 +95,7 @@ def check_type(kind: pa.DataType) -> None:
         pair = kind.value_type
         if pair.num_fields == 2 and all(is_octets(pair.field(place).type) for place in range(2)):
             return
-    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"headers must be {_SHAPES}, got {kind}")
+    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"headers must be {_SHAPES}, got {shortened(str(kind))}")
 
 
 def _holds_text(kind: pa.DataType) -> bool:

@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from ..errors import DeliveryError, EncodeError, ErrorCode, preview
 from ..message import StoredMessage
-from .json_lines import BLOCK_BYTES, JsonLinesCapture, from_json_line, last_line
-from .parquet import PART, PARTIAL, ParquetParts, last_row, parquet_file, parts, read_parquet
+from .json_lines import BLOCK_BYTES, JsonLinesCapture, last_line, read_json_lines
+from .parquet import PART, PARTIAL, ParquetParts, count_rows, last_row, parts, read_parquet
 from .result import CaptureResult
 
 IfExists: TypeAlias = Literal["fail", "append", "replace"]
@@ -143,7 +143,8 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
     An incomplete last line is ignored. Timestamps in Parquet have microseconds, and escaped values are not unescaped.
 
     Raises:
-        DecodeError: A line is not a message; ``invalid-message`` for Parquet that is not a capture.
+        DecodeError: A line is not a message; ``invalid-message`` for Parquet that is damaged or is not a capture. The
+            text has the file, and the number of the line, from 1, or of the row of Parquet, from 0.
         ImportError: The capture is Parquet, and pyarrow is not installed.
         OSError: A file cannot be read.
     """
@@ -152,8 +153,7 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
         for part in parts(path):
             yield from read_parquet(part)
     else:
-        with path.open("rb") as lines:
-            yield from (from_json_line(line) for line in lines if line.endswith(b"\n"))
+        yield from read_json_lines(path)
 
 
 def count_captured(path: str | os.PathLike[str]) -> int:
@@ -165,11 +165,7 @@ def count_captured(path: str | os.PathLike[str]) -> int:
     """
     path = Path(path)
     if _is_parquet(path):
-        count = 0
-        for part in parts(path):
-            with parquet_file(part) as file:
-                count += file.metadata.num_rows
-        return count
+        return sum(map(count_rows, parts(path)))
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK_BYTES), b""))
 

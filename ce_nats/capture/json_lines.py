@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from datetime import timezone
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
@@ -14,12 +16,14 @@ import msgspec
 from msgspec import UNSET
 
 from ..codec.timestamp import Timestamp
-from ..errors import DecodeError, ErrorCode
+from ..errors import DecodeError, ErrorCode, at_place, preview
 from ..message import StoredMessage
 from .message_json import as_fields, as_line, as_message, read_object
 from .result import CaptureResult, lock
 
 BLOCK_BYTES: Final = 2**16
+# Parquet and Spark have no unsigned integers.
+_SEQUENCES: Final = range(2**63)
 
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 
@@ -145,38 +149,80 @@ def from_json_line(line: bytes) -> StoredMessage:
             ErrorCode.INVALID_MESSAGE,
             "a captured message must have timestamp and stream as strings and sequence as an integer",
         )
+    if sequence not in _SEQUENCES:
+        raise DecodeError(ErrorCode.INVALID_MESSAGE, "sequence must be from 0 to 2^63-1")
     pairs = message.headers.items()
-    return StoredMessage(message.subject, message.reply, pairs, message.data, stream, sequence, Timestamp.parse(time))
+    for text in (message.subject, message.reply, stream, *chain.from_iterable(pairs)):
+        _check_text(text)
+    return StoredMessage(message.subject, message.reply, pairs, message.data, stream, sequence, _timestamp(time))
+
+
+def _check_text(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise DecodeError(
+                ErrorCode.INVALID_UTF8, f"subjects and headers must not have unpaired surrogates, got {preview(text)}"
+            ) from error
+
+
+def _timestamp(text: str) -> Timestamp:
+    timestamp = Timestamp.parse(text)
+    try:
+        timestamp.astimezone(timezone.utc)
+    except OverflowError as error:
+        raise DecodeError(ErrorCode.INVALID_TIMESTAMP, "timestamp must be in the years 1 to 9999 of UTC") from error
+    return timestamp
+
+
+def read_json_lines(path: Path) -> Iterator[StoredMessage]:
+    """
+    Yield the messages in a file; an incomplete last line is ignored.
+
+    Raises:
+        DecodeError: A line is not a message; the text begins with the file and the number of the line, from 1.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.endswith(b"\n"):
+                yield _parsed(f"{path}, line {number}", line)
 
 
 def last_line(path: Path) -> StoredMessage | None:
-    """Return the message in the last complete line, or None if there is none."""
-    line = _last_line(path)
-    return from_json_line(line) if line else None
+    """
+    Return the message in the last complete line, or None if there is none.
 
-
-def _last_line(path: Path) -> bytes:
-    """Return the last complete line, or ``b""``."""
-    tail = b""
+    Raises:
+        DecodeError, OSError: As :func:`read_json_lines` does.
+    """
     with path.open("rb") as file:
-        at = file.seek(0, os.SEEK_END)
-        while at and tail.count(b"\n") < 2:
-            size = min(at, BLOCK_BYTES)
-            at = file.seek(at - size)
-            tail = file.read(size) + tail
-    lines = tail.splitlines(keepends=True)
-    return next((line for line in reversed(lines) if line.endswith(b"\n")), b"")
+        end = _after_line_break(file, file.seek(0, os.SEEK_END))
+        if not end:
+            return None
+        start = file.seek(_after_line_break(file, end - 1))
+        return _parsed(f"{path}, last line", file.read(end - start))
+
+
+def _parsed(where: str, line: bytes) -> StoredMessage:
+    try:
+        return from_json_line(line)
+    except DecodeError as error:
+        raise at_place(error, where) from error
+
+
+def _after_line_break(file: IO[bytes], end: int) -> int:
+    """Return the position after the last line break before a position, or 0."""
+    while end:
+        size = min(end, BLOCK_BYTES)
+        file.seek(end - size)
+        if (found := file.read(size).rfind(b"\n")) >= 0:
+            return end - size + found + 1
+        end -= size
+    return 0
 
 
 def _cut_last_line(path: Path) -> None:
     with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end:
-            size = min(end, BLOCK_BYTES)
-            file.seek(end - size)
-            block = file.read(size)
-            if b"\n" in block:
-                end += block.rindex(b"\n") + 1 - size
-                break
-            end -= size
-        file.truncate(end)
+        file.truncate(_after_line_break(file, file.seek(0, os.SEEK_END)))

@@ -59,7 +59,7 @@ def read_object(text: bytes) -> dict[str, Any]:
     if is_deeper(text):  # otherwise the limit would depend on the interpreter
         raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is nested more than {MAX_LEVELS} levels deep")
     try:
-        fields = json.loads(text)
+        fields = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise DecodeError(ErrorCode.INVALID_JSON, f"{preview(text)} is not JSON: {error}") from error
     if not isinstance(fields, dict):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from itertools import accumulate
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import accumulate, islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..codec.timestamp import Timestamp
-from ..errors import DecodeError, ErrorCode
+from ..errors import shortened
 from ..message import StoredMessage
+from ..row_batches import invalid, open_parquet, parquet_errors, row_batches
 from .result import CaptureResult, lock
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _ROWS_PER_TABLE: Final = 1_000
 # A capture that is killed loses at most one part.
 _ROWS_PER_PART: Final = 500_000
 _ROWS_PER_READ: Final = 1_000
+# The years 1 to 9999 of Python's datetime.
+_MICROSECONDS: Final = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 _SINGLE_FILE: Final = (
     "{path} is a file, and must be a directory to be continued: to continue a Parquet file of an earlier version, "
     "make a directory of its name and move it there as part-000000.parquet"
@@ -202,58 +206,168 @@ def parts(path: Path) -> list[Path]:
     return sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
 
 
-def read_parquet(path: Path) -> Iterator[StoredMessage]:
-    with parquet_file(path) as file:
-        for batch in file.iter_batches(_ROWS_PER_READ):
-            yield from map(_from_row, batch.to_pylist())
+def read_parquet(path: Path, *, is_last: bool = False) -> Iterator[StoredMessage]:
+    """
+    Yield the messages in a file, or with ``is_last`` those of its last row group.
+
+    Raises:
+        DecodeError: ``invalid-message``, with the number of the row.
+        OSError: The file cannot be read.
+    """
+    _check_columns(path)
+    for first, batch in row_batches(path, rows=_ROWS_PER_READ, columns=list(_COLUMNS), is_last=is_last):
+        try:
+            messages: Iterable[StoredMessage] = _messages(batch)
+        except (ValueError, OverflowError):  # including Arrow's own
+            messages = _one_by_one(path, first, batch)
+        yield from messages
+
+
+def _one_by_one(path: Path, first: int, batch: pa.RecordBatch) -> Iterator[StoredMessage]:
+    for place in range(len(batch)):
+        with parquet_errors(f"{path}, row {first + place}"):
+            messages = _messages(batch.slice(place, 1))
+        yield from messages
+
+
+def count_rows(path: Path) -> int:
+    """
+    Return the number of rows of a file, from its metadata.
+
+    Raises:
+        DecodeError: ``invalid-message`` if the file is not Parquet.
+        OSError: The file cannot be read.
+    """
+    _schema()
+    with open_parquet(path) as file:
+        return max(0, int(file.metadata.num_rows))
 
 
 def last_row(paths: Sequence[Path]) -> StoredMessage | None:
     """Return the last message in the files of a capture, or None."""
-    return next((row for row in map(_last_row, reversed(paths)) if row is not None), None)
+    for path in reversed(paths):
+        if last := deque(read_parquet(path, is_last=True), maxlen=1):
+            return last[0]
+    return None
 
 
-def _last_row(path: Path) -> StoredMessage | None:
-    with parquet_file(path) as file:
-        if not file.metadata.num_rows:
-            return None
-        group = file.read_row_group(file.num_row_groups - 1)
-    (row,) = group.slice(group.num_rows - 1).to_pylist()
-    return _from_row(row)
-
-
-@contextmanager
-def parquet_file(path: Path) -> Iterator[Any]:
+def _check_columns(path: Path) -> None:
     """
-    Open a Parquet file.
+    Check that a file has the columns of a capture, with types that hold the same values.
 
     Raises:
-        DecodeError: ``invalid-message`` if the file is not Parquet.
+        DecodeError: ``invalid-message``.
     """
     _schema()
-    from pyarrow import lib, parquet
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
+    for name, (is_valid, wanted) in _COLUMNS.items():
+        place = schema.get_field_index(name)
+        if place < 0:
+            raise invalid(f"{path} must have one column {name}, to be a capture")
+        kind = schema.field(place).type
+        if not is_valid(kind):
+            raise invalid(f"{path}: column {name} must be {wanted}, got {shortened(str(kind))}")
 
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except lib.ArrowInvalid as error:
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"{path} is not Parquet: {error}") from error
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return bool(kind in (pa.string(), pa.large_string()))
 
 
-def _from_row(row: dict[str, Any]) -> StoredMessage:
-    try:
-        pairs = [(header["key"], header["value"]) for header in row["headers"] or ()]
-        return StoredMessage(
-            row["subject"],
-            row["reply"] or "",
-            pairs,
-            row["data"] or b"",
-            row["stream"] or "",
-            row["sequence"] or 0,
-            Timestamp(row["timestamp"]),
-        )
-    except (LookupError, TypeError) as error:
-        raise DecodeError(ErrorCode.INVALID_MESSAGE, f"a row is not a captured message: {error!r}") from error
+def _is_octets(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(kind in (pa.binary(), pa.large_binary()))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    names = ("key", "value")
+    pair = kind.value_type
+    return all(pair.get_field_index(name) >= 0 and _is_text(pair.field(name).type) for name in names)
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind))
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+# What columns must be, in the order of the fields of StoredMessage.
+_COLUMNS: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], str]]] = {
+    "subject": (_is_text, "string"),
+    "reply": (_is_text, "string"),
+    "headers": (_is_headers, "list<struct<key: string, value: string>>"),
+    "data": (_is_octets, "binary"),
+    "stream": (_is_text, "string"),
+    "sequence": (_is_integer, "an integer"),
+    "timestamp": (_is_instant, "a timestamp with a time zone"),
+}
+
+
+def _messages(batch: pa.RecordBatch) -> list[StoredMessage]:
+    """
+    Return the messages in a batch.
+
+    Raises:
+        ValueError: A row is not a message; it may also be an error of Arrow.
+    """
+    import pyarrow as pa
+
+    columns = {name: batch.column(name) for name in _COLUMNS}
+    sequences = columns["sequence"].fill_null(0)
+    instants = _instants(columns["timestamp"])
+    if columns["subject"].null_count or instants.null_count:
+        raise ValueError("subject and timestamp must not be NULL")
+    cells = zip(
+        columns["subject"].to_pylist(),
+        columns["reply"].fill_null("").to_pylist(),
+        _header_lists(columns["headers"]),
+        columns["data"].fill_null(b"").to_pylist(),
+        columns["stream"].fill_null("").to_pylist(),
+        sequences.cast(pa.uint64()).to_pylist(),
+        map(_timestamp, instants.cast(pa.int64()).to_pylist()),
+        strict=True,
+    )
+    return [StoredMessage(*row) for row in cells]
+
+
+def _instants(array: pa.Array) -> pa.Array:
+    """Return times in microseconds of UTC. A time zone is not looked up: it does not change the instant."""
+    import pyarrow as pa
+
+    # Nanoseconds are truncated. Others are refused if they are out of range.
+    return array.cast(pa.timestamp("us", tz="UTC"), safe=array.type.unit != "ns")
+
+
+def _timestamp(microseconds: int) -> Timestamp:
+    if microseconds not in _MICROSECONDS:
+        raise ValueError("timestamp must be in the years 1 to 9999")
+    return Timestamp.from_nanoseconds(microseconds * 1000)
+
+
+def _header_lists(array: pa.Array) -> Iterator[list[tuple[str, str]]]:
+    """Yield the headers of each row; NULL means no headers."""
+    entries = array.flatten()
+    parts = entries.flatten()  # a NULL entry has a NULL name
+    names, values = (parts[entries.type.get_field_index(name)] for name in ("key", "value"))
+    if names.null_count or values.null_count:
+        raise ValueError("the name and the value of a header must not be NULL")
+    pairs = zip(names.to_pylist(), values.to_pylist(), strict=True)
+    return (list(islice(pairs, length)) for length in array.value_lengths().fill_null(0).to_pylist())
 
 
 def _schema() -> pa.Schema:

@@ -26,7 +26,7 @@ from ..capture import (
     open_capture,
 )
 from ..codec.timestamp import Timestamp
-from ..errors import DataLossError, DeliveryError, EncodeError, ErrorCode
+from ..errors import DataLossError, DecodeError, DeliveryError, EncodeError, ErrorCode, at_place
 from ..message import StoredMessage, header_pairs
 from . import arguments
 from .arguments import InputError
@@ -242,5 +242,9 @@ def _sink(output: str) -> JsonLinesCapture | ParquetParts:
 
 
 async def _from_stdin() -> AsyncIterator[StoredMessage]:
-    async for _, line in stdin_documents(None):
-        yield from_json_line(line)
+    async for where, line in stdin_documents(None):
+        try:
+            message = from_json_line(line)
+        except DecodeError as error:
+            raise at_place(error, where) from error
+        yield message

@@ -491,5 +491,5 @@ def test_parts_do_not_replace_a_file(tmp_path):
 
 def test_parquet_that_is_no_capture(tmp_path):
     parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(DecodeError, match="not a captured message"):
+    with pytest.raises(DecodeError, match="must have one column subject"):
         list(read_capture(tmp_path / "a.parquet"))

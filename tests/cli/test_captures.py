@@ -1,9 +1,11 @@
 import asyncio
+import io
 import json
 import signal
 import time
 
 import nats
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -11,6 +13,7 @@ from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.stored import as_message
 from ce_nats.aio.streams import StreamApi
 from ce_nats.capture import capture, count_captured, open_capture, read_capture
+from ce_nats.capture import parquet as parquet_captures
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
@@ -263,16 +266,31 @@ def test_replay_keeps_to_a_rate(at_server, with_js, stream, stored, subject, tmp
         (["replay", "bad.jsonl"], 1, "invalid-json"),
         (["replay", "bad.parquet"], 1, "invalid-message"),
         (["replay", "wild.jsonl"], 1, "invalid-subject"),
+        (["replay", "late.jsonl"], 1, "invalid-json: late.jsonl, line 2: b'bad"),
+        (["replay", "-"], 1, "invalid-json: line 2: b'bad' is not JSON"),
+        (["replay", "row.parquet"], 1, "invalid-message: row.parquet, row 1: "),
+        (["capture", "late.jsonl", "--stream", "S"], 1, "invalid-json: late.jsonl, last line: "),
     ],
 )
 def test_errors_are_one_line(at_server, tmp_path, monkeypatch, arguments, status, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.jsonl").write_text("bad\n")
     (tmp_path / "bad.parquet").write_text("bad")
+    late = '{"subject":"a.b","headers":[],"timestamp":"2026-01-01T00:00:00Z"}\nbad\n'
+    (tmp_path / "late.jsonl").write_text(late)
+    (tmp_path / "row.parquet").write_bytes(with_a_row_without_subject())
     (tmp_path / "wild.jsonl").write_text('{"subject":"a.*","headers":[],"timestamp":"2026-01-01T00:00:00Z"}\n')
-    result = at_server(*arguments)
+    result = at_server(*arguments, stdin=late)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
     assert text in result.stderr
+
+
+def with_a_row_without_subject() -> bytes:
+    with io.BytesIO() as file:
+        rows = [StoredMessage("a.b", "", [], b"", "", 0, Timestamp("2026-01-01T00:00:00Z"))] * 3
+        table = parquet_captures._table(rows, parquet_captures._schema())[0]
+        parquet.write_table(table.set_column(0, "subject", pa.array(["a.b", None, "a.b"])), file)
+        return file.getvalue()
 
 
 def test_progress_of_capture_on_a_terminal(at_terminal, with_js, stream, subject):

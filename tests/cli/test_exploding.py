@@ -91,6 +91,20 @@ def test_invalid_and_missing_captures(cli, capture, tmp_path):
     assert not (tmp_path / "y.parquet").exists()
 
 
+def test_a_damaged_part_is_named(cli, capture, tmp_path):
+    parts = tmp_path / "parts.parquet"
+    parts.mkdir()
+    (parts / "part-000000.parquet").write_bytes(capture.read_bytes())
+    octets = bytearray(capture.read_bytes())
+    octets[4:80] = bytes(76)
+    (parts / "part-000001.parquet").write_bytes(octets)
+    result = cli("decode", parts, "-o", tmp_path / "events.parquet")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "invalid-message: " in result.stderr
+    assert "part-000001.parquet cannot be read from row 0 on" in result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["orders.parquet", "parts.parquet"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_an_interrupted_command_leaves_no_file(tmp_path, number, status):
