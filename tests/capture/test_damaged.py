@@ -258,7 +258,6 @@ def test_rows_are_counted_over_row_groups(tmp_path: Path) -> None:
             "further": pa.array([{"a": 1}] * 3),
         },
     ],
-    ids=str,
 )
 def test_other_types_of_the_same_values_are_read(tmp_path: Path, changed: dict[str, Any]) -> None:
     path = written(tmp_path / "a.parquet", changed)
