@@ -46,17 +46,14 @@ def stored(session: SparkSession, server: NatsServer, subject: str) -> DataFrame
     return session.read.format("nats").options(**options).load()
 
 
-def test_a_view_has_what_the_stream_has_when_it_is_first_used(
-    session: SparkSession, server: NatsServer, name: str
-) -> None:
-    """Spark keeps the plan of a view, and that of a DataFrame."""
+def test_a_view_that_is_created_again_has_later_messages(session: SparkSession, server: NatsServer, name: str) -> None:
+    """Spark 4.3 keeps the plan of a view, and that of a DataFrame; Spark 4.0 does not."""
     view = f"TEMPORARY VIEW {name} USING nats OPTIONS (url '{server.url}', stream 'SQL', subjects 'sql.view')"
     count = f"SELECT count(*) AS messages FROM {name}"
     session.sql(f"CREATE {view}")
     assert session.sql(count).first()["messages"] == 0
     message = session.sql("SELECT 'sql.view' AS subject")
     message.write.format("nats").mode("append").option("url", server.url).save()
-    assert session.sql(count).first()["messages"] == 0
     session.sql(f"CREATE OR REPLACE {view}")
     assert session.sql(count).first()["messages"] == 1
 
@@ -65,7 +62,7 @@ def test_messages_are_inserted_into_a_view(session: SparkSession, server: NatsSe
     columns = "subject STRING, headers ARRAY<STRUCT<key STRING, value STRING>>, data STRING"
     session.sql(f"CREATE TEMPORARY VIEW {name} ({columns}) USING nats OPTIONS (url '{server.url}')")
     session.sql(f"INSERT INTO {name} VALUES ('sql.m.1', array(struct('Tag', 'a')), 'one'), ('sql.m.2', NULL, 'two')")
-    session.sql(f"INSERT INTO {name} (data, subject) SELECT 'three', 'sql.m.3'")
+    session.sql(f"INSERT INTO {name} (data, headers, subject) SELECT 'three', NULL, 'sql.m.3'")
     rows = stored(session, server, "sql.m.*").orderBy("subject").collect()
     assert [(row.subject, bytes(row.data)) for row in rows] == [
         ("sql.m.1", b"one"),
