@@ -236,6 +236,24 @@ def test_values_of_every_type_in_containers_of_every_type(value: Any, plain: Any
     assert text == json.dumps(expected(plain), ensure_ascii=False, separators=(",", ":")).encode()
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (float("nan"), "contains nan"),
+        ({"a": (1, Metres("-inf"))}, "contains -inf"),
+        ({1: 1}, "has the key 1, which is not a string"),
+        ([b"x"], "contains bytes b'x'"),
+        (10**5000, "contains a surrogate or an integer of thousands of digits"),
+        ((1, "\ud800"), "contains a surrogate or an integer of thousands of digits"),
+    ],
+    ids=["NaN", "infinity", "key", "bytes", "digits", "surrogate"],
+)
+def test_errors_name_what_json_cannot_represent(value: Any, text: str) -> None:
+    error = refused(EncodeError, "invalid-data", encode_json, value)
+    assert error.message == f"the data cannot be JSON: it {text}"
+    assert error.requirement == "JF-3.1.1-10"
+
+
 def test_integers_of_thousands_of_digits() -> None:
     """Beyond what Python itself prints there is no form."""
     refused(EncodeError, "invalid-data", encode_json, 10**5000)
@@ -305,7 +323,8 @@ def test_only_encode_errors(value: Any, content_type: str | None) -> None:
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 1, True, None, 1.5, object()])
 def test_only_text_and_bytes_under_other_types(value: Any, content_type: str) -> None:
     """No Python repr of a dict goes out as text."""
-    assert refused(EncodeError, "invalid-data", encode, value, content_type).attribute == "data"
+    error = refused(EncodeError, "invalid-data", encode, value, content_type)
+    assert (error.attribute, error.requirement) == ("data", "JF-3.1.1-11")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +349,8 @@ def test_charsets_that_fail() -> None:
     refused(DecodeError, "invalid-data", decode, b"\xff", "text/plain")
     refused(DecodeError, "invalid-data", decode, b"\x80", "text/plain; charset=us-ascii")
     for charset in ("klingon", "hex", "unicode_escape", "undefined", "\ud800"):
-        refused(EncodeError, "unsupported-charset", encode, "a", f"text/plain; charset={charset}")
-        refused(DecodeError, "unsupported-charset", decode, b"a", f"text/plain; charset={charset}")
+        given = f"text/plain; charset={charset}"
+        assert refused(EncodeError, "unsupported-charset", encode, "a", given).attribute == "data"
+        assert refused(DecodeError, "unsupported-charset", decode, b"a", given).attribute == "data"
     refused(EncodeError, "unsupported-charset", encode, {}, "application/json; charset=utf-16")
     refused(DecodeError, "unsupported-charset", decode, b"{}", "application/json; charset=utf-16")
