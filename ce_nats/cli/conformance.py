@@ -103,7 +103,7 @@ def _implementation(command: str | None, timeout: float) -> Iterator[Callable[[C
 def _shown(cases: Sequence[Case]) -> Iterable[Case]:
     """The cases, with a progress bar on a terminal."""
     output = console(stderr=True)
-    return track(cases, "conformance", console=output, transient=True, disable=not output.is_terminal)
+    return track(cases, "conformance", console=output, transient=True) if output.is_terminal else cases
 
 
 def _print_tables(verdicts: Sequence[Verdict], requirements: Mapping[str, Requirement], *, with_failures: bool) -> None:

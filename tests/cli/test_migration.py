@@ -207,7 +207,7 @@ def test_errors(at_server, fill, source, stream, subject, streaming):
     done = at_server("migrate", subject, "NONE", *source)
     assert (done.exit_code, done.stderr) == (3, "ce-nats: stream-not-found: there is no stream NONE\n")
     done = at_server("migrate", subject, stream, "--monitor", "localhost")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "monitoring must be a URL like" in done.stderr
     # The streaming server is not on the NATS of the stream.
     done = at_server("migrate", subject, stream, "--monitor", streaming.monitor, "--timeout", "0.5")
