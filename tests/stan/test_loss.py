@@ -210,8 +210,7 @@ async def interrupted(url, client_id, timeout=10):
 
 @pytest.fixture
 def over(executable):
-    """A server that is patient with clients whose heartbeats are late."""
-    with NatsServer() as around, StreamingServer(executable, "-hbf", "100", over=around.url, file_store=True):
+    with NatsServer() as around, StreamingServer(executable, over=around.url, file_store=True):
         yield around.url
 
 
@@ -271,7 +270,7 @@ async def test_messages_of_an_empty_channel_are_not_missed(over, client_id, chan
 
 async def test_messages_that_arrive_with_the_answer_are_acknowledged(executable, client_id, channel):
     """They are given out when the subscription can acknowledge them, so none is redelivered."""
-    with NatsServer() as around, StreamingServer(executable, "-hbf", "100", over=around.url) as server:
+    with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
         async with interrupted(around.url, client_id) as (relay, connection, other, recover):
             subscription = await connection.subscribe(channel, ack_wait=600)
             waiting = asyncio.ensure_future(numbers(subscription, 1))
