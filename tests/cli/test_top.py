@@ -273,7 +273,10 @@ def test_what_there_is_no_lag_of(at_server, cli, stream, subject):
     assert (result.exit_code, result.stderr.splitlines()[-1][:25]) == (3, "ce-nats: no-responders: c")
     for options in (["--stream", stream], ["--consumer", "c"]):
         result = at_server("top", subject, *options)
-        assert (result.exit_code, result.stderr) == (2, "ce-nats: --stream and --consumer must be used together\n")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "ce-nats: invalid-option: --stream and --consumer must be used together\n",
+        )
 
 
 # --- At a terminal ----------------------------------------------------------------------------------------------------
