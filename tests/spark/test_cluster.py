@@ -30,7 +30,6 @@ import ce_nats
 from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.testing import NatsServer
 from tests.spark.columns.test_decoding import ROWS
-from tests.spark_home import link_home
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
@@ -104,7 +103,8 @@ def main(master: str, url: str, stream: str) -> None:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The installed Spark, as links in a directory where executors may write."""
     directory = tmp_path_factory.mktemp("spark")
-    link_home(SPARK, directory)
+    for path in SPARK.iterdir():
+        (directory / path.name).symlink_to(path)
     return directory
 
 
