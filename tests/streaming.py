@@ -11,8 +11,8 @@ from tests.pausing import pause
 
 CLUSTER = "test-cluster"
 READY = "Streaming Server is ready"
-# Heartbeats that tests can wait for. On a busy machine clients answer late, so the server allows many failures.
-HEARTBEATS = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "1000")
+# Heartbeats that tests can wait for. On a busy machine clients answer late, so the server allows 20 failures.
+HEARTBEATS = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "20")
 
 
 class StreamingServer:

@@ -37,7 +37,8 @@ def test_the_arrow_schema_is_what_spark_makes_of_the_spark_schema():
     from pyspark.sql.pandas.types import to_arrow_schema
 
     utc = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}  # else it is UTC
-    assert to_arrow_schema(NatsDataSource({"url": "nats://127.0.0.1:4222"}).schema(), **utc).equals(SCHEMA, check_metadata=True)
+    schema = NatsDataSource({"url": "nats://127.0.0.1:4222"}).schema()
+    assert to_arrow_schema(schema, **utc).equals(SCHEMA, check_metadata=True)
 
 
 @pytest.mark.parametrize(
