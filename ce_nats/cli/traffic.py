@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,7 +21,7 @@ from ..codec.binding import dedup_id
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
 from ..codec.subject_template import subject_of_text
-from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, PublishError
 from ..message import header_pairs
 from . import arguments
 from .arguments import InputError
@@ -59,7 +59,7 @@ class _Dedup(str, Enum):
     NONE = "none"
 
 
-_DEDUP: dict[_Dedup, DedupId | None] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: bare_id, _Dedup.NONE: None}
+_DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: bare_id, _Dedup.NONE: None}
 
 
 def register(app: typer.Typer) -> None:
@@ -77,12 +77,14 @@ class _Counts:
         published: Events that streams have stored; with core NATS, those that the server has received.
         duplicates: How many of them the stream had already.
         refused: Events that are not valid.
-        unacknowledged: Events that were sent without an answer so far, or that a stream refused.
+        refused_by_stream: Events that were sent, and that a stream refused.
+        unacknowledged: Events that were sent without an answer so far; they may be stored.
     """
 
     published: int = 0
     duplicates: int = 0
     refused: int = 0
+    refused_by_stream: int = 0
     unacknowledged: int = 0
 
     async def send_each(
@@ -100,8 +102,16 @@ class _Counts:
 
     def __str__(self) -> str:
         again = f", {self.duplicates} of them already stored" if self.duplicates else ""
+        refused = f"; {self.refused_by_stream} refused by the stream" if self.refused_by_stream else ""
         rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
-        return f"{self.published} published{again}{rest}"
+        return f"{self.published} published{again}{refused}{rest}"
+
+    def count_stored(self, publisher: Publisher, sent: int, failures: Sequence[Failure]) -> None:
+        """Count what streams answered to ``sent`` events; ``failures`` are those that were raised."""
+        self.published, self.duplicates = publisher.acknowledged, publisher.duplicates
+        codes = [failure.error.code for failure in (*failures, *publisher.failures)]
+        self.refused_by_stream = sum(code is ErrorCode.PUBLISH_REFUSED for code in codes)
+        self.unacknowledged = sent - self.published - self.refused_by_stream
 
 
 def pub(
@@ -165,15 +175,18 @@ def pub(
         async with connected(settings) as (_, js), aclosing(documents):
             publisher = Publisher(js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout)
             sent = 0
+            failures: Sequence[Failure] = ()
             try:
                 async with publisher:
                     async for _ in counts.send_each(
                         documents, lambda given: publisher.publish(given, target, headers=headers)
                     ):
                         sent += 1
+            except PublishError as error:
+                failures = error.failures
+                raise
             finally:
-                counts.published, counts.duplicates = publisher.acknowledged, publisher.duplicates
-                counts.unacknowledged = sent - publisher.acknowledged
+                counts.count_stored(publisher, sent, failures)
 
     is_long = not is_single(event) and not (is_stdin(event) and is_typed())
     try:

@@ -94,7 +94,7 @@ def test_pub_says_how_many_were_published_before_an_error(at_server, event, stre
     )
     assert result.exit_code == 3
     summary, error = result.stderr.splitlines()
-    assert summary == "1 published; 1 sent and not acknowledged"
+    assert summary == "1 published; 1 refused by the stream"
     assert error.startswith("ce-nats: publish-refused: ")
 
 
@@ -121,7 +121,7 @@ def test_pub_reads_a_file(at_server, event, stream, stored, subject, tmp_path):
 
 def test_pub_to_a_stream(at_server, event, stream, stored, subject):
     """With a subject template, further headers, and deduplication."""
-    none = {"refused": 0, "unacknowledged": 0}
+    none = {"refused": 0, "refused_by_stream": 0, "unacknowledged": 0}
     arguments = ["pub", "-J", f"{subject}.{{type}}", "-H", "Tag: a", "--json"]
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 0, **none}
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 1, **none}
