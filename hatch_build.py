@@ -1,5 +1,7 @@
 """
-Build ``ce_nats/spark/jvm/ce-nats.jar``, the decoder of the Spark columns, for wheels and editable installs.
+Build hooks: ``ce-nats.jar``, and the README for a package index.
+
+``ce_nats/spark/jvm/ce-nats.jar`` is the decoder of the Spark columns, for wheels and editable installs.
 
 The sources are compiled against stubs of the Spark classes that they use (``ce_nats/spark/jvm/stubs``), so that an
 isolated build needs a JDK, but neither pyspark nor a download. Without a JDK of version 17 or later no jar is built;
@@ -22,8 +24,9 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # make and the tests call build_jar() without hatchling
-    BuildHookInterface = object
+    from hatchling.metadata.plugin.interface import MetadataHookInterface
+except ImportError:  # make and the tests call the functions without hatchling
+    BuildHookInterface = MetadataHookInterface = object
 
 ROOT = Path(__file__).parent
 SOURCES = "ce_nats/spark/jvm"
@@ -40,6 +43,21 @@ class JarHook(BuildHookInterface):
             build_data["artifacts"].append(JAR)
         else:
             self.app.display_warning(f"no javac {RELEASE} or later: built without {JAR}")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Sets the long description: a package index cannot resolve the relative links of README.md."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = (Path(self.root) / "README.md").read_text("utf-8")
+        text = with_absolute_links(text, metadata["urls"]["Source"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def with_absolute_links(text: str, source: str) -> str:
+    """Replace relative links and images in Markdown with addresses in the repository ``source``."""
+    text = re.sub(r"(!\[[^\]]*\]\()(?![a-z]+:|#)", rf"\1{source}/raw/main/", text)
+    return re.sub(r"(?<!!)(\[[^\]]*\]\()(?![a-z]+:|#)", rf"\1{source}/blob/main/", text)
 
 
 def build_jar(root: Path = ROOT) -> bool:

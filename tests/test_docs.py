@@ -3,8 +3,10 @@ Every example of the README and of ``docs/`` runs, page by page, against real se
 
 A page is for a reader who pastes its examples, in order, on a machine with a fresh nats-server:
 
-- ``python`` blocks are one program. An ``output`` block behind one of them is what it prints.
-- ``console`` blocks run in a shell afterwards, in the same directory; what a command prints stands below it.
+- ``python`` blocks are one program. An ``output`` block after one of them is what it prints.
+- ``console`` blocks run in a shell afterwards, in the same directory. Those before the first ``python`` block run
+  before the program. The lines after a command are what it prints.
+- ``python setup`` is a part of the program that runs first, wherever it is on the page.
 - ``text`` blocks are not run.
 """
 
@@ -18,6 +20,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import cast
 
@@ -31,14 +34,18 @@ from ce_nats import CeNatsError, ContentMode, ErrorCode, NatsMessage, aio, from_
 from ce_nats.cli import app
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
+from hatch_build import with_absolute_links
 from tests.interop.peers import Missing, streaming_server
 from tests.streaming import StreamingServer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-KINDS = {"python", "output", "console", "text"}
+SETUP = "python setup"
+KINDS = {"python", SETUP, "output", "console", "text"}
 BLOCK = re.compile(r"^(?P<fence>```+)(?P<kind>[^\n`]*)\n(?P<text>.*?)^(?P=fence)$", re.DOTALL | re.MULTILINE)
+# A command, which continues after a backslash, and what it prints.
+STEP = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_MONITOR = "http://127.0.0.1:8222"
@@ -85,13 +92,18 @@ class Page:
 
     @property
     def program(self) -> str:
-        return "\n".join(self.of("python"))
+        return "\n".join(self.of(SETUP) + self.of("python"))
 
     @property
     def steps(self) -> list[tuple[str, str]]:
         """Commands, and what each prints."""
-        found = [step for block in self.of("console") for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-        return [(command, printed) for command, _, printed in (step.partition("\n") for step in found)]
+        return [step for block in self.of("console") for step in STEP.findall(block)]
+
+    @property
+    def first_steps(self) -> list[tuple[str, str]]:
+        """The commands that run before the program, and what each prints."""
+        first = takewhile(lambda block: block[0] != "python", self.blocks)
+        return [step for kind, block in first if kind == "console" for step in STEP.findall(block)]
 
 
 PAGES = [Page(path) for path in FILES]
@@ -149,9 +161,9 @@ class Place:
             assert found >= 0, f"{expected}\nis not in the rest of what was printed:\n{printed[behind:]}"
             behind = found + len(expected)
 
-    def check_commands(self) -> None:
+    def check_commands(self, steps: list[tuple[str, str]]) -> None:
         """See that commands print what the page says."""
-        for command, expected in self.page.steps:
+        for command, expected in steps:
             done = self.run("sh", "-c", self.here(command))
             lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
             assert lines == self.here(expected).splitlines(), command
@@ -181,15 +193,17 @@ def test_blocks_are_of_known_kinds(page: Page) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK], ids=str)
 def test_examples(page: Page, tmp_path: Path) -> None:
-    """The program, then the commands, then the program again, because nobody tries an example once."""
+    """Commands and the program in their order, then the program again, because readers try an example repeatedly."""
     with ExitStack() as stack:
         place = Place(page, tmp_path / "here", stack)
+        first_steps = page.first_steps if page.program else []
+        place.check_commands(first_steps)
         for is_first in (True, False):
             done = place.run(sys.executable, place.program)
             assert done.returncode == 0, done.stderr[-4000:]
             place.check_output(done.stdout)
             if is_first:
-                place.check_commands()
+                place.check_commands(page.steps[len(first_steps) :])
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +229,7 @@ def test_examples_with_spark(page: Page, spark_runs: dict[Page, tuple[Place, str
     place, printed = spark_runs[page]
     assert "failed:" not in printed, printed
     place.check_output(printed)
-    place.check_commands()
+    place.check_commands(page.steps)
 
 
 # --- What is said elsewhere -------------------------------------------------------------------------------------------
@@ -232,6 +246,21 @@ def test_links_lead_somewhere(page: Page) -> None:
         path = (page.path.parent / name).resolve() if name else page.path
         assert path.exists(), target
         assert not anchor or anchor in _anchors(path), target
+
+
+def test_links_of_the_readme_are_absolute_on_a_package_index() -> None:
+    """Each is an existing file of the repository that ``[project.urls]`` names."""
+    source = "https://github.com/ce-nats/ce-nats"
+    assert f'Source = "{source}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    text = with_absolute_links((ROOT / "README.md").read_text("utf-8"), source)
+    targets = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", BLOCK.sub("", text))
+    assert all(target.startswith("https://") for _, target in targets)
+    inside = [(kind, target.removeprefix(source)) for kind, target in targets if target.startswith(source)]
+    assert len(inside) > 30
+    for kind, target in inside:
+        folder = "/raw/main/" if kind else "/blob/main/"
+        assert target.startswith(folder)
+        assert (ROOT / target.removeprefix(folder).partition("#")[0]).is_file()
 
 
 def _anchors(path: Path) -> set[str]:
