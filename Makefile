@@ -61,7 +61,7 @@ docs: $(INSTALLED)
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python -m ce_nats.conformance.tables
+	$(BIN)/python -m ce_nats.conformance._tables
 
 build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build

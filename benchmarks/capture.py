@@ -25,7 +25,7 @@ from rich.progress import track
 
 from benchmarks.source import HEADERS, PAYLOAD, STREAM, fill, measured, read_with_nats_py, show
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.capture import capture, count_captured
+from ce_nats.capture import count_captured, write_capture
 from ce_nats.testing import NatsServer
 
 _SMALL = b'{"total": 5}'
@@ -43,7 +43,7 @@ async def read(js: JetStreamContext) -> None:
 
 def capturing(path: Path, messages: int) -> Callable[[JetStreamContext], Awaitable[None]]:
     async def run(js: JetStreamContext) -> None:
-        await capture(read_stream(js, STREAM), path, if_exists="replace")
+        await write_capture(read_stream(js, STREAM), path, if_exists="replace")
         assert count_captured(path) == messages
 
     return run

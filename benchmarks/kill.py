@@ -37,12 +37,12 @@ from nats.aio.client import Client
 from pyspark.sql import SparkSession
 
 from ce_nats import DecodeError, Headers, NatsMessage, dedup_id, from_nats_message
-from ce_nats.aio.bulk import BulkPublisher
-from ce_nats.aio.ranges import read_range
-from ce_nats.ranges import StreamRange
+from ce_nats._ranges import StreamRange
+from ce_nats.aio.publishing._bulk import BulkPublisher
+from ce_nats.aio.reading._range_reader import read_range
 from ce_nats.spark import explode_cloudevents
-from ce_nats.spark.columns.schema import ATTRIBUTES
-from ce_nats.spark.connector.connection import Connection
+from ce_nats.spark.columns._schema import ATTRIBUTES
+from ce_nats.spark.connector._connection import Connection
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import decode_header_block
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark.connector.source import register
+from ce_nats.spark.connector._source import register
 
 # Names of the queries, and of their checkpoint directories.
 EVENTS = "events"

@@ -38,10 +38,10 @@ from rich.progress import track
 
 from benchmarks import table
 from ce_nats import Headers, NatsMessage
-from ce_nats.aio.bulk import BulkPublisher
+from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.spark import explode_cloudevents
-from ce_nats.spark.connector.connection import Connection
-from ce_nats.spark.connector.source import register
+from ce_nats.spark.connector._connection import Connection
+from ce_nats.spark.connector._source import register
 from ce_nats.testing import NatsServer
 
 from .messages import messages

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import table
-from ce_nats.spark.connector.source import NatsDataSource, register
+from ce_nats.spark.connector._source import NatsDataSource, register
 from ce_nats.testing import NatsServer
 
 STREAM = "BENCH"

@@ -41,12 +41,12 @@ from benchmarks.messages import messages
 from ce_nats import DecodeError, Headers, NatsMessage, from_nats_message
 from ce_nats.codec.attributes import canonical
 from ce_nats.spark import explode_cloudevents, from_nats
-from ce_nats.spark.columns.schema import ATTRIBUTES, FLAT
+from ce_nats.spark.columns._schema import ATTRIBUTES, FLAT
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 ARROW_FLAT = to_arrow_schema(FLAT, timezone="UTC")
 READ, EXPLODED = "reading", "explode_cloudevents"
-HAS_PYTHON_ENGINE = find_spec("ce_nats.spark.columns.python_engine") is not None
+HAS_PYTHON_ENGINE = find_spec("ce_nats.spark.columns._python_engine") is not None
 
 
 def write(path: Path, count: int) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
+from ._notebook import html_table, message_rows
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
-from .notebook import html_table, message_rows
 
 __all__ = ["Headers", "HeadersLike", "Message", "NatsMessage", "StoredMessage"]
 

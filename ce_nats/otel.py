@@ -31,14 +31,14 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ._version import __version__
-from .aio.delivery import Delivery
-from .aio.jetstream import MSG_ID
-from .aio.outcomes import MessageOutcome, OutcomeKind, kind_of
-from .aio.received import Received
+from .aio._observer import MessageOutcome, OutcomeKind, kind_of
+from .aio.consumer._delivery import Delivery
+from .aio.core._received import Received
 from .codec.event import DecodedEvent, Event, attributes_and_data
 from .codec.subject_template import SubjectTemplate
 from .errors import CeNatsError, DeliveryError
 from .extensions.tracing import TraceContext, current_trace, trace_of_event, trace_of_headers, trace_of_span
+from .redelivery import MSG_ID
 
 __all__ = ["Instrumentation"]
 
@@ -73,7 +73,7 @@ Attributes = dict[str, str | int]
 
 
 class _Operation:
-    """A span of one message, which may be current. See :class:`ce_nats.aio.outcomes.Operation`."""
+    """A span of one message, which may be current. See :class:`ce_nats.aio.Operation`."""
 
     __slots__ = ("_ended_at", "_span", "_token", "trace")
 
@@ -231,7 +231,7 @@ class Instrumentation:
     # --- What consumers and publishers call ---------------------------------------------------------------------------
 
     def send(self, event: Any, subject: str, template: str) -> _Operation:
-        """As :meth:`ce_nats.aio.outcomes.Instruments.send` says."""
+        """As :meth:`ce_nats.aio.Instruments.send` says."""
         if not self._producer_spans:
             return _Operation(trace.INVALID_SPAN, current_trace())
         destination = self._destination(subject, template)
@@ -244,7 +244,7 @@ class Instrumentation:
         return _Operation(span, trace_of_span(span))
 
     def process(self, received: Received) -> _Operation:
-        """As :meth:`ce_nats.aio.outcomes.Instruments.process` says."""
+        """As :meth:`ce_nats.aio.Instruments.process` says."""
         message, event = received.message, None if received.error else received.event
         origin = None if event is None else trace_of_event(event)
         parent = _remote(trace_of_headers(message.headers) or origin)
@@ -267,7 +267,7 @@ class Instrumentation:
         return _Operation(span, token=otel_context.attach(trace.set_span_in_context(span, parent)))
 
     def record(self, outcome: MessageOutcome) -> None:
-        """As :meth:`ce_nats.aio.outcomes.Instruments.record` says."""
+        """As :meth:`ce_nats.aio.Instruments.record` says."""
         if outcome.delivery is not None:
             if outcome.kind is not OutcomeKind.RELEASED or outcome.seconds is not None:
                 self._record_processed(outcome.delivery, outcome.error, outcome.seconds, outcome)

@@ -13,6 +13,18 @@ from typing import Final
 
 from .errors import CeNatsError, EncodeError, ErrorCode, preview
 
+__all__ = [
+    "check_name",
+    "check_pattern",
+    "check_plain_subject",
+    "check_subject",
+    "check_subject_from_message",
+    "covers",
+    "disjoint",
+    "is_literal",
+    "overlap",
+]
+
 # A token has no white space. Only a whole token is a wildcard; "a*" is an ordinary token.
 _TOKEN_PATTERN: Final = "[^\x00-\x20\x7f.\ud800-\udfff]+"
 _TOKEN: Final = re.compile(_TOKEN_PATTERN)

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from nats.js import JetStreamContext
 
 from ce_nats import DecodeError, aio
-from ce_nats.aio.deadletter import requeue_all
+from ce_nats.aio.consumer._dead_letters import requeue_all
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter

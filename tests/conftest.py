@@ -51,9 +51,9 @@ MARKED = {
         *(
             "tests/test_docs.py",
             "tests/test_otel.py",
-            "tests/test_pytest_plugin.py",
+            "tests/testing/test_pytest_plugin.py",
             "tests/test_sync.py",
-            "tests/test_testing.py",
+            "tests/testing/test_server.py",
         ),
     ),
     "interop": ("tests/examples/test_kafka_bridge.py", "tests/interop/"),
@@ -64,7 +64,7 @@ MARKED = {
 }
 
 # In those folders, and in need of Python alone.
-WITHOUT_SERVER = ("tests/aio/test_patience.py", "tests/aio/test_pending_acks.py")
+WITHOUT_SERVER = ("tests/aio/util/test_patience.py", "tests/aio/publishing/test_pending_acks.py")
 
 # Spark gives the Python process of a streaming source ten seconds to start, whatever else the machine does. (An option
 # for all tests would cost each of them 40 ms in xdist, where the plugin asks another process.)

@@ -18,18 +18,25 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ce_nats import DecodeError, from_nats_message, to_nats_message
-from ce_nats.arrow import decode as decode_module
+from ce_nats.arrow import _decode as decode_module
 from ce_nats.arrow import explode_capture, explode_cloudevents
-from ce_nats.arrow.decode import decode
-from ce_nats.arrow.explode import EXTENSION_TYPES
+from ce_nats.arrow._decode import decode
+from ce_nats.arrow._explode import EXTENSION_TYPES
 from ce_nats.codec.attributes import canonical
 from ce_nats.codec.mode import detect_mode
 from ce_nats.conformance import load_cases
-from ce_nats.conformance.cases import octets, text
+from ce_nats.conformance._cases import octets, text
 from ce_nats.message import Headers
 from ce_nats.wire.nats import encode_header_block
-from tests.damage import as_text, damaged, has_only_utf8, in_bytes, with_strange_data
-from tests.strategies import hostile_payloads, mutated_messages, plain_event, refused, timestamp_texts, valid_messages
+from tests.support.damage import as_text, damaged, has_only_utf8, in_bytes, with_strange_data
+from tests.support.strategies import (
+    hostile_payloads,
+    mutated_messages,
+    plain_event,
+    refused,
+    timestamp_texts,
+    valid_messages,
+)
 
 Pairs = list[tuple[Any, Any]]
 Row = tuple[Pairs | None, bytes | None]

@@ -36,7 +36,7 @@ from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
 from tests.interop.peers import Missing, streaming_server
-from tests.streaming import StreamingServer
+from tests.support.streaming import StreamingServer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -360,9 +360,9 @@ async def _errors() -> AsyncIterator[str]:
 
 
 def test_every_option_of_spark_is_listed() -> None:
-    from ce_nats.spark.connector.connection import CONNECTION_OPTIONS
-    from ce_nats.spark.connector.read_options import READ_OPTIONS
-    from ce_nats.spark.connector.sink import SINK_OPTIONS
+    from ce_nats.spark.connector._connection import CONNECTION_OPTIONS
+    from ce_nats.spark.connector._read_options import READ_OPTIONS
+    from ce_nats.spark.connector._sink import SINK_OPTIONS
 
     page = (DOCS / "guides" / "spark-source-sink.md").read_text("utf-8")
     listed = {name for row in re.findall(r"^\|([^|]*)\|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

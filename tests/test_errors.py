@@ -30,7 +30,7 @@ from ce_nats import (
 )
 from ce_nats.conformance import load_requirements
 from ce_nats.errors import Failure, preview
-from tests.strategies import Rude, attempt, binary_message, plain_event, structured_message
+from tests.support.strategies import Rude, attempt, binary_message, plain_event, structured_message
 
 FAULTS = [EncodeError, DecodeError, DeliveryError]
 LONG = "x" * 100_000

@@ -29,7 +29,7 @@ PUBLIC = {
 # Modules that need an extra to be imported.
 OPTIONAL = (
     "ce_nats.cli",
-    "ce_nats.conformance.report",
+    "ce_nats.conformance._report",
     "ce_nats.otel",
     "ce_nats.spark",
     "ce_nats.stan",
@@ -58,11 +58,7 @@ def test_all_is_true(name: str) -> None:
 
 
 def test_public_modules() -> None:
-    """
-    A module is public if the API pages have it; all others have no ``__all__``, and may change at any time.
-
-    A page may have a function of a module that is not public, because the module's package exports it.
-    """
+    """Public modules are documented in docs/api and have ``__all__``; private ones have an underscore, and neither."""
     documented = {
         name
         for page in (ROOT / "docs" / "api").glob("*.md")
@@ -73,8 +69,25 @@ def test_public_modules() -> None:
         for path in (ROOT / "ce_nats").rglob("*.py")
     }
     with_names = {name for name, source in sources.items() if re.search("^__all__ = ", source, re.MULTILINE)}
-    assert with_names == documented & sources.keys() | {"ce_nats.errors"}
+    assert with_names == documented | {"ce_nats.errors"}
     assert {"ce_nats.aio", "ce_nats.spark", "ce_nats.message", "ce_nats.wire.nats"} <= with_names
+    packages = {name for name in sources if any(other.startswith(f"{name}.") for other in sources)}
+    without_underscore = {name for name in sources if not re.search(r"\._", name)} - packages
+    assert {name for name in with_names if re.search(r"\._", name)} == set()
+    assert {name for name in without_underscore - with_names if not name.startswith("ce_nats.codec.")} == set()
+
+
+def test_no_name_of_a_package_hides_a_module() -> None:
+    """A path such as ``ce_nats.aio.connect`` is either a module or a function, so that it can be patched and linked."""
+    packages = [ce_nats, *(importlib.import_module(name) for name in MODULES)]
+    hidden = [
+        f"{package.__name__}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules(getattr(package, "__path__", []))
+        if not inspect.ismodule(getattr(package, module.name, package))
+    ]
+    assert len(packages) > 50
+    assert hidden == []
 
 
 def test_modules_were_found() -> None:
@@ -84,7 +97,7 @@ def test_modules_were_found() -> None:
         "ce_nats.codec.binding",
         "ce_nats.wire.nats",
         "ce_nats.iggy",
-        "ce_nats.aio.publish",
+        "ce_nats.aio.core._publish",
     } <= set(MODULES)
 
 

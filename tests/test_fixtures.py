@@ -27,9 +27,9 @@ from ce_nats.conformance import (
     load_requirements,
     load_suites,
 )
-from ce_nats.conformance.adapter import OPERATIONS
-from ce_nats.conformance.cases import NOT_SUITES
-from tests.vectors import cases
+from ce_nats.conformance._adapter import OPERATIONS
+from ce_nats.conformance._cases import NOT_SUITES
+from tests.support.vectors import cases
 
 ROOT = Path(__file__).parents[1]
 FOLDER = fixture_folder()
@@ -215,8 +215,8 @@ def test_own_decisions_are_not_called_rules() -> None:
 
 
 def test_tables_of_the_readme_are_fresh() -> None:
-    """``python -m ce_nats.conformance.tables`` has nothing to change."""
-    command = [sys.executable, "-m", "ce_nats.conformance.tables", "--check"]
+    """``python -m ce_nats.conformance._tables`` has nothing to change."""
+    command = [sys.executable, "-m", "ce_nats.conformance._tables", "--check"]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 

@@ -39,7 +39,7 @@ from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.redelivery import DeadLetter
 from ce_nats.subjects import check_pattern, check_subject
 from ce_nats.wire.nats import decode_frames, decode_header_block, encode_header_block
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     Rude,
     any_events,

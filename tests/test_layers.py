@@ -1,5 +1,5 @@
 """
-Imports run one way, from the upper floors of the house to the lower ones.
+Imports run one way, from upper layers to lower ones.
 
 Checked on the source, imports inside of functions included.
 """
@@ -18,22 +18,21 @@ SOURCES = {
     ".".join(("ce_nats", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# From the ground up. Each floor may import those before it and no library but its own; those on one line stand beside
-# each other and do not know of one another.
-FLOORS: tuple[dict[str, set[str]], ...] = (
-    {name: set() for name in ("_version", "errors", "notebook", "message", "subjects", "ranges", "settings")},
-    {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "row_batches": {"pyarrow"}},
+# From the bottom up. Each layer may import those before it and no library but its own; those on one line do not import
+# each other.
+LAYERS: tuple[dict[str, set[str]], ...] = (
+    {name: set() for name in ("_version", "errors", "_notebook", "message", "subjects", "_ranges", "_settings")},
+    {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow", "msgspec"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "nkeys", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )
-# On top of everything, with whatever they need.
-TOOLS = {"cli", "__main__", "conformance", "testing", "pytest_plugin"}
-# Two neighbours of NATS and CloudEvents, each of which can be taken out with its folder and a line at each edge.
-NEIGHBOURS = {"stan", "iggy"}
-EDGES = {"spark", *TOOLS}
-# The ground floor has an inner order of its own: test_no_cycles looks at it.
+# Above all layers, with any library.
+TOOLS = {"cli", "__main__", "conformance", "testing"}
+# Two other brokers. Each can be deleted with its folder and one line for each of its users.
+OTHER_BROKERS = {"stan", "iggy"}
+THEIR_USERS = {"spark", *TOOLS}
 
 
 def room(module: str) -> str:
@@ -44,12 +43,14 @@ def room(module: str) -> str:
 def allowed(own: str) -> tuple[set[str], set[str]]:
     """Parts of the package, and libraries, that a part may import."""
     below: set[str] = set()
-    for number, floor in enumerate(FLOORS):
-        if own in floor:
-            beside = set(floor) if number == 0 else {own}
-            return {name for name in below | beside if name not in NEIGHBOURS - {own} or own in EDGES}, floor[own]
-        below |= set(floor)
-    raise AssertionError(f"ce_nats.{own} stands on no floor")
+    for number, layer in enumerate(LAYERS):
+        if own in layer:
+            parts = below | (set(layer) if number == 0 else {own})
+            if own not in THEIR_USERS:
+                parts -= OTHER_BROKERS - {own}
+            return parts, layer[own]
+        below |= set(layer)
+    raise AssertionError(f"ce_nats.{own} is on no layer")
 
 
 def imports(module: str, source: str, is_package: bool) -> Iterator[str]:
@@ -72,7 +73,7 @@ def module_of(name: str) -> str:
 
 
 def faults(module: str, source: str, is_package: bool = False) -> list[str]:
-    """Imports that the module's floor must not have."""
+    """Imports that the module's layer must not have."""
     own = room(module)
     if own in TOOLS or module == "ce_nats":
         return []
@@ -89,8 +90,8 @@ def faults(module: str, source: str, is_package: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_floors(module: str) -> None:
-    """A module imports from its own part and from floors below, and no library but its floor's."""
+def test_layers(module: str) -> None:
+    """A module imports from its own part and from layers below, and no library but its layer's."""
     path = SOURCES[module]
     assert faults(module, path.read_text(encoding="utf-8"), path.name == "__init__.py") == []
 
@@ -130,21 +131,21 @@ def _packages_of(module: str) -> set[str]:
         ("ce_nats.codec.percent", "import nats.aio.client", ["nats.aio.client"]),
         ("ce_nats.codec.percent", "def f():\n    import pyspark", ["pyspark"]),
         ("ce_nats.codec.percent", "import requests", ["requests"]),
-        ("ce_nats.codec.binding", "from ce_nats.aio.publish import publish", ["ce_nats.aio.publish.publish"]),
+        ("ce_nats.codec.binding", "from ce_nats.aio import publish", ["ce_nats.aio.publish"]),
         ("ce_nats.codec.binding", "from ..arrow import explode_cloudevents", ["ce_nats.arrow.explode_cloudevents"]),
         ("ce_nats.message", "from .codec import percent", ["ce_nats.codec.percent"]),
         ("ce_nats.wire.nats", "from ..aio import publish", ["ce_nats.aio.publish"]),
-        ("ce_nats.arrow.decode", "from ..aio.publish import publish", ["ce_nats.aio.publish.publish"]),
-        ("ce_nats.arrow.decode", "import pyspark", ["pyspark"]),
-        ("ce_nats.aio.publish", "from ..spark import columns", ["ce_nats.spark.columns"]),
-        ("ce_nats.aio.publish", "from ..cli import program", ["ce_nats.cli.program"]),
-        ("ce_nats.aio.publish", "from ..stan import wire", ["ce_nats.stan.wire"]),
-        ("ce_nats.aio.publisher", "from ..otel import Instrumentation", ["ce_nats.otel.Instrumentation"]),
-        ("ce_nats.aio.publish", "from ..sync import connect\nimport anyio", ["ce_nats.sync.connect", "anyio"]),
-        ("ce_nats.stan.connection", "from .. import iggy\nfrom ..aio import publish", ["ce_nats.iggy"]),
-        ("ce_nats.spark.session", "from ..cli import program", ["ce_nats.cli.program"]),
-        ("ce_nats.spark.session", "from ..errors import ErrorCode\nfrom . import columns\nimport pyspark.sql", []),
-        ("ce_nats.spark.connector.source", "from ...aio import jetstream\nfrom ...stan import wire", []),
+        ("ce_nats.arrow._decode", "from ..aio.core._publish import publish", ["ce_nats.aio.core._publish.publish"]),
+        ("ce_nats.arrow._decode", "import pyspark", ["pyspark"]),
+        ("ce_nats.aio.core._publish", "from ...spark import columns", ["ce_nats.spark.columns"]),
+        ("ce_nats.aio.core._publish", "from ...cli import _program", ["ce_nats.cli._program"]),
+        ("ce_nats.aio.core._publish", "from ...stan import wire", ["ce_nats.stan.wire"]),
+        ("ce_nats.aio.publishing._publisher", "from ...otel import Instrumentation", ["ce_nats.otel.Instrumentation"]),
+        ("ce_nats.aio.core._publish", "from ...sync import connect\nimport anyio", ["ce_nats.sync.connect", "anyio"]),
+        ("ce_nats.stan._connection", "from .. import iggy\nfrom ..aio import publish", ["ce_nats.iggy"]),
+        ("ce_nats.spark._session", "from ..cli import _program", ["ce_nats.cli._program"]),
+        ("ce_nats.spark._session", "from ..errors import ErrorCode\nfrom . import columns\nimport pyspark.sql", []),
+        ("ce_nats.spark.connector._source", "from ...aio import jetstream\nfrom ...stan import wire", []),
         ("ce_nats.cli", "import typer\nfrom ..spark import columns", []),
     ],
 )

@@ -19,7 +19,7 @@ from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, N
 from ce_nats.message import check_header, header_columns, header_pairs
 from ce_nats.subjects import check_subject
 from ce_nats.wire.nats import decode_header_block, encode_header_block
-from tests.strategies import plain_event
+from tests.support.strategies import plain_event
 
 PAIRS = [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("KEY", "3")]
 

@@ -8,11 +8,11 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from ce_nats import NatsMessage, from_nats_message, to_nats_message
-from ce_nats.aio.consume import receive
-from ce_nats.aio.testing import MadeDelivery
+from ce_nats._notebook import html_table
+from ce_nats.aio.core._subscribe import receive
 from ce_nats.codec.event import DecodedEvent, NotDelivered
 from ce_nats.message import StoredMessage
-from ce_nats.notebook import html_table
+from ce_nats.testing import MadeDelivery
 
 HOSTILE = ("<script>alert(1)</script>", "</table><img src=x onerror=y>", "a\"'><b>&amp;", "&lt;", "`${x}`")
 

@@ -23,8 +23,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from ce_nats import DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel, sync
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer, Reject
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
-from tests.aio import waiting
-from tests.broker import make_event, server
+from tests.support import waiting
+from tests.support.broker import make_event, server
 
 __all__ = ["make_event", "server"]
 

@@ -14,7 +14,7 @@ from nats.js.api import RawStreamMsg
 
 from ce_nats import ContentMode, DecodeError, Dialect, Headers, detect_mode, from_nats_message, to_nats_message
 from ce_nats.wire.nats import decode_header_block, encode_header_block
-from tests.strategies import binary_message, plain_event, refused
+from tests.support.strategies import binary_message, plain_event, refused
 
 ENVELOPE = (
     '{"specversion":"1.0","id":"order 7","source":"/shop/%C3%A9t%C3%A9?q=x y","type":"com.example.order.placed",'

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from ce_nats._ranges import StreamRange, split
 from ce_nats.errors import DataLossError
-from ce_nats.ranges import StreamRange, split
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,7 +13,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
-from tests.strategies import binary_message, refused, structured_message
+from tests.support.strategies import binary_message, refused, structured_message
 
 MODES = ["binary", "structured"]
 BASE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ce_nats._settings import ConnectionSettings, api_prefix, read_settings, resolve
 from ce_nats.errors import CeNatsError, EncodeError, ErrorCode
-from ce_nats.settings import ConnectionSettings, api_prefix, read_settings, resolve
 
 SECRET = "S3cr3t"
 

@@ -19,9 +19,9 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats import CeNatsError, EncodeError, from_nats_message, sync
 from ce_nats.redelivery import DeadLetter
-from ce_nats.sync import loop as loops
+from ce_nats.sync import _loop as loops
 from ce_nats.testing import NatsServer
-from tests.broker import make_event, server
+from tests.support.broker import make_event, server
 
 __all__ = ["make_event", "server"]
 

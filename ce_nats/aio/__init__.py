@@ -9,34 +9,43 @@ publishes single events to streams and reads streams, a ``Publisher`` publishes 
 
 from ..errors import DeliveryError, Failure, PublishError, Reject
 from . import jetstream
-from .connect import connect
-from .consume import Events, events, subscribe
-from .delivery import Delivery
-from .outcomes import MessageOutcome, OutcomeKind
-from .publish import flush, publish
-from .publisher import Publisher
-from .pull import PullConsumer
-from .received import Received
-from .request import request, respond
+from ._connect import connect
+from ._observer import Instruments, MessageOutcome, Operation, OutcomeKind
+from .consumer._dead_letters import RequeueResult, requeue, requeue_all
+from .consumer._delivery import Delivery
+from .consumer._pull_consumer import PullConsumer
+from .core._publish import flush, publish
+from .core._received import Received
+from .core._request import request, respond
+from .core._subscribe import Events, events, subscribe
+from .publishing._publisher import Publisher
+from .publishing._replay import ReplayResult, replay
 
 __all__ = [
     "Delivery",
     "DeliveryError",
     "Events",
     "Failure",
+    "Instruments",
     "MessageOutcome",
+    "Operation",
     "OutcomeKind",
     "PublishError",
     "Publisher",
     "PullConsumer",
     "Received",
     "Reject",
+    "ReplayResult",
+    "RequeueResult",
     "connect",
     "events",
     "flush",
     "jetstream",
     "publish",
+    "replay",
     "request",
+    "requeue",
+    "requeue_all",
     "respond",
     "subscribe",
 ]

@@ -8,45 +8,37 @@ malformed bytes).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
-from ..codec.attributes import canonical
-from ..codec.binding import Mode, dedup_id, dedup_text
-from ..codec.event import Event, attributes_and_data
+from .._ranges import StreamRange, StreamState
+from ..codec.binding import Mode, dedup_id
+from ..codec.event import Event
 from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import DeliveryError, ErrorCode
 from ..extensions.tracing import TraceContext
-from ..message import HeadersLike, NatsMessage, StoredMessage, check_header
-from ..ranges import StreamRange, StreamState
-from ._nats import api_prefix, api_timeout, client_of
-from .checks import check_jetstream
-from .listening import publish_patiently
-from .nats_errors import delivery_errors
-from .patience import RETRY_SECONDS
-from .publish import as_nats_headers, check_further, check_size, prepare, takes_headers
-from .ranges import OnLoss, read_range_on, refuse_loss
-from .raw_pull import RawMessage
-from .stored import as_messages
-from .streams import StreamApi
-from .watch import answered
+from ..message import HeadersLike, StoredMessage
+from ._errors import delivery_errors
+from ._jetstream_api import StreamApi
+from ._natspy import api_prefix, api_timeout, client_of
+from ._permissions import answered
+from ._util.checks import check_jetstream
+from ._util.patience import RETRY_SECONDS
+from .core._publish import as_nats_headers, check_size
+from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, bare_id, prepare_for_stream
+from .publishing._stream_lookup import publish_patiently
+from .reading._range_reader import OnLoss, read_range_on, refuse_loss
+from .reading._raw_pull import RawMessage
+from .reading._stored_messages import as_messages
 
 __all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
 
-DedupId: TypeAlias = Callable[[Any], str]
-
-MSG_ID: Final = "Nats-Msg-Id"
-NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of a stream"
-
-# "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
-MAX_HEADER_BYTES: Final = 2**16 - 1
 _MAX_BATCH_BYTES: Final = 16 * 2**20
 
 
@@ -107,65 +99,6 @@ async def publish(
         except (AttributeError, TypeError, ValueError) as error:
             # Anybody may have subscribed to the subject and replied.
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
-
-
-def bare_id(event: Event) -> str:
-    """
-    The ``Nats-Msg-Id`` that Knative, Dapr and Argo give an event: its id as it stands.
-
-    Of two events with the same id from different sources, the stream then drops the second one.
-
-    Raises:
-        EncodeError: ``missing-attribute`` or ``invalid-attribute-type``.
-    """
-    identifier = attributes_and_data(event)[0].get("id")
-    if identifier is None:
-        raise EncodeError(ErrorCode.MISSING_ATTRIBUTE, "the event must have an id", attribute="id")
-    return canonical(identifier, "id")
-
-
-def prepare_for_stream(
-    nc: Client,
-    event: Event,
-    subject: str | SubjectTemplate,
-    *,
-    mode: Mode,
-    format: Format | None,  # noqa: A002
-    headers: HeadersLike,
-    dedup: DedupId | None,
-    headerless: bool = False,
-    trace: TraceContext | None,
-) -> NatsMessage:
-    """
-    The message of an event, ready for nats-py, the server and a stream; its size is not checked.
-
-    Raises:
-        EncodeError: As :func:`publish` does.
-    """
-    if dedup is not None and headerless and not takes_headers(nc):
-        raise EncodeError(
-            ErrorCode.HEADERS_NOT_SUPPORTED,
-            f"the server does not support headers, so {MSG_ID!r} cannot be sent; use dedup=None",
-            header=MSG_ID,
-        )
-    message = prepare(nc, event, subject, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace)
-    if dedup is not None and not (headers and MSG_ID in message.headers):
-        message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it once more
-    return message
-
-
-def _message_id(event: Event, dedup: DedupId) -> str:
-    if dedup is dedup_id:
-        attributes = attributes_and_data(event)[0]  # which have been checked
-        return dedup_text(str(attributes["source"]), str(attributes["id"]))
-    identifier = dedup(event)
-    if not isinstance(identifier, str):
-        raise EncodeError(
-            ErrorCode.INVALID_HEADER_VALUE, f"{MSG_ID!r} must be a str, got {preview(identifier)}", header=MSG_ID
-        )
-    check_header(MSG_ID, identifier)
-    check_further([(MSG_ID, identifier)])
-    return identifier
 
 
 async def read_stream(

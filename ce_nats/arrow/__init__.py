@@ -9,6 +9,6 @@ try:
 except ImportError as error:
     raise ImportError("ce_nats.arrow needs pyarrow: pip install 'ce-nats[arrow]'") from error
 
-from .explode import explode_capture, explode_cloudevents
+from ._explode import explode_capture, explode_cloudevents
 
 __all__ = ["explode_capture", "explode_cloudevents"]

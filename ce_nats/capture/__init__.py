@@ -6,19 +6,19 @@ order matters), payload bytes, stream, sequence and timestamp. Its rows are the 
 ``ce_nats.arrow``.
 """
 
-from .files import (
+from ._files import (
     IfExists,
     behind,
-    capture,
     check_same_stream,
     count_captured,
     last_captured,
     open_capture,
     read_capture,
+    write_capture,
 )
-from .json_lines import JsonLinesCapture, as_json_line, from_json_line
-from .parquet import ParquetParts
-from .result import CaptureResult
+from ._json_lines import JsonLinesCapture, as_json_line, from_json_line
+from ._parquet import ParquetParts
+from ._result import CaptureResult
 
 __all__ = [
     "CaptureResult",
@@ -27,11 +27,11 @@ __all__ = [
     "ParquetParts",
     "as_json_line",
     "behind",
-    "capture",
     "check_same_stream",
     "count_captured",
     "from_json_line",
     "last_captured",
     "open_capture",
     "read_capture",
+    "write_capture",
 ]

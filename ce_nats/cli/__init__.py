@@ -10,9 +10,17 @@ Ctrl-C and 143 after SIGTERM, but 0 for commands that run until then, ``sub``, `
 Each module has one command, or a few related ones. They use the library, and have no rules for events of their own.
 """
 
-from . import captures, codec, conformance, deadletters, demo, explain, migration, top, traffic
-from .program import app as app
-from .terminal import escape_terminals as escape_terminals
+from . import _captures as captures
+from . import _codec as codec
+from . import _conformance as conformance
+from . import _deadletters as deadletters
+from . import _demo as demo
+from . import _explain as explain
+from . import _migration as migration
+from . import _top as top
+from . import _traffic as traffic
+from ._program import app as app
+from ._terminal import escape_terminals as escape_terminals
 
 for _module in (codec, explain, traffic, top, captures, deadletters, migration, conformance, demo):
     _module.register(app)

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar, overload
 
 from cloudevents.core.v1.event import CloudEvent
 
+from .._notebook import event_rows, html_table
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
-from ..notebook import event_rows, html_table
 from . import data, media_type, models
 from .media_type import DataKind
 from .timestamp import Timestamp

@@ -6,8 +6,8 @@ JSON lines.
 answers with the expected ones. spec-fixtures/README.md describes the format and the protocol.
 """
 
-from .adapter import answer, answer_lines
-from .cases import (
+from ._adapter import answer, answer_lines
+from ._cases import (
     Answer,
     Case,
     FixtureError,
@@ -20,8 +20,8 @@ from .cases import (
     load_requirements,
     load_suites,
 )
-from .external import Command, CommandError
-from .judge import Result, Verdict, in_process, judge, matches
+from ._external import Command, CommandError
+from ._verdicts import Result, Verdict, in_process, judge, matches
 
 __all__ = [
     "Answer",

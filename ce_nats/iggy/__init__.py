@@ -5,11 +5,11 @@ Iggy, "Message headers" (August 2023); ``Layout.TYPED_KEYS`` is the layout of Ig
 has exactly one value, which has a type and at most 255 bytes. No network I/O.
 """
 
-from .event import detect_mode, from_iggy_message, to_iggy_message
-from .headers import MAX_HEADERS, HeaderKey, HeaderMap, Layout, decode_headers, encode_headers
-from .json import as_fields, as_message, decode_json, encode_json
-from .message import IggyMessage, decode_messages, encode_message
-from .value import MAX_FIELD, HeaderKind, HeaderValue
+from ._event import detect_mode, from_iggy_message, to_iggy_message
+from ._headers import MAX_HEADERS, HeaderKey, HeaderMap, Layout, decode_headers, encode_headers
+from ._json import as_fields, as_message, decode_json, encode_json
+from ._message import IggyMessage, decode_messages, encode_message
+from ._value import MAX_FIELD, HeaderKind, HeaderValue
 
 __all__ = [
     "MAX_FIELD",

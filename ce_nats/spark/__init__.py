@@ -9,11 +9,11 @@ try:
 except ImportError as error:
     raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
 
-from .columns.decoding import explode_cloudevents, from_nats
-from .columns.encoding import to_nats
-from .columns.events import deduplicate, parse_data
-from .columns.neighbours import from_iggy, from_stan
-from .session import register
+from ._session import register
+from .columns._decoding import explode_cloudevents, from_nats
+from .columns._encoding import to_nats
+from .columns._events import deduplicate, parse_data
+from .columns._neighbours import from_iggy, from_stan
 
 __all__ = [
     "deduplicate",

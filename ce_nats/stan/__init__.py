@@ -15,7 +15,7 @@ Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """
 
 from ..errors import StanError
-from .connection import Connection, connect
-from .subscription import Delivery, Start, Subscription
+from ._connection import Connection, connect
+from ._subscription import Delivery, Start, Subscription
 
 __all__ = ["Connection", "Delivery", "StanError", "Start", "Subscription", "connect"]

@@ -34,7 +34,7 @@ except ImportError as error:
     raise ImportError("ce_nats.stan.wire needs protobuf: pip install 'ce-nats[stan]'") from error
 
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
-from ..wire.octets import as_octets
+from ..wire._octets import as_octets
 
 __all__ = [
     "MESSAGES",

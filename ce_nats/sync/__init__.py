@@ -17,9 +17,9 @@ Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
 from ..errors import DeliveryError, Failure, PublishError, Reject
-from .connection import Connection, connect
-from .publisher import Publisher
-from .receiving import Delivery, PullConsumer, Subscription
+from ._connection import Connection, connect
+from ._publisher import Publisher
+from ._receiving import Delivery, PullConsumer, Subscription
 
 __all__ = [
     "Connection",

@@ -16,7 +16,7 @@ from typing import Final
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike, check_header, header_pairs
 from ..subjects import check_subject
-from .octets import as_octets
+from ._octets import as_octets
 
 __all__ = [
     "MAX_CONTROL_LINE",

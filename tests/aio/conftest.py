@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsCluster, NatsServer
-from tests.broker import make_event, server
+from tests.support.broker import make_event, server
 
 __all__ = ["make_event", "server"]
 

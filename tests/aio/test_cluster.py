@@ -8,14 +8,15 @@ import pytest
 from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig
 
-from ce_nats import Headers, NatsMessage, from_nats_message, testing
+from ce_nats import Headers, NatsMessage, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio.bulk import BulkPublisher, PublishResult
+from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.streams import StreamApi
-from tests.aio import clusters, waiting
-from tests.aio.clusters import SECONDS, connected, ignore
+from ce_nats.aio.publishing._bulk import BulkPublisher, PublishResult
+from ce_nats.testing import _server as testing
+from tests.support import clusters, waiting
+from tests.support.clusters import SECONDS, connected, ignore
 
 until = partial(waiting.until, seconds=SECONDS)
 

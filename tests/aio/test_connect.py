@@ -19,7 +19,7 @@ from ce_nats.aio import Events, connect, publish, subscribe
 from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.testing import NatsServer
 
-from .waiting import until
+from ..support.waiting import until
 
 SECRET = "S3cr3t"
 INFO = {"server_id": "x", "version": "2.10.0", "max_payload": 1000, "headers": True, "nonce": "n0nce"}

@@ -8,19 +8,19 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import sync
+from ce_nats._ranges import StreamRange
 from ce_nats.aio import PullConsumer
-from ce_nats.aio.deadletter import requeue_all
+from ce_nats.aio.consumer._dead_letters import requeue_all
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.ranges import read_range
-from ce_nats.aio.stored import metadata
+from ce_nats.aio.reading._range_reader import read_range
+from ce_nats.aio.reading._stored_messages import metadata
 from ce_nats.capture import count_captured, last_captured
 from ce_nats.errors import ApiError, DeliveryError
-from ce_nats.ranges import StreamRange
 from ce_nats.redelivery import DeadLetter, Reason
-from ce_nats.spark.connector.connection import Connection
-from ce_nats.spark.connector.streams import Streams
-from tests.aio import clusters
-from tests.aio.clusters import SECONDS, connected
+from ce_nats.spark.connector._connection import Connection
+from ce_nats.spark.connector._streams import Streams
+from tests.support import clusters
+from tests.support.clusters import SECONDS, connected
 
 # An election takes longer, so whatever gives up after one request fails.
 ONE_REQUEST = 0.5
@@ -138,8 +138,8 @@ async def test_what_begins_in_an_election_waits_for_it(cluster, stream, leader, 
 
 @pytest.mark.parametrize("is_consumer", [False, True], ids=["one by one", "consumer"])
 async def test_a_read_continues_after_an_election(cluster, stream, is_consumer, monkeypatch):
-    monkeypatch.setattr("ce_nats.aio.ranges._FEW", 0 if is_consumer else COUNT)
-    monkeypatch.setattr("ce_nats.aio.ranges._ONE_BY_ONE", 500)
+    monkeypatch.setattr("ce_nats.aio.reading._range_reader._FEW", 0 if is_consumer else COUNT)
+    monkeypatch.setattr("ce_nats.aio.reading._range_reader._ONE_BY_ONE", 500)
     found = []
     async with connected(cluster.leader(stream), *cluster.servers) as nc:
         async for batch in read_stream(nc.jetstream(timeout=ONE_REQUEST), stream, batch_size=500):

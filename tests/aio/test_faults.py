@@ -20,7 +20,7 @@ from ce_nats.aio import PullConsumer, flush
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer
-from tests.aio import waiting
+from tests.support import waiting
 
 SECONDS = 60  # to wait for what has to happen
 until = partial(waiting.until, seconds=SECONDS)

@@ -8,12 +8,11 @@ import pytest
 from nats.js.api import ExternalStream, StreamSource, SubjectTransform
 
 from ce_nats import CeNatsError, EncodeError, Timestamp
-from ce_nats.aio import connect, respond, subscribe
-from ce_nats.aio.deadletter import requeue, requeue_all
-from ce_nats.aio.foreign_subjects import check_foreign_subject
+from ce_nats.aio import connect, replay, respond, subscribe
+from ce_nats.aio._foreign_subjects import check_foreign_subject
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio.consumer._dead_letters import requeue, requeue_all
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.replay import replay
-from ce_nats.aio.streams import StreamApi
 from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer

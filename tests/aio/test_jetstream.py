@@ -8,14 +8,16 @@ from nats.js.api import StreamSource
 from pyarrow import parquet
 
 from ce_nats import ContentMode, DecodeError, EncodeError, dedup_id, from_nats_message
-from ce_nats.aio import DeliveryError, Publisher, _nats, ranges
+from ce_nats.aio import DeliveryError, Publisher
+from ce_nats.aio import _natspy as _nats
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio import stored as one_by_one
-from ce_nats.aio._nats import client_of
-from ce_nats.aio.connect import disconnect
+from ce_nats.aio._connect import disconnect
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio._natspy import client_of
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.streams import StreamApi
-from ce_nats.capture import capture, read_capture
+from ce_nats.aio.reading import _range_reader as ranges
+from ce_nats.aio.reading import _stored_messages as one_by_one
+from ce_nats.capture import read_capture, write_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
 
@@ -673,7 +675,7 @@ async def test_a_capture_keeps_what_was_read_before_a_loss(many, tmp_path):
                 yield batch
 
     with pytest.raises(DataLossError) as info:
-        await capture(purged_after_the_first(), path)
+        await write_capture(purged_after_the_first(), path)
     assert [message.sequence for message in read_capture(path)] == list(range(1, info.value.first))
 
 
@@ -755,7 +757,7 @@ async def test_a_stream_can_be_captured(way, js, subject, stream, send_raw, tmp_
     send_raw(subject, b"a: 1\r\na: 2\r\n", b"\0\xff")
     send_raw(subject, None, b"{}")
     await until_stored(stream, 2)
-    captured = await capture(read_stream(js, stream, batch_size=1), tmp_path / "a.parquet")
+    captured = await write_capture(read_stream(js, stream, batch_size=1), tmp_path / "a.parquet")
     assert captured.messages == 2
     rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert [(row["subject"], row["stream"], row["sequence"]) for row in rows] == [(subject, stream, n) for n in (1, 2)]

@@ -15,8 +15,9 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
 
 from ce_nats import DeliveryError, EncodeError, from_nats_message, sync
-from ce_nats.aio import Publisher, PullConsumer, deadletter, events, flush, publish, request, respond, subscribe
-from ce_nats.aio.watch import ConnectionWatch
+from ce_nats.aio import Publisher, PullConsumer, events, flush, publish, request, respond, subscribe
+from ce_nats.aio._permissions import ConnectionWatch
+from ce_nats.aio.consumer import _dead_letters as deadletter
 from ce_nats.errors import DecodeError
 from ce_nats.message import UnreadableHeaders
 from ce_nats.testing import NatsServer

@@ -16,14 +16,14 @@ from ce_nats.capture import (
     JsonLinesCapture,
     ParquetParts,
     as_json_line,
-    capture,
     count_captured,
     from_json_line,
     last_captured,
     open_capture,
     read_capture,
+    write_capture,
 )
-from ce_nats.capture import parquet as parquet_captures
+from ce_nats.capture import _parquet as parquet_captures
 from ce_nats.errors import DeliveryError
 from ce_nats.message import StoredMessage
 
@@ -49,7 +49,9 @@ async def batches_of(*batches):
 async def test_every_field_is_kept(tmp_path):
     path = tmp_path / "a.parquet"
     headers = [("ce-id", "1"), ("Tag", "b"), ("Tag", "a"), ("empty", "")]
-    captured = await capture(batches_of([stored(2**62, headers, b"\0\xff", reply="r")], [stored(3, data=b"")]), path)
+    captured = await write_capture(
+        batches_of([stored(2**62, headers, b"\0\xff", reply="r")], [stored(3, data=b"")]), path
+    )
     assert captured == CaptureResult(messages=2, data_bytes=2, escaped_values=0)
     time = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
     assert parquet.read_table(path).to_pylist() == [
@@ -140,13 +142,13 @@ async def test_a_failure_at_the_first_row_leaves_nothing(tmp_path, name):
         yield
 
     with pytest.raises(ConnectionError):
-        await capture(failing(), tmp_path / name)
+        await write_capture(failing(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_failure_in_writing_leaves_nothing(tmp_path):
     with pytest.raises(pa.ArrowException):
-        await capture(batches_of([stored(), stored(sequence="no number")]), tmp_path / "a.parquet")
+        await write_capture(batches_of([stored(), stored(sequence="no number")]), tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,19 +182,19 @@ def sequences(path):
 @pytest.mark.parametrize("name", NAMES)
 async def test_nothing_is_overwritten(tmp_path, name):
     path = tmp_path / name
-    await capture(batches_of([stored(1), stored(2)]), path)
+    await write_capture(batches_of([stored(1), stored(2)]), path)
     before = sorted((entry, entry.stat().st_mtime_ns) for entry in tmp_path.rglob("*"))
     with pytest.raises(FileExistsError, match="if_exists='append'"):
-        await capture(batches_of([stored(3)]), path)
+        await write_capture(batches_of([stored(3)]), path)
     assert sorted((entry, entry.stat().st_mtime_ns) for entry in tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_append_goes_on_behind_the_last_message(tmp_path, name):
     path = tmp_path / name
-    assert await capture(batches_of([stored(1), stored(2)]), path, if_exists="append") == CaptureResult(2, 14)
+    assert await write_capture(batches_of([stored(1), stored(2)]), path, if_exists="append") == CaptureResult(2, 14)
     again = batches_of([stored(1), stored(2)], [stored(3)])
-    assert await capture(again, path, if_exists="append") == CaptureResult(1, 7)
+    assert await write_capture(again, path, if_exists="append") == CaptureResult(1, 7)
     assert sequences(path) == [1, 2, 3]
     assert count_captured(path) == 3
 
@@ -200,7 +202,7 @@ async def test_append_goes_on_behind_the_last_message(tmp_path, name):
 @pytest.mark.parametrize("name", NAMES)
 async def test_append_to_a_capture_of_no_stream_adds_everything(tmp_path, name):
     for _ in range(2):
-        await capture(batches_of([stored(0, stream="")]), tmp_path / name, if_exists="append")
+        await write_capture(batches_of([stored(0, stream="")]), tmp_path / name, if_exists="append")
     assert count_captured(tmp_path / name) == 2
 
 
@@ -208,7 +210,7 @@ async def test_append_to_a_capture_of_no_stream_adds_everything(tmp_path, name):
 async def test_another_stream_is_not_mixed_in(tmp_path, name):
     """Neither one of another name nor one that was made again, however far it has come."""
     path = tmp_path / name
-    await capture(batches_of([stored(1), stored(2)]), path)
+    await write_capture(batches_of([stored(1), stored(2)]), path)
     later = Timestamp("2026-01-02T03:04:06Z")
     for wrong in (
         stored(3, stream="OTHER"),
@@ -218,7 +220,7 @@ async def test_another_stream_is_not_mixed_in(tmp_path, name):
         stored(2, timestamp=Timestamp("2026-01-01T00:00:00Z")),
     ):
         with pytest.raises(DeliveryError) as info:
-            await capture(batches_of([wrong], [stored(3)]), path, if_exists="append")
+            await write_capture(batches_of([wrong], [stored(3)]), path, if_exists="append")
         assert info.value.code == "stream-mismatch"
     assert sequences(path) == [1, 2]
 
@@ -227,7 +229,7 @@ async def test_another_stream_is_not_mixed_in(tmp_path, name):
 async def test_replace_leaves_the_new_one_alone(tmp_path, name):
     path = tmp_path / name
     for first in (1, 3):
-        await capture(batches_of([stored(first), stored(first + 1)]), path, if_exists="replace")
+        await write_capture(batches_of([stored(first), stored(first + 1)]), path, if_exists="replace")
     assert sequences(path) == [3, 4]
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
@@ -239,9 +241,9 @@ async def test_where_a_replacement_fails_the_old_one_stays(tmp_path, name):
         raise ConnectionError
 
     path = tmp_path / name
-    await capture(batches_of([stored(1)]), path)
+    await write_capture(batches_of([stored(1)]), path)
     with pytest.raises(ConnectionError):
-        await capture(failing(), path, if_exists="replace")
+        await write_capture(failing(), path, if_exists="replace")
     assert sequences(path) == [1]
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
@@ -252,7 +254,7 @@ async def test_a_directory_that_no_capture_wrote_is_not_replaced(tmp_path, forei
     path.mkdir()
     (path / foreign).write_text("something else")
     with pytest.raises(FileExistsError, match=foreign):
-        await capture(batches_of([stored(1)]), path, if_exists="replace")
+        await write_capture(batches_of([stored(1)]), path, if_exists="replace")
     assert [entry.name for entry in path.iterdir()] == [foreign]
 
 
@@ -262,7 +264,7 @@ async def test_files_of_others_are_not_continued(tmp_path):
     path.mkdir()
     (path / "part-00000-6a3a0c35-c000.snappy.parquet").write_text("")
     with pytest.raises(FileExistsError, match="part-00000-6a3a"):
-        await capture(batches_of([stored(1)]), path, if_exists="append")
+        await write_capture(batches_of([stored(1)]), path, if_exists="append")
 
 
 async def test_a_single_file_of_an_earlier_version(tmp_path):
@@ -275,11 +277,11 @@ async def test_a_single_file_of_an_earlier_version(tmp_path):
     assert list(read_capture(path)) == rows
     assert (last_captured(path), count_captured(path)) == (rows[-1], len(rows))
     with pytest.raises(NotADirectoryError, match="move it there as part-000000"):
-        await capture(batches_of([stored(2500)]), path, if_exists="append")
+        await write_capture(batches_of([stored(2500)]), path, if_exists="append")
     path.rename(tmp_path / "moved")
     path.mkdir()
     (tmp_path / "moved").rename(path / "part-000000.parquet")
-    await capture(batches_of([stored(2500)]), path, if_exists="append")
+    await write_capture(batches_of([stored(2500)]), path, if_exists="append")
     assert sequences(path) == list(range(1, 2501))
 
 
@@ -293,7 +295,7 @@ async def test_a_single_file_of_an_earlier_version(tmp_path):
 )
 async def test_arguments_that_make_no_sense(tmp_path, name, if_exists, words):
     with pytest.raises(EncodeError, match=words):
-        await capture(batches_of([stored(1)]), tmp_path / name, if_exists=if_exists)
+        await write_capture(batches_of([stored(1)]), tmp_path / name, if_exists=if_exists)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -335,7 +337,7 @@ async def test_a_capture_that_is_killed_goes_on(tmp_path, name):
         assert sorted(entry.name[:6] for entry in path.iterdir()) == [".part-", "part-0"]
     found = sequences(path)
     assert found in ([1, 2], [1, 2, 3])
-    captured = await capture(batches_of([stored(number) for number in range(1, 6)]), path, if_exists="append")
+    captured = await write_capture(batches_of([stored(number) for number in range(1, 6)]), path, if_exists="append")
     assert captured.messages == 5 - len(found)
     assert sequences(path) == [1, 2, 3, 4, 5]
     if name == "a.parquet":
@@ -353,7 +355,7 @@ async def test_a_cancelled_capture_keeps_what_it_has(tmp_path, monkeypatch):
         write(self, batch)
 
     monkeypatch.setattr(ParquetParts, "write", slow)
-    task = asyncio.create_task(capture(batches_of([stored(1)], [stored(2)]), tmp_path / "a.parquet"))
+    task = asyncio.create_task(write_capture(batches_of([stored(1)], [stored(2)]), tmp_path / "a.parquet"))
     assert await asyncio.to_thread(writing.wait, 30)
     task.cancel()
     await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ce_nats import DecodeError, Timestamp
+from ce_nats._parquet import MAX_BATCH_BYTES, row_batches
 from ce_nats.arrow import explode_capture
 from ce_nats.capture import (
     JsonLinesCapture,
@@ -30,7 +31,6 @@ from ce_nats.capture import (
     read_capture,
 )
 from ce_nats.message import StoredMessage
-from ce_nats.row_batches import MAX_BATCH_BYTES, row_batches
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.string())])
 EVENT = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")]

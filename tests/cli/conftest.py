@@ -16,7 +16,7 @@ from ce_nats.aio.jetstream import read_stream
 from ce_nats.cli import app
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
-from tests.broker import server
+from tests.support.broker import server
 
 __all__ = ["server"]
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.stored import as_message
-from ce_nats.aio.streams import StreamApi
-from ce_nats.capture import capture, count_captured, open_capture, read_capture
-from ce_nats.capture import parquet as parquet_captures
+from ce_nats.aio.reading._stored_messages import as_message
+from ce_nats.capture import _parquet as parquet_captures
+from ce_nats.capture import count_captured, open_capture, read_capture, write_capture
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
@@ -49,7 +49,7 @@ def test_python_and_the_command_line_continue_the_same_capture(at_server, with_j
     path = tmp_path / name
 
     async def capture_in_python(js):
-        return await capture(read_stream(js, stream), path, if_exists="append")
+        return await write_capture(read_stream(js, stream), path, if_exists="append")
 
     publish(with_js, subject, b"1", b"2")
     assert with_js(capture_in_python).messages == 2

@@ -8,8 +8,8 @@ import pytest
 
 from ce_nats import ErrorCode, to_nats_message
 from ce_nats.aio import Received
-from ce_nats.cli import demonstration
-from ce_nats.cli.demonstration import Findings, Sample, columns_of, counts, differences, outcome_of, samples
+from ce_nats.cli import _demonstration as demonstration
+from ce_nats.cli._demonstration import Findings, Sample, columns_of, counts, differences, outcome_of, samples
 from ce_nats.message import StoredMessage
 
 COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")

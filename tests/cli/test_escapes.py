@@ -348,7 +348,7 @@ BUG = f"""
 import logging, warnings
 from ce_nats import __main__
 from ce_nats.cli import app
-from ce_nats.cli.progress import progress
+from ce_nats.cli._progress import progress
 
 @app.command()
 def bug():

@@ -11,10 +11,10 @@ import pytest
 
 from ce_nats import stan
 from ce_nats.stan import Start
-from ce_nats.stan.migrate import SEQUENCE
+from ce_nats.stan.migration import SEQUENCE
 from tests.interop.peers import Missing, streaming_server
-from tests.pausing import pause
-from tests.streaming import CLUSTER, StreamingServer
+from tests.support.pausing import pause
+from tests.support.streaming import CLUSTER, StreamingServer
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from ce_nats import DecodeError, DeliveryError, EncodeError, ErrorCode
-from ce_nats.cli.arguments import InputError
-from ce_nats.cli.program import BAD_INPUT, NOT_DELIVERED, USAGE, complain, guarded, run
+from ce_nats.cli._arguments import InputError
+from ce_nats.cli._program import BAD_INPUT, NOT_DELIVERED, USAGE, complain, guarded, run
 
 ENDS = [
     (EncodeError(ErrorCode.INVALID_SUBJECT, "no\nsubject"), BAD_INPUT, "ce-nats: invalid-subject: no subject"),

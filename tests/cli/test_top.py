@@ -15,11 +15,11 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import NatsMessage, to_nats_message
-from ce_nats.aio.consume import receive
-from ce_nats.aio.streams import Lag
-from ce_nats.cli.codec import read_event
-from ce_nats.cli.terminal import console
-from ce_nats.cli.top import Consumer, Count, Report, Traffic, drawing, fields
+from ce_nats.aio._jetstream_api import Lag
+from ce_nats.aio.core._subscribe import receive
+from ce_nats.cli._codec import read_event
+from ce_nats.cli._terminal import console
+from ce_nats.cli._top import Consumer, Count, Report, Traffic, drawing, fields
 from ce_nats.codec.binding import from_nats_message
 from ce_nats.testing import NatsServer
 

@@ -24,8 +24,8 @@ from ce_nats.codec.attributes import (
     decode_extension,
     decode_typed_attribute,
 )
-from tests.strategies import CORE as CORE_NAMES
-from tests.strategies import (
+from tests.support.strategies import CORE as CORE_NAMES
+from tests.support.strategies import (
     any_text,
     attempt,
     attribute_names,

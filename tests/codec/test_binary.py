@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ce_nats import DecodeError, Dialect, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.codec import media_type
 from ce_nats.wire.nats import decode_header_block, encode_header_block
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     any_events,
     attempt,

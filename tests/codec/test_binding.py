@@ -29,7 +29,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     any_events,
     attempt,

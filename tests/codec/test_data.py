@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.codec.data import JsonText, decode, decode_json, encode, encode_json
 from ce_nats.codec.event import NotDelivered
-from tests.strategies import (
+from tests.support.strategies import (
     any_text,
     attempt,
     binary_types,

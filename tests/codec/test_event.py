@@ -12,7 +12,7 @@ from hypothesis import given
 
 from ce_nats import NatsMessage, Timestamp, from_nats_message
 from ce_nats.codec.event import DecodedEvent
-from tests.strategies import binary_message, structured_message, valid_messages
+from tests.support.strategies import binary_message, structured_message, valid_messages
 
 
 def test_is_the_sdks_event() -> None:

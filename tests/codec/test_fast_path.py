@@ -30,7 +30,7 @@ from ce_nats.codec import fast_path, memory, mode
 from ce_nats.codec.attributes import canonical
 from ce_nats.codec.fast_path import Shapes
 from ce_nats.codec.memory import Memory, NamesMemory
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     any_events,
     binary_message,

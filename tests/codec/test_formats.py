@@ -27,7 +27,7 @@ from ce_nats import (
 from ce_nats.codec import fast_path
 from ce_nats.codec.formats import Envelope, EventFormat, find, register
 from ce_nats.codec.mode import inspect
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     any_events,
     attempt,
@@ -302,7 +302,7 @@ WITHOUT = """
 import sys
 sys.modules["google"] = sys.modules["google.protobuf"] = None
 from ce_nats import DecodeError, NatsMessage, detect_mode, from_nats_message, to_nats_message
-from tests.strategies import plain_event
+from tests.support.strategies import plain_event
 
 message = NatsMessage("s", b"", {"Content-Type": "application/cloudevents+protobuf"})
 for read in (from_nats_message, detect_mode):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats.codec.media_type import DataKind, MediaType, parse
-from tests.strategies import any_text, legal_text, media_types
+from tests.support.strategies import any_text, legal_text, media_types
 
 JSON, TEXT, BINARY = DataKind.JSON, DataKind.TEXT, DataKind.BINARY
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, NatsMessage, detect_mode
 from ce_nats.codec.mode import inspect, is_cloudevents_type, scan
-from tests.strategies import any_text, attempt, hostile_messages, refused, valid_messages
+from tests.support.strategies import any_text, attempt, hostile_messages, refused, valid_messages
 
 BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
 

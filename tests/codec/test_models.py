@@ -22,7 +22,7 @@ from typing_extensions import TypedDict as NewTypedDict
 
 from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.codec.event import DecodedEvent, NotDelivered
-from tests.strategies import binary_message, plain_event, refused, structured_message
+from tests.support.strategies import binary_message, plain_event, refused, structured_message
 
 JSON = "application/json"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ce_nats import DecodeError, EncodeError
 from ce_nats.codec.percent import decode, encode
-from tests.strategies import any_text, attempt, legal_text, refused
+from tests.support.strategies import any_text, attempt, legal_text, refused
 
 MUST_ENCODE = {" ", '"', "%"}
 

@@ -27,7 +27,7 @@ from ce_nats import (
 )
 from ce_nats.codec.formats import find
 from ce_nats.codec.protobuf import ProtobufData
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     any_events,
     attempt,

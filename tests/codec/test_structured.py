@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
-from tests.strategies import (
+from tests.support.strategies import (
     Event,
     any_events,
     attempt,

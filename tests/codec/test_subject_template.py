@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ce_nats import EncodeError, SubjectTemplate, Timestamp, to_nats_message
 from ce_nats.subjects import covers
-from tests.strategies import plain_event
+from tests.support.strategies import plain_event
 
 # Everything that a CloudEvents String may hold, the characters that mean something in a subject above all.
 VALUES = st.text(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.codec.timestamp import format_datetime
-from tests.strategies import Moment, any_text, attempt, aware_datetimes, moments, refused, timestamp_texts
+from tests.support.strategies import Moment, any_text, attempt, aware_datetimes, moments, refused, timestamp_texts
 
 UTC = timezone.utc
 

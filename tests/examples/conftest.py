@@ -11,7 +11,7 @@ import pytest
 from nats.js import JetStreamContext
 
 from ce_nats.testing import NatsServer
-from tests.broker import make_event
+from tests.support.broker import make_event
 
 __all__ = ["make_event"]
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from ce_nats.aio import jetstream
-from ce_nats.testing import _find_executable, _free_ports
+from ce_nats.testing._server import _find_executable, _free_ports
 
 FILE = Path(__file__).parents[2] / "examples" / "compose.yaml"
 

@@ -4,8 +4,8 @@ from cloudevents.core.bindings import kafka
 
 from ce_nats import from_nats_message
 from ce_nats.aio import jetstream
-from tests.caching import Missing
-from tests.examples.kafka_broker import broker
+from tests.support.caching import Missing
+from tests.support.kafka_broker import broker
 
 SCRIPT = "examples/kafka_bridge.py"
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from hatch_build import build_jar
-from tests.examples.notebooks import NOTEBOOKS, ROOT
+from tests.support.notebooks import NOTEBOOKS, ROOT
 
 
 def outputs(cell):
@@ -42,7 +42,7 @@ def test_notebooks_were_found():
 def test_what_is_printed_is_what_is_in_the_repository(path, tmp_path):
     if path.stem == "spark_columns":
         assert build_jar(), "a JDK is needed, 17 or 21"
-    command = [sys.executable, "-m", "tests.examples.notebooks", path, "--into", tmp_path]
+    command = [sys.executable, "-m", "tests.support.notebooks", path, "--into", tmp_path]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     for ran, kept in zip(cells(tmp_path / path.name), cells(path), strict=True):

@@ -8,7 +8,7 @@ import pytest
 
 from ce_nats import EncodeError
 from ce_nats.extensions.correlation import caused_by
-from tests.strategies import plain_event
+from tests.support.strategies import plain_event
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 
 from ce_nats import EncodeError
 from ce_nats.extensions.tracing import TraceContext, current_trace, trace_of_event, trace_of_headers
-from tests.strategies import plain_event
+from tests.support.strategies import plain_event
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b9c7c989f97918e1"
 PARENT = f"00-{TRACE}-{SPAN}-01"

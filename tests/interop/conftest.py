@@ -4,8 +4,8 @@ from functools import lru_cache
 import pytest
 
 from ce_nats.testing import NatsServer
-from tests.caching import Missing, NotMadeError
-from tests.streaming import StreamingServer
+from tests.support.caching import Missing, NotMadeError
+from tests.support.streaming import StreamingServer
 
 from .peers import PROGRAMS, streaming_server
 

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from ce_nats import aio
 from ce_nats import stan as aio_stan
-from tests.streaming import CLUSTER
+from tests.support.streaming import CLUSTER
 
 from .routes import Route
 from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line

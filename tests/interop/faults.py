@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ce_nats.conformance import Case, Verdict
-from ce_nats.conformance.cases import octets
+from ce_nats.conformance._cases import octets
 
 _LONGEST: Final = 60  # characters of a value that are shown
 

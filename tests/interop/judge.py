@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from ce_nats.conformance import Case, Command, Requirement, Result, load_cases, load_requirements
-from ce_nats.conformance.cases import LEVELS
-from tests.caching import Missing
+from ce_nats.conformance._cases import LEVELS
+from tests.support.caching import Missing
 
 from .faults import Fault, Kind, faults
 from .judges import ARGUMENTS, SDKS, Cause, Judged

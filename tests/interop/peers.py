@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.caching import Missing, build, cached, download, last_line, not_downloaded, run
+from tests.support.caching import Missing, build, cached, download, last_line, not_downloaded, run
 
 HERE = Path(__file__).parent
 # What pip says of a package without a wheel for this Python. It says it without a registry, too, but complains before.

@@ -11,7 +11,7 @@ from typing import Any
 from ce_nats import ContentMode, DecodeError, Timestamp, to_nats_message
 from ce_nats.codec.attributes import CORE, canonical
 from ce_nats.codec.event import DecodedEvent
-from tests.strategies import Event, plain_event
+from tests.support.strategies import Event, plain_event
 
 # Differences between the event sent and the event received: the received text by attribute, None for a missing
 # attribute; "data"; or "error" alone.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ce_nats.testing import NatsServer
-from tests.streaming import StreamingServer
+from tests.support.streaming import StreamingServer
 
 from .exchange import exchange
 from .peers import PROGRAMS, streaming_server

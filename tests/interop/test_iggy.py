@@ -14,7 +14,7 @@ import pytest
 
 from ce_nats import ContentMode, from_nats_message, to_nats_message
 from ce_nats.iggy import HeaderKind, HeaderValue, IggyMessage, encode_message, from_iggy_message, to_iggy_message
-from tests.strategies import Event
+from tests.support.strategies import Event
 
 from .iggy_servers import HttpServer, OldServer, TcpServer, listening
 from .samples import SAMPLES

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ce_nats.conformance import Case, Command, Result, Verdict, load_cases
-from tests import caching
-from tests.caching import Missing, NotMadeError
+from tests.support import caching
+from tests.support.caching import Missing, NotMadeError
 
 from . import judge, peers
 from .faults import faults

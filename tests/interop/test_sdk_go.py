@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from ce_nats import ContentMode, DecodeError, NatsMessage, aio, from_nats_message, to_nats_message
 from ce_nats.testing import NatsServer
-from tests.strategies import Event, plain_event, refused
+from tests.support.strategies import Event, plain_event, refused
 
 from .exchange import run_receiver
 from .samples import request_line

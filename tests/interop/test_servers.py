@@ -13,7 +13,7 @@ from ce_nats import ContentMode, aio
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
-from tests.strategies import plain_event
+from tests.support.strategies import plain_event
 
 from .peers import Missing, nats_server
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats.spark import deduplicate, explode_cloudevents, from_nats, to_nats
-from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
-from ce_nats.spark.workers import check_workers
+from ce_nats.spark._workers import check_workers
+from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from tests.spark.columns.test_decoding import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"

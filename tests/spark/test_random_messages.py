@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ce_nats.spark import explode_cloudevents
-from tests.damage import Message, RawMessage, damaged, has_only_utf8, in_bytes, in_python, with_strange_data
 from tests.spark.test_vectors import compare
+from tests.support.damage import Message, RawMessage, damaged, has_only_utf8, in_bytes, in_python, with_strange_data
 
 COUNT = 20_000
 COUNT_OF_DATA = 10_000

@@ -5,13 +5,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import from_nats, register, session, to_nats
-from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
-from ce_nats.spark.connector import source
-from ce_nats.spark.connector.source import NatsDataSource
+from ce_nats.spark import _session as session
+from ce_nats.spark import from_nats, register, to_nats
+from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
+from ce_nats.spark.connector import _source as source
+from ce_nats.spark.connector._source import NatsDataSource
 from tests.spark.columns.test_decoding import ROWS
-from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, chosen, message
+from tests.support.needs import needs_arrow_functions
 
 
 def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:

@@ -15,9 +15,9 @@ from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.codec import nesting
 from ce_nats.codec.attributes import canonical
 from ce_nats.conformance import Case, load_cases
-from ce_nats.conformance.cases import octets, text
+from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import explode_cloudevents
-from ce_nats.spark.columns import jvm_engine
+from ce_nats.spark.columns import _jvm_engine as jvm_engine
 
 SCHEMA = "id string, headers array<struct<key string, value string>>, data binary"
 PYTHON_TYPES = {"Boolean": bool, "Integer": int, "String": str, "Binary": bytes, "Timestamp": datetime}

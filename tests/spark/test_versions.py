@@ -1,8 +1,8 @@
 """
 Columns, SQL, source and sink run on the oldest supported pyspark, 4.0, in a separate environment.
 
-The environment is installed once (see tests/caching.py), which downloads half a gigabyte. All tests of this folder can
-run there; the selection here takes half a minute.
+The environment is installed once (see tests/support/caching.py), which downloads half a gigabyte. All tests of this
+folder can run there; the selection here takes half a minute.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.caching import Missing, cached, not_downloaded, run
+from tests.support.caching import Missing, cached, not_downloaded, run
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (

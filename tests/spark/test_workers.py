@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 import ce_nats
 from ce_nats import ErrorCode
 from ce_nats.spark import from_iggy, register
-from ce_nats.spark.connector import source as spark_source
-from ce_nats.spark.connector.source import NatsDataSource
-from ce_nats.spark.workers import check_workers, sent
-from tests.spark.needs import needs_arrow_functions
+from ce_nats.spark._workers import check_workers, sent
+from ce_nats.spark.connector import _source as spark_source
+from ce_nats.spark.connector._source import NatsDataSource
+from tests.support.needs import needs_arrow_functions
 
 LOAD = """
 import pickle, sys

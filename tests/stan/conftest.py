@@ -7,9 +7,9 @@ import pytest
 
 from ce_nats import stan
 from ce_nats.testing import NatsServer
-from tests.broker import make_event, server
 from tests.interop.peers import Missing, streaming_server
-from tests.streaming import CLUSTER, StreamingServer
+from tests.support.broker import make_event, server
+from tests.support.streaming import CLUSTER, StreamingServer
 
 __all__ = ["make_event", "server"]
 

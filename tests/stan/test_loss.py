@@ -10,13 +10,13 @@ import pytest
 
 from ce_nats import EncodeError, stan
 from ce_nats.stan import Start
-from ce_nats.stan.monitor import Monitor
-from ce_nats.stan.subscription import _Moment as Moment
+from ce_nats.stan._monitor import Monitor
+from ce_nats.stan._subscription import _Moment as Moment
 from ce_nats.stan.wire import CloseRequest, MsgProto
 from ce_nats.testing import NatsServer
-from tests.aio.waiting import until
-from tests.relay import Relay
-from tests.streaming import CLUSTER, StreamingServer
+from tests.support.relay import Relay
+from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.waiting import until
 
 # Pings every second, the third without an answer is the end.
 QUICK = {"ping_interval": 1, "ping_max_out": 2, "timeout": 0.5}

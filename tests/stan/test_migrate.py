@@ -15,10 +15,10 @@ from ce_nats import DecodeError, EncodeError, Timestamp, dedup_id, from_nats_mes
 from ce_nats.aio import DeliveryError
 from ce_nats.aio.jetstream import publish, read_stream
 from ce_nats.stan import Start
-from ce_nats.stan.inventory import _ranges as ranges
-from ce_nats.stan.migrate import CHANNEL, SEQUENCE, TIMESTAMP, Durable, MigrationResult, Monitor, migrate
-from ce_nats.stan.migrate import _client_id as client_id_for
-from tests.streaming import CLUSTER, StreamingServer
+from ce_nats.stan._inventory import _ranges as ranges
+from ce_nats.stan.migration import CHANNEL, SEQUENCE, TIMESTAMP, Durable, MigrationResult, Monitor, migrate
+from ce_nats.stan.migration import _client_id as client_id_for
+from tests.support.streaming import CLUSTER, StreamingServer
 
 
 def event(number=1, **members):

@@ -9,8 +9,8 @@ from ce_nats.aio import DeliveryError, PublishError
 from ce_nats.stan import Start
 from ce_nats.stan.wire import PubAck
 from ce_nats.testing import NatsServer
-from tests.aio.waiting import until
-from tests.streaming import CLUSTER, StreamingServer
+from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.waiting import until
 
 
 async def test_events(connection, channel, make_event):

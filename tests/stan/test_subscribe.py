@@ -9,8 +9,8 @@ from ce_nats import DecodeError, EncodeError, stan
 from ce_nats.stan import Start
 from ce_nats.stan.wire import ConnectResponse, MsgProto, StartPosition, SubscriptionRequest, UnsubscribeRequest
 from ce_nats.testing import NatsServer
-from tests.aio.waiting import until
-from tests.streaming import CLUSTER, StreamingServer
+from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.waiting import until
 
 
 async def fill(connection, channel, count, first=1):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ce_nats import DecodeError, EncodeError, ErrorCode
 from ce_nats.stan import wire as stan
 from ce_nats.stan.wire import MESSAGES, Ack, MsgProto, PubAck, PubMsg, StartPosition, SubscriptionRequest
-from tests.strategies import attempt, refused
+from tests.support.strategies import attempt, refused
 
 VALUES = {
     "string": st.text(st.characters(exclude_categories=["Cs"])),

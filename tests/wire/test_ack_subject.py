@@ -3,7 +3,7 @@
 import pytest
 
 from ce_nats import DecodeError
-from ce_nats.wire.ack_subject import AckSubject, ack_subject, parse_ack_subject
+from ce_nats.wire._ack_subject import AckSubject, ack_subject, parse_ack_subject
 
 KNOWN = AckSubject("ORDERS", "billing", 2, 7, 9, 1700000000123456789, 5)
 

@@ -6,7 +6,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A parsed header name. Senders use few names, so parsed names are cached; mirrors {@code ce_nats/arrow/headers.py}.
+ * A parsed header name. Senders use few names, so parsed names are cached; mirrors {@code ce_nats/arrow/_headers.py}.
  *
  * @param isContentType whether it is {@code Content-Type}, in any case
  * @param attribute the attribute of a {@code ce-} header, in lower case, or null for another header; bytes that are not

@@ -13,7 +13,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Events as rows, with their schemas; mirrors {@code ce_nats/spark/columns/schema.py}. */
+/** Events as rows, with their schemas; mirrors {@code ce_nats/spark/columns/_schema.py}. */
 final class Rows {
     private static final DataType TEXTS = DataTypes.createMapType(DataTypes.StringType, DataTypes.StringType, true);
 

@@ -34,12 +34,12 @@ from ce_nats.codec.data import JsonText
 from ce_nats.codec.media_type import DataKind
 from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.conformance import Case, load_cases
-from ce_nats.conformance.cases import octets, text
+from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import from_nats, register, to_nats
-from ce_nats.spark.columns.schema import ATTRIBUTES, EVENT
-from tests.spark.needs import needs_arrow_functions
+from ce_nats.spark.columns._schema import ATTRIBUTES, EVENT
 from tests.spark.test_vectors import SCHEMA, chosen, message
-from tests.strategies import attempt
+from tests.support.needs import needs_arrow_functions
+from tests.support.strategies import attempt
 
 MODES = ("binary", "structured")
 TYPES = {"Boolean": BooleanType(), "Integer": LongType(), "Binary": BinaryType(), "Timestamp": TimestampType()}

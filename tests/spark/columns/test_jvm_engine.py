@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import ErrorCode
 from ce_nats.spark import explode_cloudevents, from_nats, register
-from ce_nats.spark.columns import jvm_engine
-from ce_nats.spark.columns.jvm_engine import JAR
+from ce_nats.spark.columns import _jvm_engine as jvm_engine
+from ce_nats.spark.columns._jvm_engine import JAR
 from hatch_build import SOURCES, build_jar
 from tests.spark.columns.test_decoding import ROWS
 

@@ -14,16 +14,17 @@ from pyspark.sql.functions import col, lit
 
 from ce_nats import ContentMode, DecodeError, ErrorCode, NatsMessage, Timestamp, from_nats_message, to_nats_message
 from ce_nats.conformance import Case, load_cases
-from ce_nats.conformance.cases import octets
-from ce_nats.conformance.iggy import header_map
+from ce_nats.conformance._cases import octets
+from ce_nats.conformance._iggy import header_map
 from ce_nats.iggy import IggyMessage, Layout, encode_headers, from_iggy_message, to_iggy_message
 from ce_nats.spark import explode_cloudevents, from_iggy, from_nats, from_stan, register
-from ce_nats.spark.columns import neighbours, python_engine
-from ce_nats.spark.columns.schema import ATTRIBUTES, EVENT
+from ce_nats.spark.columns import _neighbours as neighbours
+from ce_nats.spark.columns import _python_engine as python_engine
+from ce_nats.spark.columns._schema import ATTRIBUTES, EVENT
 from ce_nats.stan.wire import MsgProto
 from ce_nats.testing import NatsServer
-from tests.spark.needs import needs_arrow_functions
-from tests.strategies import plain_event
+from tests.support.needs import needs_arrow_functions
+from tests.support.strategies import plain_event
 
 from ..test_vectors import compare
 

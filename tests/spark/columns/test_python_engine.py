@@ -17,14 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import to_nats_message
 from ce_nats.spark import explode_cloudevents, from_iggy, from_stan, to_nats
-from ce_nats.spark.columns import arrow_functions, python_engine
-from ce_nats.spark.columns.schema import EVENT, EXTENSION_TYPES
-from tests.damage import damaged, in_bytes
-from tests.damage import in_python as expected
+from ce_nats.spark.columns import _arrow_functions as arrow_functions
+from ce_nats.spark.columns import _python_engine as python_engine
+from ce_nats.spark.columns._schema import EVENT, EXTENSION_TYPES
 from tests.spark.columns.test_decoding import ROWS
-from tests.spark.needs import needs_arrow_functions
 from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
-from tests.strategies import plain_event
+from tests.support.damage import damaged, in_bytes
+from tests.support.damage import in_python as expected
+from tests.support.needs import needs_arrow_functions
+from tests.support.strategies import plain_event
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"

@@ -7,13 +7,13 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from ce_nats.aio.ranges import RawBatch
-from ce_nats.aio.stored import _Lines, _pairs
-from ce_nats.capture.parquet import _schema
+from ce_nats.aio.reading._range_reader import RawBatch
+from ce_nats.aio.reading._stored_messages import _Lines, _pairs
+from ce_nats.capture._parquet import _schema
 from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
-from ce_nats.spark.connector.batches import SCHEMA, record_batch
-from ce_nats.spark.connector.source import NatsDataSource
+from ce_nats.spark.connector._batches import SCHEMA, record_batch
+from ce_nats.spark.connector._source import NatsDataSource
 
 
 def rows(*blocks, reply=b"$JS.ACK.S.c.1.%d.1.1700000000123456789.0", subject=b"s"):

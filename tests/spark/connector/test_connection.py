@@ -10,9 +10,9 @@ import traceback
 import pytest
 from nats.aio.client import Client
 
-from ce_nats.aio.connect import disconnect
+from ce_nats.aio._connect import disconnect
 from ce_nats.errors import DeliveryError
-from ce_nats.spark.connector.connection import CONNECTION_OPTIONS, Connection, check_names
+from ce_nats.spark.connector._connection import CONNECTION_OPTIONS, Connection, check_names
 from ce_nats.testing import NatsServer
 
 SECRET = "S3cr3t"

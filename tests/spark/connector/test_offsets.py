@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from ce_nats._ranges import StreamState
 from ce_nats.errors import DataLossError
-from ce_nats.ranges import StreamState
-from ce_nats.spark.connector.offsets import advance, at, changed, ranges, shares
+from ce_nats.spark.connector._offsets import advance, at, changed, ranges, shares
 
 
 def state(name, first, last, created="then", messages=None):

@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from ce_nats import DataLossError
-from ce_nats.ranges import StreamState
-from ce_nats.spark.connector import planning
-from ce_nats.spark.connector.planning import batch_ranges, first_offset, loss_policy
-from ce_nats.spark.connector.read_options import ReadOptions
+from ce_nats._ranges import StreamState
+from ce_nats.spark.connector import _planning as planning
+from ce_nats.spark.connector._planning import batch_ranges, first_offset, loss_policy
+from ce_nats.spark.connector._read_options import ReadOptions
 
 STATE = StreamState("ORDERS", "2026-01-01T00:00:00Z", 11, 20, 10)
 NOON = 1_767_268_800_000_000_000  # 2026-01-01T12:00:00Z

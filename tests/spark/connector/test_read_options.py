@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ce_nats.spark.connector.read_options import EARLIEST, LATEST, Instant, ReadOptions
+from ce_nats.spark.connector._read_options import EARLIEST, LATEST, Instant, ReadOptions
 
 STREAM = {"stream": "ORDERS"}
 

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import ContentMode, Timestamp, from_nats_message, to_nats_message
 from ce_nats.spark import from_nats, to_nats
-from ce_nats.spark.columns.arrow_functions import HAS_ARROW_FUNCTIONS
-from ce_nats.spark.connector.source import register
+from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
+from ce_nats.spark.connector._source import register
 from ce_nats.testing import NatsServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

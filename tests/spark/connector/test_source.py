@@ -23,14 +23,14 @@ import pytest
 from pyspark.sql import functions as fn
 from pyspark.sql.datasource import InputPartition
 
-from ce_nats.aio.blocking import Blocking
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.spark import deduplicate, explode_cloudevents
-from ce_nats.spark.connector import streams
-from ce_nats.spark.connector.source import NatsDataSource, NatsReader, register
+from ce_nats.spark.connector import _streams as streams
+from ce_nats.spark.connector._blocking import Blocking
+from ce_nats.spark.connector._source import NatsDataSource, NatsReader, register
 from ce_nats.testing import NatsServer
-from tests.pausing import paused
-from tests.spark.needs import limits, needs_limits
+from tests.support.needs import limits, needs_limits
+from tests.support.pausing import paused
 
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
@@ -1194,7 +1194,7 @@ def test_a_running_query_reads_new_messages(broker, session):
 def test_importing_the_source_does_not_import_nats():
     """The driver may have only Spark; workers import nats-py when they read."""
     code = (
-        "import ce_nats.spark.connector.source, sys; "
+        "import ce_nats.spark.connector._source, sys; "
         "sys.exit('nats' in sys.modules or 'asyncio.events' not in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=SECONDS).returncode == 0

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ce_nats import from_nats_message
-from ce_nats.aio.blocking import Blocking
 from ce_nats.spark import register
+from ce_nats.spark.connector._blocking import Blocking
 from ce_nats.testing import NatsServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

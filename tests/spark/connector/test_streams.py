@@ -11,8 +11,8 @@ import nats
 import pytest
 
 from ce_nats.errors import DeliveryError
-from ce_nats.spark.connector.connection import Connection
-from ce_nats.spark.connector.streams import Streams
+from ce_nats.spark.connector._connection import Connection
+from ce_nats.spark.connector._streams import Streams
 from ce_nats.testing import NatsServer
 
 REQUEST = b"$JS.API.STREAM.INFO"

@@ -1,0 +1,106 @@
+"""nats-py's exceptions, and errors in answers of JetStream's API, as :class:`~ce_nats.DeliveryError` with a code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+
+from ..errors import ApiError, DeliveryError, EncodeError, ErrorCode, preview
+from ._permissions import ConnectionWatch
+
+# nats-server's err_code: JSNotEnabledForAccountErr, JSNotEnabledErr
+NOT_ENABLED: Final = (10039, 10076)
+# The API's status codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
+_SERVER_ERRORS: Final = 500
+
+_API_CODES: Final = {
+    10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
+    10043: ErrorCode.MESSAGE_NOT_FOUND,  # JSSequenceNotFoundErrF
+    10057: ErrorCode.REQUEST_REFUSED,  # JSStreamMsgDeleteFailedF, which has 500, and cannot succeed later
+    10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
+    10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr
+    10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF, which has 500, and cannot succeed later
+    **dict.fromkeys(NOT_ENABLED, ErrorCode.NO_RESPONDERS),
+}
+# The first class that fits counts.
+_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
+    (nats.errors.NoRespondersError, ErrorCode.NO_RESPONDERS),
+    (nats.js.errors.NoStreamResponseError, ErrorCode.NO_RESPONDERS),
+    (asyncio.TimeoutError, ErrorCode.TIMEOUT),  # nats.errors.TimeoutError is one, and on 3.11 so is an OSError
+    (nats.errors.ConnectionClosedError, ErrorCode.CONNECTION_CLOSED),
+    (nats.errors.ConnectionDrainingError, ErrorCode.CONNECTION_CLOSED),
+    (nats.errors.StaleConnectionError, ErrorCode.CONNECTION_CLOSED),
+    (OSError, ErrorCode.CONNECTION_CLOSED),
+    (nats.errors.NoServersError, ErrorCode.CONNECTION_FAILED),
+    (nats.errors.AuthorizationError, ErrorCode.AUTHENTICATION_FAILED),
+    (nats.errors.OutboundBufferLimitError, ErrorCode.BUFFER_FULL),
+    (nats.errors.BadSubscriptionError, ErrorCode.NOT_OPEN),
+)
+
+
+@contextmanager
+def delivery_errors(
+    target: str, nc: Client | None = None, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
+) -> Iterator[None]:
+    """
+    Turn nats-py's errors into those of this package.
+
+    Args:
+        target: A subject, stream or consumer, for the message of the error.
+        nc: The connection. If an error closed it, the message ends with that error.
+        refused: Code for a refusal by JetStream that has none of its own.
+
+    Raises:
+        EncodeError: ``invalid-header-name``, ``invalid-subject`` or ``payload-too-large``, which nats-py notices before
+            it sends.
+        DeliveryError: Every other error of nats-py.
+    """
+    try:
+        yield
+    except nats.errors.BadHeaderError as error:
+        raise EncodeError(
+            ErrorCode.INVALID_HEADER_NAME, f"nats-py cannot send a header named {preview(error.key)}", header=error.key
+        ) from error
+    except nats.errors.BadSubjectError as error:
+        raise EncodeError(ErrorCode.INVALID_SUBJECT, f"{preview(target)} must be a valid subject") from error
+    except nats.errors.MaxPayloadError as error:
+        raise EncodeError(ErrorCode.PAYLOAD_TOO_LARGE, f"{target}: {error}") from error
+    except nats.errors.ConnectionClosedError as error:
+        raise (delivery_error(target, error) if nc is None else ConnectionWatch.of(nc).closed_error(target)) from error
+    except nats.errors.Error as error:
+        raise delivery_error(target, error, refused=refused) from error
+
+
+def delivery_error(target: str, error: Exception, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED) -> DeliveryError:
+    """The error of this package for one of nats-py's, or for an OSError; its cause is left to the caller."""
+    if isinstance(error, nats.js.errors.APIError):
+        return api_error(target, error.code or 0, error.err_code or 0, error.description or str(error), refused=refused)
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.DELIVERY_FAILED)
+    return DeliveryError(code, f"{target}: {str(error) or type(error).__name__}")
+
+
+def api_error(
+    target: str, status: int, number: int, description: str, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
+) -> ApiError:
+    """
+    The error for an error in an answer of JetStream.
+
+    Args:
+        target: A subject, stream or consumer, for the message.
+        status: The answer's ``code``.
+        number: The answer's ``err_code``; 0 where it has none.
+        description: The answer's ``description``.
+        refused: Code for a refusal that has none of its own.
+    """
+    code = _API_CODES.get(number)
+    if code is None:
+        code = ErrorCode.TEMPORARILY_UNAVAILABLE if status >= _SERVER_ERRORS else refused
+    error = ApiError(code, f"{target}: {description} ({number or status})")
+    error.number = number
+    return error

@@ -1,0 +1,202 @@
+"""A message that a consumer of JetStream has delivered: acknowledged, redelivered or dead-lettered, once."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Protocol
+
+from nats.aio.msg import Msg
+
+from ..._notebook import Row, html_table
+from ...codec.event import DecodedEvent
+from ...errors import DecodeError, DeliveryError, ErrorCode, Reject
+from ...redelivery import Action, Decision, Outcome, Reason
+from ...wire._ack_subject import AckSubject
+from ..core._received import Received
+
+
+class Handles(Protocol):
+    """Sees a block run: see :class:`~ce_nats.aio._observer.Handling`."""
+
+    def leave(self) -> None: ...
+
+    def end(self, error: BaseException | None) -> None: ...
+
+
+class Settles(Protocol):
+    """What settles deliveries: see :class:`~ce_nats.aio.consumer._settle.Settler`."""
+
+    def begin(self, delivery: Delivery) -> Handles | None: ...
+
+    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision: ...
+
+    def delay(self, delivery: Delivery) -> float: ...
+
+    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None: ...
+
+    def report(self, error: Exception, delivery: Delivery | None, /) -> None: ...
+
+
+class Delivery(Received):
+    """
+    A message that was delivered and is not settled yet, and the event in it.
+
+    As a context manager it gives the event, and settles the message at the end of the block unless the block has done
+    so: acknowledged; redelivered after the policy's delay where there was an exception; dead-lettered after
+    :class:`~ce_nats.Reject`, ``data-mismatch`` of ``data_as()``, or too many deliveries; released to others at once
+    if its task was cancelled. An exception propagates in any case.
+
+    Attributes:
+        message: nats-py's message. One that is redelivered while it is held takes the place of the earlier one.
+        error: Why there is no event in it, or None. Iteration gives no such delivery; ``on_error`` may get one. On a
+            consumer with ``headers_only``, the event's data is a :class:`~ce_nats.codec.event.NotDelivered`.
+        is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
+        is_entered: Whether its block was entered.
+        arrival: How often it was delivered when it arrived. It may be redelivered while it is held, which adds to
+            ``deliveries``, and tells nothing of this message.
+        handling: Its block, while that runs and somebody looks at it; else None.
+    """
+
+    __slots__ = ("__weakref__", "_known", "_settler", "arrival", "handling", "is_entered", "is_settled")
+
+    def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
+        super().__init__(message, None)
+        self._known = origin
+        self._settler = settler
+        self.arrival = origin.deliveries
+        self.is_settled = False
+        self.is_entered = False
+        self.handling: Handles | None = None
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._known.stream
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return self._known.consumer
+
+    @property
+    def _origin(self) -> AckSubject:
+        return self._known
+
+    async def ack(self) -> None:
+        """
+        Acknowledge the message: the event was processed.
+
+        Raises:
+            DeliveryError: ``connection-closed`` or ``buffer-full``: the acknowledgement was not sent; with
+                ``double_ack`` also ``timeout`` or ``no-responders``: the server did not confirm it.
+        """
+        await self._settler.settle(self, Decision(Action.ACK), None)
+
+    async def nak(self, delay: float | None = None) -> None:
+        """
+        Have the message redelivered.
+
+        Args:
+            delay: Seconds until then; by default what the policy says.
+
+        Raises:
+            DeliveryError: ``connection-closed`` or ``buffer-full``: it was not sent; the message is redelivered after
+                ``ack_wait``.
+        """
+        seconds = self._settler.delay(self) if delay is None else delay
+        await self._settler.settle(self, Decision(Action.RETRY, delay=seconds), None)
+
+    async def reject(self, reason: str = "") -> None:
+        """
+        Dead-letter the message. Where the dead letter cannot be stored, the message is redelivered later.
+
+        Args:
+            reason: Why, for whoever reads the dead letter.
+
+        Raises:
+            DeliveryError: As :meth:`nak` does.
+        """
+        await self._settler.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
+
+    def replace(self, message: Msg, origin: AckSubject) -> None:
+        """Take a later delivery of the same message for this one."""
+        self.message, self._known = message, origin
+
+    def decoded(self, event: DecodedEvent) -> None:
+        """Set the event."""
+        self._event = event
+
+    async def __aenter__(self) -> DecodedEvent:
+        return self.enter_block()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave_block()
+        await self.settle_block(error)
+
+    # A block in another thread than the loop's calls these one by one: the first two in its own thread, where a span of
+    # OpenTelemetry is the current one for the handler.
+
+    def enter_block(self) -> DecodedEvent:
+        """Begin a block; the first part of the context manager."""
+        self.is_entered = True
+        event = self.event
+        if not self.is_settled:
+            self.handling = self._settler.begin(self)
+        return event
+
+    def leave_block(self) -> None:
+        """The code of the block has ended; to be called in the same thread as :meth:`enter_block`."""
+        if self.handling is not None:
+            self.handling.leave()
+
+    async def settle_block(self, error: BaseException | None) -> None:
+        """
+        Settle the message unless the block has done so; the last part of the context manager.
+
+        Args:
+            error: What the block raised.
+
+        Raises:
+            DeliveryError: As :meth:`nak` does.
+        """
+        handling, settler = self.handling, self._settler
+        try:
+            if not self.is_settled:
+                await settler.settle(self, settler.decide(self, _outcome(error)), error)
+        except DeliveryError as failure:
+            if error is None:
+                raise
+            settler.report(failure, self)
+        except asyncio.CancelledError:
+            # A dead letter was being stored; if it was, its id keeps it from being stored again.
+            await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)
+            raise
+        finally:
+            if handling is not None:
+                self.handling = None
+                handling.end(error)
+
+    def _repr_html_(self) -> str:
+        numbers = [("sequence", self.sequence), ("deliveries", self.deliveries), ("settled", self.is_settled)]
+        rows: list[Row] = [("stream", self.stream), *numbers, ("subject", self.subject), *self._rows()]
+        return html_table("delivery", rows)
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.stream!r}, {self.sequence}, deliveries={self.deliveries}, event={self._event!r})"
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return Outcome.DONE
+    if isinstance(error, Reject) or (isinstance(error, DecodeError) and error.code is ErrorCode.DATA_MISMATCH):
+        return Outcome.REJECTED
+    return Outcome.FAILED if isinstance(error, Exception) or _is_from_within(error) else Outcome.RELEASED
+
+
+def _is_from_within(error: BaseException) -> bool:
+    """Whether a block was cancelled by a task that it awaited, and not with its own task; unknown before 3.11."""
+    task: Any = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and hasattr(task, "cancelling") and not task.cancelling()

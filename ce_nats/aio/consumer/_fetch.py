@@ -1,0 +1,260 @@
+"""
+Fetch messages from a pull consumer: one pending request at a time, while there is room for its messages.
+
+Requests are those of nats-py, but their answers are read here: its ``fetch()`` takes a message that was published with
+a header ``Status`` for one of the server's and drops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ...wire._ack_subject import AckSubject, parse_ack_subject
+from .._errors import delivery_errors
+from .._jetstream_api import StreamApi
+from .._natspy import unsubscribe_and_drain
+from .._permissions import ConnectionWatch, Denial
+from ..core._publish import round_trip
+
+_log: Final = logging.getLogger(__name__)
+
+# A request lives at most so long on the server, which sends a heartbeat at this interval while it does.
+_EXPIRES_SECONDS: Final = 30.0
+_HEARTBEAT_SECONDS: Final = 5.0
+_MAX_IDLE_SECONDS: Final = 2.5 * _HEARTBEAT_SECONDS
+# How soon a reconnect is noticed, and a refused request repeated.
+_TICK_SECONDS: Final = 0.2
+# The server drops a client that has more than 64 MiB waiting.
+_MAX_BYTES: Final = 16 * 2**20
+# Statuses that another request would get again: "Consumer Deleted", "Consumer is push based", and what the
+# consumer's own limits forbid ("Exceeded MaxRequestBatch of 10").
+_DELETED: Final = "consumer deleted"
+_FINAL: Final = (_DELETED, "consumer is push", "exceeded maxrequest", "bad request")
+# Everything requested is being sent. Where replicas store the consumer's position first, this overtakes the messages.
+_COMPLETED: Final = "batch completed"
+
+
+@dataclass(slots=True)
+class _Request:
+    """
+    A request for messages that the server has not finished.
+
+    Attributes:
+        reply: Its reply subject, where statuses come.
+        batch: Messages asked for.
+        left: How many of them have not arrived.
+        reconnects: Reconnects before it; another one ends it.
+        last_answer: When the server sent anything last, in seconds of ``time.monotonic()``.
+    """
+
+    reply: str
+    batch: int
+    left: int
+    reconnects: int
+    last_answer: float
+
+
+class Fetcher:
+    """
+    Requests for the messages of a consumer.
+
+    Args:
+        nc: An open connection.
+        api: JetStream's API on it.
+        stream: Name of the stream.
+        consumer: Name of the consumer.
+        room: Returns how many messages may be fetched now.
+        deliver: Called with each message.
+        fail: Called once with the reason why no further message comes.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        api: StreamApi,
+        stream: str,
+        consumer: str,
+        *,
+        room: Callable[[], int],
+        deliver: Callable[[Msg, AckSubject], None],
+        fail: Callable[[DeliveryError], None],
+    ) -> None:
+        self._nc = nc
+        self._api = api
+        self._stream = stream
+        self._consumer = consumer
+        self._target = f"consumer {consumer} of stream {stream}"
+        self._subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._room = room
+        self._deliver = deliver
+        self._fail = fail
+        self._inbox = ""
+        self._subscription: Subscription | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._request: _Request | None = None
+        self._number = 0
+        self._expires = _EXPIRES_SECONDS
+        self._not_before = 0.0
+
+    async def open(self, ack_wait: float) -> None:
+        """
+        Begin to fetch.
+
+        Args:
+            ack_wait: Seconds until the server redelivers a message. A request lives no longer: while the event loop is
+                blocked, the server would answer it with the same messages several times.
+
+        Raises:
+            DeliveryError: ``connection-closed``.
+        """
+        self._inbox = f"{self._nc.new_inbox()}.*"
+        self._expires = min(_EXPIRES_SECONDS, ack_wait)
+        ConnectionWatch.of(self._nc).add(self._on_denial)
+        with delivery_errors(self._target, self._nc):
+            # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
+            self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
+        self._task = asyncio.create_task(self._keep_asking())
+
+    def stop(self) -> None:
+        """Make no further requests."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Make no further requests, and receive what the server has sent until then."""
+        self.stop()
+        subscription = self._subscription
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        if subscription is not None:
+            if self._nc.is_connected:
+                with suppress(CeNatsError, nats.errors.Error):
+                    await unsubscribe_and_drain(subscription, lambda: round_trip(self._nc))
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+        ConnectionWatch.of(self._nc).remove(self._on_denial)
+
+    def wake(self) -> None:
+        """Check whether there is room for another request."""
+        self._wanted.set()
+
+    # --- Asking -------------------------------------------------------------------------------------------------------
+
+    async def _keep_asking(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._nc.is_closed:
+                self._fail(ConnectionWatch.of(self._nc).closed_error(self._target))
+                return
+            batch = self._room() if self._is_due() else 0
+            if batch:
+                try:
+                    await self._ask(batch)
+                except nats.errors.Error as error:
+                    _log.debug("%s: %s", self._target, error)
+            self._wanted.clear()
+            # Not wait_for(), which before Python 3.12 loses a cancellation that comes together with what it waits for.
+            tick = loop.call_later(_TICK_SECONDS, self._wanted.set)
+            await self._wanted.wait()
+            tick.cancel()
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        request = self._request
+        if (
+            request is not None
+            and request.reconnects == self._reconnects
+            and now - request.last_answer < _MAX_IDLE_SECONDS
+        ):
+            return False
+        return self._nc.is_connected and now >= self._not_before
+
+    @property
+    def _reconnects(self) -> int:
+        return self._nc.stats["reconnects"]
+
+    async def _ask(self, batch: int) -> None:
+        self._number += 1
+        reply = f"{self._inbox.removesuffix('*')}{self._number}"
+        self._request = _Request(reply, batch, batch, self._reconnects, time.monotonic())
+        question = {
+            "batch": batch,
+            "max_bytes": max(_MAX_BYTES, 2 * self._nc.max_payload),
+            "expires": int(self._expires * 1e9),
+            "idle_heartbeat": int(min(_HEARTBEAT_SECONDS, self._expires / 2) * 1e9),
+        }
+        await self._nc.publish(self._subject, msgspec.json.encode(question), reply)
+
+    def _end_request(self) -> None:
+        self._request = None
+        self._wanted.set()
+
+    # --- Answers ------------------------------------------------------------------------------------------------------
+
+    async def _receive(self, message: Msg) -> None:
+        """Called with messages, and with the server's statuses of requests."""
+        request = self._request
+        if request is not None:
+            request.last_answer = time.monotonic()
+        try:
+            # Only the reply subject tells them apart: any client can publish a message with a header "Status".
+            origin = parse_ack_subject(message.reply)
+        except DecodeError:
+            await self._receive_status(message)
+            return
+        if request is not None:
+            request.left -= 1
+            if request.left <= 0:
+                self._end_request()
+        self._deliver(message, origin)
+
+    async def _receive_status(self, message: Msg) -> None:
+        headers: dict[str, str] = message.headers or {}
+        status, text = headers.get("Status", ""), headers.get("Description", "")
+        request = self._request
+        if request is None or request.reply != message.subject or status == "100" or text.lower() == _COMPLETED:
+            return
+        if any(text.lower().startswith(known) for known in _FINAL):
+            is_deleted = text.lower().startswith(_DELETED)
+            self._end(ErrorCode.CONSUMER_NOT_FOUND if is_deleted else ErrorCode.INCOMPATIBLE_CONFIG, text)
+        elif status == "503":
+            await self._look_for_consumer()
+        if status not in ("404", "408") and request.left == request.batch:
+            self._not_before = time.monotonic() + _TICK_SECONDS
+        self._end_request()
+
+    async def _look_for_consumer(self) -> None:
+        """After no-responders: the server is still starting, or the consumer was deleted."""
+        try:
+            await self._api.without_retries().consumer(self._stream, self._consumer)
+        except ApiError as error:
+            if error.code in (ErrorCode.CONSUMER_NOT_FOUND, ErrorCode.STREAM_NOT_FOUND):
+                self._end(ErrorCode.CONSUMER_NOT_FOUND, "it was deleted", error)
+        except DeliveryError:
+            pass
+
+    def _on_denial(self, denial: Denial) -> bool:
+        if not (denial.is_publish(self._subject) or denial.is_subscription(self._inbox)):
+            return False
+        error = denial.error()
+        self._end(error.code, error.message)
+        return True
+
+    def _end(self, code: ErrorCode, text: str, cause: Exception | None = None) -> None:
+        error = DeliveryError(code, f"{self._target}: {text}")
+        error.__cause__ = cause
+        self._fail(error)

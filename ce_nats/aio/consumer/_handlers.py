@@ -1,0 +1,151 @@
+"""Run a handler with the deliveries of a consumer, several at a time, until the consumer is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Any, Final
+
+from ...errors import DeliveryError, ErrorCode, preview
+from .._util.checks import not_async
+from ._delivery import Delivery
+
+_log: Final = logging.getLogger(__name__)
+
+# Handlers that still run so long after stop() are named in the log; again after twice the time, and so on.
+_FIRST_LOG_SECONDS: Final = 10.0
+
+
+class _Worker(asyncio.Task[None]):
+    """
+    A task that calls the handler.
+
+    It knows whether it was cancelled itself: a CancelledError also comes out of a handler if a task that the handler
+    awaits was cancelled. (``Task.cancelling()`` is not in Python 3.10.)
+    """
+
+    is_cancel_requested = False
+    delivery: Delivery | None = None
+    began = 0.0
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self.is_cancel_requested = True
+        return super().cancel(msg)
+
+
+class _NotAsyncError(Exception):
+    """The handler has returned, and nothing that can be awaited."""
+
+
+class Workers:
+    """
+    Tasks that call a handler with deliveries.
+
+    Args:
+        deliveries: Where they come from; several tasks iterate over it.
+        handler: Called with one delivery.
+        report: Called with the exceptions of handlers.
+        target: Name of the consumer, for the log.
+    """
+
+    def __init__(
+        self,
+        deliveries: AsyncIterable[Delivery],
+        handler: Callable[[Delivery], Awaitable[object]],
+        report: Callable[[Exception, Delivery], None],
+        target: str,
+    ) -> None:
+        self._deliveries = deliveries
+        self._handler = handler
+        self._report = report
+        self._target = target
+
+    async def run(self, count: int, stopped: asyncio.Event, stop_timeout: float | None) -> None:
+        """
+        Run until the iteration has ended and the handlers have returned.
+
+        Args:
+            count: Number of tasks.
+            stopped: Set when the iteration is to end.
+            stop_timeout: Seconds after that until handlers are cancelled; or None.
+
+        Raises:
+            DeliveryError: What the iteration raises.
+            TypeError: The handler has returned nothing that can be awaited.
+        """
+        workers: list[_Worker] = []
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            workers.append(_Worker(self._work(workers), loop=loop))
+        overdue = asyncio.create_task(self._watch(workers, stopped, stop_timeout))
+        try:
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            for worker in done:
+                if not worker.cancelled():
+                    worker.result()
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            overdue.cancel()
+            await asyncio.gather(overdue, return_exceptions=True)
+
+    async def _work(self, workers: list[_Worker]) -> None:
+        worker = next(item for item in workers if item is asyncio.current_task())
+        async for delivery in self._deliveries:
+            worker.delivery, worker.began = delivery, time.monotonic()
+            try:
+                async with delivery:
+                    await self._call(worker, delivery)
+            except _NotAsyncError:
+                raise not_async(self._handler) from None
+            except Exception as error:
+                self._report(error, delivery)
+            worker.delivery = None
+            del delivery  # it is settled, and need not be kept until the next one comes
+            if worker.is_cancel_requested:  # and the handler has suppressed it
+                raise asyncio.CancelledError
+
+    async def _call(self, worker: _Worker, delivery: Delivery) -> None:
+        result = self._handler(delivery)
+        if not inspect.isawaitable(result):
+            raise _NotAsyncError
+        try:
+            await result
+        except asyncio.CancelledError as error:
+            if worker.is_cancel_requested:
+                raise
+            text = "a task that the handler awaited was cancelled, and the handler with it"
+            raise DeliveryError(ErrorCode.HANDLER_CANCELLED, text) from error
+
+    async def _watch(self, workers: list[_Worker], stopped: asyncio.Event, stop_timeout: float | None) -> None:
+        """Once the iteration has been stopped: name handlers that do not return, and cancel them after the timeout."""
+        await stopped.wait()
+        began = time.monotonic()
+        pause = _FIRST_LOG_SECONDS
+        end = None if stop_timeout is None else began + stop_timeout
+        while True:
+            is_last = end is not None and end - time.monotonic() <= pause
+            await asyncio.sleep(max(0.0, end - time.monotonic()) if is_last and end is not None else pause)
+            seconds = round(time.monotonic() - began)
+            text = "; ".join(map(_description, (worker for worker in workers if worker.delivery is not None)))
+            if is_last:
+                end = None
+                _log.warning(
+                    "%s: stopped %d s ago; cancelling the handlers that still run: %s", self._target, seconds, text
+                )
+                for worker in workers:
+                    worker.cancel()
+            else:
+                pause *= 2
+                _log.warning("%s: stopped %d s ago; waiting for handlers: %s", self._target, seconds, text)
+
+
+def _description(worker: _Worker) -> str:
+    delivery = worker.delivery
+    assert delivery is not None
+    seconds = round(time.monotonic() - worker.began)
+    return f"sequence {delivery.sequence} on {preview(delivery.subject)}, running for {seconds} s"

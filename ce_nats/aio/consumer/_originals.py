@@ -1,0 +1,141 @@
+"""
+The originals of dead letters, as they are published again, and where they may be published to.
+
+Every client that may publish to the subject for dead letters can write one, with any subject and any stream in it. So
+an original is published only to a subject on which its stream listens, or to one that the caller allows, and never to
+one on which the server acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from nats.js import JetStreamContext
+
+from ...codec.timestamp import Timestamp
+from ...errors import ApiError, CeNatsError, DeliveryError, EncodeError, ErrorCode, preview
+from ...message import NatsMessage, StoredMessage
+from ...redelivery import BLOCK_HEADER, MSG_ID, DeadLetter
+from ...subjects import check_name, check_pattern, covers
+from .._foreign_subjects import check_foreign_subject
+from .._jetstream_api import StreamApi, nanoseconds
+from .._natspy import client_of
+from ..publishing._replay import framed
+from ..reading._stored_messages import as_message
+
+_VERSION: Final = b"NATS/1.0\r\n"
+# nats-server: "message size exceeds maximum allowed", "header size exceeds maximum allowed of 64k".
+_REFUSED_AS_TOO_LARGE: Final = (10054, 10097)
+_TOO_LARGE: Final = (ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.HEADERS_TOO_LARGE)
+
+
+class Originals:
+    """
+    Reads the originals of dead letters. What is known of their streams is kept.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        allowed: Patterns of subjects that originals may be published to; None allows those on which the stream listens
+            that a dead letter names.
+        api: JetStream's API.
+
+    Raises:
+        EncodeError: ``invalid-subject``: a pattern is not valid.
+    """
+
+    def __init__(self, js: JetStreamContext, allowed: Sequence[str] | None, api: StreamApi) -> None:
+        for pattern in allowed or ():
+            check_pattern(pattern)
+        self._nc = client_of(js)
+        self._api = api
+        self._allowed = allowed
+        self._found: dict[str, list[str] | CeNatsError] = {}
+
+    async def outgoing(self, stored: StoredMessage) -> tuple[NatsMessage, bytes]:
+        """
+        The message that a dead letter was, as it is published again, and its header block.
+
+        Raises:
+            CeNatsError: As :func:`~ce_nats.aio.requeue` does.
+        """
+        dead_letter, headers = DeadLetter.split(stored.headers)
+        is_whole = dead_letter.is_complete and all(name != BLOCK_HEADER for name, _ in stored.headers)
+        if not is_whole and not dead_letter.is_reference:
+            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the original of the dead letter is incomplete")
+        await self._check_subject(dead_letter)
+        if dead_letter.is_reference:
+            message = await self.fetch(dead_letter)
+        else:
+            message = stored._replace(subject=dead_letter.subject, headers=headers)
+        kept = [(name, value) for name, value in message.headers if not name.startswith("Nats-")]
+        identifier = f"requeued:{stored.stream}:{stored.sequence}:{nanoseconds(stored.timestamp)}"
+        try:
+            return framed(self._nc, message._replace(headers=[*kept, (MSG_ID, identifier)]))
+        except EncodeError as error:
+            # An original that left no room for the headers of a dead letter may leave none for this one.
+            if not is_too_large(error):
+                raise
+            return framed(self._nc, message._replace(headers=kept))
+
+    async def fetch(self, dead_letter: DeadLetter) -> StoredMessage:
+        """
+        Read the original of a dead letter from its stream.
+
+        Only a message with the subject in the dead letter is returned: otherwise the author of a dead letter could have
+        any message of any stream published to a subject that it may subscribe to.
+
+        Raises:
+            CeNatsError: As :func:`~ce_nats.aio.requeue` does.
+        """
+        stream, sequence = dead_letter.stream, dead_letter.sequence
+        check_name("the stream of a dead letter", stream)
+        time = Timestamp.parse(dead_letter.time)
+        found = await self._api.stored(stream, {"seq": sequence})
+        if found is None:
+            text = f"stream {stream} no longer has message {sequence}, the original of the dead letter"
+            raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        if nanoseconds(Timestamp.parse(found.time)) != nanoseconds(time) or found.subject != dead_letter.subject:
+            text = f"message {sequence} of stream {stream} must be the original of the dead letter, got another one"
+            raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, text)
+        if found.hdrs and not is_header_block(found.hdrs):
+            raise EncodeError(ErrorCode.INVALID_MESSAGE, "the header block of the original is malformed")
+        return as_message(found, stream)
+
+    async def _check_subject(self, dead_letter: DeadLetter) -> None:
+        subject, stream = dead_letter.subject, dead_letter.stream
+        allowed = self._allowed
+        if allowed is None:
+            # Before the server is asked: the letter has chosen the name of the stream, too.
+            check_foreign_subject(self._nc, subject, allowed=[subject])
+            check_name("the stream of a dead letter", stream)
+            allowed = await self._subjects_of(stream)
+        check_foreign_subject(self._nc, subject, allowed=allowed)
+        if not any(covers(pattern, subject) for pattern in allowed):
+            wanted = "one that is allowed" if self._allowed else f"one on which stream {preview(stream)} listens"
+            raise EncodeError(
+                ErrorCode.FORBIDDEN_SUBJECT,
+                f"the subject of a dead letter's original must be {wanted}, got {preview(subject)}",
+            )
+
+    async def _subjects_of(self, stream: str) -> list[str]:
+        found = self._found.get(stream)
+        if found is None:
+            try:
+                found = await self._api.origin_subjects(stream)
+            except CeNatsError as error:
+                found = error  # not asked again for each further dead letter
+            self._found[stream] = found
+        if isinstance(found, CeNatsError):
+            raise found
+        return found
+
+
+def is_header_block(block: bytes) -> bool:
+    """Whether a header block begins and ends as one must; any client may publish others."""
+    return block.startswith(_VERSION) and block.endswith(b"\r\n\r\n")
+
+
+def is_too_large(error: CeNatsError) -> bool:
+    """Whether a message does not fit: the server's limits, or those of the stream, do not allow it."""
+    return error.code in _TOO_LARGE or (isinstance(error, ApiError) and error.number in _REFUSED_AS_TOO_LARGE)

@@ -1,0 +1,495 @@
+"""
+Consume events from JetStream: pulled, settled one by one, dead-lettered as a last resort.
+
+    async with PullConsumer(js, "ORDERS", "billing", dead_letter="dead.orders") as consumer:
+        async for delivery in consumer:
+            async with delivery as event:
+                await charge(event)
+
+Leaving the inner block acknowledges the message; after an exception it is redelivered with back-off, and the exception
+propagates. A message that is not a CloudEvent, or failed too often, is dead-lettered: the dead letter is stored and
+acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is the whole policy.
+
+The ack deadline of every message that is held, in a block or waiting for one, is extended at a third of the consumer's
+``ack_wait``. Modules that do the work: ``fetching`` asks for messages, ``holding`` keeps them, ``isolation`` says which
+one is handled alone, ``settling`` tells the server what became of them, ``handlers`` runs a handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from ...codec.attributes import ExtensionTypes
+from ...codec.binary import Dialect
+from ...codec.binding import DialectName, Mode, from_nats_message
+from ...codec.event import DecodedEvent, NotDelivered
+from ...codec.mode import MARKERS, ContentMode, detect_mode
+from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode, Reject
+from ...message import Headers, NatsMessage
+from ...redelivery import Action, Backoff, Decision, Outcome, RetryPolicy, decide
+from ...subjects import check_name, check_plain_subject
+from ...wire._ack_subject import ACK_PREFIX, AckSubject
+from .._jetstream_api import Lag, StreamApi, check_stream_on
+from .._natspy import client_of
+from .._observer import Instruments, Observer, OnOutcome, guarded
+from .._permissions import ConnectionWatch, Denial
+from .._util.checks import check_config, check_handler, check_hook, check_jetstream, config_differences
+from ..reading._stored_messages import as_message
+from ._dead_letters import original
+from ._delivery import Delivery
+from ._fetch import Fetcher
+from ._handlers import Workers
+from ._in_flight import Holder
+from ._isolation import Isolation
+from ._settle import Settler
+
+_log: Final = logging.getLogger(__name__)
+
+_SIZE: Final = "Nats-Msg-Size"
+_DEFAULT_ACK_WAIT: Final = 30.0
+_MAX_UNSUSPENDED_SECONDS: Final = 0.05
+_BACKOFF: Final = Backoff()
+
+# Can be decoded in every mode.
+_EVENT: Final = NatsMessage(
+    data=b'{"specversion":"1.0","id":"1","source":"s","type":"t"}',
+    headers=Headers([("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "s"), ("ce-type", "t")]),
+)
+
+
+class PullConsumer:
+    """
+    Asynchronous iterator over the deliveries of a JetStream consumer, and a context manager around it.
+
+    Leaving the context releases at once what was fetched and not handled. Blocks of deliveries that still run then
+    settle their messages themselves, but their ack deadlines are not extended any more. Several tasks may iterate.
+
+    Iteration survives reconnects and restarts of the server, as long as nats-py reconnects. Tombstones of key-value
+    buckets are acknowledged and skipped.
+
+    With ``headers_only`` events have their attributes, and ``NotDelivered`` for data where there is some. A structured
+    event has its attributes in the payload, so it is read from the stream, and complete.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stream: Name of the stream.
+        consumer: Name of a durable pull consumer with explicit acknowledgements.
+        dead_letter: Subject for dead letters, which a stream must listen on. None: messages are terminated without a
+            copy, and only the stream's own copy is left.
+        config: The consumer's configuration, with which it is created where there is none of that name; name and kind
+            are filled in. One that exists is used as it is. None creates none.
+        max_deliveries: Deliveries after which a message is dead-lettered if its handler fails; as the server counts
+            them, so that a delivery that was released counts, too. A message that was delivered more often, and may
+            have ended the process, is handled alone. A consumer whose own ``max_deliver`` is lower sets the limit;
+            leave that unlimited, as it is by default: the server gives up silently, even if no handler was given the
+            message, or no dead letter could be stored.
+        max_unfinished: Deliveries after which a message is dead-lettered without being handled once more, with the
+            reason ``process-ended``; ``max_deliveries`` or more. By default five more than ``max_deliveries``.
+        backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, half of whose delays is random by
+            default, or seconds one by one, which are kept as they are.
+        prefetch: Maximum number of messages fetched and not handled yet.
+        double_ack: Wait until the server confirms each acknowledgement.
+        mode: As for :func:`ce_nats.from_nats_message`, and the next three too.
+        dialect: Whose binary mode the senders write.
+        parse_data: False gives data as bytes.
+        extension_types: Python types of extension attributes.
+        on_error: Called with errors from which the consumer recovered: a dead letter that could not be stored (the
+            original is redelivered later), an exception of a handler of :meth:`run`; and with ``permission-denied`` for
+            an acknowledgement, which also ends the iteration. By default they are logged. A message that ends without
+            a handler and a dead letter, or with ``process-ended``, is logged in any case. An exception in it is
+            logged.
+        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each delivery: once the server has been told
+            and, where there is a handler, once that has ended. An exception in it is logged.
+        instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
+
+    Raises:
+        EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
+        ValueError: A number is out of its range, or an option of the decoder is not valid.
+        TypeError: ``js``, ``config``, a hook or an option of the decoder has another type.
+    """
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        stream: str,
+        consumer: str,
+        *,
+        dead_letter: str | None,
+        config: ConsumerConfig | None = None,
+        max_deliveries: int = 5,
+        max_unfinished: int | None = None,
+        backoff: Backoff | Sequence[float] = _BACKOFF,
+        prefetch: int = 64,
+        double_ack: bool = False,
+        mode: Mode | None = None,
+        dialect: DialectName = Dialect.SPEC,
+        parse_data: bool = True,
+        extension_types: ExtensionTypes | None = None,
+        on_error: Callable[[Exception, Delivery | None], None] | None = None,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: Instruments | None = None,
+    ) -> None:
+        check_jetstream(js)
+        check_config("config", config)
+        check_hook("on_error", on_error)
+        check_hook("on_outcome", on_outcome)
+        if dead_letter is not None:
+            check_plain_subject(dead_letter)
+        check_name("stream", stream)
+        check_name("consumer", consumer)
+        if prefetch < 1:
+            raise ValueError(f"prefetch must be 1 or more, got {prefetch}")
+        self._js = js
+        self._nc = client_of(js)
+        self._api = StreamApi.of(js)
+        self._stream = stream
+        self._name = consumer
+        self._target = f"consumer {consumer} of stream {stream}"
+        self._dead_letter = dead_letter
+        self._config = config
+        self._mode = mode
+        self._decode_message = partial(
+            from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
+        )
+        self._decode_message(_EVENT)  # an option that is not valid would dead-letter every message
+        self._on_error = on_error
+        self._headers_only = False
+        self._arrived = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._is_entered = self._has_dropped = False
+        self._error: DeliveryError | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._suspended = 0.0
+
+        self._settler = Settler(
+            js,
+            stream,
+            consumer,
+            policy=RetryPolicy(max_deliveries, backoff, max_unfinished),
+            dead_letter=dead_letter,
+            double_ack=double_ack,
+            report=self._report,
+            on_unhandled=self._report_unhandled,
+            on_settled=lambda delivery: self._holder.remove(delivery),
+            on_denied=self._fail,
+            observer=Observer.of(on_outcome, instrumentation),
+        )
+        self._holder = Holder(
+            self._nc,
+            self._settler,
+            prefetch=prefetch,
+            wake=self._wake,
+            on_dropped=self._report_dropped,
+            on_late=self._release_late,
+        )
+        self._fetcher = Fetcher(
+            self._nc,
+            self._api,
+            stream,
+            consumer,
+            room=self._holder.room,
+            deliver=self._deliver,
+            fail=self._fail,
+        )
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """How often a message is tried, and when again."""
+        return self._settler.policy
+
+    # --- The consumer's life -----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> PullConsumer:
+        """
+        Find or create the consumer, and begin to fetch.
+
+        Raises:
+            DeliveryError: ``stream-not-found``; ``consumer-not-found``; ``request-refused``: it cannot be created;
+                ``incompatible-config``: it is a push consumer, or its ``ack_policy`` is not explicit;
+                ``no-responders``: JetStream is not enabled, or no stream listens on the subject for dead letters;
+                ``timeout``; ``permission-denied``.
+        """
+        if self._dead_letter is not None:
+            await check_stream_on(self._js, self._dead_letter)
+        config, lag = await self._bind()
+        if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT:
+            text = "it must be a pull consumer whose messages are acknowledged one by one"
+            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
+        self._headers_only = bool(config.headers_only)
+        waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
+        limit = self._apply_limit(config)
+        # With a limit of 1, any message that an earlier process has fetched may be one that ends it.
+        is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
+        ConnectionWatch.of(self._nc).add(self._on_denial)
+        self._holder.open(Isolation(limit, max(waits), is_expected=is_expected), min(waits) / 3)
+        await self._fetcher.open(min(waits))
+        self._is_entered = True
+        return self
+
+    def _apply_limit(self, config: ConsumerConfig) -> int:
+        """Apply the server's own limit of deliveries; returns the number above which a message is handled alone."""
+        policy, most = self.policy, config.max_deliver or 0
+        if most <= 0:
+            return policy.max_deliveries
+        _log.warning(
+            "%s: max_deliver is %d, so the server drops a message without a report after %d deliveries, handled or not",
+            self._target,
+            most,
+            most,
+        )
+        if most < policy.max_deliveries:
+            self._settler.policy = policy = RetryPolicy(most, policy.backoff, max(most, policy.unfinished_limit))
+        return min(policy.max_deliveries, most - 1)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        try:
+            await self._fetcher.close()
+            if self._releasing is not None:
+                await self._releasing
+            await self._settler.release(self._holder.unhandled())
+        finally:
+            ConnectionWatch.of(self._nc).remove(self._on_denial)
+            await self._holder.close()
+
+    def stop(self) -> None:
+        """
+        Give out no further deliveries: iterations end, and :meth:`run` as soon as its handlers have returned.
+
+        Handlers that take long after it are named in the log.
+        """
+        self._stopped.set()
+        self._arrived.set()
+        self._fetcher.stop()  # what is fetched now would be redelivered, which counts as a delivery
+
+    async def run(
+        self,
+        handler: Callable[[Delivery], Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        stop_timeout: float | None = None,
+    ) -> None:
+        """
+        Call a handler with each delivery, until :meth:`stop`.
+
+        The message is acknowledged when the handler returns, unless it has settled the delivery itself. After an
+        exception it is redelivered with back-off, and the exception is reported; :class:`~ce_nats.Reject`, and
+        ``data-mismatch`` of ``data_as()``, dead-letter it. A handler that ends with a ``CancelledError`` although
+        :meth:`run` is not cancelled has failed like any other (``handler-cancelled``).
+
+            async def charge(delivery):
+                print(delivery.subject, delivery.event.get_id())
+
+        Args:
+            handler: An async function, called with one delivery.
+            concurrency: Maximum number of handlers at a time. With more than one the order of events is lost.
+            stop_timeout: Seconds after :meth:`stop` until handlers that still run are cancelled, and their messages
+                released. None waits for them.
+
+        Raises:
+            DeliveryError: As the iteration does.
+            TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
+            ValueError: ``concurrency`` is below 1, or ``stop_timeout`` below 0.
+        """
+        check_handler(handler)
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
+        if stop_timeout is not None and stop_timeout < 0:
+            raise ValueError(f"stop_timeout must be 0 or more seconds, got {stop_timeout}")
+        workers = Workers(self, handler, self._report, self._target)
+        await workers.run(concurrency, self._stopped, stop_timeout)
+
+    async def _bind(self) -> tuple[ConsumerConfig, Lag]:
+        """Configuration of the consumer, which is created where it may be, and what it has outstanding."""
+        try:
+            config = await self._api.consumer(self._stream, self._name)
+        except ApiError as error:
+            if self._config is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
+                raise
+        else:
+            if self._config is not None:
+                self._compare(self._config, config)
+            return config, await self._api.lag(self._stream, self._name)
+        config = self._config.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
+        return await self._api.create_consumer(self._stream, self._name, config.as_dict()), Lag(0, 0, 0)
+
+    def _compare(self, wanted: ConsumerConfig, existing: ConsumerConfig) -> None:
+        """Warn about what an existing consumer has otherwise than ``config=`` says."""
+        differences = config_differences(wanted, existing)
+        if differences:
+            text = "; ".join(differences)
+            _log.warning("%s exists, and its configuration is not that of config=: %s", self._target, text)
+
+    # --- Deliveries --------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> PullConsumer:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """
+        The next delivery with an event.
+
+        Raises:
+            DeliveryError: ``consumer-not-found``: it was deleted; ``incompatible-config``: its limits do not allow
+                ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched, or not be
+                acknowledged; ``not-open``.
+        """
+        if not self._is_entered:
+            text = "it must be entered first: async with PullConsumer(...) as consumer"
+            raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
+        await self._let_others_run()
+        while not self._stopped.is_set():
+            delivery = self._holder.take()
+            if delivery is not None:
+                self._fetcher.wake()
+                if await self._prepare(delivery):
+                    return delivery
+            elif self._error is not None:
+                raise self._error
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+        raise StopAsyncIteration
+
+    async def _let_others_run(self) -> None:
+        """
+        Suspend once in a while.
+
+        Neither a delivery that is ready nor an acknowledgement suspends. So handlers that each block the loop for a
+        short time would keep ack deadlines from being extended until no delivery is left.
+        """
+        if time.monotonic() - self._suspended > _MAX_UNSUSPENDED_SECONDS:
+            for _ in range(3):  # a timer, the task that it wakes, and what that writes
+                await asyncio.sleep(0)
+            self._suspended = time.monotonic()
+
+    async def _prepare(self, delivery: Delivery) -> bool:
+        """Decode; False where the message has no event for a handler, and has been settled therefore."""
+        try:
+            try:
+                delivery.decoded(await self._decode(delivery.message))
+            except DecodeError as error:
+                delivery.error = error
+                outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
+                await self._settler.settle_quietly(delivery, outcome, error)
+                return False
+            except DeliveryError as error:
+                delivery.error = error
+                self._report(error, delivery)
+                # Not by the policy: however often it was delivered, no handler was given it.
+                retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
+                await self._settler.settle_quietly(delivery, retry, error)
+                return False
+            decision = decide(Outcome.RECEIVED, delivery.arrival, self.policy)
+            if decision.action is Action.HANDLE:
+                return True
+            text = f"the process ended while it was handled: {delivery.arrival} deliveries, and none had an outcome"
+            delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
+            await self._settler.settle_quietly(delivery, decision, delivery.error)
+        except asyncio.CancelledError:
+            if not delivery.is_settled:
+                self._holder.put_back(delivery)
+            raise
+        return False
+
+    async def _decode(self, message: Msg) -> DecodedEvent:
+        if not self._headers_only or _is_marker(message):
+            return self._decode_message(message)
+        size = _size(message)
+        try:
+            mode = self._mode or detect_mode(message)
+        except DecodeError:
+            mode = ContentMode.STRUCTURED  # or no event at all; its payload knows
+        if mode is ContentMode.STRUCTURED and size:
+            stored = await original(self._js, message)
+            if stored is not None:
+                return self._decode_message(as_message(stored, self._stream))
+        event = self._decode_message(message)
+        if not size:
+            return event
+        return DecodedEvent(event._attributes, NotDelivered(size), is_json=event.is_json)
+
+    def _deliver(self, message: Msg, origin: AckSubject) -> None:
+        self._holder.add(message, origin)
+        self._arrived.set()
+
+    def _wake(self) -> None:
+        self._arrived.set()
+        self._fetcher.wake()
+
+    def _report(self, error: Exception, delivery: Delivery | None, ending: str = "") -> None:
+        """Call ``on_error``; log if there is none, or if the message has ended."""
+        on_error = self._on_error
+        if on_error is not None:
+            guarded(lambda: on_error(error, delivery))
+        if on_error is not None and not ending:
+            return
+        place = "" if delivery is None else f", sequence {delivery.sequence}, delivery {delivery.deliveries}"
+        is_expected = isinstance(error, (CeNatsError, Reject))
+        text = f"{type(error).__name__}: {error}" if isinstance(error, Reject) else error
+        _log.error("%s%s: %s%s", self._target, place, text, ending, exc_info=None if is_expected else error)
+
+    def _report_unhandled(self, error: CeNatsError, delivery: Delivery, ending: str) -> None:
+        self._report(error, delivery, f"; {ending}")
+
+    def _release_late(self, deliveries: list[Delivery]) -> None:
+        """Release messages that were redelivered while they waited."""
+        _log.warning(
+            "%s: messages were redelivered while they waited for a handler: the event loop was blocked for longer than "
+            "ack_wait; fetching one by one from now on",
+            self._target,
+        )
+        self._releasing = asyncio.create_task(self._settler.release(deliveries))
+
+    def _report_dropped(self, origin: AckSubject) -> None:
+        """Warn, once, that the program does not settle what it gets."""
+        if not self._has_dropped and not self._stopped.is_set():
+            self._has_dropped = True
+            _log.warning(
+                "%s, sequence %d: the program has dropped a delivery that it has not settled; settle each one, with "
+                "'async with delivery:' for example. Such messages are held until the consumer is left, and the server "
+                "delivers at most max_ack_pending of them",
+                self._target,
+                origin.sequence,
+            )
+
+    def _on_denial(self, denial: Denial) -> bool:
+        """End the iteration where acknowledgements are denied: handlers would run again and again."""
+        prefix, consumer = ACK_PREFIX.lower(), f".{self._stream}.{self._name}.".lower()
+        if denial.operation != "publish" or not denial.subject.startswith(prefix) or consumer not in denial.subject:
+            return False
+        error = denial.error()
+        error = DeliveryError(error.code, f"{self._target}: {error.message}")
+        if self._error is None:
+            self._report(error, None)
+        self._fail(error)
+        return True
+
+    def _fail(self, error: DeliveryError) -> None:
+        """End the iteration with an error."""
+        self._error = error
+        self._fetcher.stop()
+        self._arrived.set()
+
+
+def _is_marker(message: Msg) -> bool:
+    headers: dict[str, Any] = message.headers or {}
+    return not message.data and any(name in headers for name in MARKERS)
+
+
+def _size(message: Msg) -> int:
+    """Bytes that were not delivered; the server says so in a header, which others may have sent before."""
+    text = (message.headers or {}).get(_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() else 0

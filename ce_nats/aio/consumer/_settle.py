@@ -1,0 +1,231 @@
+"""Settle deliveries: acknowledge, have redelivered, or store a dead letter and terminate the original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode
+from ...redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
+from .._errors import delivery_errors
+from .._natspy import api_timeout, client_of
+from .._observer import Handling, MessageOutcome, Observer, OutcomeKind
+from .._permissions import answered
+from .._util.pausing import random_number
+from ..core._publish import round_trip
+from ._dead_letters import store
+from ._delivery import Delivery
+
+Report = Callable[[Exception, "Delivery | None"], None]
+
+
+class Settler:
+    """
+    Settles the deliveries of a consumer.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        stream: Name of the stream.
+        consumer: Name of the consumer.
+        policy: How often a message is tried, and when again.
+        dead_letter: Subject for dead letters, or None.
+        double_ack: Wait until the server confirms each acknowledgement.
+        report: Called with errors from which the consumer recovers.
+        on_unhandled: Called with a message that is terminated although no handler was given it, and how it ends, unless
+            its dead letter says all of that.
+        on_settled: Called with each delivery before the server is informed.
+        on_denied: Called where the server denies acknowledgements.
+        observer: Told what becomes of deliveries; or None.
+    """
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        stream: str,
+        consumer: str,
+        *,
+        policy: RetryPolicy,
+        dead_letter: str | None,
+        double_ack: bool,
+        report: Report,
+        on_unhandled: Callable[[CeNatsError, Delivery, str], None],
+        on_settled: Callable[[Delivery], None],
+        on_denied: Callable[[DeliveryError], None],
+        observer: Observer | None = None,
+    ) -> None:
+        self.policy = policy
+        self._report = report
+        self._js = js
+        self._nc = client_of(js)
+        self._consumer = consumer
+        self._target = f"consumer {consumer} of stream {stream}"
+        self._dead_letter = dead_letter
+        self._double_ack = double_ack
+        self._on_unhandled = on_unhandled
+        self._on_settled = on_settled
+        self._on_denied = on_denied
+        self._observer = observer
+
+    def begin(self, delivery: Delivery) -> Handling | None:
+        """A handler begins; None where nobody looks."""
+        return None if self._observer is None else self._observer.begin(delivery)
+
+    def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
+        """What to do about a delivery, by the policy."""
+        return decide(outcome, delivery.deliveries, self.policy, random_number())
+
+    def delay(self, delivery: Delivery) -> float:
+        """Seconds until a delivery is redelivered, by the policy."""
+        return self.policy.delay(delivery.deliveries, random_number())
+
+    def report(self, error: Exception, delivery: Delivery | None, /) -> None:
+        """Report an error from which the consumer recovers."""
+        self._report(error, delivery)
+
+    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
+        """
+        Do what was decided; nothing where the delivery is settled.
+
+        Args:
+            delivery: What to settle.
+            decision: What to do.
+            error: Why, for a dead letter; or None.
+
+        Raises:
+            DeliveryError: As :meth:`Delivery.ack` does.
+        """
+        if delivery.is_settled or delivery.message.is_acked:
+            if not delivery.is_settled:
+                self._tell(delivery, OutcomeKind.SETTLED, None, error)
+            self._end(delivery)
+            return
+        if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
+            decision = Decision(Action.RETRY, delay=self.delay(delivery))
+        self._end(delivery)
+        self._report_unhandled(delivery, decision)
+        message = delivery.message
+        try:
+            with delivery_errors(self._target, self._nc):
+                if decision.action is Action.RETRY:
+                    await message.nak(decision.delay)
+                elif decision.action is Action.DEAD_LETTER:
+                    await message.term()
+                elif self._double_ack:
+                    await self._confirm(message)
+                else:
+                    await message.ack()
+        except BaseException as failure:
+            self._tell(delivery, OutcomeKind.UNSETTLED, None, failure)
+            raise
+        if self._observer is not None:
+            self._tell(delivery, self._kind(decision, error), decision, error)
+
+    def _report_unhandled(self, delivery: Delivery, decision: Decision) -> None:
+        """Report a message that is terminated, and of which no handler and no dead letter tells."""
+        error = delivery.error
+        if decision.action is not Action.DEAD_LETTER or delivery.is_entered or error is None:
+            return
+        if self._dead_letter is None:
+            self._on_unhandled(error, delivery, "terminated without a dead letter")
+        elif decision.reason is Reason.PROCESS_ENDED:
+            self._on_unhandled(error, delivery, f"dead-lettered to {self._dead_letter}")
+
+    async def settle_quietly(
+        self, delivery: Delivery, wanted: Outcome | Decision, error: BaseException | None = None
+    ) -> None:
+        """Do what was decided, or what the policy says for an outcome, and report an error."""
+        decision = wanted if isinstance(wanted, Decision) else self.decide(delivery, wanted)
+        try:
+            await self.settle(delivery, decision, error)
+        except DeliveryError as failure:
+            self.report(failure, delivery)
+
+    async def release(self, deliveries: list[Delivery]) -> None:
+        """Release deliveries to others at once, and wait until the server knows."""
+        for delivery in deliveries:
+            await self.settle_quietly(delivery, Outcome.RELEASED)
+        if self._nc.is_connected:
+            with suppress(CeNatsError):
+                await round_trip(self._nc)
+
+    def _kind(self, decision: Decision, error: BaseException | None) -> OutcomeKind:
+        if decision.action is Action.RETRY:
+            is_failure = decision.delay or isinstance(error, Exception)
+            return OutcomeKind.REDELIVERED if is_failure else OutcomeKind.RELEASED
+        if decision.action is Action.DEAD_LETTER:
+            return OutcomeKind.TERMINATED if self._dead_letter is None else OutcomeKind.DEAD_LETTERED
+        return OutcomeKind.ACKNOWLEDGED
+
+    def _tell(
+        self, delivery: Delivery, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
+    ) -> None:
+        """Say what became of a delivery: now, or at the end of its block."""
+        if self._observer is None:
+            return
+        outcome = MessageOutcome(
+            kind,
+            delivery.subject,
+            delivery.message,
+            delivery,
+            error=error,
+            delay=decision.delay if decision is not None and kind is OutcomeKind.REDELIVERED else None,
+            reason=None if decision is None else decision.reason,
+        )
+        if isinstance(delivery.handling, Handling):
+            delivery.handling.settled(outcome)
+        else:
+            self._observer.tell(outcome)
+
+    def _end(self, delivery: Delivery) -> None:
+        delivery.is_settled = True
+        self._on_settled(delivery)
+
+    async def _confirm(self, message: Msg) -> None:
+        try:
+            await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=api_timeout(self._js)))
+        except DeliveryError as error:
+            if error.code is ErrorCode.PERMISSION_DENIED:
+                self._on_denied(error)
+            raise
+
+    async def _store(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> bool:
+        """Store the dead letter; False where that failed."""
+        if self._dead_letter is None:
+            return True
+        assert decision.reason is not None
+        dead_letter = DeadLetter(
+            reason=decision.reason,
+            error=_code(error),
+            text=_text(error),
+            subject=delivery.subject,
+            stream=delivery.stream,
+            consumer=self._consumer,
+            sequence=delivery.sequence,
+            deliveries=delivery.deliveries,
+        )
+        try:
+            kept = await store(
+                self._js, self._dead_letter, dead_letter, delivery.message, timeout=api_timeout(self._js)
+            )
+        except (DeliveryError, EncodeError) as failure:
+            self.report(failure, delivery)
+            return False
+        if not kept.is_copied and not kept.is_reference:
+            self.report(DataLossError.not_copied(kept.stream, kept.sequence), delivery)
+        return True
+
+
+def _code(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return str(error.code) if isinstance(error, CeNatsError) else type(error).__name__
+
+
+def _text(error: BaseException | None) -> str:
+    try:
+        return error.message if isinstance(error, CeNatsError) else str(error or "")
+    except Exception:  # somebody's exception may do anything in __str__
+        return ""

@@ -1,0 +1,1 @@
+"""Publish, subscribe, request and respond on core NATS."""

@@ -1,0 +1,320 @@
+"""
+Send events on a NATS connection.
+
+NATS binding, section 3. Encoding is ``ce_nats.to_nats_message``; this module adds what a server and nats-py require.
+Everything for which a server closes the connection is refused before it is sent, because nats-py does not check it:
+headers and payload larger than ``max_payload``, headers where the server does not support them, a subject too long for
+the control line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+import nats.errors
+from nats.aio.client import Client
+
+from ...codec.binding import Mode, to_nats_message
+from ...codec.event import Event, ExtendedEvent, attributes_and_data
+from ...codec.formats import JSON, Format
+from ...codec.mode import ContentMode
+from ...codec.subject_template import SubjectTemplate
+from ...errors import DeliveryError, EncodeError, ErrorCode, preview
+from ...extensions.tracing import TRACEPARENT, TraceContext
+from ...message import Headers, HeadersLike, NatsMessage, folded, header_pairs
+from ...subjects import check_subject
+from .._errors import delivery_errors
+from .._natspy import is_reading, server_info
+from .._permissions import ConnectionWatch, result_unless
+from .._util.checks import check_client
+from .._util.pausing import pause
+
+# "NATS/1.0" CRLF before the header lines, CRLF behind them; ": " and CRLF in each.
+_BLOCK_BYTES: Final = 12
+_LINE_BYTES: Final = 4
+# RFC 9110 5.6.2, which is narrower than ADR-4.
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# nats-server ends a connection that sends a longer line than 4096 bytes ("maximum control line exceeded"). The rest is
+# for sizes, and for a reply subject of nats-py's own making.
+_MAX_SUBJECT_BYTES: Final = 4096 - 256
+# As long as nats-py's flush() waits for a PONG.
+_FLUSH_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.05
+
+
+async def publish(
+    nc: Client,
+    event: Event,
+    subject: str | SubjectTemplate,
+    *,
+    mode: Mode = ContentMode.BINARY,
+    format: Format | None = None,  # noqa: A002
+    reply: str = "",
+    headers: HeadersLike = None,
+    headerless: bool = False,
+    trace: TraceContext | None = None,
+) -> None:
+    """
+    Publish an event. Core NATS does not confirm delivery; :func:`flush` waits until the server has received it, and
+    raises where the server denied it.
+
+    Args:
+        nc: An open connection.
+        event: As :func:`ce_nats.to_nats_message` takes it.
+        subject: NATS subject to publish to, or a template of it.
+        mode: ``BINARY`` or ``STRUCTURED``.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
+        reply: Reply subject, or ``""``.
+        headers: Further headers, as :func:`ce_nats.to_nats_message` takes them. Repeated names are sent as they are
+            (receivers on nats-py see the last one only).
+        headerless: True sends the event as JSON without any header where the server does not support headers (before
+            2.2, or by its configuration); False raises.
+        trace: Trace context of the sender, :func:`ce_nats.extensions.tracing.current_trace` for instance. It goes into
+            the headers ``traceparent`` and ``tracestate``, and into the event where that has no trace of its own.
+
+    Raises:
+        EncodeError: What :func:`ce_nats.to_nats_message` raises; ``payload-too-large`` where headers and payload
+            together exceed the server's ``max_payload``; ``headers-not-supported``; ``invalid-subject`` without a
+            subject, or with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for
+            headers that nats-py refuses or would change. Nothing was sent.
+        DeliveryError: ``connection-closed``, ``buffer-full``.
+    """
+    check_client(nc)
+    message = prepare(
+        nc,
+        event,
+        subject,
+        mode=mode,
+        format=format,
+        reply=reply,
+        headers=headers,
+        headerless=headerless,
+        trace=trace,
+    )
+    check_size(message, nc.max_payload)
+    await send(nc, message)
+
+
+async def send(nc: Client, message: NatsMessage) -> None:
+    """
+    Publish a message that was prepared, and whose size was checked.
+
+    Raises:
+        DeliveryError: ``connection-closed``, ``buffer-full``.
+    """
+    ConnectionWatch.of(nc)
+    with delivery_errors(message.subject, nc):
+        await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
+
+
+async def flush(nc: Client) -> None:
+    """
+    Wait until the server has everything that was published, and every subscription, on a connection so far.
+
+    Raises:
+        DeliveryError: ``connection-closed``; ``timeout``: the server does not answer;
+            ``permission-denied``: it denied something that was published since the last ``flush()`` and is not awaited
+            elsewhere. Each denial is raised once; without ``flush()`` only nats-py's ``error_cb`` gets it.
+    """
+    check_client(nc)
+    await round_trip(nc)
+    ConnectionWatch.of(nc).check_publishes()
+
+
+async def round_trip(nc: Client) -> None:
+    """
+    Wait until the server has everything that was sent on a connection so far.
+
+    nats-py's own ``flush()`` writes its PING ahead of what is still in its buffer. While the first one waits for its
+    PONG the buffer is written, so the second one's PING stands behind it.
+
+    Raises:
+        DeliveryError: ``connection-closed``; ``timeout``: the server does not answer.
+    """
+    with delivery_errors("flush", nc), ConnectionWatch.of(nc).until_closed("flush") as failed:
+        for _ in range(2):
+            await result_unless(failed, nc.flush)
+            # While the connection is not read, nats-py waits for no PONG: it is reconnecting, or being closed.
+            if not is_reading(nc):
+                await _until_read(nc, failed)
+                await result_unless(failed, nc.flush)
+
+
+async def _until_read(nc: Client, failed: asyncio.Future[DeliveryError]) -> None:
+    """
+    Wait for a reconnect.
+
+    Raises:
+        DeliveryError: The connection was closed.
+        nats.errors.FlushTimeoutError: There was none in time.
+    """
+    give_up = time.monotonic() + _FLUSH_SECONDS
+    while not is_reading(nc):
+        if failed.done():
+            raise failed.result()
+        if time.monotonic() >= give_up:
+            raise nats.errors.FlushTimeoutError
+        await pause(_LOOK_SECONDS)
+
+
+def prepare(
+    nc: Client,
+    event: Event,
+    subject: str | SubjectTemplate,
+    *,
+    mode: Mode,
+    format: Format | None = None,  # noqa: A002
+    reply: str = "",
+    headers: HeadersLike = None,
+    headerless: bool = False,
+    trace: TraceContext | None = None,
+    is_verbatim: bool = False,
+) -> NatsMessage:
+    """
+    The message of an event, ready for nats-py and for the server that a connection leads to; its size is not checked.
+
+    Args:
+        nc: An open connection.
+        event: As for :func:`publish`, and the next arguments too.
+        subject: As for :func:`publish`.
+        mode: As for :func:`publish`.
+        format: As for :func:`publish`.
+        reply: As for :func:`publish`.
+        headers: As for :func:`publish`.
+        headerless: As for :func:`publish`.
+        trace: As for :func:`publish`.
+        is_verbatim: The subject is that of a message, which may have a ``{``.
+
+    Raises:
+        EncodeError: As :func:`publish` does.
+    """
+    has_headers = takes_headers(nc)
+    if not has_headers:
+        _check_headerless(headerless, headers, format)
+        mode = ContentMode.STRUCTURED
+    if trace is not None:
+        event, headers = _traced(event, headers, trace)
+    given = "" if is_verbatim else subject
+    message = to_nats_message(event, given, mode=mode, format=format, reply=reply, headers=headers)
+    if not message.subject:  # to_nats_message leaves it to be filled in later
+        check_subject(subject)
+        message.subject = str(subject)
+    if not has_headers:
+        # Without any header it has to be JSON: version 1.0.2 of the binding.
+        message.headers = Headers()
+    elif headers:
+        # Those of the event itself are percent-encoded.
+        check_further(message.headers.items())
+    return message
+
+
+def takes_headers(nc: Client) -> bool:
+    """Whether the server supports headers: from 2.2 on, unless configured otherwise. True before a connection."""
+    info = server_info(nc)
+    return bool(info.get("headers", not info))
+
+
+def check_further(pairs: Iterable[tuple[str, str]]) -> None:
+    """
+    Refuse headers that ADR-4 allows and nats-py refuses or would change.
+
+    Raises:
+        EncodeError: ``invalid-header-name``, ``invalid-header-value``.
+    """
+    for name, value in pairs:
+        if not _TOKEN.fullmatch(name):
+            raise EncodeError(
+                ErrorCode.INVALID_HEADER_NAME, f"nats-py cannot send a header named {preview(name)}", header=name
+            )
+        if value != value.strip():
+            raise EncodeError(
+                ErrorCode.INVALID_HEADER_VALUE,
+                f"nats-py would strip the white space around the value of header {preview(name)}: {preview(value)}",
+                header=name,
+            )
+
+
+def check_size(
+    message: NatsMessage, max_payload: int, max_headers: int | None = None, header_size: int | None = None
+) -> None:
+    """
+    Refuse what makes the server close the connection, and what a stream refuses.
+
+    Args:
+        message: What is to be sent.
+        max_payload: Most bytes of headers and payload together.
+        max_headers: Most bytes of headers.
+        header_size: Bytes of headers, if known.
+
+    Raises:
+        EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` where the subjects do not fit in
+            a line.
+    """
+    if header_size is None:
+        header_size = header_bytes(message.headers)
+    size = header_size + len(message.data)
+    if size > max_payload:
+        raise EncodeError(
+            ErrorCode.PAYLOAD_TOO_LARGE,
+            f"headers and payload must have at most {max_payload} bytes for this server, got {size}",
+        )
+    if max_headers is not None and header_size > max_headers:
+        raise EncodeError(
+            ErrorCode.HEADERS_TOO_LARGE,
+            f"headers must have at most {max_headers} bytes for JetStream, got {header_size}",
+        )
+    length = _bytes_of(message.subject) + _bytes_of(message.reply)
+    if length > _MAX_SUBJECT_BYTES:
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT,
+            f"subject and reply subject must have at most {_MAX_SUBJECT_BYTES} bytes together, got {length}",
+        )
+
+
+def header_bytes(headers: Headers) -> int:
+    """Bytes of a header block as nats-py writes it, from ``NATS/1.0`` to the empty line; 0 without headers."""
+    pairs = headers.items()
+    return _BLOCK_BYTES + _LINE_BYTES * len(pairs) + _bytes_of("".join(map("".join, pairs))) if pairs else 0
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def as_nats_headers(headers: Headers) -> dict[str, str] | None:
+    """Headers with the type that nats-py annotates; it only iterates over ``items()``, so repeats are sent."""
+    return cast("dict[str, str]", headers) if headers else None
+
+
+def _check_headerless(headerless: bool, headers: HeadersLike, event_format: Format | None) -> None:
+    if not headerless:
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            "the server does not support headers; headerless=True sends events as JSON without them",
+        )
+    if event_format not in (None, JSON):
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            f"the server does not support headers; without them format must be {JSON!r}, got {preview(event_format)}",
+        )
+    if headers and (further := header_pairs(headers, EncodeError)):
+        name = further[0][0]
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED,
+            f"the server does not support headers, so {preview(name)} cannot be sent",
+            header=name,
+        )
+
+
+def _traced(event: Event, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
+    """Event and headers with a trace, unless they have one: an event's trace is the one that it began with."""
+    pairs = header_pairs(headers, EncodeError)
+    if not any(folded(name) == TRACEPARENT for name, _ in pairs):
+        pairs = [*pairs, *trace.fields().items()]
+    if attributes_and_data(event)[0].get(TRACEPARENT) is None:
+        event = ExtendedEvent(event, trace.fields())
+    return event, pairs

@@ -1,0 +1,85 @@
+"""
+A message as it was received, and the event in it.
+
+Received things have the same members everywhere: ``event``, ``error``, ``message``, ``subject``, ``sequence`` and
+``deliveries``. What JetStream or NATS Streaming has delivered has the verbs ``ack``, ``nak`` and ``reject`` as well:
+:class:`~ce_nats.aio.Delivery` and :class:`~ce_nats.stan.Delivery`.
+"""
+
+from __future__ import annotations
+
+from nats.aio.msg import Msg
+
+from ..._notebook import Row, event_rows, html_table, message_rows
+from ...codec.event import DecodedEvent
+from ...errors import CeNatsError, DecodeError
+from ...message import header_pairs
+from ...wire._ack_subject import AckSubject, parse_ack_subject
+
+
+class Received:
+    """
+    A message as it was received, and the event in it.
+
+    Attributes:
+        message: nats-py's message: subject, reply, headers and payload as they came.
+        error: Why there is no event in it, or None.
+    """
+
+    __slots__ = ("_event", "error", "message")
+
+    def __init__(self, message: Msg, event: DecodedEvent | None, error: CeNatsError | None = None) -> None:
+        self.message = message
+        self.error = error
+        self._event = event
+
+    @property
+    def event(self) -> DecodedEvent:
+        """
+        The event.
+
+        Raises:
+            CeNatsError: ``error``, where there is none. A handler that does not look at ``error`` first cannot take a
+                bad message for a good one.
+        """
+        if self._event is None:
+            assert self.error is not None
+            raise self.error
+        return self._event
+
+    @property
+    def subject(self) -> str:
+        """The subject that the message was published to."""
+        return self.message.subject
+
+    @property
+    def sequence(self) -> int:
+        """Sequence in the stream; 0 for a message of core NATS, which has none."""
+        origin = self._origin
+        return 0 if origin is None else origin.sequence
+
+    @property
+    def deliveries(self) -> int:
+        """How often the message was delivered, this time included; 1 for a message of core NATS."""
+        origin = self._origin
+        return 1 if origin is None else origin.deliveries
+
+    @property
+    def _origin(self) -> AckSubject | None:
+        try:
+            return parse_ack_subject(self.message.reply)
+        except DecodeError:
+            return None
+
+    def _repr_html_(self) -> str:
+        return html_table("received", [("subject", self.subject), *self._rows()])
+
+    def _rows(self) -> list[Row]:
+        """The event, or why there is none and the message."""
+        if self._event is not None:
+            return event_rows(self._event)
+        reason = "not decoded" if self.error is None else str(self.error)
+        return [("error", reason), *message_rows(header_pairs(self.message.headers), self.message.data)]
+
+    def __repr__(self) -> str:
+        return f"Received({self.subject!r}, {self._event!r}, {self.error and str(self.error)!r})"

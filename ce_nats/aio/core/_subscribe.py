@@ -1,0 +1,209 @@
+"""
+Receive events from subscriptions.
+
+Every message gives one :class:`~ce_nats.aio.Received`, even when it is not a CloudEvent: iteration neither stops at it
+nor skips it, and the program decides what to do with message and error. Only status messages of the server are left
+out.
+
+What nats-py does to headers cannot be undone here: of a repeated name only the last value is kept, bytes that are not
+UTF-8 become U+FFFD, and malformed header lines are dropped. (``ce_nats.aio.jetstream.read_stream`` has them all.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError
+
+from ...codec.attributes import ExtensionTypes
+from ...codec.binary import Dialect
+from ...codec.binding import DialectName, Mode, from_nats_message
+from ...codec.event import DecodedEvent
+from ...errors import DecodeError, DeliveryError, ErrorCode
+from .._errors import delivery_errors
+from .._natspy import client_of, end_iteration, is_unsubscribed
+from .._permissions import ConnectionWatch, Denial
+from .._util.checks import check_client, check_subscription
+from .._util.opening import opening
+from ._publish import round_trip
+from ._received import Received
+
+_STATUS_CODE: Final = re.compile("[0-9]{3}")
+
+
+class Events:
+    """
+    Asynchronous iterator over the messages of a subscription; made by :func:`events` and :func:`subscribe`.
+
+    It ends when the program unsubscribes, drains, or closes the connection. When the connection is lost for good, or
+    the server denies the permission, it raises. As a context manager it unsubscribes at the end of the block. A
+    ``__anext__`` may be cancelled, by a timeout for instance; no message is lost.
+
+    Attributes:
+        subscription: nats-py's subscription.
+    """
+
+    def __init__(self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent]) -> None:
+        self.subscription = subscription
+        self._messages = subscription.messages
+        self._decode = decode
+        self._denied: DeliveryError | None = None
+        self._watch = ConnectionWatch.of(client_of(subscription))
+        self._watch.add(self._hear)
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> Received:
+        """
+        The next message.
+
+        Raises:
+            DeliveryError: ``connection-closed``: it was lost, and nats-py has stopped to reconnect;
+                ``permission-denied``.
+        """
+        while True:
+            try:
+                message = await self._messages.__anext__()
+            except StopAsyncIteration:
+                self.check()
+                raise
+            received = receive(message, self._decode)
+            if received is not None:
+                return received
+
+    async def __aenter__(self) -> Events:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Unsubscribe; does nothing when called again."""
+        self._watch.remove(self._hear)
+        with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
+            await self.subscription.unsubscribe()
+
+    def check(self) -> None:
+        """
+        Raise the error that keeps messages from arriving, if there is one.
+
+        Raises:
+            DeliveryError: As the iteration does.
+        """
+        if self._denied is not None:
+            raise self._denied
+        loss = self._watch.loss
+        if loss is not None and not is_unsubscribed(self.subscription):
+            text = f"{self.subscription.subject}: the connection is lost: {loss}"
+            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text) from loss
+
+    def _hear(self, denial: Denial) -> bool:
+        if not denial.is_subscription(self.subscription.subject):
+            return False
+        self._denied = denial.error(self.subscription.subject)
+        end_iteration(self.subscription)
+        return True
+
+
+def events(
+    subscription: Subscription,
+    *,
+    mode: Mode | None = None,
+    dialect: DialectName = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> Events:
+    """
+    Events of a subscription that was made without a callback.
+
+        async for received in events(await nc.subscribe("orders.>")):
+            if received.error:
+                print(received.message.subject, received.error.code)
+            else:
+                print(received.event.get_id())
+
+    Args:
+        subscription: From ``nc.subscribe()``, or from ``js.subscribe()`` where the caller acknowledges.
+        mode: As for :func:`ce_nats.from_nats_message`, and the others too.
+        dialect: Whose binary mode the senders write.
+        parse_data: False gives data as bytes.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        nats.errors.Error: The subscription has a callback.
+    """
+    check_subscription(subscription)
+    decode = partial(
+        from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
+    )
+    return Events(subscription, decode)
+
+
+@opening
+async def subscribe(
+    nc: Client,
+    subject: str,
+    *,
+    queue: str = "",
+    mode: Mode | None = None,
+    dialect: DialectName = Dialect.SPEC,
+    parse_data: bool = True,
+    extension_types: ExtensionTypes | None = None,
+) -> Events:
+    """
+    Subscribe, and receive events: everything that is published after this has returned.
+
+        async with subscribe(nc, "orders.>") as received:
+            async for item in received: ...
+
+    Args:
+        nc: An open connection.
+        subject: Subject, wildcards allowed.
+        queue: Queue group: each message goes to one member of it.
+        mode: As for :func:`events`, and the others too.
+        dialect: Whose binary mode the senders write.
+        parse_data: False gives data as bytes.
+        extension_types: Python types of extension attributes.
+
+    Raises:
+        EncodeError: ``invalid-subject``.
+        DeliveryError: ``connection-closed``, ``permission-denied``.
+    """
+    check_client(nc)
+    with delivery_errors(subject, nc):
+        subscription = await nc.subscribe(subject, queue=queue)
+    received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    try:
+        await round_trip(nc)
+        received.check()
+    except BaseException:
+        await received.stop()
+        raise
+    return received
+
+
+def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:
+    """A message and the event in it; None for a status message of the server."""
+    try:
+        return Received(message, decode(message))
+    except DecodeError as error:
+        if error.code is ErrorCode.NOT_A_CLOUDEVENT and _is_status(message):
+            return None
+        return Received(message, None, error)
+
+
+def _is_status(message: Msg) -> bool:
+    # nats-py makes a header of the status line: "NATS/1.0 503" becomes {"Status": "503"}.
+    headers: dict[str, Any] = message.headers or {}
+    return not message.data and _STATUS_CODE.fullmatch(headers.get("Status", "")) is not None

@@ -1,0 +1,273 @@
+"""Publish many events to JetStream, without waiting for each acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import NamedTuple
+
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+
+from ...codec.binding import Mode, dedup_id
+from ...codec.event import Event
+from ...codec.formats import Format
+from ...codec.mode import ContentMode
+from ...codec.subject_template import SubjectTemplate
+from ...errors import DeliveryError, ErrorCode, Failure, PublishError
+from ...extensions.tracing import TraceContext
+from ...message import HeadersLike, NatsMessage
+from ...wire.nats import write_header_block
+from .._natspy import api_prefix, client_of
+from .._observer import Instruments, Observer, OnOutcome, Sending
+from .._util.checks import check_jetstream
+from ..core._publish import check_size
+from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
+from ._prepare import MAX_HEADER_BYTES, DedupId, prepare_for_stream
+
+
+class Prepared(NamedTuple):
+    """
+    An event that is encoded, and not sent yet.
+
+    Attributes:
+        message: Its message.
+        block: The message's header block.
+        event: The event itself.
+        sending: Who is told what becomes of it, if anybody.
+    """
+
+    message: NatsMessage
+    block: bytes
+    event: Event
+    sending: Sending | None
+
+    def abandon(self, error: BaseException) -> None:
+        """It will not be sent."""
+        if self.sending is not None:
+            self.sending.abandon(error)
+
+
+class Publisher:
+    """
+    Publishes events to the streams that listen, as an asynchronous context manager.
+
+        async with Publisher(nc.jetstream()) as publisher:
+            for event in events:
+                await publisher.publish(event, "orders.paid")
+        print(publisher.acknowledged)
+
+    The end of the block waits for all acknowledgements, and raises an error with the events that have none. After an
+    exception in the block it waits, too, and :attr:`failures` has the events without an acknowledgement; after a
+    cancellation it does not wait.
+
+    A message without an acknowledgement is sent again, for ``retry_timeout`` seconds in all, so that a broken
+    connection or a restarted server delays events and loses none. That is done only for messages with a
+    ``Nats-Msg-Id``, by which the server recognizes copies within the stream's duplicate window (two minutes by
+    default). Others fail after ``ack_timeout``, and so do those with ``Nats-Expected-Last-...``: the server would
+    refuse the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
+
+    After no-responders, for instance while a new leader is elected, any message is sent again for ``retry_timeout``
+    seconds: it was not stored. Before the first acknowledgement the server is asked (on ``$JS.API.STREAM.NAMES``)
+    whether a stream listens at all; where none does, the error is raised at once.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        mode: ``BINARY`` or ``STRUCTURED``.
+        format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
+        dedup: As for :func:`ce_nats.aio.jetstream.publish`.
+        headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
+        window: Most events without an acknowledgement.
+        ack_timeout: Seconds to wait for an acknowledgement.
+        retry_timeout: Seconds to keep sending an event.
+        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each event that was sent, once it is
+            acknowledged or given up. An exception in it is logged. What :meth:`publish` refuses is not sent.
+        instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
+
+    Attributes:
+        acknowledged: Events that are stored.
+        duplicates: How many of them the stream had already. What was sent again here is not counted.
+        failures: Events without an acknowledgement that were not raised yet.
+    """
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        dedup: DedupId | None = dedup_id,
+        headerless: bool = False,
+        window: int = 1000,
+        ack_timeout: float = 5.0,
+        retry_timeout: float = 30.0,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: Instruments | None = None,
+    ) -> None:
+        check_jetstream(js)
+        self._mode = mode
+        self._format = format
+        self._dedup = dedup
+        self._headerless = headerless
+        self._observer = Observer.of(on_outcome, instrumentation)
+        self._nc = client_of(js)
+        self._acks = PendingAcks(
+            self._nc,
+            self._done,
+            window=max(1, window),
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+            api_prefix=api_prefix(js),
+        )
+        self.acknowledged = 0
+        self.duplicates = 0
+        self.failures: list[Failure] = []
+
+    async def __aenter__(self) -> Publisher:
+        await self._acks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or isinstance(error, Exception):
+                await self._acks.drain()
+        finally:
+            for item in self._acks.pending.values():
+                self._done(
+                    item,
+                    DeliveryError(
+                        ErrorCode.TIMEOUT, f"{item.subject}: the publisher was closed before the acknowledgement came"
+                    ),
+                )
+            await self._acks.__aexit__()
+        if error is None:
+            raise_failures(self.failures)
+
+    async def publish(
+        self,
+        event: Event,
+        subject: str | SubjectTemplate,
+        *,
+        headers: HeadersLike = None,
+        trace: TraceContext | None = None,
+    ) -> asyncio.Future[PubAck]:
+        """
+        Publish an event; returns as soon as it has a place in the window.
+
+        Args:
+            event: As :func:`ce_nats.to_nats_message` takes it.
+            subject: NATS subject to publish to, or a template of it.
+            headers: As for :func:`ce_nats.aio.jetstream.publish`.
+            trace: As for :func:`ce_nats.aio.publish`; by default what the instrumentation says.
+
+        Returns:
+            A future of the acknowledgement. It need not be awaited: failures are also raised by later calls and at the
+            end of the block.
+
+        Raises:
+            EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
+            PublishError: Earlier events were not acknowledged. This one was not sent. Each failure is raised once, so
+                publishing may continue.
+            DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
+        """
+        prepared = self.prepare(event, subject, headers=headers, trace=trace)
+        try:
+            if self._acks.is_full:
+                await self._acks.room()
+            raise_failures(self.failures)
+        except BaseException as error:
+            prepared.abandon(error)
+            raise
+        return await self.send(prepared)
+
+    def prepare(
+        self,
+        event: Event,
+        subject: str | SubjectTemplate,
+        *,
+        headers: HeadersLike = None,
+        trace: TraceContext | None = None,
+    ) -> Prepared:
+        """
+        The first half of :meth:`publish`: encode an event, and check what can be checked; in any thread.
+
+        Raises:
+            EncodeError: As :meth:`publish` does.
+        """
+        sending = None if self._observer is None else self._observer.send(event, subject)
+        try:
+            message = prepare_for_stream(
+                self._nc,
+                event,
+                subject,
+                mode=self._mode,
+                format=self._format,
+                headers=headers,
+                dedup=self._dedup,
+                headerless=self._headerless,
+                trace=sending.trace if trace is None and sending is not None else trace,
+            )
+            block = write_header_block(message.headers.items()) if message.headers else b""
+            check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
+        except BaseException as error:
+            if sending is not None:
+                sending.abandon(error)
+            raise
+        return Prepared(message, block, event, sending)
+
+    async def send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
+        """
+        The second half of :meth:`publish`: send once there is room in the window.
+
+        Raises:
+            DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
+        """
+        try:
+            tag = (prepared.event, prepared.sending)
+            return (await self._acks.send(prepared.message, prepared.block, tag)).ack
+        except BaseException as error:
+            prepared.abandon(error)
+            raise
+
+    async def flush(self) -> None:
+        """
+        Wait until every event so far is acknowledged or has failed.
+
+        Raises:
+            PublishError: Some have failed.
+        """
+        await self._acks.drain()
+        raise_failures(self.failures)
+
+    def _done(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
+        event: Event
+        sending: Sending | None
+        event, sending = item.tag
+        if isinstance(outcome, DeliveryError):
+            self.failures.append(Failure(event, item.subject, outcome))
+        else:
+            self.acknowledged += 1
+            self.duplicates += is_duplicate(item, outcome)
+        if sending is not None:
+            sending.done(item.message, outcome)
+
+
+def raise_failures(failures: list[Failure]) -> None:
+    """
+    Raise failures, and clear the list of them.
+
+    Raises:
+        PublishError: The list was not empty.
+    """
+    if not failures:
+        return
+    raised = tuple(failures)
+    failures.clear()
+    first = raised[0].error
+    error = PublishError(
+        first.code, first.message if len(raised) == 1 else f"{first.message} (and {len(raised) - 1} more)"
+    )
+    error.failures = raised
+    raise error from first

@@ -1,0 +1,155 @@
+"""Publish captured messages again, with the bytes and headers that they had, CloudEvents or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nats.aio.client import Client
+from nats.js.api import PubAck
+
+from ...errors import DeliveryError, EncodeError, ErrorCode, preview
+from ...message import NatsMessage, StoredMessage
+from ...subjects import check_pattern, check_plain_subject, check_subject
+from ...wire.nats import write_header_block
+from .._errors import delivery_errors
+from .._foreign_subjects import check_foreign_subject
+from .._util.checks import check_client
+from ..core._publish import check_size, flush, takes_headers
+from ._pending_acks import PendingAcks, PendingMessage, is_duplicate, write
+from ._prepare import MAX_HEADER_BYTES
+
+# Replaces bytes that are not UTF-8; the message would be published to another subject.
+_REPLACEMENT: Final = "\ufffd"
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """
+    How many messages were published.
+
+    Attributes:
+        messages: Messages that were acknowledged, or, to core NATS, written.
+        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``. Messages that were sent again after
+            a lost acknowledgement are not counted.
+    """
+
+    messages: int = 0
+    duplicates: int = 0
+
+
+async def replay(
+    nc: Client,
+    messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage],
+    *,
+    acknowledged: bool = True,
+    subject: str | None = None,
+    allowed: Sequence[str] = (),
+    rate: float | None = None,
+    window: int = 1000,
+    ack_timeout: float = 5.0,
+    retry_timeout: float = 30.0,
+    on_progress: Callable[[int], object] = lambda count: None,
+) -> ReplayResult:
+    """
+    Publish messages in their order, without their reply subjects.
+
+    Args:
+        nc: An open connection.
+        messages: From :func:`ce_nats.capture.read_capture`.
+        acknowledged: True publishes to streams and waits for acknowledgements; False to core NATS.
+        subject: In place of the messages' own subjects.
+        allowed: Patterns of subjects that hold data, if the messages' own subjects look like requests to JetStream's
+            API under another prefix, as ``SHOP.CONSUMER.CREATE.1`` does.
+        rate: Most messages per second; None sets no limit.
+        window: Most messages without an acknowledgement.
+        ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
+        retry_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
+        on_progress: Called with the number of messages so far.
+
+    Raises:
+        EncodeError: ``invalid-subject``; ``forbidden-subject``: the server would act on the message's own subject;
+            ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This message and later ones were
+            not sent.
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
+            ``connection-closed``. Messages after the failed one may have been sent.
+    """
+    check_client(nc)
+    if subject is not None:
+        check_plain_subject(subject)
+    for pattern in allowed:
+        check_pattern(pattern)
+    result = ReplayResult()
+    failures: list[DeliveryError] = []
+
+    def done(item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
+        if isinstance(outcome, DeliveryError):
+            failures.append(outcome)
+        else:
+            result.messages += 1
+            result.duplicates += is_duplicate(item, outcome)
+
+    began = time.monotonic()
+    acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
+    async with acks:
+        count = 0
+        async for message in _each(messages):
+            if rate is not None:
+                await asyncio.sleep(max(0.0, began + count / rate - time.monotonic()))
+            if failures:
+                break
+            if subject is None:
+                check_foreign_subject(nc, message.subject, allowed=allowed)
+            outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
+            if acknowledged:
+                await acks.send(outgoing, block)
+            else:
+                with delivery_errors(outgoing.subject, nc):
+                    await write(nc, outgoing, block, "")
+                result.messages += 1
+            count += 1
+            on_progress(count)
+        await acks.drain()
+    if failures:
+        raise failures[0]
+    if not acknowledged:
+        await flush(nc)
+    return result
+
+
+async def _each(messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage]) -> AsyncIterator[StoredMessage]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message
+
+
+def framed(
+    nc: Client, message: StoredMessage, subject: str | None = None, *, is_stored: bool = True
+) -> tuple[NatsMessage, bytes]:
+    """
+    A captured message as it is sent, and its header block. The caller checks where its subject comes from.
+
+    Raises:
+        EncodeError: As :func:`replay` does.
+    """
+    outgoing = NatsMessage(message.subject if subject is None else subject, message.data)
+    check_subject(outgoing.subject)
+    if subject is None and _REPLACEMENT in message.subject:
+        raise EncodeError(
+            ErrorCode.INVALID_SUBJECT, f"the message's subject must have been UTF-8, got {preview(message.subject)}"
+        )
+    block = write_header_block(message.headers) if message.headers else b""
+    if block and not takes_headers(nc):
+        raise EncodeError(
+            ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has some"
+        )
+    check_size(outgoing, nc.max_payload, MAX_HEADER_BYTES if is_stored else None, len(block))
+    # PendingAcks looks for a Nats-Msg-Id, without which nothing may be sent twice; the block is what is sent.
+    outgoing.headers._pairs = list(message.headers)
+    return outgoing, block

@@ -1,0 +1,103 @@
+"""
+Whether a stream listens on a subject, asked after a publish to it was answered with no-responders.
+
+While a stream has no leader, for seconds after a server was lost, a publish to it is answered with 503, as it is where
+no stream listens at all. Only JetStream's API tells the two cases apart.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import nats.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+from nats.js.errors import APIError, NoStreamResponseError
+
+from ...errors import ErrorCode, NoStreamError
+from .._jetstream_api import StreamApi
+from .._natspy import api_prefix, client_of
+from .._util.pausing import pause
+
+# Before the next attempt, where a stream has no leader or is replicating a copy of the message.
+PAUSE_SECONDS: Final = 0.5
+# For the API's answer: during an election of the meta leader there is none.
+_ANSWER_SECONDS: Final = 2.0
+# nats-server: JSStreamDuplicateMessageConflict. A copy of the message is still being replicated, so try again.
+IN_PROCESS: Final = 10158
+
+
+class Listeners:
+    """
+    What is known about streams on subjects. A subject with a stream is looked up once.
+
+    Args:
+        nc: An open connection.
+        api_prefix: First tokens of the subjects of JetStream's API.
+    """
+
+    def __init__(self, nc: Client, api_prefix: str) -> None:
+        self._nc = nc
+        self._prefix = api_prefix
+        self._found: set[str] = set()
+        self._missed: dict[str, float] = {}
+
+    def was_missed(self, subject: str) -> bool:
+        """Whether the API has answered once that no stream listens."""
+        return subject in self._missed
+
+    async def look(self, subject: str, timeout: float) -> None:
+        """
+        Look for streams that listen on a subject, after a publish to it was answered with no-responders.
+
+        A server also answers that there are none while it shuts down, so it must answer so again in a later call. An
+        API that does not answer, for instance because permission is denied, proves nothing.
+
+        Args:
+            subject: The message's.
+            timeout: Seconds to wait for the answer at most.
+
+        Raises:
+            NoStreamError: No stream listens.
+        """
+        if subject in self._found:
+            return
+        api = StreamApi(self._nc, self._prefix, min(timeout, _ANSWER_SECONDS))
+        reason = await api.why_no_stream(subject)
+        if not reason:
+            self._missed.pop(subject, None)
+            if reason is not None:
+                self._found.add(subject)
+            return
+        now = time.monotonic()
+        if now - self._missed.setdefault(subject, now) >= PAUSE_SECONDS / 2:
+            raise NoStreamError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
+
+
+async def publish_patiently(
+    js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str] | None, timeout: float
+) -> PubAck:
+    """
+    As ``js.publish()``, with retries while a stream has no leader, and while it replicates a copy of the message.
+
+    Raises:
+        NoStreamError: No stream listens.
+        nats.errors.Error: As ``js.publish()`` does.
+    """
+    listeners = Listeners(client_of(js), api_prefix(js))
+    give_up = time.monotonic() + timeout
+    while True:
+        try:
+            return await js.publish(subject, data, timeout=give_up - time.monotonic(), headers=headers)
+        except NoStreamResponseError:
+            await listeners.look(subject, max(PAUSE_SECONDS, give_up - time.monotonic()))
+            if time.monotonic() + PAUSE_SECONDS >= give_up:
+                raise
+        except APIError as error:
+            if error.err_code != IN_PROCESS:
+                raise
+            if time.monotonic() + PAUSE_SECONDS >= give_up:
+                raise nats.errors.TimeoutError from error
+        await pause(PAUSE_SECONDS)

@@ -1,0 +1,1 @@
+"""Read messages that a stream has, without acknowledgements."""

@@ -1,0 +1,526 @@
+"""
+Read a range of a stream's sequences, fast, and report what is missing in it.
+
+Messages are fetched through a pull consumer without acknowledgements, which is kept in the server's memory and deleted
+at the end; the server deletes it after 30 idle seconds where the reader was killed. Between two batches no request is
+pending, so the reader may take any time. A range ends where its last sequence was passed, or where the stream itself
+says that no further message is in it, so that nothing is waited for that cannot come.
+
+Where messages cannot be taken as they stand on the wire with the installed nats-py, they are read one by one through
+the API, which is also the way for streams that delete what a consumer has acknowledged, and for a few messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import nats.errors
+from nats.aio.client import Client
+
+from ..._ranges import StreamRange, StreamState
+from ..._settings import DEFAULT_PREFIX
+from ...codec.timestamp import Timestamp
+from ...errors import ApiError, DataLossError, DeliveryError, ErrorCode
+from ...subjects import covers
+from ...wire._ack_subject import AckSubject, ack_subject
+from .._connect import disconnect
+from .._errors import delivery_error
+from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
+from .._natspy import SEES_RAW_MESSAGES
+from .._util.patience import RETRY_SECONDS, Patience
+from ._raw_pull import RawMessage, RawPull
+from ._stored_messages import metadata, read_one_by_one
+
+# Connects the client that it is given, with the caller's credentials.
+Connect: TypeAlias = Callable[[Client], Awaitable[object]]
+# Called with an error for messages that were removed before they were read. Returns to continue, raises to end.
+OnLoss: TypeAlias = Callable[[DataLossError], object]
+
+# Limits of one request, and so of a batch. The first request is small, because it is not known how many sequences a
+# number of messages spans where many were deleted or filtered out.
+_FIRST_MESSAGES: Final = 1_000
+_MAX_MESSAGES: Final = 10_000
+_MAX_BYTES: Final = 8 * 2**20
+# Batches of what is read one by one.
+_ONE_BY_ONE: Final = 1_000
+# So few sequences are read one by one on the caller's connection: that takes 40 ms, and makes nothing on the server.
+_FEW: Final = 256
+# How long the server keeps an idle consumer.
+_INACTIVE_SECONDS: Final = 30.0
+_DELETE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """
+    Messages of a stream, in ascending order.
+
+    Attributes:
+        stream: Name of the stream.
+        messages: At least one.
+        first: Sequence of the first one.
+        last: Sequence up to which the range is read: that of the last message, or a later one.
+    """
+
+    stream: str
+    messages: list[RawMessage]
+    first: int
+    last: int
+
+
+def refuse_loss(error: DataLossError) -> None:
+    """Raise the error: what is done about lost messages by default."""
+    raise error
+
+
+async def read_range(
+    connect: Connect,
+    wanted: StreamRange,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    on_loss: OnLoss = refuse_loss,
+    request_timeout: float = 5.0,
+    retry_timeout: float = RETRY_SECONDS,
+) -> AsyncGenerator[RawBatch, None]:
+    """
+    Read a range of a stream.
+
+    After a broken connection, or the loss of the consumer, reading continues behind the last batch.
+
+    Args:
+        connect: Connects a client; called for every attempt.
+        wanted: The range, which ends at or before the stream's last message.
+        prefix: First tokens of the subjects of JetStream's API.
+        on_loss: Called with an error for messages that the stream removed before they were read, by a purge or its
+            limits, as far as that is known. Returns to continue, raises to end.
+        request_timeout: Maximum seconds without a message after which an attempt fails, see :class:`Patience`.
+        retry_timeout: Seconds to retry without any progress.
+
+    Yields:
+        Batches of at most 10,000 messages or about 8 MiB.
+
+    Raises:
+        DeliveryError: ``stream-not-found``; ``permission-denied``; where there was no progress for ``retry_timeout``,
+            the last attempt's error; :class:`~ce_nats.DataLossError` where ``on_loss`` raises it.
+    """
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Client]:
+        client = RangeClient()
+        try:
+            await connect(client)
+            yield client
+        finally:
+            await disconnect(client)
+
+    def attempt(client: Client, rest: StreamRange, timeout: float) -> _Attempt:
+        return _Attempt(client, rest, prefix, on_loss, timeout)
+
+    patience = Patience(request_timeout, retry_timeout)
+    async with aclosing(_read(connected, attempt, wanted, patience, lambda: False)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def read_range_on(
+    nc: Client,
+    wanted: StreamRange,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    on_loss: OnLoss = refuse_loss,
+    request_timeout: float = 5.0,
+    retry_timeout: float = RETRY_SECONDS,
+) -> AsyncGenerator[RawBatch, None]:
+    """
+    Read a range of a stream on a connection that is there, as :func:`read_range` does on its own.
+
+    A range of at most 256 sequences is read through the API, without a consumer; so is a longer one where the server
+    denies permission to create a consumer.
+
+    Args:
+        nc: An open connection.
+        wanted: As for :func:`read_range`.
+        prefix: As for :func:`read_range`.
+        on_loss: As for :func:`read_range`.
+        request_timeout: As for :func:`read_range`.
+        retry_timeout: As for :func:`read_range`.
+
+    Yields:
+        Batches of at most 10,000 messages or about 8 MiB.
+
+    Raises:
+        DeliveryError: As :func:`read_range` does; ``connection-closed``.
+    """
+
+    @asynccontextmanager
+    async def connected() -> AsyncIterator[Client]:
+        yield nc
+
+    def attempt(client: Client, rest: StreamRange, timeout: float) -> _Attempt:
+        return _Attempt(client, rest, prefix, on_loss, timeout, few=_FEW, needs_consumer=False)
+
+    patience = Patience(request_timeout, retry_timeout)
+    async with aclosing(_read(connected, attempt, wanted, patience, lambda: nc.is_closed)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _read(
+    connected: Callable[[], AbstractAsyncContextManager[Client]],
+    begin: Callable[[Client, StreamRange, float], _Attempt],
+    rest: StreamRange,
+    patience: Patience,
+    is_over: Callable[[], bool],
+) -> AsyncGenerator[RawBatch, None]:
+    """Attempts, until one comes to the end or the connection is closed permanently."""
+    while len(rest):
+        attempt = None
+        try:
+            async with connected() as client:
+                attempt = begin(client, rest, patience.seconds)
+                async with aclosing(attempt.batches()) as batches:
+                    async for batch in batches:
+                        patience.reset()
+                        yield batch
+            return
+        except (DeliveryError, nats.errors.Error, OSError) as error:
+            if isinstance(error, DataLossError) or is_final(error):
+                raise
+            if attempt is not None:
+                rest = attempt.rest
+            if is_over() or not await patience.wait():
+                target = f"stream {rest.stream}, from message {rest.first} on"
+                if isinstance(error, DeliveryError):
+                    raise DeliveryError(error.code, f"{target}: {error.message}") from error
+                raise delivery_error(target, error) from error
+
+
+class RangeClient(Client):
+    """nats-py's client, which does not reconnect: a lost connection is closed at once, which ends a pull."""
+
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """As nats-py does, but for good."""
+        await super().connect(*args, **{**options, "allow_reconnect": False})
+
+
+class _Attempt:
+    """
+    The reading of a range on one connection.
+
+    Attributes:
+        rest: The part of the range that is neither read nor reported as lost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        wanted: StreamRange,
+        prefix: str,
+        on_loss: OnLoss,
+        timeout: float,
+        *,
+        few: int = 0,
+        needs_consumer: bool = True,
+    ) -> None:
+        self._client = client
+        self.rest = wanted
+        self._on_loss = on_loss
+        self._timeout = timeout
+        self._few = few
+        self._needs_consumer = needs_consumer
+        self._looks_ahead = False
+        self._api = StreamApi(client, prefix, timeout, 0)
+
+    async def batches(self) -> AsyncGenerator[RawBatch, None]:
+        state = await self._api.state(self.rest.stream)
+        has_holes = bool(self.rest.subjects) or state.messages < state.last - state.first + 1
+        self._looks_ahead = has_holes and not self._needs_consumer
+        ways = [self._through_api]
+        # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
+        if SEES_RAW_MESSAGES and state.retention == "limits" and len(self.rest) > self._few:
+            ways.insert(0, self._through_consumer)
+        for way in ways:
+            try:
+                async with aclosing(way()) as batches:
+                    async for batch in batches:
+                        yield batch
+                        self.rest = _behind(self.rest, batch.last)
+                return
+            except _NoConsumerError:
+                continue
+
+    async def _through_consumer(self) -> AsyncGenerator[RawBatch, None]:
+        pull = RawPull(self._client)
+        try:
+            async with self._consumer() as subject:
+                if not await self._check_beginning():
+                    return
+                requests = _Requests(self.rest)
+                while len(self.rest):
+                    with self._without_permission():
+                        messages, status = await pull.pull(subject, requests.next(self.rest), self._timeout)
+                    if messages:
+                        batch = requests.batch(self.rest, messages)
+                        loss, batch = await self._loss_in(batch), await self._with_hole_after(batch)
+                        for part in self._parts(batch, loss):
+                            yield part
+                        self.rest = _behind(self.rest, batch.last)
+                    if not requests.goes_on(messages, status) and len(self.rest) and await self._is_at_end():
+                        await self._check_tail()
+                        return
+        finally:
+            await pull.close()
+
+    @contextmanager
+    def _without_permission(self) -> Iterator[None]:
+        """Without permission for a consumer, or where its requests are not imported, there may be another way."""
+        try:
+            yield
+        except DeliveryError as error:
+            if error.code in (ErrorCode.PERMISSION_DENIED, ErrorCode.NO_RESPONDERS) and not self._needs_consumer:
+                raise _NoConsumerError from error
+            raise
+
+    @asynccontextmanager
+    async def _consumer(self) -> AsyncIterator[str]:
+        """Create a consumer that begins with the range; gives the subject of its pull requests."""
+        rest = self.rest
+        name = f"ce-nats-{self._client.new_inbox().rpartition('.')[2]}"
+        config = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": max(1, rest.first),
+            "ack_policy": "none",
+            "inactive_threshold": int(_INACTIVE_SECONDS * 1e9),
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        if rest.subjects:
+            config["filter_subjects"] = list(rest.subjects)
+        try:
+            with self._without_permission():
+                await self._api.create_consumer(rest.stream, name, config)
+        except DeliveryError as error:
+            is_refused = isinstance(error, ApiError) and not error.is_temporary
+            if is_refused or error.code is ErrorCode.INCOMPATIBLE_CONFIG:
+                raise _NoConsumerError from error
+            raise
+        try:
+            yield f"{self._api.prefix}.CONSUMER.MSG.NEXT.{rest.stream}.{name}"
+        finally:
+            with suppress(Exception):
+                await asyncio.wait_for(self._api.delete_consumer(rest.stream, name), _DELETE_SECONDS)
+
+    async def _through_api(self) -> AsyncGenerator[RawBatch, None]:
+        if not await self._check_beginning():
+            return
+        rest = self.rest
+        # The API takes one pattern.
+        subject = rest.subjects[0] if len(rest.subjects) == 1 else ">"
+        found = read_one_by_one(self._client, self._api, rest.stream, subject, rest.first, rest.last)
+        async with aclosing(found) as messages:
+            async for raw in _gathered(messages, rest):
+                batch = RawBatch(rest.stream, raw, _sequence(raw[0]), _sequence(raw[-1]))
+                loss, batch = await self._loss_in(batch), await self._with_hole_after(batch)
+                for part in self._parts(batch, loss):
+                    yield part
+        await self._check_tail()
+
+    async def _is_at_end(self) -> bool:
+        """
+        Whether the stream has no further message of the range.
+
+        The stream is asked itself: what a consumer counts as pending has been wrong at times.
+        """
+        rest = self.rest
+        following = await self._api.next_sequence(rest.stream, rest.first, rest.subjects)
+        if following is not None and following <= rest.last:
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"the consumer stopped in front of message {following}")
+        return True
+
+    async def _check_beginning(self) -> bool:
+        """
+        Check that the stream is the expected one, and where it begins; returns whether anything is left to read.
+
+        Done after the consumer was created: the stream that exists now is then the one that the consumer belongs to, or
+        the consumer was deleted.
+        """
+        rest = self.rest
+        state = await self._state()
+        if state is None:
+            return False
+        if state.first > rest.first and not rest.from_beginning:
+            self._lose(rest.first, min(state.first - 1, rest.last), state)
+        self.rest = replace(rest, first=max(rest.first, state.first))
+        return len(self.rest) > 0
+
+    async def _loss_in(self, batch: RawBatch) -> DataLossError | None:
+        """Return the error for messages that the stream removed before, or among, those of a batch."""
+        start = batch.first if self.rest.from_beginning else self.rest.first
+        if batch.first == start and batch.last - start + 1 == len(batch.messages):
+            return None
+        state = await self._state()
+        if state is None or state.first <= start:
+            return None
+        # The stream begins behind these numbers now. Of a number that is missing here it cannot be known any more
+        # whether its message was deleted long ago, or had another subject, or was lost just now.
+        there = {_sequence(message) for message in batch.messages}
+        missing = [number for number in range(start, min(state.first, batch.last + 1)) if number not in there]
+        if not missing:
+            return None
+        first, last = missing[0], missing[-1]
+        is_partial = last - first + 1 > len(missing)
+        return DataLossError.gone(
+            state.name, first, last, state.first, retention=state.retention, is_partial=is_partial
+        )
+
+    async def _with_hole_after(self, batch: RawBatch) -> RawBatch:
+        """
+        Extend a batch over the sequences after it that do not exist.
+
+        The reader may delete what it has read: the stream then begins after such sequences, and they would be taken for
+        a loss. (Spark's workers delete nothing, and may lack the permission for this.)
+        """
+        rest = self.rest
+        if not self._looks_ahead or batch.last >= rest.last:
+            return batch
+        following = await self._api.next_sequence(rest.stream, batch.last + 1, rest.subjects)
+        state = await self._state()
+        if state is None or state.first > batch.last + 1 or state.last < rest.last:
+            return batch
+        return replace(batch, last=rest.last if following is None else min(rest.last, following - 1))
+
+    def _parts(self, batch: RawBatch, loss: DataLossError | None) -> Iterator[RawBatch]:
+        """The messages of a batch before a loss in it, and those after it, if the loss is accepted."""
+        if loss is not None:
+            at = bisect_left(batch.messages, loss.first, key=_sequence)
+            if at:
+                yield RawBatch(batch.stream, batch.messages[:at], batch.first, loss.first - 1)
+            self._on_loss(loss)
+            messages = batch.messages[at:]
+            batch = RawBatch(batch.stream, messages, _sequence(messages[0]) if messages else batch.last, batch.last)
+        if batch.messages:
+            yield batch
+
+    async def _check_tail(self) -> None:
+        """The same for what follows the last batch."""
+        rest = self.rest
+        state = await self._state() if len(rest) else None
+        if state is None:
+            return
+        if state.last < rest.last:
+            self._on_loss(DataLossError.shortened(rest.stream, rest.last, state.last))
+        if state.first > rest.first and not rest.from_beginning:
+            self._lose(rest.first, min(state.first - 1, rest.last), state)
+
+    def _lose(self, first: int, last: int, state: StreamState) -> None:
+        self._on_loss(DataLossError.gone(state.name, first, last, state.first, retention=state.retention))
+
+    async def _state(self) -> StreamState | None:
+        """State of the stream; None where another stream has its name now, and on_loss() continues."""
+        state = await self._api.state(self.rest.stream)
+        if self.rest.created and state.created != self.rest.created:
+            self._on_loss(DataLossError.recreated(self.rest.stream, self.rest.created, state.created))
+            return None
+        return state
+
+
+class _NoConsumerError(Exception):
+    """The stream refuses consumers."""
+
+
+class _Requests:
+    """Requests for the messages of a range, and the batches in the answers."""
+
+    def __init__(self, wanted: StreamRange) -> None:
+        self._start = wanted.first
+        self._delivered = 0
+        self._asked = 0
+        self._max_bytes = _MAX_BYTES
+
+    def next(self, rest: StreamRange) -> dict[str, Any]:
+        """A request for about as many messages as the rest of the range has."""
+        self._asked = min(len(rest), _FIRST_MESSAGES)
+        if self._delivered:
+            expected = len(rest) * self._delivered / (rest.first - self._start)
+            self._asked = min(len(rest), _MAX_MESSAGES, math.ceil(expected * 1.1) + 100)
+        return {"batch": self._asked, "max_bytes": self._max_bytes, "no_wait": True}
+
+    def batch(self, rest: StreamRange, messages: list[RawMessage]) -> RawBatch:
+        """
+        The messages that are in the range, which may be none.
+
+        Raises:
+            DeliveryError: ``unexpected-answer``: some did not arrive.
+        """
+        first, number = metadata(messages[0][1])
+        last, last_number = metadata(messages[-1][1])
+        if number != self._delivered + 1 or last_number - number + 1 != len(messages) or first < rest.first:
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "messages were lost on the way, or came twice")
+        self._delivered = last_number
+        if last > rest.last:
+            messages = messages[: bisect_right(messages, rest.last, key=_sequence)]
+        return RawBatch(rest.stream, messages, first, min(last, rest.last))
+
+    def goes_on(self, messages: list[RawMessage], status: str) -> bool:
+        """
+        Whether the consumer may have more.
+
+        Raises:
+            DeliveryError: ``consumer-not-found``, ``temporarily-unavailable`` or ``unexpected-answer``: the consumer
+                cannot be used any more.
+        """
+        if len(messages) == self._asked or status == "409 Batch Completed":
+            return True
+        if status.startswith("409 Message Size Exceeds MaxBytes"):
+            if not messages:
+                self._max_bytes *= 2
+            return True
+        if status.startswith(("404", "408")):
+            return False
+        raise DeliveryError(_status_code(status), f"the server answered {status or 'without a status'}")
+
+
+def _sequence(message: RawMessage) -> int:
+    return metadata(message[1])[0]
+
+
+def _status_code(status: str) -> ErrorCode:
+    """The code for a status that ends a consumer, or leaves it without a leader."""
+    if not status:
+        return ErrorCode.UNEXPECTED_ANSWER
+    if status.startswith("503") or status.lower() == "409 consumer deleted":
+        return ErrorCode.CONSUMER_NOT_FOUND
+    return ErrorCode.TEMPORARILY_UNAVAILABLE
+
+
+def _behind(rest: StreamRange, sequence: int) -> StreamRange:
+    """The rest of a range, behind a sequence."""
+    return StreamRange(rest.stream, sequence + 1, rest.last, rest.created, rest.subjects)
+
+
+async def _gathered(messages: AsyncIterator[Stored], wanted: StreamRange) -> AsyncGenerator[list[RawMessage], None]:
+    """Lists of the messages that are wanted."""
+    raw: list[RawMessage] = []
+    size = 0
+    async for stored in messages:
+        if not wanted.subjects or any(covers(pattern, stored.subject) for pattern in wanted.subjects):
+            raw.append(_as_raw(wanted.stream, stored))
+            size += len(stored.data)
+            if len(raw) == _ONE_BY_ONE or size >= _MAX_BYTES:
+                yield raw
+                raw, size = [], 0
+    if raw:
+        yield raw
+
+
+def _as_raw(stream: str, stored: Stored) -> RawMessage:
+    """A message from the API as a consumer would deliver it."""
+    at = nanoseconds(Timestamp.parse(stored.time))
+    reply = ack_subject(AckSubject(stream, "-", 1, stored.seq, stored.seq, at, 0))
+    return stored.subject.encode(), reply.encode(), stored.data, stored.hdrs or None

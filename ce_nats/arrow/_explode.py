@@ -1,0 +1,301 @@
+"""
+``explode_cloudevents`` for Arrow: add a column for each attribute to captured messages, without Spark.
+
+The columns are those of ``ce_nats.spark.explode_cloudevents``, with the corresponding Arrow types.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from .._parquet import open_parquet, row_batches
+from ..codec.attributes import check_extension_name
+from ..errors import DecodeError, ErrorCode, at_place, preview, shortened
+from ._decode import ATTRIBUTES, DECLARED, TYPES, decode
+from ._headers import check_type, is_octets
+
+_MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+_COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
+# Types that an extension can be declared with, by the name of Spark's type.
+EXTENSION_TYPES: Final[Mapping[str, type]] = {
+    "string": str,
+    "int": int,
+    "boolean": bool,
+    "binary": bytes,
+    "timestamp": datetime,
+}
+# Columns that identify a message in errors, if the rows have them.
+_IDENTITY: Final = ("stream", "sequence", "subject")
+# Limits of a slice that is decoded at once. Many rows make decoding cheap; the limit in bytes bounds the memory.
+_ROWS: Final = 10_000
+_BYTES: Final = 128 * 2**20
+
+_Messages = TypeVar("_Messages", pa.Table, pa.RecordBatch, pa.RecordBatchReader)
+
+
+def explode_cloudevents(
+    messages: _Messages,
+    *,
+    headers: str = "headers",
+    data: str = "data",
+    prefix: str = "ce_",
+    extensions: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+) -> _Messages:
+    """
+    Add one column per attribute to captured messages.
+
+        table = explode_cloudevents(pq.read_table("orders.parquet"))
+
+    ``ce_specversion ce_id ce_source ce_type ce_subject ce_time ce_datacontenttype ce_dataschema`` (``ce_time`` in
+    microseconds of UTC, the others strings), ``ce_extensions`` (map of strings), ``ce_data`` (binary), ``ce_mode``
+    (``binary`` or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). Existing columns are kept.
+    Data is not parsed, as with ``from_nats_message(message, parse_data=False)``.
+
+    Args:
+        messages: A ``pyarrow.Table``, ``RecordBatch`` or ``RecordBatchReader``, one message per row; or any object
+            with ``__arrow_c_stream__``, such as data frames of Polars and pandas and relations of DuckDB.
+        headers: Column of the headers: lists of structs of two strings, a map to a string or to a list of strings, or
+            binary, a raw header block. NULL means no headers.
+        data: Column of the payload, binary or string. NULL means an empty payload.
+        prefix: Prefix of the names of the new columns.
+        extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
+            ``binary`` or ``timestamp``. They are kept in the map as well.
+        mode: ``PERMISSIVE`` keeps invalid messages with a code in ``ce_error`` and NULL in the other new columns;
+            ``DROPMALFORMED`` drops them; ``FAILFAST`` raises the error of the first one. The case of the name does
+            not matter.
+
+    Returns:
+        A table, batch or reader, as ``messages`` is; for other streams a reader. A reader decodes each batch when it is
+        read.
+
+    Raises:
+        DecodeError: ``invalid-message``: a column is missing or has an unsupported type; ``mode`` or a type in
+            ``extensions`` is unknown; ``messages`` is not Arrow data. ``invalid-attribute-name``: ``extensions`` has a
+            name that is not one of an extension. With ``FAILFAST``, the error of the first invalid message, with the
+            number of its row, counted from 0.
+    """
+    kind = type(messages)
+    if isinstance(messages, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        schema = messages.schema
+    elif hasattr(messages, "__arrow_c_stream__"):
+        messages = pa.RecordBatchReader.from_stream(messages)
+        schema = messages.schema
+    else:
+        raise _invalid(f"messages must be a table, batch or stream of Arrow, got {kind.__name__}")
+    exploder = Exploder(schema, headers=headers, data=data, prefix=prefix, extensions=extensions, mode=mode)
+    if isinstance(messages, pa.RecordBatchReader):
+        return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(messages))
+    if isinstance(messages, pa.Table):
+        return pa.Table.from_batches(exploder.batches(messages.to_batches()), schema=exploder.schema)
+    batches = list(exploder.batches([messages]))
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches, schema=exploder.schema).combine_chunks()
+    columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=exploder.schema)
+
+
+def explode_capture(
+    path: str | os.PathLike[str],
+    *,
+    prefix: str = "ce_",
+    extensions: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+) -> pa.RecordBatchReader:
+    """
+    Return the messages of a capture with the columns of :func:`explode_cloudevents`, read and decoded in batches.
+
+        duckdb.sql("SELECT ce_type, count(*) FROM events GROUP BY 1")  # with events = explode_capture("orders.parquet")
+        polars.from_arrow(explode_capture("orders.parquet"))
+        explode_capture("orders.parquet").read_pandas()
+
+    Memory use is that of one row group and one batch of events, independent of the size of the capture. Batches have at
+    most 64 MiB, however well a file is compressed.
+
+    Args:
+        path: A Parquet file, or a directory of Parquet files that a capture wrote.
+        prefix: As for :func:`explode_cloudevents`.
+        extensions: As for :func:`explode_cloudevents`.
+        mode: As for :func:`explode_cloudevents`.
+
+    Raises:
+        DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for a
+            file that is not Parquet or is damaged, and for a directory without Parquet files.
+        OSError: A file cannot be read.
+    """
+    files = capture_files(path)
+    with open_parquet(files[0]) as file:
+        schema = file.schema_arrow
+    _checked_mode(mode)
+    extension_types(extensions)
+    try:
+        exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
+    except DecodeError as error:
+        raise at_place(error, str(files[0])) from error
+    return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(_read(files, schema)))
+
+
+def capture_files(path: str | os.PathLike[str]) -> list[Path]:
+    """
+    Return the Parquet files of a capture in order.
+
+    Raises:
+        DecodeError: ``invalid-message`` if the directory has none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("part-*.parquet"))
+    if not files:
+        raise _invalid(f"directory {path} must have files part-*.parquet of a capture, got none")
+    return files
+
+
+def count_rows(path: str | os.PathLike[str]) -> int:
+    """
+    Return the number of messages of a capture, from its metadata.
+
+    Raises:
+        DecodeError, OSError: As :func:`explode_capture` does.
+    """
+    count = 0
+    for part in capture_files(path):
+        with open_parquet(part) as file:
+            count += max(0, file.metadata.num_rows)
+    return count
+
+
+def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path in files:
+        with open_parquet(path) as file:
+            if not file.schema_arrow.equals(schema):
+                raise _invalid(f"{path} must have the columns of the first file of the capture")
+        for _, batch in row_batches(path, rows=_ROWS):
+            yield batch
+
+
+class Exploder:
+    """
+    Add the columns of events to a sequence of batches of messages.
+
+    Args:
+        schema: Schema of the messages.
+        others: As for :func:`explode_cloudevents`.
+
+    Attributes:
+        schema: Schema of the result.
+
+    Raises:
+        DecodeError: As :func:`explode_cloudevents`.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        headers: str = "headers",
+        data: str = "data",
+        prefix: str = "ce_",
+        extensions: Mapping[str, str] | None = None,
+        mode: str = "PERMISSIVE",
+    ) -> None:
+        self._mode = _checked_mode(mode)
+        self._headers, self._data = _place(schema, headers), _place(schema, data)
+        check_type(schema.field(self._headers).type)
+        payload = schema.field(self._data).type
+        if not is_octets(payload) and not pa.types.is_null(payload):
+            raise _invalid(f"column {preview(data)} must be binary or string, got {shortened(str(payload))}")
+        self._types = extension_types(extensions)
+        self._rows = 0
+        fields = [pa.field(prefix + name, TYPES[name]) for name in _COLUMNS]
+        fields.append(pa.field(f"{prefix}error", pa.string()))
+        fields += [pa.field(prefix + name, DECLARED[kind]) for name, kind in self._types.items()]
+        self.schema = pa.schema([*schema, *fields], schema.metadata)
+
+    def batches(self, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with the new columns; large ones are split."""
+        for batch in batches:
+            rows = max(1, min(_ROWS, _BYTES * len(batch) // (batch.nbytes + 1)))
+            for start in range(0, len(batch), rows):
+                yield self._exploded(batch.slice(start, rows))
+
+    def _exploded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        decoded = decode(batch.column(self._headers), batch.column(self._data), self._types)
+        errors = decoded.errors
+        if errors and self._mode == "FAILFAST":
+            row = min(errors)
+            raise _at_row(errors[row], self._rows + row, batch, row)
+        self._rows += len(batch)
+        codes = pa.nulls(len(batch), pa.string())
+        if errors:
+            codes = pa.array([str(errors[row].code) if row in errors else None for row in range(len(batch))])
+        columns = [*batch.columns, *(decoded.columns[name] for name in _COLUMNS), codes, *decoded.typed.values()]
+        exploded = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if errors and self._mode == "DROPMALFORMED":
+            return exploded.filter(codes.is_null())
+        return exploded
+
+
+def _checked_mode(mode: str) -> str:
+    upper = str(mode).upper()
+    if upper not in _MODES:
+        raise _invalid(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
+    return upper
+
+
+def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
+    """
+    Return the Python types of declared extensions.
+
+    Raises:
+        DecodeError: ``invalid-attribute-name``; ``invalid-message`` for another type.
+    """
+    if extensions is not None and not isinstance(extensions, Mapping):
+        raise _invalid(f"extensions must be a mapping of names to types, got {preview(extensions)}")
+    types = {}
+    for name, wanted in (extensions or {}).items():
+        kind = EXTENSION_TYPES.get(str(wanted).lower())
+        if kind is None:
+            raise _invalid(f"the type of an extension must be {', '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
+        check_extension_name(name, DecodeError)
+        types[name] = kind
+    return types
+
+
+def _place(schema: pa.Schema, name: str) -> int:
+    place: int = schema.get_field_index(name)
+    if place < 0:
+        raise _invalid(
+            f"messages must have one column {preview(name)}, got columns {shortened(', '.join(schema.names))}"
+        )
+    return place
+
+
+def _at_row(error: DecodeError, number: int, batch: pa.RecordBatch, row: int) -> DecodeError:
+    known = [name for name in _IDENTITY if batch.schema.get_field_index(name) >= 0]
+    where = "".join(f", {name} {_shown(batch.column(name)[row])}" for name in known)
+    return DecodeError(
+        error.code,
+        f"{error.message} (row {number}{where})",
+        attribute=error.attribute,
+        header=error.header,
+        requirement=error.requirement,
+    )
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return shortened(str(value.as_py()), 60)
+    except (ValueError, pa.ArrowException):  # text that is not UTF-8, for example
+        return "?"
+
+
+def _invalid(text: str) -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_MESSAGE, text)

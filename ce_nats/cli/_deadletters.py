@@ -1,0 +1,361 @@
+"""The commands ``dead-letters list``, ``show``, ``requeue`` and ``discard``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
+from typing import Annotated, Any, Final
+
+import typer
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+
+from ..aio._jetstream_api import StreamApi
+from ..aio.consumer._dead_letters import RequeueResult, requeue_all
+from ..aio.consumer._originals import Originals
+from ..aio.jetstream import read_stream
+from ..capture._message_json import as_fields, as_line
+from ..codec.binary import Dialect
+from ..errors import CeNatsError, DecodeError
+from ..message import Headers, NatsMessage, StoredMessage
+from ..redelivery import DeadLetter, Reason
+from . import _arguments as arguments
+from ._arguments import InputError
+from ._codec import JsonOption
+from ._connection import Settings, connected, with_connection
+from ._explain import error_fields, explanation, read_one, show
+from ._files import write
+from ._program import complain, guarded, run
+from ._progress import counted, progress, report, with_progress
+from ._terminal import console, table
+
+# Dead letters that are read at a time.
+_BATCH: Final = 100
+
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Stream with the dead letters.", callback=arguments.name)
+]
+SequencesArgument = Annotated[
+    list[int] | None, typer.Argument(metavar="SEQUENCE...", help="Sequences, as printed by list.")
+]
+ReasonOption = Annotated[
+    Reason | None, typer.Option("--reason", help="Only dead letters with this reason.", show_default=False)
+]
+ErrorOption = Annotated[
+    str | None,
+    typer.Option("--error", metavar="CODE", help="Only dead letters with this error code or class of an exception."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="Dead letters: messages that consumers could not process."
+    )
+    group.command("list")(guarded(with_connection(list_dead_letters)))
+    group.command("show")(guarded(with_connection(show_dead_letter)))
+    group.command("requeue")(guarded(with_connection(requeue_dead_letters)))
+    group.command("discard")(guarded(with_connection(discard_dead_letters)))
+    app.add_typer(group, name="dead-letters")
+
+
+def list_dead_letters(
+    settings: Settings,
+    stream: StreamArgument,
+    subject: Annotated[
+        str,
+        typer.Option(
+            "--subject", help="Only dead letters on this subject, wildcards allowed.", callback=arguments.pattern
+        ),
+    ] = ">",
+    reason: ReasonOption = None,
+    error: ErrorOption = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Number of dead letters to list.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    List dead letters.
+
+    For each one: its sequence, why it was dead-lettered, the error code, and subject, stream, sequence and number of
+    deliveries of the original message.
+    """
+    rows = table("sequence", "reason", "error", "subject", "from", "deliveries")
+
+    async def read() -> None:
+        remaining = limit
+        async with connected(settings) as (_, js), aclosing(_read(js, stream, subject, reason, error)) as dead_letters:
+            async for stored in dead_letters:
+                if as_json:
+                    write(as_line(_fields(stored)))
+                else:
+                    rows.add_row(*_cells(stored))
+                remaining = None if remaining is None else remaining - 1
+                if remaining == 0:
+                    return
+
+    run(read())
+    if not as_json:
+        console().print(rows)
+
+
+def show_dead_letter(
+    settings: Settings,
+    stream: StreamArgument,
+    sequence: Annotated[int, typer.Argument(metavar="SEQUENCE", min=1, help="Sequence, as printed by list.")],
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Show a dead letter.
+
+    Prints why it was dead-lettered, and for the original message the same as explain. With --json, the object has
+    headers and data of the original, and can be given to decode, explain and replay. An original that did not fit into
+    its dead letter is read from its own stream.
+    """
+    status = 0
+
+    async def read() -> None:
+        nonlocal status
+        async with connected(settings) as (_, js):
+            stored = await read_one(js, stream, sequence)
+            dead_letter, headers = DeadLetter.split(stored.headers)
+            original = stored._replace(headers=headers) if dead_letter.is_copied else None
+            if dead_letter.is_reference:
+                try:
+                    original = await Originals(js, None, StreamApi.of(js, settings.timeout)).fetch(dead_letter)
+                except CeNatsError as error:
+                    status = complain(error, f"dead letter {sequence}")
+        if as_json:
+            write(as_line({**_fields(stored), **(as_fields(original.headers, original.data) if original else {})}))
+        else:
+            _show(stored, dead_letter, original)
+
+    run(read())
+    raise typer.Exit(status)
+
+
+def requeue_dead_letters(
+    settings: Settings,
+    stream: StreamArgument,
+    sequences: SequencesArgument = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="Requeue all dead letters of the stream.")] = False,
+    reason: ReasonOption = None,
+    error: ErrorOption = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Do not delete the dead letters.")] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="SUBJECT",
+            help="Publish to this subject, wildcards allowed, whatever stream a dead letter names; may be repeated.",
+            callback=arguments.pattern,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Publish original messages again.
+
+    Each original is published to its subject, if the stream that the dead letter names listens on it, and its dead
+    letter is deleted when a stream has stored the original.
+    Headers for the server (Nats-...) are not published again, and the Nats-Msg-Id is a new one. A dead letter that
+    cannot be requeued is kept and reported on standard error, and the next one is requeued.
+    """
+    selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them)
+    statuses: list[int] = []
+
+    async def send() -> None:
+        async with connected(settings) as (_, js):
+            total = await selection.count(js)
+            dead_letters = selection.read(js, statuses)
+            results = requeue_all(js, dead_letters, delete=not keep, allowed=allow or None, timeout=settings.timeout)
+            # A terminal already shows progress through the printed lines.
+            with nullcontext(_no_progress) if sys.stdout.isatty() else progress("requeue", total) as advance:
+                async with aclosing(dead_letters), aclosing(results):
+                    done = 0
+                    async for result in results:
+                        if result.error is not None:
+                            statuses.append(complain(result.error, f"dead letter {result.sequence}"))
+                        if result.ack is not None:
+                            _print_result(result, result.ack, as_json=as_json)
+                        done += 1
+                        advance(done)
+
+    run(send())
+    raise typer.Exit(max(statuses, default=0))
+
+
+def discard_dead_letters(
+    settings: Settings,
+    stream: StreamArgument,
+    sequences: SequencesArgument = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="Discard all dead letters of the stream.")] = False,
+    reason: ReasonOption = None,
+    error: ErrorOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Delete dead letters without publishing their originals.
+
+    Only dead letters are deleted. Other messages of the stream are kept and reported on standard error.
+    """
+    selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them)
+    statuses: list[int] = []
+
+    async def discard() -> None:
+        discarded = 0
+        async with connected(settings) as (_, js):
+            api = StreamApi.of(js)
+            try:
+                with progress("discard", await selection.count(js)) as advance:
+                    async with aclosing(with_progress(selection.read(js, statuses), advance)) as dead_letters:
+                        async for stored in dead_letters:
+                            try:
+                                DeadLetter.split(stored.headers)
+                                await api.delete_message(stream, stored.sequence)
+                                discarded += 1
+                            except CeNatsError as failure:
+                                statuses.append(complain(failure, f"dead letter {stored.sequence}"))
+            finally:
+                report({"discarded": discarded}, f"{counted(discarded, 'dead letter')} discarded", as_json=as_json)
+
+    run(discard())
+    raise typer.Exit(max(statuses, default=0))
+
+
+class _Selection:
+    """
+    The dead letters that a command works on.
+
+    Args:
+        stream: Their stream.
+        sequences: Those with these sequences; or none of them.
+        reason: Those with this reason; or None.
+        error: Those with this error; or None.
+        is_all: All of them.
+
+    Raises:
+        InputError: Nothing is selected, or sequences are given together with other selections.
+    """
+
+    def __init__(
+        self, stream: str, sequences: list[int], reason: Reason | None, error: str | None, *, is_all: bool
+    ) -> None:
+        is_filtered = reason is not None or error is not None
+        if (bool(sequences), is_all, is_filtered).count(True) != 1:
+            raise InputError("sequences, --all, or --reason and --error must be given")
+        self._stream = stream
+        self._sequences = sequences
+        self._reason = reason
+        self._error = error
+        self._is_all = is_all
+
+    async def count(self, js: JetStreamContext) -> int | None:
+        """How many there are, or None if that is not known."""
+        if self._is_all:
+            return (await StreamApi.of(js).state(self._stream)).messages
+        return len(self._sequences) or None
+
+    def read(self, js: JetStreamContext, statuses: list[int]) -> AsyncGenerator[StoredMessage, None]:
+        """Read them; sequences that cannot be read are reported, and add to the exit statuses."""
+        if self._sequences:
+            return _chosen(js, self._stream, self._sequences, statuses)
+        return _read(js, self._stream, ">", self._reason, self._error, batch_size=_BATCH)
+
+
+def _no_progress(_: int) -> None: ...
+
+
+def _print_result(result: RequeueResult, ack: PubAck, *, as_json: bool) -> None:
+    if as_json:
+        stored = {"stream": ack.stream, "sequence": ack.seq}
+        write(as_line({"sequence": result.sequence, "stored": stored, "deleted": result.is_deleted}))
+    else:
+        write(f"dead letter {result.sequence} is now message {ack.seq} of stream {ack.stream}\n".encode())
+
+
+async def _read(
+    js: JetStreamContext, stream: str, subject: str, reason: Reason | None, error: str | None, *, batch_size: int = 1000
+) -> AsyncGenerator[StoredMessage, None]:
+    async with aclosing(read_stream(js, stream, subject=subject, batch_size=batch_size)) as batches:
+        async for batch in batches:
+            for stored in batch:
+                if (reason is None and error is None) or _has(stored, reason, error):
+                    yield stored
+
+
+def _has(stored: StoredMessage, reason: Reason | None, error: str | None) -> bool:
+    """Whether a message is a dead letter with this reason and this error; None stands for any."""
+    try:
+        dead_letter, _ = DeadLetter.split(stored.headers)
+    except DecodeError:
+        return False
+    return reason in (None, dead_letter.reason) and error in (None, dead_letter.error)
+
+
+async def _chosen(
+    js: JetStreamContext, stream: str, sequences: list[int], statuses: list[int]
+) -> AsyncGenerator[StoredMessage, None]:
+    for sequence in sequences:
+        try:
+            yield await read_one(js, stream, sequence)
+        except CeNatsError as error:
+            statuses.append(complain(error, f"dead letter {sequence}"))
+
+
+def _fields(stored: StoredMessage) -> dict[str, Any]:
+    """A dead letter in JSON, without the original's headers and data."""
+    fields: dict[str, Any] = {"sequence": stored.sequence, "timestamp": str(stored.timestamp)}
+    try:
+        dead_letter, _ = DeadLetter.split(stored.headers)
+    except DecodeError as error:
+        return {**fields, "error": error_fields(error)}
+    fields["dead_letter"] = {
+        "reason": str(dead_letter.reason),
+        "error": dead_letter.error,
+        "text": dead_letter.text,
+        "stream": dead_letter.stream,
+        "consumer": dead_letter.consumer,
+        "sequence": dead_letter.sequence,
+        "deliveries": dead_letter.deliveries,
+        "is_complete": dead_letter.is_complete,
+        "is_copied": dead_letter.is_copied,
+        "time": dead_letter.time or None,
+    }
+    return {**fields, "subject": dead_letter.subject}
+
+
+def _cells(stored: StoredMessage) -> list[str]:
+    try:
+        dead_letter, _ = DeadLetter.split(stored.headers)
+    except DecodeError as error:
+        return [str(stored.sequence), "", str(error.code), stored.subject, "", ""]
+    origin = f"{dead_letter.stream}:{dead_letter.sequence}"
+    numbers = str(stored.sequence), str(dead_letter.deliveries)
+    return [numbers[0], str(dead_letter.reason), dead_letter.error, dead_letter.subject, origin, numbers[1]]
+
+
+def _show(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessage | None) -> None:
+    output = console()
+    output.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
+    output.print(
+        f"{dead_letter.reason} by {dead_letter.consumer or 'a consumer without a name'}, "
+        f"deliveries: {dead_letter.deliveries}",
+        soft_wrap=True,
+    )
+    if dead_letter.error or dead_letter.text:
+        output.print(f"{dead_letter.error}: {dead_letter.text}", soft_wrap=True)
+    note = _note(dead_letter)
+    output.print(
+        f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{note}", soft_wrap=True
+    )
+    if original is not None:
+        show(explanation(NatsMessage(dead_letter.subject, original.data, Headers(original.headers)), Dialect.SPEC))
+
+
+def _note(dead_letter: DeadLetter) -> str:
+    if dead_letter.is_reference:
+        return " (not copied, because it did not fit: it is read from that stream)"
+    if not dead_letter.is_copied:
+        return " (not copied, because it did not fit, and deleted from that stream)"
+    return "" if dead_letter.is_complete else " (incomplete: it was already deleted from the stream)"

@@ -1,0 +1,269 @@
+"""The command ``explain``: the content mode of a message, the reason for it, and errors with their positions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import aclosing
+from itertools import accumulate
+from typing import Annotated, Any, Final
+
+import typer
+from nats.js import JetStreamContext
+
+from ..aio.jetstream import read_stream
+from ..capture._message_json import as_line
+from ..codec.attributes import canonical, check_characters
+from ..codec.binary import Dialect, decode_header
+from ..codec.binding import from_nats_message
+from ..codec.mode import PREFIX, ContentMode, inspect
+from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
+from ..message import Headers, NatsMessage, StoredMessage, folded
+from . import _arguments as arguments
+from ._arguments import InputError
+from ._codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
+from ._connection import Settings, connected, with_connection
+from ._files import write
+from ._program import BAD_INPUT, complain, guarded, run
+from ._progress import counted
+from ._terminal import console, table
+
+_ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
+_MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+_BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")
+# In characters: values up to this length are shown in full; error texts quote this much of a value; and so much is
+# shown before and after the position of an error.
+_LONG: Final = 400
+_QUOTED: Final = 60
+_AROUND: Final = 30
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(guarded(with_connection(explain, is_optional=True)))
+
+
+def explain(
+    settings: Callable[[], Settings],
+    message: MessageArgument = None,
+    header: HeaderOption = None,
+    dialect: DialectOption = Dialect.SPEC,
+    stream: Annotated[
+        str | None,
+        typer.Option("--stream", help="Read the message from this stream, with --sequence.", callback=arguments.name),
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=1, help="Sequence of the message in the stream.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Explain how NATS messages are decoded.
+
+    Prints the content mode and the reason for it, each header as sent and as decoded, and for a message that is not an
+    event, the error and its position. Input is the same as for decode, or a message of a stream. The exit status is 1
+    if a message is not an event.
+    """
+    if stream is not None or sequence is not None:
+        if stream is None or sequence is None or message is not None or header:
+            raise InputError("--stream and --sequence must be given together, without a message and --header")
+        raise typer.Exit(_explain_stored(settings(), stream, sequence, dialect, as_json=as_json))
+    status = 0
+    for where, given in messages(message, header):
+        try:
+            found = explanation(given(), dialect)
+        except CeNatsError as error:
+            status = complain(error, where)
+            continue
+        status = max(status, _print(found, as_json=as_json))
+    raise typer.Exit(status)
+
+
+def _explain_stored(settings: Settings, stream: str, sequence: int, dialect: Dialect, *, as_json: bool) -> int:
+    stored: list[StoredMessage] = []
+
+    async def read() -> None:
+        async with connected(settings) as (_, js):
+            stored.append(await read_one(js, stream, sequence))
+
+    run(read())
+    message = stored[0]
+    if not as_json:
+        origin = f"message {sequence} of {stream} on {message.subject}, {message.timestamp}"
+        console().print(origin, soft_wrap=True)
+    found = explanation(NatsMessage(message.subject, message.data, Headers(message.headers)), dialect)
+    origin_fields = {"stream": stream, "sequence": sequence, "subject": message.subject}
+    return _print({**origin_fields, "timestamp": str(message.timestamp), **found}, as_json=as_json)
+
+
+def _print(found: dict[str, Any], *, as_json: bool) -> int:
+    """Print an explanation; returns the exit status for it."""
+    if as_json:
+        write(as_line(found))
+    else:
+        show(found)
+    return 0 if found["error"] is None else BAD_INPUT
+
+
+async def read_one(js: JetStreamContext, stream: str, sequence: int) -> StoredMessage:
+    """
+    Read a message of a stream.
+
+    Raises:
+        DeliveryError: ``message-not-found``; as ``read_stream`` does.
+    """
+    async with aclosing(read_stream(js, stream, start=sequence, end=sequence)) as batches:
+        async for batch in batches:
+            return batch[0]
+    raise DeliveryError(ErrorCode.MESSAGE_NOT_FOUND, f"stream {stream} has no message {sequence}")
+
+
+def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
+    """
+    How a message is decoded.
+
+    Returns:
+        ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``, ``raw``,
+        ``attribute``, ``value`` and ``error`` of each, ``event`` in JSON, ``data_bytes``, and ``error``. An error has
+        ``position`` and ``around`` if its position is known: the number of characters of the header value, or of bytes
+        of the payload, before the error, and the text around it.
+    """
+    found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None}
+    found["data_bytes"] = len(message.data)
+    try:
+        inspection = inspect(message)
+        found["mode"], found["reason"] = str(inspection.mode), inspection.reason
+        found["event"] = json.loads(event_line(from_nats_message(message, dialect=dialect)))
+    except CeNatsError as error:
+        found["error"] = {**error_fields(error), **_place(error, message)}
+    is_binary = found["mode"] == ContentMode.BINARY
+    for name, raw in message.headers.items():
+        found["headers"].append(_header(name, raw, dialect, is_binary=is_binary))
+    return found
+
+
+def error_fields(error: CeNatsError) -> dict[str, Any]:
+    """An error in JSON."""
+    return {
+        "code": str(error.code),
+        "message": error.message,
+        "attribute": error.attribute,
+        "header": error.header,
+        "requirement": error.requirement,
+    }
+
+
+def _header(name: str, raw: str, dialect: Dialect, *, is_binary: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "raw": raw, "attribute": None, "value": None, "error": None}
+    if is_binary and folded(name).startswith(PREFIX):
+        found["attribute"] = folded(name)[len(PREFIX) :]
+        try:
+            value = decode_header(found["attribute"], name, raw, is_raw=dialect is Dialect.SDK_GO)
+            found["value"] = canonical(value, found["attribute"])
+        except DecodeError as error:
+            found["error"] = {**error_fields(error), **_place_in_value(error, raw)}
+    return found
+
+
+def _place(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
+    """The position of an error in a message; empty if it is not known."""
+    if error.header is not None:
+        values = message.headers.values(error.header)
+        return _place_in_value(error, values[0]) if len(values) == 1 else {}
+    position = None
+    if byte := _BYTE.search(error.message):
+        position = int(byte.group(1))
+    elif error.code is ErrorCode.INVALID_UTF8:
+        position = _first_malformed(message.data)
+    if position is None:
+        return {}
+    around = message.data[max(0, position - _AROUND) : position + _AROUND]
+    return {"position": position, "around": around.decode("utf-8", "backslashreplace")}
+
+
+def _place_in_value(error: CeNatsError, raw: str) -> dict[str, Any]:
+    position = None
+    if '"' in raw:  # the positions of the unquoted text are not those of the raw value
+        pass
+    elif error.code is ErrorCode.INVALID_PERCENT_ESCAPE:
+        malformed = _MALFORMED_ESCAPE.search(raw)
+        position = malformed.start() if malformed else None
+    elif error.code in (ErrorCode.INVALID_UTF8, ErrorCode.INVALID_CHARACTER):
+        tokens = _ESCAPE_OR_CHARACTER.findall(raw)
+        octets = [bytes.fromhex(token[1:]) if len(token) > 1 else _utf8(token) for token in tokens]
+        decoded = b"".join(octets)
+        position_of_error = (
+            _first_malformed(decoded) if error.code is ErrorCode.INVALID_UTF8 else _first_forbidden(decoded)
+        )
+        if position_of_error is not None:
+            ends = accumulate(map(len, octets))
+            position = sum(len(token) for token, end in zip(tokens, ends, strict=True) if end <= position_of_error)
+    if position is None:
+        return {}
+    return {"position": position, "around": raw[max(0, position - _AROUND) : position + _AROUND]}
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _first_malformed(octets: bytes) -> int | None:
+    """The number of bytes before the first one that is not UTF-8."""
+    try:
+        octets.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
+
+
+def _first_forbidden(octets: bytes) -> int | None:
+    """The number of bytes before the first character that is not allowed in attributes."""
+    text = octets.decode("utf-8", "replace")
+    for number, char in enumerate(text):
+        try:
+            check_characters("", char, DecodeError)
+        except DecodeError:
+            return len(text[:number].encode())
+    return None
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print an explanation as text."""
+    output = console()
+    if found["mode"] is not None:
+        output.print(f"{found['mode']}: {found['reason']}", soft_wrap=True)
+    if found["headers"]:
+        headers = table("header", "as sent", "as decoded")
+        for header in found["headers"]:
+            error = header["error"]
+            position = error.get("position") if error else None
+            decoded = f"{error['code']}: {error['message']}" if error else header["value"] or ""
+            if position is not None and len(header["raw"]) > _QUOTED:
+                decoded += f", after {position} characters: {error['around']}"
+            headers.add_row(header["name"], _part(header["raw"], position), _part(decoded, None))
+        output.print(headers)
+    output.print(f"payload: {counted(found['data_bytes'], 'byte')}")
+    if found["error"] is None:
+        output.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
+        return
+    error = found["error"]
+    at = [f"{what} {error[what]}" for what in ("header", "attribute", "requirement") if error[what]]
+    output.print(f"{error['code']}: {error['message']}", soft_wrap=True)
+    if at:
+        output.print(f"  at {', '.join(at)}", soft_wrap=True)
+    if "position" in error and error["around"] not in error["message"]:
+        unit = "character of the value" if error["header"] else "byte of the payload"
+        before, _, what = unit.partition(" ")
+        output.print(f"  after {counted(error['position'], before)} {what}: {error['around']}", soft_wrap=True)
+
+
+def _part(text: str, position: int | None) -> str:
+    """A value to print; of a long one, only the part around a position."""
+    if len(text) <= _LONG:
+        return text
+    start = max(0, min((position or 0) - _LONG // 2, len(text) - _LONG))
+    end = start + _LONG
+    before = f"[{start} characters] " if start else ""
+    after = f" [{len(text) - end} characters]" if end < len(text) else ""
+    return f"{before}{text[start:end]}{after}"

@@ -1,0 +1,194 @@
+"""Documents in arguments, files and on standard input, and standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from ..capture import read_capture
+from ..message import StoredMessage
+from ._arguments import InputError
+from ._terminal import say
+
+_CHUNK_BYTES: Final = 2**16
+_MAX_WAITING: Final = 1000
+_STDIN: Final = "-"
+_PARQUET: Final = ".parquet"
+_DOCUMENTS: Final = ("{", "[", '"', "NATS/1.0")
+
+
+def write(line: bytes) -> None:
+    """Write to standard output, and flush, so that the reader of a pipe gets each line at once."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def is_typed() -> bool:
+    """Whether standard input is a terminal."""
+    return sys.stdin.isatty()
+
+
+def is_single(argument: str | None) -> bool:
+    """Whether an argument is a document itself, and neither the path of a file nor standard input."""
+    return argument is not None and argument.lstrip().startswith(_DOCUMENTS)
+
+
+def is_stdin(argument: str | None) -> bool:
+    """Whether an argument means standard input."""
+    return argument is None or argument == _STDIN
+
+
+def is_capture(argument: str | None) -> bool:
+    """Whether an argument is the path of a capture in Parquet, which may not exist."""
+    return argument is not None and not is_single(argument) and (argument.endswith(_PARQUET) or Path(argument).is_dir())
+
+
+def read_messages(path: str) -> Iterator[StoredMessage]:
+    """
+    Messages of a capture.
+
+    Raises:
+        InputError: It is a directory of other files.
+        DecodeError, ImportError, OSError: As ``read_capture`` does.
+    """
+    os.stat(path)
+    directory = Path(path)
+    if directory.is_dir() and directory.suffix != _PARQUET and not any(directory.glob("part-*.parquet")):
+        raise InputError(f"a directory must be a capture in Parquet, got {path!r}")
+    return read_capture(path)
+
+
+def check_documents(argument: str | None) -> None:
+    """
+    Check that an argument can be given to :func:`documents`.
+
+    Raises:
+        InputError: It is a capture in Parquet.
+        OSError: There is no such file.
+    """
+    if is_single(argument) or is_stdin(argument):
+        return
+    path = str(argument)
+    os.stat(path)  # not open(), which would consume a named pipe
+    if is_capture(path):
+        raise InputError(
+            f"events must be in JSON, got the capture {path!r}: decode prints its events, replay publishes its messages"
+        )
+
+
+def read_all(argument: str | None) -> bytes:
+    """The argument as bytes, or all of standard input if it is None."""
+    return b"".join(_chunks(None)) if argument is None else argument.encode("utf-8", "surrogateescape")
+
+
+def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str, bytes]]:
+    """
+    JSON documents in an argument, a file or on standard input, each with its position, such as ``line 3``.
+
+    In a file, a document is a line, or several lines from one that is ``{`` to one that is ``}``, as programs print
+    indented JSON. Empty lines are skipped.
+
+    Args:
+        argument: Argument of the command line: a document, which begins with ``{``, ``[``, a quote or ``NATS/1.0``; or
+            the path of a file; ``-`` or None for standard input.
+        whole: If a file begins with this line, it is a single document; a line break at its end is removed.
+
+    Raises:
+        InputError, OSError: As :func:`check_documents` does; OSError also if a file cannot be read.
+    """
+    check_documents(argument)
+    if argument is not None and is_single(argument):
+        yield "", argument.encode("utf-8", "surrogateescape")
+        return
+    lines = _lines(_chunks(None if is_stdin(argument) else argument))
+    first = next(lines, b"")
+    if whole and first + b"\n" == whole:
+        yield "", b"\n".join([first, *lines])
+    else:
+        yield from _split(chain([first], lines))
+
+
+async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
+    """As :func:`documents`, without blocking the event loop."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[tuple[str, bytes] | Exception | None] = asyncio.Queue()
+    free_places = threading.Semaphore(_MAX_WAITING)
+
+    def put(item: tuple[str, bytes] | Exception | None) -> None:
+        free_places.acquire()
+        try:
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+        except RuntimeError:  # the loop is closed
+            raise SystemExit from None
+
+    def read() -> None:
+        try:
+            for item in documents(argument):
+                put(item)
+            put(None)
+        except (OSError, InputError) as error:
+            put(error)
+
+    # A daemon thread, because reading a terminal or a pipe cannot be cancelled, and the program must not wait for it.
+    threading.Thread(target=read, daemon=True).start()
+    while (item := await queue.get()) is not None:
+        free_places.release()
+        if isinstance(item, Exception):
+            raise item
+        yield item
+
+
+def _chunks(path: str | None) -> Iterator[bytes]:
+    """Blocks of a file, or of standard input."""
+    if path is not None:
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+        return
+    if is_typed():
+        say("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it")
+    # Without Python's buffer: a thread that waits in it holds its lock, and then the interpreter cannot exit.
+    try:
+        descriptor = sys.stdin.fileno()
+    except io.UnsupportedOperation:
+        yield sys.stdin.buffer.read()
+        return
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
+        yield chunk
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    partial: list[bytes] = []
+    for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            yield b"".join([*partial, line])
+            partial = []
+        partial.append(rest)
+    if last := b"".join(partial):
+        yield last
+
+
+def _split(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    gathered: list[bytes] = []
+    where = ""
+    for number, line in enumerate(lines, 1):
+        if not gathered:
+            where = f"line {number}"
+        if gathered or line.strip() == b"{":
+            gathered.append(line)
+            if line.rstrip() != b"}":
+                continue
+            line, gathered = b"\n".join(gathered), []
+        if line.strip():
+            yield where, line
+    if gathered:
+        yield where, b"\n".join(gathered)

@@ -1,0 +1,207 @@
+"""The program that commands are added to, and the errors and exit statuses of commands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import Annotated, Any, Final, NoReturn, ParamSpec
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
+from ._arguments import InputError
+from ._terminal import say
+
+BAD_INPUT: Final = 1
+USAGE: Final = 2
+NOT_DELIVERED: Final = 3
+# Exit status after a signal, minus the number of the signal.
+_SIGNALLED: Final = 128
+_BROKEN_PIPE: Final = 141
+# Loggers that are silenced, because commands print these errors in one line, or have handled them.
+_QUIET: Final = ("asyncio", "nats")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+P = ParamSpec("P")
+
+# The exception of wrong usage is not public in all versions of typer.
+_ClickError: Final[Any] = typer.BadParameter.__mro__[2]
+
+
+class _Program(TyperGroup):
+    """The commands. Wrong usage is an error of one line, as other errors are."""
+
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        try:
+            status = super().main(args, standalone_mode=False, **extra)
+        except InputError as error:
+            status = complain(error)
+        except SystemExit as exited:
+            if not isinstance(exited.__context__, BrokenPipeError):
+                raise
+            status = _BROKEN_PIPE  # of the help, for which typer exits with status 1
+        except typer.Abort:
+            status = _SIGNALLED + signal.SIGINT
+        except _ClickError as error:
+            status = _complain_of_usage(error)
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
+
+def _complain_of_usage(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # not an error: its text is the help
+        error.show()
+        return USAGE
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if context else ""
+    return complain(InputError(error.format_message().rstrip(".") + hint))
+
+
+app = typer.Typer(
+    name="ce-nats", cls=_Program, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+
+
+class _Line(logging.Handler):
+    """Prints the package's log records in the form of the commands' own messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = " ".join(record.getMessage().split())
+        if "permissions violation" not in text:  # the command fails with this error itself
+            say(f"ce-nats: {text}")
+
+
+_LINE: Final = _Line()
+
+
+class StoppedError(Exception):
+    """A signal asked the program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ce-nats {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """CloudEvents over NATS."""
+    for name in _QUIET:
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    logging.getLogger("ce_nats").addHandler(_LINE)  # once, however often this is called
+
+
+def complain(error: Exception, where: str = "") -> int:
+    """
+    Print an error in one line.
+
+    Args:
+        error: The error.
+        where: Its position in the input, such as ``line 3``.
+
+    Returns:
+        The exit status for it.
+    """
+    code, message = _described(error)
+    at = f"{where}: " if where else ""
+    say(f"ce-nats: {code}: {at}{' '.join(message.split()) or type(error).__name__}")
+    if isinstance(error, DeliveryError):
+        return NOT_DELIVERED
+    is_input = isinstance(error, (EncodeError, DecodeError)) and error.code is not ErrorCode.INVALID_OPTION
+    return BAD_INPUT if is_input else USAGE
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """Code and text of an error."""
+    if isinstance(error, (CeNatsError, InputError)):
+        return str(error.code), error.message
+    if isinstance(error, ImportError):
+        return "missing-package", str(error)
+    code = "file-error"
+    if isinstance(error, FileNotFoundError):
+        code = "file-not-found"
+    elif isinstance(error, FileExistsError):
+        code = "file-exists"
+    if isinstance(error, OSError) and error.filename is not None:
+        return code, f"{error.strerror}: {os.fsdecode(error.filename)!r}"
+    return code, str(error)
+
+
+def guarded(command: Callable[P, None]) -> Callable[P, None]:
+    """A command that prints errors in one line, and exits with the status for them."""
+
+    @wraps(command)
+    def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            try:
+                command(*args, **kwargs)
+            finally:
+                sys.stdout.flush()  # so that a broken pipe is detected and handled here
+        except StoppedError as stopped:
+            raise typer.Exit(_SIGNALLED + stopped.number) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_SIGNALLED + signal.SIGINT) from None
+        except BrokenPipeError:
+            _exit_broken_pipe()
+        except (CeNatsError, InputError, ImportError, OSError) as error:
+            raise typer.Exit(complain(error)) from None
+
+    return run_command
+
+
+def _exit_broken_pipe() -> NoReturn:
+    # Python flushes standard output again when it exits, and would print an error.
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(_BROKEN_PIPE) from None
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine. If SIGINT or SIGTERM cancels it, the command exits with the status of the signal."""
+    if (number := asyncio.run(_cancelled_by_signal(work))) is not None:
+        raise StoppedError(number)
+
+
+def until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that SIGINT and SIGTERM end normally, with exit status 0."""
+    asyncio.run(_cancelled_by_signal(work))
+
+
+async def _cancelled_by_signal(work: Coroutine[Any, Any, None]) -> int | None:
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    # Signal handlers are not available on Windows, or outside the main thread.
+    with suppress(NotImplementedError, ValueError, RuntimeError):
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return received[0]
+    return None

@@ -1,0 +1,83 @@
+"""Progress of a command, and its summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from ..capture._message_json import as_line
+from ..errors import visible
+from ._files import write
+from ._terminal import console, say
+
+_T = TypeVar("_T")
+
+
+class _RateColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f}/s")
+
+
+def is_watched() -> bool:
+    """Whether standard error is a terminal."""
+    return console(stderr=True).is_terminal
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@contextmanager
+def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[Callable[..., None]]:
+    """
+    Draw a progress bar on standard error, if it is a terminal.
+
+    Yields a function that takes the number of items done, and optionally a new total, ``of``.
+    """
+    if not wanted or not is_watched():
+        yield lambda done, of=total: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+    )
+    # Standard output is not redirected, because results would then be written to standard error.
+    with Progress(*columns, console=console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task(visible(title), total=total)
+        yield lambda done, of=total: bar.update(task, completed=done, total=of)
+
+
+async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int], object]) -> AsyncGenerator[_T, None]:
+    """The items, unchanged; calls a function with the number of items so far."""
+    count = 0
+    async with aclosing(items):
+        async for item in items:
+            count += 1
+            advance(count)
+            yield item
+
+
+def report(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
+    """
+    Print a summary.
+
+    Args:
+        counts: The summary as JSON, printed on standard output if ``as_json`` is true.
+        text: The summary as text, otherwise printed on standard error.
+        as_json: Whether to print ``counts``.
+        to_stderr: Print JSON on standard error, too, because standard output has the results.
+    """
+    if as_json and not to_stderr:
+        write(as_line(counts))
+    else:
+        for line in as_line(counts).decode().splitlines() if as_json else text.split("\n"):
+            say(line)

@@ -1,0 +1,248 @@
+"""The commands ``pub`` and ``sub``: publish events in JSON, and print received events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Annotated, Any, Final
+
+import typer
+
+from ..aio import Publisher, Received, flush, publish
+from ..aio.jetstream import DedupId, bare_id
+from ..capture._message_json import as_fields, as_line
+from ..codec.binary import Dialect
+from ..codec.binding import dedup_id
+from ..codec.event import DecodedEvent
+from ..codec.mode import ContentMode
+from ..codec.subject_template import subject_of_text
+from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, PublishError
+from ..message import header_pairs
+from . import _arguments as arguments
+from ._arguments import InputError
+from ._codec import (
+    DialectOption,
+    EventArgument,
+    FormatOption,
+    HeaderOption,
+    JsonOption,
+    ModeOption,
+    check_format,
+    check_headers,
+    event_line,
+    read_event,
+    read_headers,
+)
+from ._connection import Settings, connected, open_connection, with_connection
+from ._explain import error_fields
+from ._files import check_documents, is_single, is_stdin, is_typed, stdin_documents, write
+from ._listening import listening
+from ._program import StoppedError, complain, guarded, run, until_stopped
+from ._progress import progress, report, with_progress
+
+PatternArgument = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.", callback=arguments.pattern)
+]
+JetStreamOption = Annotated[
+    bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
+]
+
+
+class _Dedup(str, Enum):
+    SOURCE_AND_ID = "source-and-id"
+    ID = "id"
+    NONE = "none"
+
+
+_DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: bare_id, _Dedup.NONE: None}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(guarded(with_connection(pub)))
+    app.command()(guarded(with_connection(sub)))
+
+
+@dataclass
+class _Counts:
+    """
+    Outcome of pub.
+
+    Attributes:
+        published: Events that streams have stored; with core NATS, those that the server has received.
+        duplicates: How many of them the stream had already.
+        refused: Events that are not valid.
+        refused_by_stream: Events that were sent, and that a stream refused.
+        unacknowledged: Events that were sent without an answer so far; they may be stored.
+    """
+
+    published: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    refused_by_stream: int = 0
+    unacknowledged: int = 0
+
+    async def send_each(
+        self, documents: AsyncIterator[tuple[str, bytes]], send: Callable[[DecodedEvent], Awaitable[object]]
+    ) -> AsyncIterator[None]:
+        """Send the events of documents, and print the errors of invalid ones. Yields after each one that was sent."""
+        async for where, text in documents:
+            try:
+                await send(read_event(text))
+            except (EncodeError, DecodeError) as error:
+                self.refused += 1
+                complain(error, where)
+            else:
+                yield
+
+    def __str__(self) -> str:
+        again = f", {self.duplicates} of them already stored" if self.duplicates else ""
+        refused = f"; {self.refused_by_stream} refused by the stream" if self.refused_by_stream else ""
+        rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
+        return f"{self.published} published{again}{refused}{rest}"
+
+    def count_stored(self, publisher: Publisher, sent: int, failures: Sequence[Failure]) -> None:
+        """Count what streams answered to ``sent`` events; ``failures`` are those that were raised."""
+        self.published, self.duplicates = publisher.acknowledged, publisher.duplicates
+        codes = [failure.error.code for failure in (*failures, *publisher.failures)]
+        self.refused_by_stream = sum(code is ErrorCode.PUBLISH_REFUSED for code in codes)
+        self.unacknowledged = sent - self.published - self.refused_by_stream
+
+
+def pub(
+    settings: Settings,
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUBJECT", help="Subject, or a template such as orders.{type}.", callback=arguments.template
+        ),
+    ],
+    event: EventArgument = None,
+    mode: ModeOption = ContentMode.BINARY,
+    format: FormatOption = None,  # noqa: A002
+    header: HeaderOption = None,
+    reply: Annotated[
+        str,
+        typer.Option("--reply", help="Reply subject; not with --jetstream.", callback=arguments.subject_if_given),
+    ] = "",
+    jetstream: JetStreamOption = False,
+    dedup: Annotated[
+        _Dedup, typer.Option("--dedup", help="With --jetstream, what the Nats-Msg-Id is made of.")
+    ] = _Dedup.SOURCE_AND_ID,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Publish events in JSON.
+
+    Lines of sub --json are read as events, too. Invalid events are reported on standard error, and the next one is
+    read. The exit status is 0 if the server received all events, and 1 if some were invalid. If the command is
+    interrupted or fails, it also prints how many were published.
+    """
+    if reply and jetstream:
+        raise InputError("--reply must be used without --jetstream")
+    check_documents(event)
+    target = subject_of_text(subject)
+    event_format = check_format(format, mode)
+    headers = check_headers(read_headers(header), mode, event_format)
+    counts = _Counts()
+
+    async def to_core() -> None:
+        async with open_connection(settings) as nc, aclosing(documents):
+
+            async def send(given: DecodedEvent) -> None:
+                await publish(nc, given, target, mode=mode, format=event_format, reply=reply, headers=headers)
+
+            async def confirm() -> None:
+                await flush(nc)
+                counts.published += counts.unacknowledged
+                counts.unacknowledged = 0
+
+            try:
+                async for _ in counts.send_each(documents, send):
+                    counts.unacknowledged += 1
+                await confirm()
+            except asyncio.CancelledError:
+                with suppress(DeliveryError):
+                    await confirm()
+                raise
+
+    async def to_streams() -> None:
+        async with connected(settings) as (_, js), aclosing(documents):
+            publisher = Publisher(js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout)
+            sent = 0
+            failures: Sequence[Failure] = ()
+            try:
+                async with publisher:
+                    async for _ in counts.send_each(
+                        documents, lambda given: publisher.publish(given, target, headers=headers)
+                    ):
+                        sent += 1
+            except PublishError as error:
+                failures = error.failures
+                raise
+            finally:
+                counts.count_stored(publisher, sent, failures)
+
+    is_long = not is_single(event) and not (is_stdin(event) and is_typed())
+    try:
+        with progress("pub", None, wanted=is_long) as advance:
+            documents = with_progress(stdin_documents(event), advance)
+            run(to_streams() if jetstream else to_core())
+    except (StoppedError, CeNatsError) as error:
+        if isinstance(error, StoppedError) or counts != _Counts():
+            report(asdict(counts), str(counts), as_json=as_json)
+        raise
+    report(asdict(counts), str(counts), as_json=as_json)
+    raise typer.Exit(1 if counts.refused else 0)
+
+
+def sub(
+    settings: Settings,
+    subject: PatternArgument,
+    queue: Annotated[str, typer.Option("--queue", help="Queue group.", callback=arguments.subject_if_given)] = "",
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after this number of messages.")
+    ] = None,
+    dialect: DialectOption = Dialect.SPEC,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Subscribe, and print the events that are published.
+
+    On a terminal, prints a line for each message: its subject, and its event in JSON, or the error if it is not an
+    event. With --json, or if the output is not a terminal, each line is a JSON object with subject and event, which pub
+    and encode read; that of a message which is not an event has the error, headers and data. The command ends after
+    --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently (exit status 3).
+    """
+    is_for_people = sys.stdout.isatty() and not as_json
+
+    async def receive() -> None:
+        remaining = count
+        async with listening(settings, subject, queue=queue, dialect=dialect) as items:
+            async for item in items:
+                write(_line(item) if is_for_people else _json_line(item))
+                remaining = None if remaining is None else remaining - 1
+                if remaining == 0:
+                    return
+
+    until_stopped(receive())
+
+
+def _line(item: Received) -> bytes:
+    subject = item.subject.encode()
+    if item.error is not None:
+        return b"%s %s\n" % (subject, " ".join(str(item.error).split()).encode("utf-8", "replace"))
+    return b"%s %s" % (subject, event_line(item.event))
+
+
+def _json_line(item: Received) -> bytes:
+    message = item.message
+    if item.error is None:
+        return b'{"subject":%s,"event":%s}\n' % (json.dumps(message.subject).encode(), event_line(item.event).strip())
+    fields: dict[str, Any] = as_fields(header_pairs(message.headers), message.data, message.subject, message.reply)
+    return as_line({**fields, "error": error_fields(item.error)})

@@ -1,0 +1,199 @@
+"""
+Decodes captured NATS messages to Spark columns.
+
+The rules and error codes are those of ``ce_nats.from_nats_message(message, parse_data=False)``. A row that cannot be
+decoded has a code in the error column and NULL in the others; it does not fail the query, except in mode ``FAILFAST``.
+
+There are two engines: functions on the JVM (jvm_engine.py), and the Python codec over Arrow (python_engine.py), for
+sessions that do not accept a jar.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, DataType, StringType
+
+from ...codec.attributes import check_extension_name
+from ...errors import EncodeError, preview
+from . import _jvm_engine as jvm_engine
+from ._arrow_functions import HAS_ARROW_FUNCTIONS
+from ._names import column_of, quoted
+from ._schema import EXTENSION_TYPES, FLAT, check_headers
+
+_ENGINES: Final = ("auto", "jvm", "python")
+_MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+# Columns that identify a message, shown in the error of FAILFAST if a row has them.
+_IDENTITY: Final = ("stream", "sequence", "subject")
+
+
+def from_nats(
+    headers: Column | str,
+    data: Column | str,
+    *,
+    headers_type: DataType | None = None,
+    extensions: Mapping[str, str] | None = None,
+    engine: str = "auto",
+) -> Column:
+    """
+    The event in a message, as a struct: ``attributes``, ``extensions``, ``data``, ``is_json``, ``mode``, ``error``.
+
+    ``attributes`` has the eight attributes of the specification, with ``time`` as TIMESTAMP, and ``time_text``, which
+    keeps nanoseconds and offset. ``extensions`` maps names to canonical strings. ``data`` is BINARY: for a JSON event,
+    the JSON text of its ``data`` member, unchanged. ``is_json`` is true if a JSON event has data and no
+    datacontenttype, which means ``application/json``. If ``error`` has a code, all other fields are NULL.
+
+    Select the struct before you take fields of it; otherwise Spark computes it once for each field. The function uses
+    the active session.
+
+    Args:
+        headers: The headers, a column or its name: an array of structs of two strings or binaries, a map to strings or
+            to arrays of strings, or a raw header block in a binary; NULL means no headers.
+        data: The payload, a column or its name, BINARY or STRING; NULL means an empty payload.
+        headers_type: Type of ``headers``, checked at once. Without it, a wrong type is an error of the query.
+        extensions: Types of extension attributes by name (``string``, ``int``, ``boolean``, ``binary`` or
+            ``timestamp``); a value that is not valid for its type is an error of the message.
+        engine: ``jvm``, ``python``, or ``auto`` for ``jvm`` if the session accepts the jar, else ``python``.
+
+    Raises:
+        TypeError: ``headers_type`` is not a type of headers.
+        ValueError: A name or a type in ``extensions`` is not valid, or ``engine``.
+    """
+    if headers_type is not None:
+        check_headers(headers_type)
+    types = _types(extensions)
+    given, payload = (F.col(column) if isinstance(column, str) else column for column in (headers, data))
+    event: Column = _engine(engine, SparkSession.active()).from_nats(given, payload, types)
+    return event
+
+
+def explode_cloudevents(
+    df: DataFrame,
+    *,
+    headers: str = "headers",
+    data: str = "data",
+    prefix: str = "ce_",
+    extensions: Mapping[str, str] | None = None,
+    mode: str = "PERMISSIVE",
+    engine: str = "auto",
+) -> DataFrame:
+    """
+    Add one column per attribute to captured messages, batch or streaming.
+
+    ``ce_specversion ce_id ce_source ce_type ce_subject ce_time ce_datacontenttype ce_dataschema`` (``ce_time`` as
+    TIMESTAMP, the others as STRING), ``ce_extensions`` (map of strings), ``ce_data`` (BINARY), ``ce_mode`` (``binary``
+    or ``structured``) and ``ce_error`` (a code of :class:`ce_nats.ErrorCode`). Existing columns are kept.
+
+    Args:
+        df: Messages, one per row.
+        headers: Name of the column of headers, of any type that :func:`from_nats` takes; ``m.headers`` is a field of a
+            struct ``m``.
+        data: Name of the column of payloads, BINARY or STRING.
+        prefix: Prefix of the names of the new columns.
+        extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
+            ``binary`` or ``timestamp``. They are also in the map.
+        mode: ``PERMISSIVE`` keeps messages that cannot be decoded, with a code in ``ce_error`` and NULL in the other
+            new columns; ``DROPMALFORMED`` removes them; ``FAILFAST`` fails the query at the first one, whichever
+            columns the query uses. Messages that Spark does not decode cannot fail: those that a condition on columns
+            of ``df`` excludes, and those beyond a limit. The case of the name does not matter.
+        engine: ``jvm`` decodes in Java, with a jar of this package that is added to the session; ``python`` with the
+            codec in Python workers, which need ce_nats; ``auto`` uses ``jvm`` if possible, else ``python``, with a
+            warning that gives the reason.
+
+    Raises:
+        TypeError: A column has the wrong type.
+        ValueError: ``mode``, ``engine``, or a name or a type in ``extensions`` is not valid; or a new column has the
+            name of another one, which another ``prefix`` avoids.
+        AnalysisException: There is no column ``headers`` or ``data``.
+    """
+    if str(mode).upper() not in _MODES:
+        raise ValueError(f"mode must be {' or '.join(_MODES)}, got {preview(mode)}")
+    mode = mode.upper()
+    types = _types(extensions)
+    given, payload = column_of(df, headers), column_of(df, data)
+    headers_type, payload_type = (field.dataType for field in df.select(given, payload).schema)
+    check_headers(headers_type)
+    if not isinstance(payload_type, (BinaryType, StringType)):
+        raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
+    _check_new_names(df, prefix, types)
+    failure = partial(_error_text, df) if mode == "FAILFAST" else None
+    decoder = _engine(engine, df.sparkSession)
+    decoded: DataFrame = decoder.explode(df, given, payload.cast("binary"), prefix, types, failure)
+    return decoded.where(F.col(quoted(f"{prefix}error")).isNull()) if mode == "DROPMALFORMED" else decoded
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Register the decoding function for Spark SQL: ``from_nats(headers, data)`` in Python workers, with pyspark 4.1 or
+    later, and ``ce_nats.from_nats(headers, data)`` on the JVM, if the session accepts the jar.
+    """
+    if HAS_ARROW_FUNCTIONS:
+        python_engine = _engine("python", spark)
+        python_engine.register(spark)
+    _engine("auto", spark)
+
+
+def _engine(name: str, spark: SparkSession) -> Any:
+    """The module that decodes in a session: ``jvm_engine`` or ``python_engine``."""
+    if name not in _ENGINES:
+        raise ValueError(f"engine must be {' or '.join(_ENGINES)}, got {preview(name)}")
+    if name != "python":
+        try:
+            jvm_engine.load(spark)
+            return jvm_engine
+        except Exception as error:  # platforms that do not accept a jar raise different errors
+            if name == "jvm":
+                raise
+            reason = str(error).partition("\n")[0]
+            text = f"the JVM engine is not available ({reason}); CloudEvents are decoded in Python workers"
+            warnings.warn(text, stacklevel=3)
+    return import_module(".python_engine", __package__)
+
+
+def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
+    types = {}
+    for name, wanted in (extensions or {}).items():
+        kind = EXTENSION_TYPES.get(str(wanted).lower())
+        if kind is None:
+            raise ValueError(f"the type of an extension must be {' or '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
+        check_extension_name(name, EncodeError)
+        types[name] = kind
+    return types
+
+
+def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) -> None:
+    """
+    Check that no two columns of the result have the same name.
+
+    Raises:
+        ValueError: An extension has the name of another new column, or a new column that of an existing one.
+    """
+    for name in types:
+        if name in FLAT.names:
+            raise ValueError(
+                f"extensions must not have the name of another new column, got {name!r}; its values are in the map "
+                f"{prefix}extensions"
+            )
+    is_case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    fold: Callable[[str], str] = str if is_case_sensitive else str.lower
+    existing = set(map(fold, df.columns))
+    taken = [prefix + name for name in (*FLAT.names, *types) if fold(prefix + name) in existing]
+    if taken:
+        raise ValueError(
+            f"prefix must make names that are not in use, got {preview(prefix)}: the DataFrame has "
+            f"{', '.join(taken)} already"
+        )
+
+
+def _error_text(df: DataFrame, error: Column) -> Column:
+    """The text of the error of FAILFAST: the code, and the columns that identify the message."""
+    columns = [name.lower() for name in df.columns]
+    known = [name for name in _IDENTITY if columns.count(name) == 1]
+    where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]
+    return F.concat(F.lit("the message is not a valid CloudEvent: "), error, *where)

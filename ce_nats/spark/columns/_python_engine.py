@@ -1,0 +1,165 @@
+"""
+Decodes messages with the Python codec, over Arrow in Python workers, for sessions that do not accept a jar.
+
+The columns are those of ``ce_nats.arrow``. ``from_nats`` needs pyspark 4.1 or later. ``explode`` also runs on 4.0:
+there, all columns of the DataFrame are sent to the workers, not only headers and payload, and pyspark needs pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ...arrow._decode import ATTRIBUTES, TYPES, Decoded, decode
+from .._workers import check_workers, sent
+from ._arrow_functions import HAS_ARROW_FUNCTIONS, arrow_function
+from ._inline import add_fields
+from ._schema import EVENT, FLAT
+
+_PYTHON_TYPES: Final[Mapping[type[DataType], type]] = {
+    StringType: str,
+    IntegerType: int,
+    BooleanType: bool,
+    BinaryType: bytes,
+    TimestampType: datetime,
+}
+_ERROR: Final = pa.field("error", pa.string())
+_ATTRIBUTES: Final = pa.struct([(name, TYPES[name]) for name in (*ATTRIBUTES, "time_text")])
+# ``schema.EVENT`` in Arrow's types.
+ARROW_EVENT: Final = pa.struct(
+    [
+        ("attributes", _ATTRIBUTES),
+        *((name, TYPES[name]) for name in ("extensions", "data", "is_json", "mode")),
+        _ERROR,
+    ]
+)
+# Names of temporary columns with headers and payload, used when a whole DataFrame is sent to the workers.
+_GIVEN: Final = ("__ce_nats_headers", "__ce_nats_data")
+# Name of a temporary column with the struct of an event.
+_DECODED: Final = "__ce_nats_decoded"
+_ERROR_FIELD: Final = f"c{FLAT.names.index('error')}"
+
+
+def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
+    """
+    The event in a message, as ``schema.EVENT``.
+
+    Args:
+        headers: The headers, of a type that ``schema.check_headers`` accepts.
+        data: The payload, BINARY or STRING.
+        types: Declared types of extension attributes, by name.
+
+    Raises:
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
+    """
+    return _function(types)(headers, data)
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Register ``from_nats(headers, data)`` for Spark SQL, as a temporary function.
+
+    Raises:
+        ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
+    """
+    spark.udf.register("from_nats", _function({}))
+
+
+def _function(types: Mapping[str, DataType]) -> Callable[..., Column]:
+    work = partial(_events, _python_types(types))
+    return arrow_function(work, EVENT, "from_nats with the Python engine")
+
+
+def explode(
+    df: DataFrame,
+    headers: Column,
+    data: Column,
+    prefix: str,
+    types: Mapping[str, DataType],
+    failure: Callable[[Column], Column] | None,
+) -> DataFrame:
+    """
+    The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
+
+    Args:
+        df: The messages.
+        headers: Their headers.
+        data: Their payloads, BINARY or STRING.
+        prefix: Prefix of the names of the new columns.
+        types: Declared types of extension attributes, by name.
+        failure: As for ``add_fields``.
+    """
+    fields = [*FLAT.fields, *(StructField(name, kind) for name, kind in types.items())]
+    # Numbered names, because a declared extension may have the name of another column.
+    struct = StructType([StructField(f"c{place}", field.dataType) for place, field in enumerate(fields)])
+    names = [prefix + field.name for field in fields]
+    work = partial(_columns, _python_types(types))
+    if HAS_ARROW_FUNCTIONS:
+        event = arrow_function(work, struct, "explode_cloudevents")(headers, data)
+        return add_fields(df, event, names, _ERROR_FIELD, failure)
+    check_workers(df.sparkSession)
+    given = df.select("*", *(column.alias(name) for column, name in zip((headers, data), _GIVEN)))
+    schema = StructType([*df.schema.fields, StructField(_DECODED, struct)])
+    rows = given.mapInArrow(sent(partial(_rows, work)), schema)
+    return add_fields(rows, F.col(_DECODED), names, _ERROR_FIELD, failure).drop(_DECODED)
+
+
+def event_array(decoded: Decoded) -> pa.Array:
+    """An array of :data:`ARROW_EVENT`, with one struct for each message."""
+    columns = decoded.columns
+    codes = _codes(decoded)
+    attributes = pa.StructArray.from_arrays(
+        [columns[field.name] for field in _ATTRIBUTES], fields=list(_ATTRIBUTES), mask=codes.is_valid()
+    )
+    arrays = [attributes, *(columns[name] for name in ("extensions", "data", "is_json", "mode")), codes]
+    return pa.StructArray.from_arrays(arrays, fields=list(ARROW_EVENT))
+
+
+def _events(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa.Array:
+    return event_array(decode(headers, data, types))
+
+
+def _columns(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa.Array:
+    arrays = _flat(decode(headers, data, types))
+    return pa.StructArray.from_arrays(arrays, names=[f"c{place}" for place in range(len(arrays))])
+
+
+def _rows(
+    work: Callable[[pa.Array, pa.Array], pa.Array], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        *own, headers, data = batch.columns
+        names = [*batch.schema.names[: len(own)], _DECODED]
+        yield pa.RecordBatch.from_arrays([*own, work(headers, data)], names=names)
+
+
+def _flat(decoded: Decoded) -> list[pa.Array]:
+    """The columns of ``schema.FLAT``, and those of declared extensions."""
+    return [*(decoded.columns[name] for name in FLAT.names[:-1]), _codes(decoded), *decoded.typed.values()]
+
+
+def _codes(decoded: Decoded) -> pa.Array:
+    codes: list[str | None] = [None] * len(decoded.columns["mode"])
+    for row, error in decoded.errors.items():
+        codes[row] = str(error.code)
+    return pa.array(codes, pa.string())
+
+
+def _python_types(types: Mapping[str, DataType]) -> dict[str, type]:
+    return {name: _PYTHON_TYPES[type(kind)] for name, kind in types.items()}

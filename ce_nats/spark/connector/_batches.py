@@ -1,0 +1,94 @@
+"""
+Rows of the data source, as Arrow record batches, from raw messages.
+
+Headers are parsed for a whole batch at once, by Arrow's compute functions: a header line is ``name: value``, names are
+not changed, spaces and tabs around a value are removed, lines without a colon are ignored; nothing is merged or
+reordered. A Spark string is UTF-8: other bytes of subjects and headers become percent escapes (``%FF``), so that
+decoding a header value with malformed bytes still fails.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from ...aio.reading._range_reader import RawBatch
+
+_HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.string())]
+SCHEMA: Final = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("reply", pa.string()),
+        ("headers", pa.list_(pa.field("element", pa.struct(_HEADER)))),
+        ("data", pa.binary()),
+        ("stream", pa.string()),
+        ("sequence", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+_VERSION_LINE: Final = b"NATS/1.0\r\n"
+# Lone surrogates that Python decodes bytes to which are not UTF-8 (PEP 383), and their percent escapes.
+_ESCAPES: Final = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
+
+
+def record_batch(batch: RawBatch) -> pa.RecordBatch:
+    """Messages as rows of :data:`SCHEMA`."""
+    subjects, replies, data, blocks = zip(*batch.messages)
+    count = len(subjects)
+    sequences, timestamps = _positions(replies)
+    columns = [
+        _text(subjects),
+        pa.repeat(pa.scalar(""), count),  # a stream does not store the reply subject
+        _headers([block or b"" for block in blocks]),
+        pa.array(data, pa.binary()),
+        pa.repeat(pa.scalar(batch.stream), count),
+        sequences,
+        timestamps,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _positions(replies: tuple[bytes, ...]) -> tuple[pa.Array, pa.Array]:
+    """Return stream sequences and storage times, from reply subjects; see ``_stored_messages.metadata``."""
+    tokens = pc.split_pattern(pa.array(replies, pa.binary()).cast(pa.string()), ".")
+    at = 5 if len(tokens[0]) == 9 else 7
+    sequences = pc.list_element(tokens, at).cast(pa.int64())
+    times = pc.list_element(tokens, at + 2).cast(pa.int64())
+    # Nanoseconds are cut off, because a Spark TIMESTAMP has microseconds.
+    return sequences, pc.divide(times, 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _headers(blocks: list[bytes]) -> pa.Array:
+    """Arrays of name and value, from header blocks; ``b""`` for a message without headers."""
+    text = _text([block if block.startswith(_VERSION_LINE) else _without_first_line(block) for block in blocks])
+    rows = pc.split_pattern(text, "\r\n")
+    lines = rows.flatten()
+    # The version line is not a header: it has no colon here (see _without_first_line).
+    is_header = pc.match_substring(lines, ":")
+    pairs = pc.split_pattern(lines.filter(is_header), ":", max_splits=1)
+    names = pc.list_element(pairs, 0)
+    values = pc.ascii_trim(pc.list_element(pairs, 1), " \t")
+    # The number of headers before each line, and from it the offset of each row's first header.
+    counts = pa.concat_arrays(
+        [pa.array([0], pa.int32()), pc.cumulative_sum(is_header.cast(pa.int8()).cast(pa.int32()))]
+    )
+    offsets = counts.take(rows.offsets)
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([names, values], fields=_HEADER))
+
+
+def _without_first_line(block: bytes) -> bytes:
+    """The block without a first line that is not a plain version line: it may have a colon, and is never a header."""
+    return block.partition(b"\r\n")[2]
+
+
+def _text(values: list[bytes] | tuple[bytes, ...]) -> pa.Array:
+    """Bytes as strings; bytes that are not UTF-8 become percent escapes."""
+    octets = pa.array(values, pa.binary())
+    try:
+        return octets.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "surrogateescape").translate(_ESCAPES) for value in values], pa.string())

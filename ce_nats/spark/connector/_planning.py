@@ -1,0 +1,116 @@
+"""
+Resolves positions of the options ("earliest", "latest", an instant) to sequences of a stream as it is now.
+
+Stream states are arguments; a position by time needs a request to the server, made through :class:`Questions`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ..._ranges import StreamRange, StreamState, split
+from ...codec.timestamp import Timestamp
+from ...errors import DataLossError
+from ._offsets import Offset, at
+from ._read_options import EARLIEST, LATEST, Instant, Position, ReadOptions
+
+_log = logging.getLogger(__name__)
+
+# Sequences that one task reads by default, in a few seconds.
+_SEQUENCES_PER_PARTITION: Final = 500_000
+
+
+class Questions(Protocol):
+    """Requests to the server that planning needs; see streams.py."""
+
+    def sequence_at(self, state: StreamState, since: int) -> int: ...
+
+
+def batch_ranges(
+    read_options: ReadOptions,
+    states: dict[str, StreamState],
+    ask: Questions,
+    on_loss: Callable[[DataLossError], None],
+) -> list[StreamRange]:
+    """
+    The ranges to read for a table.
+
+    Args:
+        read_options: What to read.
+        states: States of the streams to read, by name.
+        ask: Resolves positions by time.
+        on_loss: Called for messages that the options ask for and that have been removed.
+    """
+    found = []
+    for name, state in states.items():
+        starting = read_options.starting[name]
+        first = max(_first(starting, state, ask), 1)
+        last = _last(read_options.ending[name], state, ask)
+        if first > last:
+            continue
+        if first < state.first:
+            on_loss(DataLossError.gone(name, first, min(last, state.first - 1), state.first))
+        # Without a first sequence in the options, messages that limits remove before the tasks start are not a loss.
+        from_beginning = not isinstance(starting, int) and first == state.first
+        found.append(
+            StreamRange(name, max(first, state.first), last, state.created, read_options.subjects, from_beginning)
+        )
+    return split(found, partitions(read_options, found))
+
+
+def first_offset(read_options: ReadOptions, states: dict[str, StreamState], ask: Questions) -> Offset:
+    """The start offset of a new streaming query."""
+    offset = {}
+    for name, state in states.items():
+        starting = read_options.starting[name]
+        # 0 is the beginning of the stream at the time when the first batch is read.
+        read = 0 if starting == EARLIEST else max(0, _first(starting, state, ask) - 1)
+        offset[name] = at(state, read)
+    return offset
+
+
+def partitions(read_options: ReadOptions, found: list[StreamRange]) -> int:
+    """The number of partitions that ranges are divided into."""
+    return read_options.min_partitions or math.ceil(sum(map(len, found)) / _SEQUENCES_PER_PARTITION)
+
+
+def loss_policy(read_options: ReadOptions) -> Callable[[DataLossError], None]:
+    """A function that raises an error of lost messages, or logs it, each one only once, as ``failOnDataLoss`` says."""
+    logged: set[str] = set()
+
+    def on_loss(error: DataLossError) -> None:
+        if read_options.fail_on_data_loss:
+            raise DataLossError(error.code, f"{error.message}. Set failOnDataLoss=false to continue without them")
+        if error.message not in logged:
+            logged.add(error.message)
+            _log.warning("%s", error.message)
+
+    return on_loss
+
+
+def _first(position: Position, state: StreamState, ask: Questions) -> int:
+    if position == EARLIEST:
+        return state.first
+    if position == LATEST:
+        return state.last + 1
+    if isinstance(position, Instant):
+        return ask.sequence_at(state, _nanoseconds(position.at))
+    assert isinstance(position, int)
+    return position
+
+
+def _last(position: Position, state: StreamState, ask: Questions) -> int:
+    if isinstance(position, int):
+        return min(position, state.last)
+    if isinstance(position, Instant):
+        return ask.sequence_at(state, _nanoseconds(position.at)) - 1
+    return state.last
+
+
+def _nanoseconds(instant: Timestamp) -> int:
+    from ...aio._jetstream_api import nanoseconds
+
+    return nanoseconds(instant)

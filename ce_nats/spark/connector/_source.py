@@ -1,0 +1,320 @@
+"""
+JetStream as a data source of Spark, for tables and streaming queries.
+
+    register(spark)
+    spark.read.format("nats").option("url", "nats://localhost:4222").option("stream", "ORDERS").load()
+
+Offsets are stream sequences. A sequence always names the same message, so any worker can read a range, and can read it
+again after a failure. No consumer remains on the server, no message is acknowledged or changed. A row is a message as
+it was stored, whether it is an event or not; ``ce_nats.spark`` decodes rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
+
+from ..._ranges import StreamRange, StreamState, split
+from ...errors import DataLossError, DeliveryError, ErrorCode
+from .._workers import Shipped, check_workers
+from ._connection import CONNECTION_OPTIONS, Connection, check_names
+from ._offsets import Offset, advance, changed, in_order, ranges
+from ._planning import batch_ranges, first_offset, loss_policy, partitions
+from ._read_options import READ_OPTIONS, ReadOptions
+from ._sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
+from ._streams import Streams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # Spark 4.0 and 4.1
+        SupportsTriggerAvailableNow = object
+
+# Spark adds these to the options of a sink.
+_OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
+# CREATE TABLE adds properties of the table to the options, and each of the OPTIONS again with this prefix.
+_OPTION_OF_TABLE: Final = "option."
+_PROVIDER: Final = "provider"
+_TABLE_OPTIONS: Final = (
+    "Spark does not pass the OPTIONS of CREATE TABLE on: give them in the query, as in SELECT ... FROM name WITH "
+    "(url '...', stream '...'), or use CREATE TEMPORARY VIEW name USING nats OPTIONS (...)"
+)
+
+_HEADER: Final = StructType().add("key", StringType()).add("value", StringType())
+# As in ce_nats.capture.
+_ROW: Final = (
+    StructType()
+    .add("subject", StringType())
+    .add("reply", StringType())
+    .add("headers", ArrayType(_HEADER))
+    .add("data", BinaryType())
+    .add("stream", StringType())
+    .add("sequence", LongType())
+    .add("timestamp", TimestampType())
+)
+
+
+def register(spark: SparkSession) -> None:
+    """
+    Register ``format("nats")`` in a session.
+
+    Raises:
+        ImportError: Workers on this machine run a Python that cannot import ce_nats.
+        AnalysisException: The session has another data source with this name.
+    """
+    check_workers(spark)
+    try:
+        spark.dataSource.register(NatsDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        _register_as_active(spark)
+
+
+def _register_as_active(spark: SparkSession) -> None:
+    """
+    Register in a session that is not the active one.
+
+    Spark (4.0 to 4.3) looks up the name in the active session, even when another session registers a data source. So
+    registering fails if the active session has the name already.
+    """
+    active = SparkSession.getActiveSession()
+    spark.createDataFrame([], "nothing int")  # makes the session the active one
+    try:
+        spark.dataSource.register(NatsDataSource)
+    finally:
+        if active is not None:
+            active.createDataFrame([], "nothing int")  # makes the former one active again
+
+
+class NatsDataSource(DataSource, metaclass=Shipped):
+    """
+    ``format("nats")``.
+
+    Rows: ``subject``, ``reply`` (always empty, because a stream does not store it), ``headers`` (array of ``key`` and
+    ``value``, in wire order, with repeated names), ``data`` (binary), ``stream``, ``sequence`` (from 1) and
+    ``timestamp`` (when the server stored the message, in microseconds).
+
+    Options for reading, with case-insensitive names; connection.py has those that say how to connect:
+
+    - ``url``: ``nats://host:4222``, or several separated by commas.
+    - ``stream``: a stream name, or several separated by commas.
+    - ``subjects``: subject patterns separated by commas; by default all subjects.
+    - ``startingOffsets``: ``earliest`` (the default for tables), ``latest`` (the default for streaming queries), a
+      first sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. Instead: ``startingTimestamp``, in RFC 3339.
+    - ``endingOffsets``: ``latest`` (the default), a last sequence (inclusive), or JSON as above. Instead:
+      ``endingTimestamp``, in RFC 3339 (exclusive). For tables only.
+    - ``minPartitions``: least number of partitions; by default one for each 500,000 sequences.
+    - ``maxMessagesPerTrigger``: largest number of messages in a micro-batch, over all streams. Deleted messages and
+      messages on other subjects count, except those before the first one to read. Before Spark 4.2, a query with the
+      trigger ``availableNow`` reads all messages in one micro-batch.
+    - ``failOnDataLoss``: with ``true`` (the default), it is an error if a stream no longer has messages that were to be
+      read, or was deleted; with ``false``, a warning is logged. Messages that were deleted one by one do not count as
+      lost.
+
+    Rows to write have ``headers`` and ``data``, or an ``event`` (see sink.py), and a ``subject`` unless the option
+    ``subject`` is given. Options for writing, besides those of connection.py:
+
+    - ``subject``: subject of rows that have none.
+    - ``mode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
+    - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
+    - ``maxPending``: largest number of messages of a task that wait for an acknowledgement, 500 by default.
+    - ``dedup``: ``true`` (the default) adds a ``Nats-Msg-Id`` of source and id to events that have none.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "nats"
+
+    def schema(self) -> StructType:
+        # Spark calls this to create a table or a view, and to load a DataFrame without a schema.
+        if any(name.lower().startswith(_OPTION_OF_TABLE) for name in self.options):
+            raise ValueError(f"a table of format nats must be created without OPTIONS: {_TABLE_OPTIONS}")
+        if _PROVIDER not in self.options:
+            Connection.from_options(self.options)
+        return _ROW
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return NatsReader(*self._read_options(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return NatsStreamReader(*self._read_options(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NatsWriter:
+        if overwrite:
+            raise ValueError("mode must be append, got overwrite: stored messages of a stream cannot be replaced")
+        return NatsWriter(self._target(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NatsStreamWriter:  # noqa: N802
+        if overwrite:
+            raise ValueError("outputMode must be append, got complete: stored messages of a stream cannot be replaced")
+        return NatsStreamWriter(self._target(schema))
+
+    def _target(self, schema: StructType) -> Target:
+        self._check_options(*SINK_OPTIONS, *_OPTIONS_OF_SPARK)
+        return Target.from_options(self.options, schema)
+
+    def _read_options(self, schema: StructType, *, streaming: bool) -> tuple[Connection, ReadOptions]:
+        self._check_options(*READ_OPTIONS)
+        if schema.simpleString() != _ROW.simpleString():
+            raise ValueError(
+                f"the schema of format nats must be {_ROW.simpleString()}, got {schema.simpleString()}; leave it out"
+            )
+        return Connection.from_options(self.options), ReadOptions.from_options(self.options, streaming=streaming)
+
+    def _check_options(self, *further: str) -> None:
+        if not self.options:
+            raise ValueError(f"option url is missing, and all others. With a table, {_TABLE_OPTIONS}")
+        check_names(self.options, (*CONNECTION_OPTIONS, *further))
+
+
+class NatsReader(DataSourceReader, metaclass=Shipped):
+    """
+    Reads the messages that streams have when the query is planned.
+
+    It does not implement ``pushFilters``: after one query on a DataFrame pushed filters down, Spark 4.3 reuses the plan
+    with these filters for the next query on the same DataFrame, which then misses rows. Options select what is read.
+    """
+
+    def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
+        self._connection = connection
+        self._read_options = read_options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        streams = Streams(self._connection)
+        try:
+            states = streams.states(self._read_options.streams)
+            found = batch_ranges(self._read_options, states, streams, loss_policy(self._read_options))
+        finally:
+            streams.close()
+        return [InputPartition(part) for part in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._connection, self._read_options, partition)
+
+
+class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
+    """
+    Reads the messages between two offsets (see offsets.py).
+
+    While a query runs, Spark keeps one reader in a separate Python process, and sends copies to workers. From 4.2 on,
+    Spark passes the query's current offset to the reader. Before 4.2 the reader keeps track of it, and does not know it
+    after a restart of the query: the first batch is then not limited by ``maxMessagesPerTrigger``, and its end offset
+    does not have the streams that are no longer in the options.
+    """
+
+    def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
+        self._connection = connection
+        self._read_options = read_options
+        self._streams = Streams(connection)
+        self._on_loss = loss_policy(read_options)
+        self._position: Offset | None = None
+        self._target: Offset | None = None
+        self._newest: Offset | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NatsStreamReader, (self._connection, self._read_options)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        streams = self._read_options.streams
+        self._position = first_offset(self._read_options, self._states(streams, known=()), self._streams)
+        return self._position
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        most = self._read_options.most_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
+        # Spark before 4.2 passes no arguments.
+        most = self._read_options.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
+        start = start or self._position
+        streams = self._read_options.streams
+        states = self._states(streams, known=streams if start is None else start)
+        self._newest = advance({}, states, on_loss=self._on_loss)
+        if start is None:
+            start, most = {}, None
+        self._position = advance(start, states, most=most, target=self._target, skip=self._skip, on_loss=self._on_loss)
+        return self._position
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        # What the query has read so far is not known here; latestOffset() finds a stream that never existed.
+        streams = self._read_options.streams
+        self._target = advance({}, self._streams.states(streams, optional=streams), on_loss=self._on_loss)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return self._newest
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._position = in_order({**start, **end})
+        streams = changed(start, end)
+        if not streams:
+            return []
+        found = ranges(start, end, self._states(streams, known=end), self._read_options.subjects, self._on_loss)
+        return [InputPartition(part) for part in split(found, partitions(self._read_options, found))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._connection, self._read_options, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Does nothing: offsets are in Spark's checkpoint, and the server keeps no state for a query."""
+
+    def stop(self) -> None:
+        self._streams.close()
+
+    def _states(self, names: Sequence[str], known: Container[str]) -> dict[str, StreamState]:
+        """Return states by name. A stream in ``known`` that was deleted is a loss, and not in the result."""
+        states = self._streams.states(names, optional=known)
+        for name in names:
+            if name not in states:
+                self._on_loss(DataLossError.deleted(name))
+        return states
+
+    def _skip(self, state: StreamState, sequence: int) -> int:
+        if not self._read_options.subjects and state.messages == state.last - state.first + 1:
+            return sequence
+        following = self._streams.next_sequence(state.name, sequence + 1, self._read_options.subjects)
+        return state.last if following is None else following - 1
+
+
+def _read(
+    connection: Connection, read_options: ReadOptions, partition: InputPartition | None
+) -> Iterator[pa.RecordBatch]:
+    # For an empty list of partitions Spark reads a placeholder: None before 4.1, then a partition without a value.
+    if partition is None or partition.value is None:
+        return iter(())
+    return _record_batches(connection, partition.value, loss_policy(read_options))
+
+
+def _record_batches(
+    connection: Connection, wanted: StreamRange, on_loss: Callable[[DataLossError], None]
+) -> Iterator[pa.RecordBatch]:
+    from ...aio.reading._range_reader import read_range
+    from ._batches import record_batch
+    from ._blocking import Blocking
+
+    with Blocking() as blocking:
+        batches = read_range(
+            connection.connect,
+            wanted,
+            prefix=connection.api_prefix,
+            on_loss=on_loss,
+            request_timeout=connection.request_timeout,
+            retry_timeout=connection.retry_timeout,
+        )
+        try:
+            for batch in blocking.iterate(batches):
+                yield record_batch(batch)
+        except DeliveryError as error:
+            if error.code is not ErrorCode.STREAM_NOT_FOUND:
+                raise
+            on_loss(DataLossError.deleted(wanted.stream))

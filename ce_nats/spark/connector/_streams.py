@@ -1,0 +1,170 @@
+"""
+Requests about streams from code without asyncio, over one connection that is reused.
+
+Planning a query makes a few requests; a streaming query makes some at every trigger, which may be a hundred times a
+second or once a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..._ranges import StreamState
+from ...errors import DeliveryError, ErrorCode
+from ._connection import Connection
+
+if TYPE_CHECKING:
+    from ...aio._jetstream_api import StreamApi
+
+T = TypeVar("T")
+
+# The event loop does not run between two requests, so the server's PINGs are not answered, and the server closes a
+# connection after two unanswered ones. By default it sends one every two minutes.
+_MAX_IDLE_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 0.2
+
+
+class Streams:
+    """
+    Requests about streams. Can be pickled; the copy makes a connection of its own.
+
+    A lost connection is made again, and a request that is not answered is repeated, for ``retry_timeout`` seconds. It
+    is an error at once if the server was never reached.
+
+    Args:
+        connection: How to connect.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._session: _Session | None = None
+        self._was_reached = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Streams, (self.connection,)
+
+    def states(self, names: Sequence[str], optional: Container[str] = ()) -> dict[str, StreamState]:
+        """
+        Return the states of streams, by name.
+
+        Args:
+            names: Names of the streams.
+            optional: Names of streams that are left out of the result if they do not exist.
+
+        Raises:
+            DeliveryError: ``stream-not-found``, or the server did not answer.
+        """
+
+        async def state(api: StreamApi, name: str) -> StreamState | None:
+            try:
+                return await api.state(name)
+            except DeliveryError as error:
+                if error.code is ErrorCode.STREAM_NOT_FOUND and name in optional:
+                    return None
+                raise
+
+        async def ask(api: StreamApi) -> list[StreamState | None]:
+            return await asyncio.gather(*(state(api, name) for name in names))
+
+        return {name: state for name, state in zip(names, self._ask(ask)) if state is not None}
+
+    def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str]) -> int | None:
+        """As ``ce_nats.aio._jetstream_api.StreamApi.next_sequence``."""
+        return self._ask(lambda api: api.next_sequence(stream, sequence, subjects))
+
+    def sequence_at(self, state: StreamState, since: int) -> int:
+        """As ``ce_nats.aio._jetstream_api.StreamApi.sequence_at``."""
+        return self._ask(lambda api: api.sequence_at(state, since))
+
+    def close(self) -> None:
+        """Close the connection; the next request makes a new one."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+    def _ask(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+        from ...aio._jetstream_api import is_final
+
+        end = time.monotonic() + self.connection.retry_timeout
+        while True:
+            if self._session is not None and self._session.idle_seconds > _MAX_IDLE_SECONDS:
+                self.close()
+            try:
+                if self._session is None:
+                    self._session = _Session(self.connection)
+                answer = self._session.ask(request)
+            except DeliveryError as error:
+                if is_final(error):
+                    raise
+                self._was_reached |= self._session is not None and self._session.is_lost
+                self.close()
+                if not self._was_reached or time.monotonic() > end:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+            else:
+                self._was_reached = True
+                return answer
+
+
+class _Session:
+    """One connection, with its own event loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        from nats.aio.client import Client
+
+        from ...aio._jetstream_api import StreamApi
+        from ._blocking import Blocking
+
+        self._blocking = Blocking()
+        self._client = Client()
+        self._lost = asyncio.Event()
+        timeouts = connection.request_timeout, connection.retry_timeout
+        self._api = StreamApi(self._client, connection.api_prefix, *timeouts)
+        self._last_used = time.monotonic()
+        try:
+            self._blocking.run(connection.connect(self._client, closed_cb=self._closed))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the last answer."""
+        return time.monotonic() - self._last_used
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection was closed after it had been established."""
+        return self._client.is_closed
+
+    def ask(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+        answer = self._blocking.run(self._answer(request))
+        self._last_used = time.monotonic()
+        return answer
+
+    def close(self) -> None:
+        from ...aio._connect import disconnect
+
+        try:
+            self._blocking.run(disconnect(self._client))
+        finally:
+            self._blocking.close()
+
+    async def _closed(self) -> None:
+        self._lost.set()
+
+    async def _answer(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+        # When the connection is lost during a request, nats-py only fails the request after its timeout.
+        answer = asyncio.ensure_future(request(self._api))
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            await asyncio.wait((answer, lost), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise DeliveryError(ErrorCode.CONNECTION_CLOSED, f"the connection was closed: {self._client.last_error}")
+        finally:
+            answer.cancel()
+            lost.cancel()

@@ -1,0 +1,103 @@
+"""Positions of a channel's durables, and consumers that begin there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nats.aio.client import Client
+
+from ..aio._jetstream_api import StreamApi
+from ..errors import DeliveryError, ErrorCode
+from ._connection import connect
+from ._monitor import ChannelState, Durable, Monitor
+
+
+@dataclass(frozen=True)
+class Position:
+    """
+    The position of a durable.
+
+    Attributes:
+        sequence: The first one of the channel that it has not acknowledged.
+        ack_wait: Seconds after which a message without an acknowledgement is redelivered.
+        max_in_flight: Most messages delivered without an acknowledgement.
+    """
+
+    sequence: int
+    ack_wait: int
+    max_in_flight: int
+
+
+async def find_position(
+    nc: Client, cluster: str, monitor: Monitor, state: ChannelState, durable: Durable, *, client_id: str, timeout: float
+) -> Position:
+    """
+    Find the position of a durable.
+
+    Args:
+        nc: A connection to the NATS of the streaming server.
+        cluster: Name of the streaming server's cluster.
+        monitor: The streaming server's monitoring.
+        state: The channel.
+        durable: Name of the durable.
+        client_id: Client to connect as for the durable of a queue group, which belongs to none.
+        timeout: Seconds to wait for answers, and for a redelivered message.
+
+    Raises:
+        DeliveryError: ``consumer-not-found``, ``consumer-in-use``, ``timeout``.
+    """
+    found = state.durable(durable)
+    if found is None:
+        raise DeliveryError(ErrorCode.CONSUMER_NOT_FOUND, f"channel {state.name} has no durable {durable}")
+    if not found.is_offline:
+        raise DeliveryError(
+            ErrorCode.CONSUMER_IN_USE,
+            f"durable {durable} of channel {state.name} must have no client subscribed: stop it first",
+        )
+    position = Position(found.last_sent + 1, found.ack_wait, found.max_in_flight)
+    if not found.pending:
+        return position
+    # Monitoring only has the number of messages without an acknowledgement. A new subscription to a durable gets
+    # these first, in ascending order, and with one message in flight nothing else.
+    client_id = durable.client_id or client_id
+    async with await connect(nc, cluster, client_id, timeout=timeout) as connection:
+        subscription = await connection.subscribe(
+            state.name, durable=durable.name, queue=durable.queue, max_in_flight=1, ack_wait=position.ack_wait
+        )
+        async with subscription:
+            if await subscription._has_next(timeout):
+                first = (await subscription.__anext__()).sequence
+                return replace(position, sequence=min(first, position.sequence))
+    now = (await monitor.channel(state.name)).durable(durable)
+    if now is not None and not now.pending:  # the channel had deleted them
+        return replace(position, sequence=min(now.last_sent + 1, position.sequence))
+    text = f"durable {durable} of channel {state.name} has messages to redeliver, and does not deliver them"
+    raise DeliveryError(ErrorCode.TIMEOUT, text)
+
+
+async def create_consumer(api: StreamApi, stream: str, name: str, subject: str, position: Position, start: int) -> None:
+    """
+    Create a consumer in place of a durable.
+
+    Args:
+        api: Of the stream's server.
+        stream: Name of the stream.
+        name: Name of the consumer.
+        subject: Subject of its messages.
+        position: Of the durable.
+        start: Stream sequence to begin at.
+
+    Raises:
+        DeliveryError: As :meth:`StreamApi.create_consumer` does.
+    """
+    config: dict[str, Any] = {
+        "durable_name": name,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": start,
+        "ack_policy": "explicit",
+        "ack_wait": position.ack_wait * 1_000_000_000,
+        "max_ack_pending": position.max_in_flight,
+        "filter_subject": subject,
+    }
+    await api.create_consumer(stream, name, config)

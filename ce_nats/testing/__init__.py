@@ -1,0 +1,23 @@
+"""
+For tests of programs: real nats-servers, alone and as a cluster, and deliveries without a server.
+
+``ce_nats.testing.pytest_plugin`` has fixtures for pytest.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._deliveries import MadeDelivery
+    from ._server import NatsCluster, NatsServer
+
+__all__ = ["MadeDelivery", "NatsCluster", "NatsServer"]
+
+_MODULES = {"MadeDelivery": "_deliveries", "NatsCluster": "_server", "NatsServer": "_server"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is used: every run of pytest imports this package, with its plugin."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

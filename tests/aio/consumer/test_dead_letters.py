@@ -1,0 +1,297 @@
+import json
+from base64 import b64decode
+
+import pytest
+from nats.js.api import StreamSource
+
+from ce_nats import EncodeError
+from ce_nats.aio import DeliveryError
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio.consumer._dead_letters import original, requeue_all, store
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.redelivery import DeadLetter, Reason
+
+EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
+
+
+@pytest.fixture
+def fetch(js, stream):
+    """The next message of the stream, as a pull consumer gets it."""
+
+    async def fetch(durable="c"):
+        subscription = await js.pull_subscribe("", durable, stream)
+        (message,) = await subscription.fetch(1)
+        return message
+
+    return fetch
+
+
+def letter_of(message, consumer="c"):
+    return DeadLetter(
+        *(Reason.REJECTED, "Reject", "", message.subject, message.metadata.stream, consumer),
+        *(message.metadata.sequence.stream, message.metadata.num_delivered),
+    )
+
+
+async def stored_block(js, dead, sequence=1):
+    """Bytes of a dead letter's header block, without the version line."""
+    stored = await StreamApi.of(js).stored(dead.replace(".", "_"), {"seq": sequence})
+    assert stored.hdrs.startswith(b"NATS/1.0\r\n")
+    return stored.hdrs[10:]
+
+
+async def test_bytes_and_headers_are_the_originals(js, subject, fetch, send_raw, dead):
+    """Repeats, order, bytes that are no UTF-8 and lines that are no headers, none of which nats-py could send."""
+    lines = EVENT + b"a: 1\r\na:2\r\nno header\r\nx:  \xff\xc0\xa0 \r\nA: \xe2\x82\xac\r\n"
+    send_raw(subject, lines, b"\0\xff\r\n")
+    message = await fetch()
+    await store(js, dead, letter_of(message), message)
+    block = await stored_block(js, dead)
+    assert block.endswith(lines + b"\r\n")
+    own = block.removesuffix(lines + b"\r\n").decode("ascii").splitlines()
+    assert [line.partition(":")[0] for line in own] == [
+        "Nats-Msg-Id",
+        *(f"Dead-Letter-{name}" for name in ("Reason", "Error", "Subject", "Stream", "Consumer", "Sequence")),
+        "Dead-Letter-Deliveries",
+    ]
+    assert (await StreamApi.of(js).stored(dead.replace(".", "_"), {"seq": 1})).data == b"\0\xff\r\n"
+
+
+@pytest.mark.parametrize("block", [None, b""])
+async def test_a_message_without_headers_has_the_letters_only(js, subject, fetch, send_raw, dead, dead_letters, block):
+    send_raw(subject, block, b"x")
+    message = await fetch()
+    await store(js, dead, letter_of(message), message)
+    (stored,) = await dead_letters(1)
+    assert stored.data == b"x"
+    assert DeadLetter.split(stored.headers) == (letter_of(message), [])
+
+
+async def test_headers_for_the_server_have_no_effect_again(js, subject, stream, fetch, dead, dead_letters):
+    """The dead letters' stream would drop all that it has, or refuse the message."""
+    for name in (stream, dead.replace(".", "_")):
+        config = (await js.stream_info(name)).config
+        await js.update_stream(config.evolve(allow_rollup_hdrs=True))
+    await js.publish(dead, b"here before")
+    orders = {"Nats-Rollup": "all", "Nats-Expected-Stream": stream, "Nats-Expected-Last-Sequence": "0"}
+    mine = {"Dead-Letter-Reason": "mine"}
+    await js.publish(subject, b"", headers={**orders, "traceparent": "t", **mine})
+    message = await fetch()
+    await store(js, dead, letter_of(message), message)
+    _, stored = await dead_letters(2)
+    assert DeadLetter.split(stored.headers) == (letter_of(message), [("traceparent", "t"), *{**orders, **mine}.items()])
+    assert not orders.keys() & dict(stored.headers).keys()
+
+
+async def test_a_message_from_a_sourced_stream_can_be_a_dead_letter(js, subject, stream, dead, dead_letters):
+    """The server marks the copies with a header that it refuses from others."""
+    copies = f"{stream}_copies"
+    await js.publish(subject, b"x")
+    await js.add_stream(name=copies, sources=[StreamSource(name=stream)], storage="memory")
+    subscription = await js.pull_subscribe("", "c", copies)
+    (message,) = await subscription.fetch(1)
+    await store(js, dead, letter_of(message), message)
+    (stored,) = await dead_letters(1)
+    assert [name for name, _ in DeadLetter.split(stored.headers)[1]] == ["Nats-Stream-Source"]
+    await js.delete_stream(copies)
+
+
+async def test_a_dead_letter_is_stored_once(js, subject, fetch, dead, dead_letters):
+    """For each consumer; ids that the originals have do not count."""
+    for _ in range(2):
+        await js.publish(subject, b"x")
+    first, second = await fetch(), await fetch()
+    for message in (first, first, second):
+        await store(js, dead, letter_of(message), message)
+    await dead_letters(2)
+    await store(js, dead, letter_of(first, "other"), first)
+    await dead_letters(3)
+
+
+async def test_the_originals_message_id_does_not_count(js, subject, stream, fetch, dead, dead_letters):
+    await js.publish(subject, b"1", headers={"Nats-Msg-Id": "same"})
+    first = await fetch()
+    await store(js, dead, letter_of(first), first)
+    await js.publish(dead, b"2", headers={"Nats-Msg-Id": "same"})
+    one, _ = await dead_letters(2)
+    assert DeadLetter.split(one.headers)[1] == [("Nats-Msg-Id", "same")]
+
+
+@pytest.mark.parametrize("block", [b"no version\r\nx: 1\r\n\r\n", b"NATS/1.0\r\nx: 1"])
+async def test_a_block_that_is_none_is_kept_whole(nc, subject, js, fetch, dead, dead_letters, block):
+    """The server does not look inside. Such a block cannot stand among headers."""
+    await nc._send_command(f"HPUB {subject} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
+    message = await fetch()
+    await store(js, dead, letter_of(message), message)
+    (stored,) = await dead_letters(1)
+    assert b64decode(dict(stored.headers)["Dead-Letter-Block"]) == block
+
+
+async def test_what_the_stream_has_no_more_is_kept_as_it_was_delivered(
+    js, subject, stream, fetch, send_raw, dead, dead_letters
+):
+    send_raw(subject, b"a: 1\r\na: 2\r\n", b"x")
+    message = await fetch()
+    await js.delete_msg(stream, 1)
+    assert await original(js, message) is None
+    await store(js, dead, letter_of(message), message)
+    (stored,) = await dead_letters(1)
+    known, originals = DeadLetter.split(stored.headers)
+    assert (known.is_complete, originals, stored.data) == (False, [("a", "2")], b"x")
+
+
+async def test_another_message_under_the_same_sequence_is_not_the_original(js, subject, stream, fetch):
+    await js.publish(subject, b"x")
+    message = await fetch()
+    assert (await original(js, message)).data == b"x"
+    await js.delete_stream(stream)
+    await js.add_stream(name=stream, subjects=[subject], storage="memory")
+    await js.publish(subject, b"y")
+    assert await original(js, message) is None
+
+
+@pytest.mark.parametrize("answer", [None, b"thanks", b"{}", b'{"error": {"code": 503, "description": "full"}}'])
+async def test_without_an_acknowledgement_it_is_a_delivery_error(nc, js, subject, fetch, answer):
+    async def respond(message):
+        await nc.publish(message.reply, answer)
+
+    await js.publish(subject, b"x")
+    message = await fetch()
+    if answer is not None:
+        await nc.subscribe(f"nobody.{subject}", cb=respond)
+    with pytest.raises(DeliveryError):
+        await store(js, f"nobody.{subject}", letter_of(message), message)
+
+
+async def test_a_stream_that_refuses_is_a_delivery_error(js, subject, fetch):
+    name = f"small.{subject}"
+    await js.add_stream(name=name.replace(".", "_"), subjects=[name], max_msg_size=10, storage="memory")
+    await js.publish(subject, json.dumps("x" * 20).encode())
+    message = await fetch()
+    with pytest.raises(DeliveryError, match="size exceeds"):
+        await store(js, name, letter_of(message), message)
+    await js.delete_stream(name.replace(".", "_"))
+
+
+async def test_a_subject_that_is_none_is_an_encode_error(js, subject, fetch):
+    await js.publish(subject, b"x")
+    message = await fetch()
+    with pytest.raises(EncodeError) as info:
+        await store(js, "dead.*", letter_of(message), message)
+    assert info.value.code == "invalid-subject"
+
+
+async def test_a_dead_letter_whose_copy_is_being_replicated_is_stored(nc, js, subject, fetch):
+    """The answer of a stream with replicas, which is none that nothing can be done about."""
+    answers = [
+        b'{"error": {"code": 409, "err_code": 10158, "description": "in process"}}',
+        b'{"stream": "S", "seq": 1}',
+    ]
+
+    async def respond(message):
+        await nc.publish(message.reply, answers.pop(0))
+
+    await js.publish(subject, b"x")
+    message = await fetch()
+    await nc.subscribe(f"dead.{subject}", cb=respond)
+    await store(js, f"dead.{subject}", letter_of(message), message)
+    assert answers == []
+
+
+# --- Requeueing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def put_aside(js, dead, stream):
+    """Dead letters whose originals were on these subjects, and a reader of all that there are."""
+
+    async def put_aside(*subjects):
+        for number, subject in enumerate(subjects, 1):
+            letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1)
+            await js.publish_async(dead, b"%d" % number, headers=dict(letter.headers()))
+        await js.publish_async_completed()
+        return read_letters(js, dead)
+
+    return put_aside
+
+
+async def read_letters(js, dead):
+    async for batch in read_stream(js, dead.replace(".", "_"), batch_size=10):
+        for letter in batch:
+            yield letter
+
+
+async def read_data(js, stream):
+    return [int(message.data) async for batch in read_stream(js, stream) for message in batch]
+
+
+async def test_originals_are_requeued_in_order_and_their_letters_deleted(js, subject, stream, dead, put_aside):
+    count = 700  # more than are under way at a time
+    letters = await put_aside(*(f"{subject}.{number % 3}" for number in range(count)))
+    outcomes = [outcome async for outcome in requeue_all(js, letters)]
+    assert [(each.sequence, each.ack.seq, each.is_deleted, each.error) for each in outcomes] == [
+        (number, number, True, None) for number in range(1, count + 1)
+    ]
+    assert await read_data(js, stream) == list(range(1, count + 1))
+    assert [letter async for letter in read_letters(js, dead)] == []
+
+
+async def test_what_cannot_be_requeued_stays_and_is_told_of(js, subject, stream, dead, put_aside):
+    letters = await put_aside(subject, f"nobody.{subject}", "", subject)
+    await js.publish(dead, b"5")  # no dead letter
+    outcomes = [outcome async for outcome in requeue_all(js, letters, timeout=2)]
+    assert [(each.sequence, each.is_deleted, each.error and str(each.error.code)) for each in outcomes] == [
+        (1, True, None),
+        (2, False, "forbidden-subject"),
+        (3, False, "invalid-subject"),
+        (4, True, None),
+        (5, False, "missing-attribute"),
+    ]
+    assert [letter.sequence async for letter in read_letters(js, dead)] == [2, 3, 5]
+    assert await read_data(js, stream) == [1, 4]
+
+
+async def test_many_are_under_way_and_none_is_deleted_before_its_original_is_stored(nc, js, subject, dead, put_aside):
+    """Acknowledgements come when all originals have: were they sent one by one, there would never be one."""
+    letters = await put_aside(*[f"nobody.{subject}"] * 100)
+    waiting, left = [], []
+
+    async def acknowledge(message):
+        waiting.append(message)
+        if len(waiting) == 100:
+            left.extend([letter.sequence async for letter in read_letters(js, dead)])
+            for number, each in enumerate(waiting, 1):
+                await each.respond(b'{"stream":"S","seq":%d}' % number)
+
+    await nc.subscribe(f"nobody.{subject}", cb=acknowledge)
+    outcomes = [outcome async for outcome in requeue_all(js, letters, allowed=["nobody.>"], timeout=20)]
+    assert left == list(range(1, 101))
+    assert all(outcome.is_deleted for outcome in outcomes)
+
+
+async def test_an_original_that_no_stream_takes_stays(js, subject, dead, put_aside):
+    letters = await put_aside(f"nobody.{subject}")
+    (outcome,) = [outcome async for outcome in requeue_all(js, letters, allowed=["nobody.>"], timeout=2)]
+    assert (outcome.is_deleted, str(outcome.error.code)) == (False, "no-responders")
+    assert [letter.sequence async for letter in read_letters(js, dead)] == [1]
+
+
+async def test_letters_can_be_kept(js, subject, stream, dead, put_aside):
+    letters = await put_aside(subject)
+    (outcome,) = [outcome async for outcome in requeue_all(js, letters, delete=False)]
+    assert (outcome.ack.seq, outcome.is_deleted, outcome.error) == (1, False, None)
+    assert len([letter async for letter in read_letters(js, dead)]) == 1
+
+
+async def test_given_up_halfway_nothing_is_lost(js, subject, stream, dead, put_aside):
+    """Each is a dead letter still, or stored; the rest is requeued later, none of it twice."""
+    count = 1500
+    outcomes = requeue_all(js, await put_aside(*[subject] * count))
+    assert (await anext(outcomes)).is_deleted
+    await outcomes.aclose()
+    left = {letter.sequence async for letter in read_letters(js, dead)}
+    assert left
+    assert left | set(await read_data(js, stream)) == set(range(1, count + 1))
+    async for outcome in requeue_all(js, read_letters(js, dead)):
+        assert outcome.is_deleted
+    assert sorted(await read_data(js, stream)) == list(range(1, count + 1))

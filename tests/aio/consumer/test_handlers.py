@@ -1,0 +1,307 @@
+"""Handlers that PullConsumer.run() calls: side by side, failing, cancelled, and such that never return."""
+
+import asyncio
+import functools
+import logging
+from types import LambdaType
+
+import pytest
+
+from ce_nats.aio import PullConsumer, Reject
+from ce_nats.redelivery import DeadLetter
+from tests.support.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish
+from tests.support.waiting import until
+
+__all__ = ["acks", "consume", "is_settled", "publish"]
+
+
+async def test_handlers_run_side_by_side(publish, consume, is_settled):
+    await publish(*range(40))
+    running, most, numbers = set(), [], []
+
+    async with consume() as consumer:
+        four = asyncio.Event()
+
+        async def handle(delivery):
+            event = delivery.event
+            running.add(number_of(event))
+            most.append(len(running))
+            if len(running) == 4:
+                four.set()
+            await after(four.wait())
+            running.remove(number_of(event))
+            numbers.append(number_of(event))
+            if len(numbers) == 40:
+                consumer.stop()
+
+        await after(consumer.run(handle, concurrency=4))
+    assert max(most) == 4
+    assert sorted(numbers) == list(range(40))
+    await is_settled()
+
+
+async def test_failures_of_handlers_are_reported_and_the_rest_goes_on(publish, consume, is_settled, dead_letters):
+    await publish(*range(5))
+    reported, handled = [], []
+
+    def report(error, delivery):
+        reported.append((type(error).__name__, delivery.sequence, delivery.deliveries))
+
+    async with consume(on_error=report) as consumer:
+
+        async def handle(delivery):
+            event = delivery.event
+            number = number_of(event)
+            if number == 1 and ("KeyError", 2, 1) not in reported:
+                raise KeyError(number)
+            if number == 2:
+                raise Reject("no")
+            handled.append(number)
+            if len(handled) == 4:
+                consumer.stop()
+
+        await after(consumer.run(handle))
+    assert sorted(handled) == [0, 1, 3, 4]
+    assert reported == [("KeyError", 2, 1), ("Reject", 3, 1)]
+    await dead_letters(1)
+    await is_settled()
+
+
+async def test_failures_are_logged(publish, consume, caplog):
+    await publish(1)
+    async with consume() as consumer:
+
+        async def handle(delivery):
+            consumer.stop()
+            raise KeyError("customer")
+
+        with caplog.at_level(logging.ERROR, "ce_nats"):
+            await after(consumer.run(handle))
+    (record,) = caplog.records
+    assert "sequence 1, delivery 1: 'customer'" in record.getMessage()
+    assert record.exc_info[0] is KeyError
+
+
+async def test_rejections_are_logged_in_one_line(publish, consume, caplog):
+    await publish(1)
+    async with consume() as consumer:
+
+        async def handle(delivery):
+            consumer.stop()
+            raise Reject("no such customer")
+
+        await after(consumer.run(handle))
+    (record,) = caplog.records
+    assert record.getMessage().endswith("sequence 1, delivery 1: Reject: no such customer")
+    assert record.exc_info is None
+
+
+async def test_cancelling_a_run_cancels_its_handlers(publish, consume, acks):
+    await publish(1)
+    async with consume(backoff=[100]) as consumer:
+        entered = asyncio.Event()
+
+        async def handle(delivery):
+            entered.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(consumer.run(handle, concurrency=2))
+        await after(entered.wait())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await after(acks.get()) == b"-NAK"
+
+
+# --- Handlers that are not async -------------------------------------------------------------------------------------
+
+
+async def later(delivery):
+    """An async function."""
+
+
+class Service:
+    async def __call__(self, delivery):
+        """An object that is called like one."""
+
+    async def method(self, delivery):
+        """A bound method of one."""
+
+
+@functools.wraps(later)
+def decorated(delivery):
+    return later(delivery)
+
+
+async def generate(delivery):
+    yield delivery
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [lambda delivery: None, print, generate, 5, None, functools.partial(print, 1), Service, Service.__call__.__get__],
+    ids=["lambda", "builtin", "generator", "number", "None", "partial", "class", "wrapper"],
+)
+async def test_handlers_that_are_not_async_are_refused(publish, consume, handler):
+    """Before they are called; of a lambda it is known when it was called once."""
+    await publish(1)
+    async with consume() as consumer:
+        with pytest.raises(TypeError, match=r"^handler must be an async function \(async def\), got "):
+            await consumer.run(handler)
+        is_called = isinstance(handler, LambdaType) and handler.__name__ == "<lambda>"
+        assert (await after(anext(consumer))).deliveries == (2 if is_called else 1)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        *(later, Service(), Service().method, functools.partial(later), functools.partial(Service()), decorated),
+        lambda delivery: later(delivery),
+    ],
+    ids=["function", "object", "method", "partial", "partial-object", "decorated", "lambda"],
+)
+async def test_whatever_is_async_is_a_handler(publish, consume, is_settled, handler):
+    await publish(1)
+    async with consume() as consumer:
+        running = asyncio.create_task(consumer.run(handler))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+
+
+@pytest.mark.parametrize("hook", ["on_error", "on_outcome"])
+async def test_hooks_that_are_async_are_refused(js, hook):
+    """Nothing would await them, and what they are given would be lost."""
+    with pytest.raises(TypeError, match=f"^{hook} must be a function that is not async"):
+        PullConsumer(js, "S", "c", dead_letter=None, **{hook: later})
+
+
+# --- Cancellation inside a handler -----------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_task_of_a_handler_is_a_failure_of_the_handler(publish, consume, is_settled, dead_letters):
+    await publish(1, 2)
+    reported, handled = [], []
+
+    async def handle(delivery):
+        if delivery.sequence == 1:
+            inner = asyncio.create_task(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(inner.cancel)
+            await inner
+        handled.append(delivery.sequence)
+
+    options = {
+        "max_deliveries": 2,
+        "on_error": lambda error, delivery: reported.append((error.code, delivery.deliveries)),
+    }
+    async with consume(**options) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        (letter,) = await dead_letters(1)
+        await is_settled()
+        assert not running.done()
+        consumer.stop()
+        await after(running)
+    assert handled == [2]
+    assert reported == [("handler-cancelled", 1), ("handler-cancelled", 2)]
+    assert DeadLetter.split(letter.headers)[0].error == "handler-cancelled"
+
+
+async def test_a_cancelled_block_of_a_loop_has_failed_unless_its_task_is_cancelled(publish, consume, acks):
+    """Released at once it would come back at once. (Python 3.10 does not tell the two apart.)"""
+    await publish(1)
+
+    async def handle(consumer):
+        async with await after(anext(consumer)):
+            inner = asyncio.create_task(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(inner.cancel)
+            await inner
+
+    async with consume(backoff=[100]) as consumer:
+        with pytest.raises(asyncio.CancelledError):
+            await handle(consumer)
+        delay = await after(acks.get())
+    assert delay == (b'-NAK {"delay": 100000000000}' if hasattr(asyncio.Task, "cancelling") else b"-NAK")
+
+
+async def test_a_handler_that_suppresses_its_cancellation_gets_no_further_message(publish, consume):
+    await publish(1, 2)
+    handled = []
+    async with consume() as consumer:
+        entered = asyncio.Event()
+
+        async def handle(delivery):
+            handled.append(delivery.sequence)
+            entered.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return
+
+        running = asyncio.create_task(consumer.run(handle))
+        await after(entered.wait())
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await after(running)
+    assert handled == [1]
+
+
+# --- Handlers that do not return -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hang(publish, consume, monkeypatch):
+    """Run a handler that never returns, and stop the consumer; returns consumer and run."""
+    monkeypatch.setattr("ce_nats.aio.consumer._handlers._FIRST_LOG_SECONDS", 0.05)
+
+    async def start(consumer, **options):
+        await publish(1)
+        entered = asyncio.Event()
+
+        async def handle(delivery):
+            entered.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(consumer.run(handle, **options))
+        await after(entered.wait())
+        consumer.stop()
+        return running
+
+    return start
+
+
+async def test_handlers_that_do_not_return_are_named_in_the_log(consume, hang, subject, caplog):
+    async with consume() as consumer:
+        running = await hang(consumer)
+        await until(lambda: len(caplog.records) >= 2, SECONDS)
+        assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert f"waiting for handlers: sequence 1 on '{subject}', running for" in caplog.records[0].getMessage()
+
+
+async def test_handlers_that_do_not_return_are_cancelled_after_a_limit(consume, hang, acks, caplog):
+    async with consume(backoff=[100]) as consumer:
+        running = await hang(consumer, stop_timeout=0.2)
+        await after(running)
+        assert await after(acks.get()) == b"-NAK"
+    assert "cancelling the handlers that still run: sequence 1 on" in caplog.records[-1].getMessage()
+
+
+async def test_a_limit_does_not_cancel_handlers_that_return_in_time(publish, consume, is_settled, caplog):
+    await publish(1)
+    async with consume() as consumer:
+
+        async def handle(delivery):
+            consumer.stop()
+            await asyncio.sleep(0.01)
+
+        await after(consumer.run(handle, stop_timeout=SECONDS))
+    await is_settled()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"stop_timeout": -1}])
+async def test_numbers_out_of_range_are_refused(consume, options):
+    async with consume() as consumer:
+        with pytest.raises(ValueError, match=r" must be .* got "):
+            await consumer.run(later, **options)

@@ -1,0 +1,183 @@
+"""Processes end again and again: what ended them is dead-lettered, and nothing else."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.js.api import ConsumerConfig
+
+from ce_nats.aio import PullConsumer
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio.consumer._isolation import Isolation
+from ce_nats.redelivery import DeadLetter, Reason
+from tests.support.crashing import MAX_DELIVERIES
+
+ROOT = Path(__file__).parents[2]
+SERVICE = Path(__file__).with_name("crashing.py")
+SECONDS = 60
+
+
+def live_once(*arguments):
+    """Run the service until it ends, or has nothing left to do; returns what it handled, and its exit status."""
+    command = [sys.executable, str(SERVICE), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.returncode in (0, 9), done.stderr
+    return [int(line.split()[1]) for line in done.stdout.splitlines()], done.returncode
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_only_messages_that_end_the_process_are_dead_lettered(
+    server, js, stream, subject, dead, make_event, dead_letters, concurrency
+):
+    poison = {8, 30}
+    for number in range(1, 61):
+        await ce_js.publish(js, make_event(number, "poison" if number in poison else "harmless"), subject)
+    handled = Counter()
+    lives = 0
+    while True:
+        numbers, status = await asyncio.to_thread(live_once, server.url, stream, dead, concurrency)
+        handled.update(numbers)
+        lives += 1
+        if status == 0:
+            break
+        assert lives <= 30
+    assert set(handled) == set(range(1, 61)) - poison
+    letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(2)]
+    assert {letter.sequence for letter in letters} == poison
+    assert {(letter.reason, letter.error) for letter in letters} == {(Reason.PROCESS_ENDED, "process-ended")}
+    assert all(letter.text.startswith("the process ended while it was handled") for letter in letters)
+    assert lives >= MAX_DELIVERIES + 5
+
+
+@pytest.mark.parametrize("has_dead_letter", [True, False])
+async def test_messages_that_were_prefetched_survive_any_number_of_stops(
+    js, stream, subject, dead, make_event, dead_letters, has_dead_letter
+):
+    for number in range(40):
+        await ce_js.publish(js, make_event(number, "harmless"), subject)
+    handled, reported = [], []
+
+    async def live(stop_after):
+        """Handle some messages, in order or as the server redelivers them, and stop."""
+
+        async def handle(delivery):
+            handled.append(delivery.sequence)
+            if len(handled) >= stop_after:
+                consumer.stop()
+
+        async with PullConsumer(
+            js,
+            stream,
+            "c",
+            dead_letter=dead if has_dead_letter else None,
+            config=ConsumerConfig(ack_wait=60),
+            on_error=lambda error, _: reported.append(error),
+        ) as consumer:
+            await asyncio.wait_for(consumer.run(handle), SECONDS)
+
+    for _ in range(20):
+        await live(len(handled) + 1)
+    await live(40)
+    assert sorted(handled) == list(range(1, 41))
+    assert reported == []
+    await dead_letters(0)
+
+
+async def test_messages_behind_a_handler_that_blocks_are_not_dead_lettered(
+    js, stream, subject, dead, make_event, dead_letters, caplog
+):
+    """Their ack deadlines pass again and again while they wait, and the server counts."""
+    for number in range(10):
+        await ce_js.publish(js, make_event(number, "harmless"), subject)
+    handled = []
+
+    async def live(count, seconds):
+        async def handle(delivery):
+            time.sleep(seconds)  # noqa: ASYNC251 - this is the fault
+            handled.append(delivery.sequence)
+            if len(set(handled)) >= count:
+                consumer.stop()
+
+        config = ConsumerConfig(ack_wait=0.3)
+        async with PullConsumer(js, stream, "c", dead_letter=dead, config=config, max_deliveries=2) as consumer:
+            await asyncio.wait_for(consumer.run(handle), SECONDS)
+
+    await live(8, 0.5)
+    assert "the event loop was blocked for longer than ack_wait" in caplog.text
+    await live(10, 0)
+    assert set(handled) == set(range(1, 11))
+    await dead_letters(0)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1))
+def test_messages_are_fetched_one_by_one_at_first_and_after_suspects(counts):
+    isolation = Isolation(5, 30.0, is_expected=False)
+    assert isolation.is_one_by_one
+    for index, count in enumerate(counts):
+        assert isolation.receive(count) == (count > 5)
+        assert isolation.is_one_by_one == (max(counts[: index + 1]) > 5)
+
+
+def test_messages_of_an_earlier_process_are_fetched_one_by_one_until_they_were_redelivered():
+    isolation = Isolation(5, 0.0, is_expected=True)
+    isolation.receive(1)
+    assert isolation.is_one_by_one
+    isolation._until -= 2
+    assert not isolation.is_one_by_one
+
+
+async def test_a_suspect_is_handled_alone(js, stream, subject, dead, make_event):
+    """Its handler begins when those before it have returned, and others begin when it has returned."""
+    await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=60))
+    for number in range(6):
+        await ce_js.publish(js, make_event(number), subject)
+    earlier = await js.pull_subscribe_bind("c", stream)
+    for _ in range(3):
+        for message in await earlier.fetch(6, timeout=5):
+            if message.metadata.sequence.stream in (3, 4):
+                await message.nak()
+        if (await js.consumer_info(stream, "c")).num_pending == 0:
+            break
+    running, beside, handled = set(), {}, []
+    async with PullConsumer(js, stream, "c", dead_letter=dead, max_deliveries=1, max_unfinished=10) as consumer:
+
+        async def handle(delivery):
+            running.add(delivery.sequence)
+            for _ in range(20):
+                beside.setdefault(delivery.sequence, set()).update(running)
+                await asyncio.sleep(0.001)
+            running.discard(delivery.sequence)
+            handled.append(delivery.sequence)
+            if len(handled) == 8:
+                consumer.stop()
+
+        for number in range(6, 12):
+            await ce_js.publish(js, make_event(number), subject)
+        await asyncio.wait_for(consumer.run(handle, concurrency=4), SECONDS)
+    assert beside[3] == {3}
+    assert beside[4] == {4}
+    assert any(len(others) > 1 for others in beside.values())
+
+
+async def test_a_suspect_does_not_wait_for_ever_for_others(js, stream, subject, dead, make_event, monkeypatch):
+    """A program may collect deliveries and settle them together."""
+    monkeypatch.setattr("ce_nats.aio.consumer._isolation._MAX_ALONE_SECONDS", 0.1)
+    await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=60))
+    for number in range(4):
+        await ce_js.publish(js, make_event(number), subject)
+    earlier = await js.pull_subscribe_bind("c", stream)
+    for message in await earlier.fetch(4, timeout=5):
+        await message.nak()
+    async with PullConsumer(js, stream, "c", dead_letter=dead, max_deliveries=1, max_unfinished=10) as consumer:
+        collected = [await asyncio.wait_for(anext(consumer), SECONDS) for _ in range(4)]
+        assert [delivery.deliveries for delivery in collected] == [2] * 4
+        for delivery in collected:
+            await delivery.ack()

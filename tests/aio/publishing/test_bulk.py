@@ -1,0 +1,327 @@
+"""Many messages at once, into a real server: what is outstanding, what is sent again, and what is refused."""
+
+import asyncio
+import json
+from collections import Counter
+
+import nats
+import pytest
+
+from ce_nats import EncodeError, Headers, NatsMessage
+from ce_nats.aio import flush
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.publishing._bulk import BulkPublisher, PublishResult
+from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.testing import NatsServer
+from tests.support.pausing import paused
+
+SECONDS = 60  # for any one test's publishing; one that hangs fails
+
+
+def connecting_to(url):
+    async def connect(client):
+        async def ignore(error):
+            """nats-py would log it."""
+
+        try:
+            await client.connect(
+                url, allow_reconnect=False, max_reconnect_attempts=1, connect_timeout=10, error_cb=ignore
+            )
+        except (nats.errors.Error, OSError) as error:
+            raise DeliveryError(ErrorCode.CONNECTION_FAILED, "cannot connect") from error
+
+    return connect
+
+
+@pytest.fixture
+def connect(server):
+    return connecting_to(server.url)
+
+
+def numbered(subject, numbers, payload=b""):
+    """Messages with an id each."""
+    return [NatsMessage(subject, payload or b"%d" % n, Headers({"Nats-Msg-Id": f"{subject}-{n}"})) for n in numbers]
+
+
+async def publish(connect, messages, **options):
+    async with BulkPublisher(connect, **options) as publisher:
+        return await asyncio.wait_for(publisher.publish(messages), SECONDS)
+
+
+async def stored(js, stream):
+    return [message async for batch in read_stream(js, stream) for message in batch]
+
+
+# --- What arrives ----------------------------------------------------------------------------------------------------
+
+
+async def test_messages_are_stored_as_they_are_and_in_order(connect, js, subject, stream):
+    messages = [
+        NatsMessage(
+            f"{subject}.{number % 3}", bytes([number % 256]) * number, Headers([("n", str(number)), ("N", "ü")])
+        )
+        for number in range(1_203)
+    ]
+    assert await publish(connect, messages, window=100) == PublishResult(1_203, 0)
+    assert [
+        NatsMessage(item.subject, item.data, Headers(item.headers)) for item in await stored(js, stream)
+    ] == messages
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9])
+async def test_the_last_window_may_be_any_part_of_one(connect, js, subject, stream, count):
+    assert await publish(connect, numbered(subject, range(count)), window=8) == PublishResult(count, 0)
+    assert (await js.stream_info(stream)).state.messages == count
+
+
+async def test_duplicates_are_counted(connect, js, subject, stream):
+    assert await publish(connect, numbered(subject, range(10))) == PublishResult(10, 0)
+    assert await publish(connect, numbered(subject, range(5, 20)), window=4) == PublishResult(15, 5)
+    assert (await js.stream_info(stream)).state.messages == 20
+
+
+async def test_a_window_of_messages_as_large_as_they_may_be(connect, js, subject, stream):
+    messages = [NatsMessage(subject, bytes(2**20 - 12)) for _ in range(150)]
+    assert await publish(connect, messages, window=150) == PublishResult(150, 0)
+    assert (await js.stream_info(stream)).state.bytes > 150 * 2**20
+
+
+async def test_one_connection_for_all_calls(subject, stream, server):
+    clients = []
+
+    async def connect(client):
+        clients.append(client)
+        await connecting_to(server.url)(client)
+
+    async with BulkPublisher(connect) as publisher:
+        assert clients == []
+        for first in range(0, 30, 10):
+            await publisher.publish(numbered(subject, range(first, first + 10)))
+        assert len(clients) == 1
+        assert clients[0].is_connected
+    assert clients[0].is_closed
+
+
+async def test_no_more_than_a_window_is_outstanding(connect, nc, subject):
+    """Against one that acknowledges when it has a whole window: were there more on their way, it would have them."""
+    seen, most = [], 0
+    subscription = await nc.subscribe(subject)
+    await nc.flush()
+
+    async def acknowledge():
+        nonlocal most
+        while True:
+            waiting = [await subscription.next_msg(timeout=SECONDS) for _ in range(25)]
+            await nc.flush()
+            most = max(most, len(waiting) + subscription.pending_msgs)
+            seen.extend(waiting)
+            for message in waiting:
+                await message.respond(json.dumps({"stream": "S", "seq": len(seen)}).encode())
+
+    task = asyncio.create_task(acknowledge())
+    try:
+        assert await publish(connect, numbered(subject, range(200)), window=25) == PublishResult(200, 0)
+    finally:
+        task.cancel()
+    assert [message.data for message in seen] == [b"%d" % number for number in range(200)]
+    assert most == 25
+
+
+# --- Servers that go away --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_server():
+    """A server that a test may stop."""
+    with NatsServer(jetstream=True) as server:
+        yield server
+
+
+async def make_stream(server, **config):
+    nc = await nats.connect(server.url)
+    await nc.jetstream().add_stream(name="S", subjects=["s"], duplicate_window=600, **config)
+    await nc.close()
+
+
+async def until_stored(server, count):
+    nc = await nats.connect(server.url)
+    for _ in range(2_000):
+        if (await nc.jetstream().stream_info("S")).state.messages >= count:
+            break
+        await asyncio.sleep(0.01)
+    else:
+        pytest.fail(f"the stream does not get {count} messages")
+    await nc.close()
+
+
+async def ids_in(server):
+    nc = await nats.connect(server.url)
+    found = [dict(message.headers)["Nats-Msg-Id"] for message in await stored(nc.jetstream(), "S")]
+    await nc.close()
+    return found
+
+
+@pytest.mark.parametrize("stop", ["kill", "restart"])
+async def test_a_restart_in_the_middle_loses_and_doubles_nothing(own_server, stop):
+    await make_stream(own_server)
+    messages = numbered("s", range(9_000), payload=bytes(500))
+    async with BulkPublisher(connecting_to(own_server.url), window=300, ack_timeout=2) as publisher:
+        task = asyncio.create_task(publisher.publish(messages))
+        for part in range(1, 4):
+            await until_stored(own_server, part * 2_000)
+            if stop == "kill":
+                await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.restart)
+        sent = await asyncio.wait_for(task, SECONDS)
+    assert sent.messages == 9_000
+    counts = Counter(await ids_in(own_server))
+    assert counts == Counter(message.headers.get("Nats-Msg-Id") for message in messages)
+
+
+async def test_a_server_that_was_never_there_is_an_error():
+    with pytest.raises(DeliveryError, match="cannot connect"):
+        await publish(connecting_to("nats://127.0.0.1:1"), numbered("s", range(3)), retry_timeout=0.3)
+
+
+async def test_a_server_that_stays_away_is_an_error(own_server):
+    await make_stream(own_server)
+    async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.5, retry_timeout=0.5) as publisher:
+        await publisher.publish(numbered("s", range(3)))
+        own_server.kill()
+        with pytest.raises(DeliveryError) as info:
+            await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
+    assert info.value.code in (ErrorCode.CONNECTION_FAILED, ErrorCode.CONNECTION_CLOSED, ErrorCode.TIMEOUT)
+
+
+async def test_a_server_that_says_nothing_is_an_error(own_server):
+    """A stopped process keeps its connections."""
+    await make_stream(own_server)
+    async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.3, retry_timeout=0.3) as publisher:
+        await publisher.publish(numbered("s", range(3)))
+        with paused(own_server), pytest.raises(DeliveryError):
+            await asyncio.wait_for(publisher.publish(numbered("s", range(3, 6))), SECONDS)
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_listening_is_an_error_at_once(connect, subject):
+    with pytest.raises(DeliveryError, match=f"{subject}: ") as info:
+        await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
+    assert info.value.code == ErrorCode.NO_RESPONDERS
+
+
+async def test_a_stream_that_is_full_refuses(connect, js, subject):
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory", max_msgs=5, discard="new")
+    with pytest.raises(DeliveryError, match=f"{subject}: .*maximum messages"):
+        await asyncio.wait_for(publish(connect, numbered(subject, range(8)), retry_timeout=600), SECONDS)
+    assert (await js.stream_info(name)).state.messages == 5
+    await js.delete_stream(name)
+
+
+async def test_an_answer_of_something_else_is_no_acknowledgement(connect, nc, subject):
+    async def answer(message):
+        await message.respond(b"thanks")
+
+    await nc.subscribe(subject, cb=answer)
+    await nc.flush()
+    with pytest.raises(DeliveryError, match=f"{subject}: the reply is not a PubAck"):
+        await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
+
+
+async def test_an_expectation_that_does_not_hold_is_refused(connect, js, subject, stream):
+    message = NatsMessage(subject, b"", Headers({"Nats-Expected-Last-Sequence": "7"}))
+    with pytest.raises(DeliveryError, match="wrong last sequence"):
+        await publish(connect, [message])
+    assert (await js.stream_info(stream)).state.messages == 0
+
+
+async def test_a_stream_that_goes_away_is_an_error_after_a_while(connect, js, subject):
+    """It could be that its server has just come back and is not ready."""
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory")
+    async with BulkPublisher(connect, retry_timeout=0.5) as publisher:
+        await publisher.publish(numbered(subject, range(3)))
+        await js.delete_stream(name)
+        with pytest.raises(DeliveryError, match=f"{subject}: "):
+            await asyncio.wait_for(publisher.publish(numbered(subject, range(3, 6))), SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (NatsMessage("{}", bytes(2**20 + 1)), "payload-too-large"),
+        (NatsMessage("{}", bytes(2**20 - 20), Headers({"name": "value"})), "payload-too-large"),
+        (NatsMessage("{}", b"", Headers({"name": "v" * 2**16})), "headers-too-large"),
+    ],
+    ids=["payload", "payload and headers", "headers"],
+)
+async def test_what_a_server_does_not_take_is_refused_before_its_window(connect, js, subject, stream, message, code):
+    bad = NatsMessage(subject, message.data, message.headers)
+    good = numbered(subject, range(6))
+    with pytest.raises(EncodeError) as info:
+        await asyncio.wait_for(publish(connect, [*good[:5], bad, *good[5:]], window=2), SECONDS)
+    assert info.value.code == code
+    assert (await js.stream_info(stream)).state.messages == 4
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [(NatsMessage("{}", b"", Headers({"a:b": "c"})), EncodeError), (NatsMessage("", b""), DeliveryError)],
+    ids=["header name", "no subject"],
+)
+async def test_what_nats_py_does_not_take_is_refused_at_once(connect, subject, stream, message, error):
+    bad = NatsMessage(message.subject.format(subject), b"", message.headers)
+    with pytest.raises(error):
+        await asyncio.wait_for(publish(connect, [*numbered(subject, range(3)), bad], retry_timeout=600), SECONDS)
+
+
+async def test_the_limit_is_the_servers_own():
+    with NatsServer(jetstream=True, config="max_payload: 1000") as server:
+        await make_stream(server, storage="memory")
+        fits, larger = (NatsMessage("s", bytes(size)) for size in (1000, 1001))
+        assert await publish(connecting_to(server.url), [fits]) == PublishResult(1, 0)
+        with pytest.raises(EncodeError, match="at most 1000 bytes"):
+            await publish(connecting_to(server.url), [larger])
+
+
+# --- Core NATS -------------------------------------------------------------------------------------------------------
+
+
+async def test_core_nats_needs_nobody_to_answer(connect, nc, subject):
+    subscription = await nc.subscribe(subject)
+    await flush(nc)
+    headers = Headers({"name": "v" * 2**16})  # more than JetStream would store
+    sent = await publish(
+        connect, [*numbered(subject, range(999)), NatsMessage(subject, b"x", headers)], acknowledged=False
+    )
+    assert sent == PublishResult(1_000, 0)
+    messages = [await subscription.next_msg(timeout=SECONDS) for _ in range(1_000)]
+    assert [message.data for message in messages] == [*(b"%d" % number for number in range(999)), b"x"]
+    assert messages[-1].headers == dict(headers.items())
+    assert all(message.reply == "" for message in messages)
+
+
+async def test_core_nats_has_limits_too(connect, subject):
+    with pytest.raises(EncodeError) as info:
+        await publish(connect, [NatsMessage(subject, bytes(2**20 + 1))], acknowledged=False)
+    assert info.value.code == "payload-too-large"
+
+
+async def test_core_nats_needs_a_server(own_server):
+    clients = []
+
+    async def connect(client):
+        clients.append(client)
+        await connecting_to(own_server.url)(client)
+
+    async with BulkPublisher(connect, acknowledged=False, retry_timeout=0.3) as publisher:
+        assert await publisher.publish([NatsMessage("s", b"")]) == PublishResult(1, 0)
+        own_server.kill()
+        for _ in range(1_000):
+            if clients[0].is_closed:
+                break
+            await asyncio.sleep(0.01)
+        with pytest.raises(DeliveryError, match="cannot connect"):
+            await asyncio.wait_for(publisher.publish([NatsMessage("s", b"")]), SECONDS)

@@ -1,0 +1,580 @@
+"""Ranges of a stream, read from a real server, with everything that can be missing in one."""
+
+import asyncio
+import time
+from contextlib import aclosing
+from functools import partial
+from random import Random
+
+import nats
+import pytest
+from nats.js.api import ConsumerConfig, RetentionPolicy
+
+from ce_nats._ranges import StreamRange
+from ce_nats.aio import flush
+from ce_nats.aio._connect import disconnect
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.reading import _range_reader as ranges
+from ce_nats.aio.reading._range_reader import RangeClient, read_range
+from ce_nats.aio.reading._raw_pull import RawPull
+from ce_nats.aio.reading._stored_messages import metadata
+from ce_nats.errors import DataLossError, DeliveryError
+from ce_nats.testing import NatsServer
+from tests.support.pausing import paused
+
+SECONDS = 60  # for any one read; one that hangs fails
+
+
+def connecting_to(url):
+    async def connect(client):
+        await client.connect(url, max_reconnect_attempts=1, reconnect_time_wait=0.05, connect_timeout=2)
+
+    return connect
+
+
+@pytest.fixture
+def connect(server):
+    return connecting_to(server.url)
+
+
+@pytest.fixture(params=["consumer", "api"])
+def way(request, monkeypatch):
+    """Both ways to read; the API's is the one that a nats-py without the hook would leave."""
+    monkeypatch.setattr(ranges, "SEES_RAW_MESSAGES", request.param == "consumer")
+
+
+async def batches_of(connect, wanted, **options):
+    async def read():
+        async with aclosing(read_range(connect, wanted, **options)) as batches:
+            return [batch async for batch in batches]
+
+    return await asyncio.wait_for(read(), SECONDS)
+
+
+async def numbers(connect, stream, first, last, **fields):
+    batches = await batches_of(connect, StreamRange(stream, first, last, **fields))
+    return [metadata(reply)[0] for batch in batches for _, reply, _, _ in batch.messages]
+
+
+async def fill(nc, js, stream, subject, count, payload=b""):
+    """Publish ``count`` messages, and wait until the stream has them."""
+    before = (await js.stream_info(stream)).state.last_seq
+    for number in range(count):
+        await nc.publish(subject.format(number), payload)
+    await flush(nc)
+    await until(lambda state: state.last_seq >= before + count, js, stream)
+
+
+async def until(has_happened, js, stream):
+    for _ in range(6_000):
+        if has_happened((await js.stream_info(stream)).state):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it has not happened in 60 seconds")
+
+
+@pytest.fixture
+async def ten(nc, js, subject, stream):
+    """Ten messages, on two subjects in turn."""
+    for number in range(1, 11):
+        await js.publish(f"{subject}.{'odd' if number % 2 else 'even'}", str(number).encode())
+    return stream
+
+
+# --- What is there ---------------------------------------------------------------------------------------------------
+
+
+def test_the_hook_into_nats_py_is_there():
+    """Without it everything still works, at a tenth of the rate."""
+    assert ranges.SEES_RAW_MESSAGES
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 10), (3, 7), (10, 10), (1, 1), (5, 4), (11, 10)])
+async def test_both_ends_are_inclusive(connect, way, ten, first, last):
+    assert await numbers(connect, ten, first, last) == list(range(first, last + 1))
+
+
+async def test_messages_are_as_on_the_wire(connect, way, js, subject, stream, send_raw):
+    send_raw(subject, b"b: 1\r\na: \xff\r\nB: 3\r\nb: 1\r\n", b"\0\xfe")
+    send_raw(subject, None, b"{}")
+    (batch,) = await batches_of(connect, StreamRange(stream, 1, 2))
+    (name, _, payload, block), (_, _, _, no_block) = batch.messages
+    assert (name, payload, no_block) == (subject.encode(), b"\0\xfe", None)
+    assert block == b"NATS/1.0\r\nb: 1\r\na: \xff\r\nB: 3\r\nb: 1\r\n\r\n"
+    stored = await js.get_msg(stream, 1)
+    assert int(batch.messages[0][1].split(b".")[7]) // 10**9 == int(stored.time.timestamp())
+
+
+async def test_a_stored_status_line_is_a_message(connect, way, js, subject, stream, send_raw):
+    """Only what the server says ends a request, not what somebody published."""
+    for _ in range(3):
+        await js.publish(subject, b"", headers={"Status": "404"})
+    assert await numbers(connect, stream, 1, 3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("patterns", [("*.*.even",), ("{}.odd", "{}.even"), ("{}.even", "nothing.here")])
+async def test_subjects_filter(connect, way, ten, subject, patterns):
+    patterns = tuple(pattern.format(subject) for pattern in patterns)
+    expected = [number for number in range(3, 10) if number % 2 == 0 or "odd" in patterns[0]]
+    assert await numbers(connect, ten, 3, 9, subjects=patterns) == expected
+
+
+async def test_nothing_on_a_subject_ends_at_once(connect, way, ten):
+    wanted = StreamRange(ten, 1, 10, subjects=("nothing.here",))
+    assert await batches_of(connect, wanted, request_timeout=600) == []
+
+
+async def test_many_messages_come_in_batches(connect, nc, js, subject, stream):
+    await fill(nc, js, stream, subject, 25_000)
+    batches = await batches_of(connect, StreamRange(stream, 2, 24_999))
+    assert [metadata(reply)[0] for batch in batches for _, reply, _, _ in batch.messages] == list(range(2, 25_000))
+    assert max(len(batch.messages) for batch in batches) == 10_000
+
+
+async def test_ten_thousand_subjects(connect, nc, js, subject, stream):
+    await fill(nc, js, stream, subject + ".{}.x", 10_000)
+    chosen = tuple(f"{subject}.{number}.*" for number in range(0, 10_000, 200))
+    assert await numbers(connect, stream, 1, 10_000, subjects=chosen) == list(range(1, 10_001, 200))
+    assert await numbers(connect, stream, 5_000, 10_000, subjects=(f"{subject}.4999.x",)) == [5_000]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_any_holes_and_any_filter_give_what_is_there(connect, way, nc, js, subject, stream, seed):
+    """Against a list that is kept beside."""
+    random = Random(seed)
+    kept = {number: random.choice("aab") for number in range(1, 401)}
+    for letter in kept.values():
+        await nc.publish(f"{subject}.{letter}", b"")
+    await flush(nc)
+    await until(lambda state: state.last_seq == 400, js, stream)
+    for _ in range(random.randrange(1, 30)):
+        first = random.randrange(2, 401)
+        for number in range(first, min(first + random.choice([1, 2, 30]), 401)):
+            if kept.pop(number, None):
+                await js.delete_msg(stream, number)
+    for _ in range(5):
+        first, last = sorted((random.randrange(1, 401), random.randrange(1, 401)))
+        letter = random.choice("ab*")
+        found = await numbers(connect, stream, first, last, subjects=(f"{subject}.{letter}",))
+        assert found == [number for number in kept if first <= number <= last and letter in ("*", kept[number])]
+
+
+async def test_hardly_anything_is_sent_behind_the_end(connect, nc, js, subject, stream, monkeypatch):
+    """How many messages a range with a filter has is not known before; asking for more costs the server and the net."""
+    for number in range(30_000):
+        await nc.publish(f"{subject}.{number % 10}", b"")
+    await flush(nc)
+    await until(lambda state: state.last_seq == 30_000, js, stream)
+    sent = []
+
+    class Counting(RawPull):
+        async def pull(self, *arguments):
+            messages, status = await super().pull(*arguments)
+            sent.append(len(messages))
+            return messages, status
+
+    monkeypatch.setattr(ranges, "RawPull", Counting)
+    assert len(await numbers(connect, stream, 1, 15_000)) == sum(sent) == 15_000
+    sent.clear()
+    assert len(await numbers(connect, stream, 1, 15_000, subjects=(f"{subject}.7",))) == 1_500
+    assert sum(sent) < 1_700
+
+
+# --- What is not there -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [(1, 2), (4, 5, 6), (9, 10), tuple(range(1, 11)), (1, 5, 10)])
+async def test_deleted_messages_do_not_stall(connect, way, js, ten, gone):
+    """That the first ones were deleted one by one cannot be told from a purge; the range is the stream's own."""
+    for number in gone:
+        await js.delete_msg(ten, number)
+    state = (await js.stream_info(ten)).state
+    kept = [number for number in range(1, 11) if number not in gone]
+    first = state.first_seq if kept else 11
+    assert await numbers(connect, ten, first, 10) == kept
+
+
+async def test_an_empty_stream_has_nothing(connect, way, stream):
+    assert await numbers(connect, stream, 1, 0) == []
+
+
+@pytest.mark.parametrize("subjects", [(), ("test.>",)])
+async def test_a_purge_is_a_loss(connect, way, js, ten, subjects):
+    await js.purge_stream(ten, seq=5)
+    with pytest.raises(DataLossError, match=rf"stream {ten}: messages 2 to 4 are gone .* begins at 5"):
+        await numbers(connect, ten, 2, 10, subjects=subjects)
+    with pytest.raises(DataLossError, match=r"^data-lost: .* message 4 is gone"):
+        await numbers(connect, ten, 4, 10, subjects=subjects)
+    assert await numbers(connect, ten, 5, 10, subjects=subjects) == [5, 6, 7, 8, 9, 10]
+    assert await numbers(connect, ten, 2, 10, subjects=subjects, from_beginning=True) == [5, 6, 7, 8, 9, 10]
+
+
+async def test_a_loss_can_be_borne(connect, way, js, ten):
+    await js.purge_stream(ten)
+    losses = []
+    assert await batches_of(connect, StreamRange(ten, 1, 10), on_loss=losses.append) == []
+    assert len(losses) == 1
+    assert "messages 1 to 10 are gone" in str(losses[0])
+
+
+async def test_limits_that_run_over_are_a_loss(connect, way, js, subject, stream):
+    await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=5)
+    for _ in range(12):
+        await js.publish(subject, b"")
+    with pytest.raises(DataLossError, match="messages 3 to 7 are gone"):
+        await numbers(connect, stream, 3, 12)
+    losses = []
+    (batch,) = await batches_of(connect, StreamRange(stream, 3, 12), on_loss=losses.append)
+    assert (batch.first, batch.last, len(batch.messages), len(losses)) == (8, 12, 5, 1)
+
+
+async def test_what_was_overwritten_is_not_missed(connect, way, nc, js, subject, stream):
+    """A stream that keeps the last message of each subject, as a key-value bucket does, is all holes."""
+    await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs_per_subject=1)
+    for number in range(3_000):
+        await nc.publish(f"{subject}.{number if number % 30 == 0 else 'busy'}", b"")
+    await flush(nc)
+    await until(lambda state: state.last_seq == 3_000, js, stream)
+    kept = [*range(1, 3_000, 30), 3_000]
+    assert await numbers(connect, stream, 1, 3_000) == kept
+    assert await numbers(connect, stream, 500, 2_000) == [number for number in kept if 500 <= number <= 2_000]
+    assert await numbers(connect, stream, 2, 30) == []
+
+
+async def test_limits_by_age_are_a_loss(connect, js, subject):
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory", max_age=0.5, duplicate_window=0.5)
+    for _ in range(5):
+        await js.publish(subject, b"")
+    await until(lambda state: state.messages == 0, js, name)
+    await js.publish(subject, b"")
+    with pytest.raises(DataLossError, match=r"messages 2 to 5 are gone .* begins at 6"):
+        await numbers(connect, name, 2, 6)
+    await js.delete_stream(name)
+
+
+@pytest.mark.parametrize("subjects", [False, True])
+async def test_a_purge_between_two_batches_is_a_loss(connect, nc, js, subject, stream, subjects):
+    """What was read before the purge is not lost, and what stays is read."""
+    await fill(nc, js, stream, subject, 20_000)
+    wanted = StreamRange(stream, 1, 20_000, subjects=(subject,) if subjects else ())
+    losses, found = [], []
+    async with aclosing(read_range(connect, wanted, on_loss=losses.append)) as batches:
+        async for batch in batches:
+            if not found:
+                await js.purge_stream(stream, seq=15_001)
+            found += [metadata(reply)[0] for _, reply, _, _ in batch.messages]
+    assert found == [*range(1, 1_001), *range(15_001, 20_001)]
+    assert [error.message.partition(" gone")[0] for error in losses] == [f"stream {stream}: messages 1001 to 15000 are"]
+
+
+async def test_a_purge_behind_the_reader_is_none(connect, nc, js, subject, stream):
+    await fill(nc, js, stream, subject, 5_000)
+    found = 0
+    async with aclosing(read_range(connect, StreamRange(stream, 1, 5_000))) as batches:
+        async for batch in batches:
+            found += len(batch.messages)
+            await js.purge_stream(stream, seq=batch.last + 1)
+    assert found == 5_000
+
+
+async def test_limits_at_work_do_not_hurt_a_read_from_the_beginning(connect, nc, js, subject, stream):
+    """A full stream gives up a message for every one that is published; its beginning never stands still."""
+    await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=2_000)
+    await fill(nc, js, stream, subject, 2_000)
+    busy = asyncio.create_task(publish_on(nc, subject))
+    try:
+        for _ in range(20):
+            state = (await js.stream_info(stream)).state
+            found = await numbers(connect, stream, state.first_seq, state.last_seq, from_beginning=True)
+            assert found == list(range(found[0], state.last_seq + 1))
+    finally:
+        busy.cancel()
+    assert state.first_seq > 1
+
+
+async def publish_on(nc, subject):
+    while True:
+        await nc.publish(subject, b"")
+        await asyncio.sleep(0.0005)
+
+
+async def test_a_stream_created_again_is_a_loss(connect, way, js, subject, stream):
+    await js.publish(subject, b"")
+    created = (await StreamApi(js._nc).state(stream)).created
+    assert await numbers(connect, stream, 1, 1, created=created) == [1]
+    await js.delete_stream(stream)
+    await js.add_stream(name=stream, subjects=[subject], storage="memory")
+    await js.publish(subject, b"")
+    with pytest.raises(DataLossError, match=f"stream {stream}: it was created at {created}"):
+        await numbers(connect, stream, 1, 1, created=created)
+    assert await batches_of(connect, StreamRange(stream, 1, 1, created), on_loss=lambda error: None) == []
+
+
+async def test_a_stream_that_ends_before_the_range_is_a_loss(connect, way, ten):
+    """As one that was restored from a backup."""
+    with pytest.raises(DataLossError, match="messages 11 to 12 are gone"):
+        await numbers(connect, ten, 8, 12)
+
+
+async def test_a_missing_stream_is_an_error_at_once(connect, way):
+    with pytest.raises(DeliveryError, match="there is no stream NOTHING"):
+        await batches_of(connect, StreamRange("NOTHING", 1, 10), request_timeout=600, retry_timeout=600)
+
+
+async def test_a_stream_that_goes_away_is_an_error(connect, nc, js, subject):
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory")
+    await fill(nc, js, name, subject, 3_000)
+    async with aclosing(read_range(connect, StreamRange(name, 1, 3_000))) as batches:
+        await anext(batches)
+        await js.delete_stream(name)
+        with pytest.raises(DeliveryError, match=f"there is no stream {name}"):
+            await asyncio.wait_for(anext(batches), SECONDS)
+
+
+# --- Large messages, and servers that go away ------------------------------------------------------------------------
+
+
+async def test_messages_of_a_megabyte(connect, nc, js, subject, stream):
+    payload = bytes(nc.max_payload - 100)
+    for _ in range(40):
+        await js.publish(subject, payload)
+    batches = await batches_of(connect, StreamRange(stream, 1, 40))
+    sizes = [[len(data) for _, _, data, _ in batch.messages] for batch in batches]
+    assert [size for batch in sizes for size in batch] == [len(payload)] * 40
+    assert max(map(sum, sizes)) <= 8 * 2**20
+
+
+@pytest.fixture
+def own_server():
+    """A server that a test may stop."""
+    with NatsServer(jetstream=True, config="max_payload: 16MB") as server:
+        yield server
+
+
+@pytest.fixture
+async def filled(own_server):
+    """A stream of 30,000 messages in files, on a server of its own."""
+    nc = await nats.connect(own_server.url)
+    js = nc.jetstream()
+    await js.add_stream(name="FILLED", subjects=["filled"])
+    await fill(nc, js, "FILLED", "filled", 30_000)
+    await nc.close()
+    return "FILLED"
+
+
+async def test_a_message_larger_than_a_batch(own_server):
+    nc = await nats.connect(own_server.url)
+    js = nc.jetstream()
+    await js.add_stream(name="LARGE", subjects=["large"], storage="memory")
+    for size in (12_000_000, 1, 9_000_000):
+        await js.publish("large", bytes(size))
+    await nc.close()
+    batches = await batches_of(connecting_to(own_server.url), StreamRange("LARGE", 1, 3))
+    assert [len(data) for batch in batches for _, _, data, _ in batch.messages] == [12_000_000, 1, 9_000_000]
+
+
+@pytest.mark.parametrize("stop", ["kill", "restart"])
+async def test_a_restart_does_not_disturb(own_server, filled, stop):
+    """Each message comes once, in order."""
+    found = []
+    async with aclosing(read_range(connecting_to(own_server.url), StreamRange(filled, 1, 30_000))) as batches:
+        async for batch in batches:
+            found += [metadata(reply)[0] for _, reply, _, _ in batch.messages]
+            if len(found) == 1_000:
+                if stop == "kill":
+                    own_server.kill()
+                # Not in a thread: the reader stands still meanwhile, as it does while Spark is busy.
+                own_server.restart()
+    assert found == list(range(1, 30_001))
+
+
+async def test_a_restart_while_messages_are_awaited(own_server, filled):
+    async def stop_and_start():
+        await asyncio.sleep(0.02)
+        await asyncio.to_thread(own_server.kill)
+        await asyncio.to_thread(own_server.restart)
+
+    restarts = asyncio.create_task(stop_and_start())
+    found = []
+    for _ in range(50):
+        found.append(await numbers(connecting_to(own_server.url), filled, 1, 30_000))
+        if restarts.done():
+            break
+    await restarts
+    assert all(read == list(range(1, 30_001)) for read in found)
+
+
+async def test_a_server_that_stays_away_is_an_error(own_server, filled):
+    read = partial(read_range, connecting_to(own_server.url), StreamRange(filled, 1, 30_000), retry_timeout=1)
+    async with aclosing(read()) as batches:
+        await anext(batches)
+        own_server.kill()
+        started = time.perf_counter()
+        with pytest.raises(DeliveryError, match=r"stream FILLED, from message 1001 on:"):
+            await asyncio.wait_for(anext(batches), SECONDS)
+        assert time.perf_counter() - started < 25  # by default it would try for 30 seconds
+
+
+@pytest.fixture
+async def pulling(own_server, filled, request):
+    """A client that waits for messages of an empty stream, two seconds or as the test says, and the task that does."""
+    nc = await nats.connect(own_server.url)
+    await nc.jetstream().add_stream(name="EMPTY", subjects=["empty"])
+    await nc.jetstream().pull_subscribe("empty", durable="worker")
+    client = RangeClient()
+    await connecting_to(own_server.url)(client)
+    wanted = {"batch": 10, "expires": 600 * 10**9}
+    seconds = getattr(request, "param", 2)
+    pull = RawPull(client)
+    task = asyncio.create_task(pull.pull("$JS.API.CONSUMER.MSG.NEXT.EMPTY.worker", wanted, seconds))
+    for _ in range(100 * SECONDS):
+        if task.done() or (await nc.jetstream().consumer_info("EMPTY", "worker")).num_waiting:
+            break
+        await asyncio.sleep(0.01)
+    yield nc, pull, task
+    await nc.close()
+    await disconnect(client)
+
+
+async def test_a_status_of_another_request_is_none_of_ours(pulling):
+    """The server also ends a request that was answered in full; its status may come when the next one is under way."""
+    nc, pull, task = pulling
+    await nc.publish(f"{pull._inbox}.0", b"", headers={"Status": "409"})
+    with pytest.raises(DeliveryError, match="no messages and no status in 2 seconds"):
+        await task
+
+
+@pytest.mark.parametrize("pulling", [600], indirect=True)
+async def test_a_lost_connection_is_noticed_at_once(pulling, own_server):
+    _, _, task = pulling
+    own_server.kill()
+    with pytest.raises(DeliveryError, match="the connection was closed"):
+        await asyncio.wait_for(task, SECONDS)
+
+
+async def test_a_server_that_says_nothing_is_an_error(own_server, filled):
+    """A stopped process keeps its connections."""
+    read = partial(
+        read_range,
+        connecting_to(own_server.url),
+        StreamRange(filled, 1, 30_000),
+        request_timeout=0.5,
+        retry_timeout=0.5,
+    )
+    async with aclosing(read()) as batches:
+        await anext(batches)
+        with paused(own_server), pytest.raises(DeliveryError, match="stream FILLED"):
+            await asyncio.wait_for(anext(batches), SECONDS)
+
+
+async def test_a_consumer_that_the_server_forgot_is_made_again(connect, nc, js, subject, stream, monkeypatch):
+    """As when Spark takes longer over a batch than the server keeps an idle consumer."""
+    monkeypatch.setattr(ranges, "_INACTIVE_SECONDS", 0.1)
+    await fill(nc, js, stream, subject, 3_000)
+    found = []
+    async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
+        async for batch in batches:
+            found += [metadata(reply)[0] for _, reply, _, _ in batch.messages]
+            if len(found) == 1_000:
+                await until(lambda state: state.consumer_count == 0, js, stream)
+    assert found == list(range(1, 3_001))
+
+
+# --- What is left behind ---------------------------------------------------------------------------------------------
+
+
+async def test_no_consumer_is_left(connect, nc, js, subject, stream):
+    await fill(nc, js, stream, subject, 3_000)
+    await numbers(connect, stream, 1, 3_000)
+    assert (await js.stream_info(stream)).state.consumer_count == 0
+    async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
+        await anext(batches)
+        (consumer,) = await js.consumers_info(stream)
+        assert (consumer.config.ack_policy, consumer.config.durable_name) == ("none", None)
+        assert consumer.config.inactive_threshold == 30
+    assert (await js.stream_info(stream)).state.consumer_count == 0
+
+
+async def test_leaving_early_leaves_no_tasks(connect, nc, js, subject, stream):
+    await fill(nc, js, stream, subject, 3_000)
+    before = asyncio.all_tasks()
+    async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
+        await anext(batches)
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("retention", [RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST])
+async def test_reading_takes_nothing_away(connect, js, subject, retention):
+    """A consumer would keep an interest stream's messages for itself, and a work queue refuses a second one."""
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory", retention=retention)
+    worker = await js.pull_subscribe(subject, durable="worker", config=ConsumerConfig(ack_wait=60))
+    for _ in range(1_100):
+        await js.publish(subject, b"")
+    async with aclosing(read_range(connect, StreamRange(name, 1, 1_100))) as batches:
+        await anext(batches)
+        assert [info.name for info in await js.consumers_info(name)] == ["worker"]
+    assert await numbers(connect, name, 1, 1_100) == list(range(1, 1_101))
+    assert (await js.stream_info(name)).state.messages == 1_100
+    for message in await worker.fetch(5):
+        await message.ack_sync()
+    assert (await js.stream_info(name)).state.messages == 1_095
+    await js.delete_stream(name)
+
+
+async def test_a_stream_that_takes_no_more_consumers_is_read(connect, js, subject):
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject], storage="memory", max_consumers=1)
+    await js.pull_subscribe(subject, durable="only")
+    await js.publish(subject, b"")
+    assert await numbers(connect, name, 1, 1) == [1]
+    await js.delete_stream(name)
+
+
+async def test_a_domain_is_reached_by_its_prefix():
+    with NatsServer(jetstream=True, config="jetstream { domain: hub }") as server:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream(domain="hub")
+        await js.add_stream(name="FAR", subjects=["far"], storage="memory")
+        await js.publish("far", b"x")
+        await nc.close()
+        wanted = StreamRange("FAR", 1, 1)
+        (batch,) = await batches_of(connecting_to(server.url), wanted, prefix="$JS.hub.API")
+        assert [data for _, _, data, _ in batch.messages] == [b"x"]
+
+
+# --- Reply subjects --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"$JS.ACK.ORDERS.c.1.41.7.1700000000000000000.5",
+        b"$JS.ACK._.hash.ORDERS.c.1.41.7.1700000000000000000.5.random",
+        b"$JS.ACK.hub.hash.ORDERS.c.1.41.7.1700000000000000000.5",
+    ],
+)
+def test_both_forms_of_the_reply_subject_are_read(reply):
+    """ADR-15 has the second one, for domains."""
+    assert metadata(reply) == (41, 7)
+
+
+@pytest.mark.parametrize("reply", [b"", b"a.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
+def test_other_reply_subjects_are_an_error(reply):
+    with pytest.raises(DeliveryError):
+        metadata(reply)
+
+
+async def test_both_ways_give_the_same(connect, js, subject, stream, send_raw, monkeypatch):
+    for number in range(20):
+        send_raw(f"{subject}.{number}", b"a: \xff%d\r\n" % number if number % 3 else None, b"%d" % number)
+    found = []
+    for sees_raw in (True, False):
+        monkeypatch.setattr(ranges, "SEES_RAW_MESSAGES", sees_raw)
+        (batch,) = await batches_of(connect, StreamRange(stream, 1, 20))
+        found.append([(name, metadata(reply)[0], reply.split(b".")[7], *rest) for name, reply, *rest in batch.messages])
+    assert found[0] == found[1]
+    assert len([batch async for batch in read_stream(js, stream)]) == 1

@@ -1,0 +1,125 @@
+"""Questions to streams, on a real server."""
+
+import time
+from random import Random
+
+import nats
+import pytest
+
+from ce_nats.aio._connect import disconnect
+from ce_nats.aio._jetstream_api import StreamApi, nanoseconds
+from ce_nats.codec.timestamp import Timestamp
+from ce_nats.errors import ApiError, DeliveryError
+from ce_nats.testing import NatsServer
+
+
+@pytest.fixture
+def api(nc):
+    return StreamApi(nc)
+
+
+async def test_the_state_of_a_stream(api, js, subject, stream):
+    state = await api.state(stream)
+    assert (state.first, state.last, state.messages, state.retention) == (1, 0, 0, "limits")
+    for _ in range(5):
+        await js.publish(subject, b"")
+    await js.delete_msg(stream, 3)
+    following = await api.state(stream)
+    assert (following.first, following.last, following.messages) == (1, 5, 4)
+    assert following.created == state.created
+    assert abs(nanoseconds(Timestamp.parse(state.created)) / 1e9 - time.time()) < 60
+    await js.purge_stream(stream)
+    purged = await api.state(stream)
+    assert (purged.first, purged.last, purged.messages) == (6, 5, 0)
+
+
+async def test_the_next_sequence(api, js, subject, stream):
+    for number in range(1, 101):
+        await js.publish(f"{subject}.{number % 10}", b"")
+    for number in (5, 15, 16):
+        await js.delete_msg(stream, number)
+    assert await api.next_sequence(stream, 0) == 1
+    assert await api.next_sequence(stream, 5) == 6
+    assert await api.next_sequence(stream, 101) is None
+    assert await api.next_sequence(stream, 1, [f"{subject}.5"]) == 25
+    assert await api.next_sequence(stream, 1, [f"{subject}.5", f"{subject}.6"]) == 6
+    assert await api.next_sequence(stream, 1, ["nothing.here"]) is None
+    assert await api.next_sequence(stream, 1, [f"nothing.{number}" for number in range(200)] + [f"{subject}.9"]) == 9
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_search_by_time_finds_what_a_look_at_all_finds(api, js, subject, stream, seed):
+    random = Random(seed)
+    for _ in range(40):
+        await js.publish(subject, b"")
+    for number in random.sample(range(1, 41), random.choice([0, 10, 38])):
+        await js.delete_msg(stream, number)
+    state = await api.state(stream)
+    times = {}
+    for number in range(1, 41):
+        found = await api._next(stream, number, ">")
+        if found is not None:
+            times[found.seq] = nanoseconds(Timestamp.parse(found.time))
+    for instant in {0, 2**62, *times.values(), *(at + 1 for at in times.values()), *(at - 1 for at in times.values())}:
+        start = await api.sequence_at(state, instant)
+        assert [number for number in times if number >= start] == [n for n, at in times.items() if at >= instant]
+
+
+async def test_refusals_have_the_servers_number(api):
+    with pytest.raises(ApiError, match="there is no stream NOTHING") as info:
+        await api.state("NOTHING")
+    assert (info.value.number, info.value.is_temporary, info.value.code) == (10059, False, "stream-not-found")
+    with pytest.raises(ApiError):
+        await api.next_sequence("NOTHING", 1)
+
+
+async def test_a_request_that_makes_no_sense_is_refused(api, stream):
+    with pytest.raises(ApiError, match=r"^request-refused: ") as info:
+        await api.create_consumer(stream, "c", {"deliver_policy": "by_start_sequence"})
+    assert (info.value.number > 0, info.value.is_temporary) == (True, False)
+    await api.create_consumer(stream, "c", {"ack_policy": "explicit"})
+    await api.delete_consumer(stream, "c")
+    with pytest.raises(ApiError, match=r"^consumer-not-found: "):
+        await api.delete_consumer(stream, "c")
+
+
+async def test_no_jetstream_is_a_delivery_error():
+    with NatsServer() as server:
+        nc = await nats.connect(server.url)
+        with pytest.raises(DeliveryError, match="stream S: JetStream is not enabled on the server"):
+            await StreamApi(nc).state("S")
+        await nc.close()
+
+
+async def test_an_answer_of_somebody_else_is_a_delivery_error():
+    async def answer(message):
+        await message.respond(b"?")
+
+    with NatsServer() as server:
+        nc = await nats.connect(server.url)
+        await nc.subscribe("$JS.API.>", cb=answer)
+        with pytest.raises(DeliveryError, match=r"^unexpected-answer: .*not an answer of JetStream's API"):
+            await StreamApi(nc).state("S")
+        await nc.close()
+
+
+async def test_leaving_never_raises(server):
+    nc = nats.aio.client.Client()
+    await disconnect(nc)
+    await nc.connect(server.url)
+    await disconnect(nc)
+    await disconnect(nc)
+    assert nc.is_closed
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01T00:00:00.000000001Z", 1),
+        ("2026-01-02T03:04:05.123456789Z", 1767323045123456789),
+        ("2026-01-02T05:04:05.123456789+02:00", 1767323045123456789),
+    ],
+)
+def test_nanoseconds_are_kept(text, expected):
+    assert nanoseconds(Timestamp.parse(text)) == expected

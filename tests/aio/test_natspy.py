@@ -1,0 +1,100 @@
+"""What is used of nats-py though it is private: in one module, and missed with a clear error."""
+
+import ast
+from importlib.metadata import version
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+
+import ce_nats
+from ce_nats import CeNatsError
+from ce_nats.aio import DeliveryError, PullConsumer, connect, publish, subscribe
+from ce_nats.aio import _natspy as _nats
+from ce_nats.aio.jetstream import read_stream
+
+PACKAGE = Path(ce_nats.__file__).parent
+
+
+def names_used():
+    """All names in calls of _get() and _set()."""
+    for node in ast.walk(ast.parse(Path(_nats.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("_get", "_set"):
+            yield from (
+                part.value
+                for argument in node.args[1:2]
+                for part in ast.walk(argument)
+                if isinstance(part, ast.Constant) and part.value is not None
+            )
+
+
+def test_private_names_stand_in_one_module():
+    """Other modules have private names of their own, on ``self``; those of nats-py are read from nothing else."""
+    names = {"_process_msg", *names_used()}
+    assert {"_nc", "_flush_queue", "_server_info", "_client"} <= names
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "_nats.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in names
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "consumer"))
+    ]
+    assert found == []
+
+
+async def take(js, stream, subject):
+    async with PullConsumer(js, stream, "c", dead_letter=None, config=nats.js.api.ConsumerConfig()) as consumer:
+        await js.publish(subject, b"{}")
+        return await anext(consumer)
+
+
+async def receive(nc, subject):
+    async with await subscribe(nc, subject):
+        pass
+
+
+async def read(js, stream):
+    return [batch async for batch in read_stream(js, stream)]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "use"),
+    [
+        (JetStreamContext, "_prefix", lambda nc, js, stream, subject, event: read(js, stream)),
+        (JetStreamContext, "_nc", lambda nc, js, stream, subject, event: take(js, stream, subject)),
+        (Client, "_server_info", lambda nc, js, stream, subject, event: publish(nc, event, subject)),
+        (Client, "_error_cb", lambda nc, js, stream, subject, event: publish(nc, event, subject)),
+        (Subscription, "_conn", lambda nc, js, stream, subject, event: receive(nc, subject)),
+    ],
+)
+async def test_a_version_without_a_name_is_named(server, stream, subject, make_event, monkeypatch, owner, name, use):
+    nc = await nats.connect(server.url)
+    js = nc.jetstream()
+
+    class Missing:
+        def __get__(self, instance, kind):
+            raise AttributeError(name)
+
+        def __set__(self, instance, value):
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, Missing(), raising=False)
+        with pytest.raises(CeNatsError) as info:
+            await use(nc, js, stream, subject, make_event())
+    assert info.value.code == "unsupported-nats-py"
+    assert not isinstance(info.value, DeliveryError)
+    assert str(info.value) == (
+        f"unsupported-nats-py: nats-py must have {owner.__name__}.{name}, got version {version('nats-py')} without it"
+    )
+    await nc.close()
+
+
+async def test_connecting_needs_more(server, monkeypatch):
+    monkeypatch.delattr(Client, "_connect_to_server")
+    with pytest.raises(CeNatsError, match=r"nats-py must have Client\._connect_to_server, got version 2\."):
+        await connect(server.url)

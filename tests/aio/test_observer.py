@@ -1,0 +1,331 @@
+"""What became of each message, as hooks of consumers and publishers are told."""
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from functools import partial
+
+import nats
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats import EncodeError
+from ce_nats.aio import DeliveryError, OutcomeKind, Publisher, PublishError, PullConsumer, Reject
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.codec.subject_template import SubjectTemplate
+from ce_nats.redelivery import Backoff, Reason
+from tests.support import waiting
+
+until = partial(waiting.until, seconds=60)
+
+
+@pytest.fixture
+def outcomes():
+    """What the hook was told, in its order."""
+    return []
+
+
+@pytest.fixture
+def publish(js, subject, stream, make_event):
+    async def publish(*numbers):
+        for number in numbers:
+            await ce_js.publish(js, make_event(number), subject)
+
+    return publish
+
+
+@pytest.fixture
+def consume(js, stream, dead, outcomes):
+    """A consumer whose hook fills ``outcomes``; retries come at once."""
+
+    def consume(name="c", **options):
+        create = ConsumerConfig(ack_wait=60)
+        known = {"dead_letter": dead, "config": create, "backoff": [0], "on_outcome": outcomes.append}
+        return PullConsumer(js, stream, name, **{**known, **options})
+
+    return consume
+
+
+async def take(consumer):
+    return await asyncio.wait_for(anext(consumer), 60)
+
+
+async def run(consumer, handler, outcomes, count):
+    """Run until the hook was told so often."""
+    task = asyncio.create_task(consumer.run(handler))
+    await until(lambda: len(outcomes) >= count or task.done())
+    consumer.stop()
+    await task
+
+
+# --- Consumers -------------------------------------------------------------------------------------------------------
+
+
+async def test_each_delivery_has_one_outcome(js, subject, publish, consume, outcomes):
+    """Acknowledged, redelivered and acknowledged, rejected, exhausted, and no event at all."""
+    await publish(1, 2, 3, 4)
+    await js.publish(subject, b"no event")
+
+    async def handle(delivery):
+        number = int(delivery.event.get_id().split()[1])
+        await asyncio.sleep(0.01)
+        if number == 2 and delivery.deliveries == 1:
+            raise KeyError("once")
+        if number == 3:
+            raise Reject("never")
+        if number == 4:
+            raise ValueError("always")
+
+    async with consume(max_deliveries=3, backoff=[0.01], on_error=lambda *_: None) as consumer:
+        await run(consumer, handle, outcomes, 8)
+    told = sorted((one.delivery.sequence, one.delivery.deliveries, str(one.kind), one.reason) for one in outcomes)
+    assert told == [
+        (1, 1, "acknowledged", None),
+        (2, 1, "redelivered", None),
+        (2, 2, "acknowledged", None),
+        (3, 1, "dead-lettered", Reason.REJECTED),
+        (4, 1, "redelivered", None),
+        (4, 2, "redelivered", None),
+        (4, 3, "dead-lettered", Reason.EXHAUSTED),
+        (5, 1, "dead-lettered", Reason.UNDECODABLE),
+    ]
+    errors = {(one.delivery.sequence, one.delivery.deliveries): one.error for one in outcomes}
+    assert [type(errors[key]).__name__ for key in sorted(errors)] == [
+        *("NoneType", "KeyError", "NoneType", "Reject", "ValueError", "ValueError", "ValueError", "DecodeError")
+    ]
+    for one in outcomes:
+        assert one.subject == subject
+        assert one.message is one.delivery.message
+        assert one.delay == (0.01 if one.kind is OutcomeKind.REDELIVERED else None)
+        if one.delivery.sequence == 5:
+            assert one.seconds is None
+        else:
+            assert 0.009 <= one.seconds < 60
+
+
+async def test_without_a_subject_for_dead_letters_messages_are_terminated(publish, consume, outcomes):
+    await publish(1)
+    async with consume(dead_letter=None) as consumer:
+        with pytest.raises(Reject):
+            async with await take(consumer):
+                raise Reject
+    assert [(one.kind, one.reason) for one in outcomes] == [(OutcomeKind.TERMINATED, Reason.REJECTED)]
+
+
+async def test_what_was_fetched_and_not_handled_is_released(publish, consume, outcomes):
+    await publish(1, 2, 3)
+    async with consume() as consumer, await take(consumer):
+        await until(lambda: len(consumer._holder._ready) == 2)
+    assert [(one.delivery.sequence, one.kind, one.seconds is None) for one in outcomes] == [
+        (1, OutcomeKind.ACKNOWLEDGED, False),
+        (2, OutcomeKind.RELEASED, True),
+        (3, OutcomeKind.RELEASED, True),
+    ]
+
+
+async def test_a_handler_that_is_cancelled_releases(publish, consume, outcomes):
+    await publish(1)
+    began = asyncio.Event()
+
+    async def handle(_):
+        began.set()
+        await asyncio.sleep(60)
+
+    async with consume() as consumer:
+        task = asyncio.create_task(consumer.run(handle))
+        await asyncio.wait_for(began.wait(), 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert {one.kind for one in outcomes} == {OutcomeKind.RELEASED}  # it may have been fetched once more
+    assert isinstance(outcomes[0].error, asyncio.CancelledError)
+    assert [one.seconds is None for one in outcomes] == [False] + [True] * (len(outcomes) - 1)
+
+
+@pytest.mark.parametrize(
+    ("settle", "kind", "delay"),
+    [
+        (lambda delivery: delivery.ack(), OutcomeKind.ACKNOWLEDGED, None),
+        (lambda delivery: delivery.nak(60), OutcomeKind.REDELIVERED, 60),
+        (lambda delivery: delivery.reject("no"), OutcomeKind.DEAD_LETTERED, None),
+        (lambda delivery: delivery.message.term(), OutcomeKind.SETTLED, None),
+    ],
+)
+@pytest.mark.parametrize("in_block", [True, False])
+async def test_a_program_that_settles_itself(publish, consume, outcomes, settle, kind, delay, in_block):
+    """In a block it is told at the end of that, with what the block raised; without one, at once."""
+    await publish(1)
+    async with consume() as consumer:
+        delivery = await take(consumer)
+        if in_block:
+            with suppress(KeyError):
+                async with delivery:
+                    await settle(delivery)
+                    assert outcomes == []
+                    raise KeyError
+        else:
+            await settle(delivery)
+            await delivery.ack()
+            async with delivery:
+                pass
+        assert [(one.kind, one.delay, one.seconds is None) for one in outcomes] == [(kind, delay, not in_block)]
+        if in_block and kind is not OutcomeKind.DEAD_LETTERED:
+            assert isinstance(outcomes[0].error, KeyError)
+    assert len(outcomes) == 1
+
+
+async def test_a_server_that_cannot_be_told(server, stream, publish, outcomes):
+    """The message is redelivered after ``ack_wait``, and not acknowledged as far as anybody knows."""
+    await publish(1)
+    nc = await nats.connect(server.url)
+    options = {"dead_letter": None, "config": ConsumerConfig(), "on_outcome": outcomes.append}
+    async with PullConsumer(nc.jetstream(), stream, "c", **options) as consumer:
+        delivery = await take(consumer)
+        with pytest.raises(DeliveryError) as info:
+            async with delivery:
+                await nc.close()
+    assert [(one.kind, one.error) for one in outcomes] == [(OutcomeKind.UNSETTLED, info.value)]
+
+
+async def test_a_hook_that_raises_changes_nothing(js, stream, publish, consume, caplog):
+    """It is logged; each message is handled and acknowledged once."""
+    await publish(*range(20))
+    handled = []
+
+    def fail(outcome):
+        raise KeyError(outcome.subject)
+
+    async def handle(delivery):
+        handled.append(delivery.sequence)
+        if len(handled) == 20:
+            consumer.stop()
+
+    with caplog.at_level(logging.ERROR):
+        async with consume(on_outcome=fail, double_ack=True) as consumer:
+            await asyncio.wait_for(consumer.run(handle), 60)
+    assert handled == list(range(1, 21))
+    info = await js.consumer_info(stream, "c")
+    assert (info.num_ack_pending, info.num_redelivered, info.num_pending) == (0, 0, 0)
+    assert [record.exc_info[0] for record in caplog.records] == [KeyError] * 20
+
+
+async def test_delays_of_a_consumer_differ(publish, consume, outcomes, nc):
+    """With a Backoff a part of each is random; what the server is told is what the hook is told."""
+    sent = asyncio.Queue()
+
+    async def note(message):
+        sent.put_nowait(message.data)
+
+    await nc.subscribe("$JS.ACK.>", cb=note)
+    await publish(*range(20))
+
+    async def handle(_):
+        raise KeyError
+
+    async with consume(backoff=Backoff(200, jitter=0.5), on_error=lambda *_: None) as consumer:
+        await run(consumer, handle, outcomes, 20)
+        answers = [await asyncio.wait_for(sent.get(), 60) for _ in range(20)]
+    delays = [one.delay for one in outcomes]
+    assert len(set(delays)) > 10
+    assert all(100 <= delay <= 200 for delay in delays)
+    told = [json.loads(answer.removeprefix(b"-NAK "))["delay"] for answer in answers]
+    assert sorted(told) == pytest.approx(sorted(delay * 1e9 for delay in delays))
+
+
+# --- Publishers ------------------------------------------------------------------------------------------------------
+
+
+async def test_each_event_that_is_sent_has_one_outcome(js, subject, stream, make_event, outcomes):
+    template = SubjectTemplate(f"{subject}.{{type}}")
+    events = [make_event(1), make_event(2)]
+    async with Publisher(js, on_outcome=outcomes.append) as publisher:
+        await publisher.publish(events[0], subject)
+        await publisher.publish(events[1], template)
+        with pytest.raises(Exception, match="id"):
+            await publisher.publish(make_event(3, id=""), subject)
+    first, second = outcomes
+    assert (first.kind, first.subject, first.event, first.template) == ("published", subject, events[0], "")
+    assert (first.ack.seq, first.error, first.delivery) == (1, None, None)
+    assert first.message.headers.get("ce-id") == "event%201"
+    assert first.seconds > 0
+    assert (second.subject, second.template) == (template.format(events[1]), template.template)
+
+
+async def test_what_the_server_refuses(js, subject, stream, make_event, outcomes):
+    with pytest.raises(PublishError):
+        async with Publisher(js, on_outcome=outcomes.append) as publisher:
+            await publisher.publish(make_event(1), subject, headers={"Nats-Expected-Last-Sequence": "7"})
+    with pytest.raises(PublishError):
+        async with Publisher(js, on_outcome=outcomes.append) as publisher:
+            await publisher.publish(make_event(1), "nobody.listens")
+    assert [(one.kind, one.error.code) for one in outcomes] == [
+        (OutcomeKind.REFUSED, "publish-refused"),
+        (OutcomeKind.REFUSED, "no-responders"),
+    ]
+
+
+async def test_acknowledgements_that_do_not_come(nc, js, subject, make_event, outcomes):
+    """Given up after a time, or at the end of a block that was cancelled."""
+
+    async def ignore(_):
+        pass
+
+    await nc.subscribe(subject, cb=ignore)
+    with pytest.raises(PublishError):
+        async with Publisher(js, ack_timeout=0.1, retry_timeout=0.1, on_outcome=outcomes.append) as publisher:
+            await publisher.publish(make_event(1), subject)
+    with suppress(asyncio.CancelledError):
+        async with Publisher(js, on_outcome=outcomes.append) as publisher:
+            await publisher.publish(make_event(2), subject)
+            raise asyncio.CancelledError
+    assert [(one.kind, one.error.code) for one in outcomes] == [(OutcomeKind.UNACKNOWLEDGED, "timeout")] * 2
+
+
+async def test_a_publishers_hook_that_raises_changes_nothing(js, stream, subject, make_event, caplog):
+    def fail(outcome):
+        raise KeyError(outcome.subject)
+
+    async with Publisher(js, on_outcome=fail) as publisher:
+        for number in range(20):
+            await publisher.publish(make_event(number), subject)
+    assert publisher.acknowledged == 20
+    assert (await js.stream_info(stream)).state.messages == 20
+    assert len(caplog.records) == 20
+
+
+# --- Instrumentations ------------------------------------------------------------------------------------------------
+
+
+class Failing:
+    """Raises wherever it is called; of what it returns, too."""
+
+    def __init__(self, then=None):
+        self.then = then
+        self.trace = None
+
+    def __getattr__(self, name):
+        if name in ("send", "process") and self.then is not None:
+            return lambda *_: self.then
+
+        def fail(*_):
+            raise KeyError(name)
+
+        return fail
+
+
+@pytest.mark.parametrize("instruments", [Failing(), Failing(then=Failing())])
+async def test_an_instrumentation_that_raises_changes_nothing(
+    js, stream, subject, make_event, consume, outcomes, instruments, caplog
+):
+    async with Publisher(js, on_outcome=outcomes.append, instrumentation=instruments) as publisher:
+        for number in range(3):
+            await publisher.publish(make_event(number), subject)
+        with pytest.raises(EncodeError):
+            await publisher.publish(make_event(4), "a b")
+    async with consume(instrumentation=instruments, double_ack=True) as consumer:
+        await run(consumer, lambda _: asyncio.sleep(0), outcomes, 6)
+    assert [str(one.kind) for one in outcomes] == ["published"] * 3 + ["acknowledged"] * 3
+    info = await js.consumer_info(stream, "c")
+    assert (info.num_ack_pending, info.num_redelivered, info.num_pending) == (0, 0, 0)
+    assert {record.exc_info[0] for record in caplog.records} == {KeyError}

@@ -1,0 +1,422 @@
+"""Denied permissions and lost connections: each operation says so itself, on real servers."""
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+
+import nats
+import pytest
+from nats.js.api import ConsumerConfig, PubAck
+
+from ce_nats import NatsMessage, aio
+from ce_nats._ranges import StreamRange
+from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio._permissions import ConnectionWatch
+from ce_nats.aio.jetstream import publish as publish_to_stream
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.publishing._bulk import BulkPublisher
+from ce_nats.aio.reading._range_reader import read_range
+from ce_nats.testing import NatsServer
+from tests.support import waiting
+
+SECONDS = 20
+until = partial(waiting.until, seconds=SECONDS)
+# Longer than any test waits for: what is seen before was not a timeout.
+LONG = 60
+
+PERMISSIONS = {
+    "anybody": {},
+    "reader": {
+        "publish": {"allow": ["Allowed.>", "$JS.API.STREAM.INFO.>", "$JS.API.CONSUMER.>"]},
+        "subscribe": {"deny": ["Secret.>"]},
+    },
+    "deaf": {"subscribe": {"deny": ["_INBOX.>"]}},
+    "publisher": {"publish": {"deny": ["Work.denied.>"]}},
+    "no create": {"publish": {"deny": ["$JS.API.CONSUMER.CREATE.>"]}},
+    "no info": {"publish": {"deny": ["$JS.API.CONSUMER.INFO.>"]}},
+    "no next": {"publish": {"deny": ["$JS.API.CONSUMER.MSG.NEXT.>"]}},
+    "no acks": {"publish": {"deny": ["$JS.ACK.>"]}},
+    "no letters": {"publish": {"deny": ["Dead.>"]}},
+}
+USERS = [{"user": name, "password": "p", "permissions": given} for name, given in PERMISSIONS.items()]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with NatsServer(jetstream=True, config=f"authorization: {json.dumps({'users': USERS})}") as server:
+        yield server
+
+
+@pytest.fixture
+def connected(server):
+    """A connection of a user, and the errors that its ``error_cb`` was told of."""
+
+    @asynccontextmanager
+    async def connect(user, **options):
+        told = []
+
+        async def note(error):
+            told.append(str(error))
+
+        nc = await nats.connect(server.url, user=user, password="p", error_cb=note, **options)
+        try:
+            yield nc, told
+        finally:
+            await nc.close()
+
+    return connect
+
+
+@asynccontextmanager
+async def denied(*words):
+    """The block fails with ``permission-denied``, long before any timeout, and the error has these words."""
+    began = time.monotonic()
+    with pytest.raises(DeliveryError) as info:
+        yield info
+    assert info.value.code == "permission-denied"
+    assert all(word.lower() in str(info.value).lower() for word in words), info.value
+    assert time.monotonic() - began < LONG / 2
+
+
+async def test_flush_raises_a_denied_publish(connected, make_event):
+    async with connected("reader") as (nc, told):
+        await publish(nc, make_event(), "Orders.Paid")
+        async with denied("publish", "orders.paid"):
+            await flush(nc)
+        assert [text for text in told if "orders.paid" in text]  # as nats-py does anyway
+        await flush(nc)  # once is enough
+        await publish(nc, make_event(), "Allowed.Paid")
+        await flush(nc)
+
+
+async def test_flush_counts_denied_publishes(connected, make_event):
+    async with connected("reader") as (nc, _):
+        for _ in range(3):
+            await publish(nc, make_event(), "Orders.Paid")
+        async with denied("and 2 more"):
+            await flush(nc)
+
+
+async def test_a_subscription_that_is_denied_is_none(connected):
+    async with connected("reader") as (nc, told):
+        async with denied("subscribe", "'Secret.Plans'"):
+            await subscribe(nc, "Secret.Plans", queue="q")
+        assert told == []
+        assert nc._subs == {}
+        async with await subscribe(nc, "Allowed.Plans"):
+            pass
+
+
+async def test_events_of_a_denied_subscription_raise(connected):
+    """Made by nats-py, so that nobody has waited for the server's answer."""
+    async with connected("reader") as (nc, _):
+        received = events(await nc.subscribe("Secret.Plans"))
+        async with denied("'Secret.Plans'"):
+            await asyncio.wait_for(anext(received), SECONDS)
+
+
+async def test_a_request_that_is_denied(connected, make_event):
+    async with connected("reader") as (nc, told):
+        async with denied("publish", "'Orders.Quote'"):
+            await request(nc, make_event(), "Orders.Quote", timeout=LONG)
+        assert told == []
+
+
+async def test_only_the_request_at_fault_is_told(connected, make_event):
+    """Two requests under way on one connection; the other one waits for its answer."""
+    async with (
+        connected("anybody") as (other, _),
+        connected("reader") as (nc, _),
+        await subscribe(other, "Allowed.Quote") as questions,
+    ):
+        waiting_for = asyncio.create_task(request(nc, make_event(1), "Allowed.Quote", timeout=LONG))
+        question = await anext(questions)
+        async with denied("'Orders.Quote'"):
+            await request(nc, make_event(2), "Orders.Quote", timeout=LONG)
+        await aio.respond(question, make_event(3))
+        assert (await waiting_for).event.get_id() == "event 3"
+
+
+async def test_requests_without_an_inbox(connected, make_event):
+    """nats-py subscribes to its inbox once, so that the server denies it once, and every request needs it."""
+    async with connected("deaf") as (nc, _):
+        for _ in range(2):
+            async with denied("subscribe", "_INBOX."):
+                await request(nc, make_event(), "Allowed.Quote", timeout=LONG)
+
+
+async def test_a_request_can_be_cancelled(connected, make_event):
+    async with connected("anybody") as (other, _), connected("reader") as (nc, _):
+        async with await subscribe(other, "Allowed.Quote") as questions:
+            task = asyncio.create_task(request(nc, make_event(), "Allowed.Quote", timeout=LONG))
+            await anext(questions)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert ConnectionWatch.of(nc)._listeners == {}
+        assert nc._resp_map == {}
+
+
+async def test_publishing_to_a_stream_is_denied(connected, make_event):
+    async with connected("reader") as (nc, told):
+        async with denied("publish", "'Orders.Paid'"):
+            await publish_to_stream(nc.jetstream(), make_event(), "Orders.Paid", timeout=LONG)
+        assert told == []
+
+
+async def test_reading_a_stream_is_denied(connected, make_event):
+    async with connected("anybody") as (nc, _):
+        js = nc.jetstream()
+        await js.add_stream(name="READ", subjects=["Read.>"], storage="memory")
+        ack = await publish_to_stream(js, make_event(), "Read.one")
+        assert isinstance(ack, PubAck)
+    async with connected("reader") as (nc, told):
+        js = nc.jetstream(timeout=LONG)
+        async with denied("publish", "'$JS.API.STREAM.MSG.GET.READ'"):
+            async for _ in read_stream(js, "READ"):
+                pass
+        async with denied("'$JS.API.STREAM.MSG.GET.READ'"):
+            await StreamApi(nc, timeout=LONG).next_sequence("READ", 1)
+        assert told == []
+    async with connected("deaf") as (nc, _), denied("subscribe", "_INBOX."):
+        async for _ in read_stream(nc.jetstream(timeout=LONG), "READ"):
+            pass
+
+
+# --- Streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def work(connected, make_event):
+    """A stream with two events, a consumer ``c`` with a short ``ack_wait``, and a stream for dead letters."""
+    async with connected("anybody") as (nc, _):
+        js = nc.jetstream()
+        await js.add_stream(name="Work", subjects=["Work.>"], storage="memory")
+        await js.add_stream(name="Dead", subjects=["Dead.>"], storage="memory")
+        await js.add_consumer("Work", ConsumerConfig(durable_name="c", ack_policy="explicit", ack_wait=0.2))
+        for number in (1, 2):
+            await publish_to_stream(js, make_event(number), "Work.one")
+        yield js
+        await js.delete_stream("Work")
+        await js.delete_stream("Dead")
+
+
+@pytest.mark.usefixtures("work")
+async def test_a_publisher_fails_what_is_denied_and_nothing_else(connected, make_event):
+    async with connected("publisher") as (nc, told):
+        async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+            for number in range(6):
+                await publisher.publish(make_event(number), f"Work.{'denied' if number % 2 else 'one'}.{number}")
+            async with denied("publish") as info:
+                await publisher.flush()
+        failures = info.value.failures
+        assert [(failure.error.code, failure.subject) for failure in failures] == [
+            ("permission-denied", f"Work.denied.{number}") for number in (1, 3, 5)
+        ]
+        assert "'Work.denied.1'" in str(failures[0].error)
+        assert publisher.acknowledged == 3
+        assert told == []
+
+
+async def test_a_publisher_whose_acknowledgements_are_denied(connected, make_event):
+    async with connected("deaf") as (nc, _):
+        async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+            await publisher.publish(make_event(), "Work.one")
+            async with denied("subscribe", "_INBOX."):
+                await publisher.flush()
+        async with denied("subscribe", "_INBOX."), Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+            await until(lambda: publisher._acks._denied)
+            await publisher.publish(make_event(), "Work.one")
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize("acknowledged", [True, False])
+async def test_the_sink_is_denied(server, acknowledged):
+    async def connect(client):
+        await client.connect(server.url, user="publisher", password="p")
+
+    async with BulkPublisher(connect, acknowledged=acknowledged, retry_timeout=LONG) as publisher:
+        assert (await publisher.publish([NatsMessage("Work.one", b"1")])).messages == 1
+        async with denied("publish", "ork.denied.2'" if acknowledged else "work.denied.2"):
+            await publisher.publish([NatsMessage("Work.one", b"1"), NatsMessage("Work.denied.2", b"2")])
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize(
+    ("user", "name", "subject"),
+    [
+        ("no info", "c", "$JS.API.CONSUMER.INFO.Work.c"),
+        ("no create", "new", "$JS.API.CONSUMER.CREATE.Work.new.Work.one"),
+        ("deaf", "c", "_INBOX."),
+    ],
+)
+async def test_a_consumer_that_cannot_be_entered(connected, user, name, subject):
+    async with connected(user) as (nc, told):
+        create = ConsumerConfig(filter_subject="Work.one")
+        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, config=create)
+        async with denied(subject):
+            await consumer.__aenter__()
+        assert [text for text in told if "CONSUMER" in text] == []
+
+
+@pytest.mark.usefixtures("work")
+async def test_a_consumer_that_cannot_fetch(connected):
+    async with connected("no next") as (nc, _):
+        consumer = PullConsumer(nc.jetstream(), "Work", "c", dead_letter=None)
+        async with consumer, denied("consumer c of stream Work", "$js.api.consumer.msg.next.work.c"):
+            await anext(consumer)
+
+
+@pytest.mark.parametrize("double_ack", [True, False])
+async def test_a_consumer_that_cannot_acknowledge(connected, work, double_ack):
+    """Its handlers would be called again and again with the same events, which would be dead letters in the end."""
+    handled, errors = [], []
+
+    async def handle(delivery):
+        event = delivery.event
+        handled.append(event.get_id())
+        await nc.flush()  # so that the server has said what it denies
+
+    async with connected("no acks") as (nc, _):
+        options = {"dead_letter": "Dead.work", "on_error": lambda error, _: errors.append(error)}
+        options["double_ack"] = double_ack
+        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", "c", prefetch=1, **options)
+        async with consumer, denied("js.ack.work.c."):
+            await consumer.run(handle)
+    assert handled in (["event 1"], ["event 1", "event 2"])
+    assert {error.code for error in errors} == {"permission-denied"}
+    assert (await work.stream_info("Dead")).state.messages == 0
+
+
+async def test_a_dead_letter_that_is_denied(connected, work):
+    """The original is kept, and the error says why there is no dead letter."""
+    errors = asyncio.Queue()
+    async with connected("no letters") as (nc, _):
+        options = {"dead_letter": "Dead.work", "on_error": lambda error, _: errors.put_nowait(error)}
+        async with PullConsumer(nc.jetstream(timeout=LONG), "Work", "c", **options) as consumer:
+            await (await anext(consumer)).reject("bad")
+            async with denied("'Dead.work'"):
+                raise await asyncio.wait_for(errors.get(), SECONDS)
+    assert (await work.consumer_info("Work", "c")).num_ack_pending > 0
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("no create", "$JS.API.CONSUMER.CREATE.Work."),
+        ("no next", "$JS.API.CONSUMER.MSG.NEXT.Work."),
+        ("deaf", "_INBOX."),
+    ],
+)
+async def test_reading_a_range_is_denied(server, user, subject):
+    """By the reader of the Spark source, which tries again after other errors."""
+
+    async def connect(client):
+        await client.connect(server.url, user=user, password="p")
+
+    async with denied(subject):
+        async for _ in read_range(connect, StreamRange("Work", 1, 2), request_timeout=LONG, retry_timeout=LONG):
+            pass
+
+
+async def test_a_connection_has_one_watch(connected):
+    """However often it is asked for, and the connection's own callbacks are called as before."""
+    async with connected("reader") as (nc, told):
+        assert ConnectionWatch.of(nc) is ConnectionWatch.of(nc)
+        await nc._error_cb(RuntimeError("something else"))
+        assert told == ["something else"]
+
+
+# --- Connections that are lost for good ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def restless(server, **options):
+    """A connection that gives up soon, and how often it was lost and restored."""
+    seen = []
+
+    async def ignore(error):
+        """That the connection is lost is what the tests are about."""
+
+    async def lost():
+        seen.append("lost")
+
+    async def restored():
+        seen.append("restored")
+
+    given = {"reconnect_time_wait": 0.02, "max_reconnect_attempts": 3, "connect_timeout": 1, **options}
+    nc = await nats.connect(server.url, error_cb=ignore, disconnected_cb=lost, reconnected_cb=restored, **given)
+    try:
+        yield nc, seen
+    finally:
+        await nc.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"allow_reconnect": False}])
+async def test_events_of_a_lost_connection_raise(make_event, options):
+    with NatsServer() as server:
+        async with restless(server, **options) as (nc, _), await subscribe(nc, "orders") as received:
+            await publish(nc, make_event(), "orders")
+            await flush(nc)
+            server.kill()
+            assert (await asyncio.wait_for(anext(received), SECONDS)).event.get_id() == "event 1"
+            with pytest.raises(DeliveryError, match="orders: the connection is lost: ") as info:
+                await asyncio.wait_for(anext(received), SECONDS)
+            assert info.value.code == "connection-closed"
+            assert info.value.__cause__ is not None
+
+
+async def test_events_end_when_their_owner_closes_the_connection(make_event):
+    """Also after the connection was lost and came back, of which nats-py keeps the error."""
+    with NatsServer() as server:
+        async with restless(server, max_reconnect_attempts=-1) as (nc, seen):
+            received = await subscribe(nc, "orders")
+            server.kill()
+            await until(lambda: nc.last_error is not None)  # an attempt has failed
+            server.start()
+            await until(lambda: seen == ["lost", "restored"])
+            ending = asyncio.create_task(anext(received, None))
+            await asyncio.sleep(0)
+            await nc.close()
+            assert await ending is None
+
+
+@pytest.mark.parametrize("way", ["unsubscribe", "drain", "stop", "drain connection"])
+async def test_events_end_when_the_program_ends_them(server, connected, way):
+    async with connected("anybody") as (nc, _):
+        received = await subscribe(nc, "orders")
+        ending = asyncio.create_task(anext(received, None))
+        await asyncio.sleep(0)
+        if way == "unsubscribe":
+            await received.subscription.unsubscribe()
+        elif way == "drain":
+            await received.subscription.drain()
+        elif way == "stop":
+            await received.stop()
+        else:
+            await nc.drain()
+        assert await asyncio.wait_for(ending, SECONDS) is None
+
+
+async def test_a_denial_is_no_loss(connected, make_event):
+    """nats-py keeps a denial as the connection's last error, and then its owner closes it."""
+    async with connected("reader") as (nc, told):
+        received = await subscribe(nc, "Allowed.Plans")
+        await nc.publish("orders", b"")
+        await until(lambda: told)
+        await nc.close()
+        assert await anext(received, None) is None
+
+
+async def test_a_connection_that_the_server_ends_is_lost(make_event):
+    """nats-py does not reconnect after such an error."""
+    with NatsServer(config="max_payload: 1000") as server:
+        async with restless(server) as (nc, _), await subscribe(nc, "orders") as received:
+            nc._max_payload = 2**20
+            await nc.publish("orders", bytes(2000))
+            with pytest.raises(DeliveryError, match=r"the connection is lost: .*maximum payload"):
+                await asyncio.wait_for(anext(received), SECONDS)

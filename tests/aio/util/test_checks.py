@@ -1,0 +1,168 @@
+"""Arguments that are taken for one another, and servers without JetStream: what is said then."""
+
+import asyncio
+
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats import aio, stan
+from ce_nats.aio import replay
+from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio._util.patience import RETRY_SECONDS
+from ce_nats.aio.consumer._dead_letters import requeue
+from ce_nats.codec.timestamp import Timestamp
+from ce_nats.errors import DeliveryError, ErrorCode
+from ce_nats.message import StoredMessage
+from ce_nats.stan.migration import Monitor, migrate
+from ce_nats.testing import NatsServer
+
+STORED = StoredMessage("a", "", [], b"", "S", 1, Timestamp.parse("2024-01-01T00:00:00Z"))
+MONITOR = Monitor("http://127.0.0.1:1")
+NO_CLIENT = r"^nc must be a connection \(nats\.aio\.client\.Client\), got nats\.js\.client\.JetStreamContext$"
+NO_JETSTREAM = r"^js must be a JetStreamContext \(nc\.jetstream\(\)\), got nats\.aio\.client\.Client$"
+
+# One account may use JetStream, the other not.
+ACCOUNTS = """
+accounts {
+  SHOP { jetstream: enabled, users: [{user: shop, password: x}] }
+  OTHER { users: [{user: other, password: x}] }
+}
+"""
+
+
+async def read(js, stream="S", **options):
+    return [batch async for batch in aio.jetstream.read_stream(js, stream, **options)]
+
+
+async def consume(js, **options):
+    async with aio.PullConsumer(js, "S", "worker", **{"dead_letter": None, **options}):
+        pass
+
+
+async def enter_publisher(js):
+    async with aio.Publisher(js):
+        pass
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda js, event: aio.publish(js, event, "a"),
+        lambda js, event: aio.flush(js),
+        lambda js, event: aio.subscribe(js, "a"),
+        lambda js, event: aio.request(js, event, "a"),
+        lambda js, event: replay(js, [STORED]),
+        lambda js, event: stan.connect(js, "cluster", "client"),
+        lambda js, event: migrate(js, js, "channel", "S", monitor=MONITOR),
+    ],
+    ids=["publish", "flush", "subscribe", "request", "replay", "stan", "migrate"],
+)
+async def test_jetstream_for_a_connection(js, make_event, use):
+    with pytest.raises(TypeError, match=NO_CLIENT):
+        await use(js, make_event())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda nc, event: aio.jetstream.publish(nc, event, "a"),
+        lambda nc, event: read(nc),
+        lambda nc, event: enter_publisher(nc),
+        lambda nc, event: consume(nc),
+        lambda nc, event: requeue(nc, STORED),
+        lambda nc, event: migrate(nc, nc, "channel", "S", monitor=MONITOR),
+    ],
+    ids=["publish", "read_stream", "Publisher", "PullConsumer", "requeue", "migrate"],
+)
+async def test_a_connection_for_jetstream(nc, make_event, use):
+    with pytest.raises(TypeError, match=NO_JETSTREAM):
+        await use(nc, make_event())
+
+
+async def test_other_arguments(nc, js):
+    with pytest.raises(TypeError, match=r"^nc must be a connection .*, got str$"):
+        StreamApi("nats://127.0.0.1:4222")
+    with pytest.raises(TypeError, match=r"^subscription must be a Subscription .*, got nats\.aio\.client\.Client$"):
+        aio.events(nc)
+    with pytest.raises(TypeError, match=r"^config must be a nats\.js\.api\.ConsumerConfig, got dict$"):
+        await consume(js, config={"ack_wait": 30})
+
+
+async def test_a_server_without_jetstream(make_event):
+    with NatsServer() as server:
+        async with await aio.connect(server.url) as nc:
+            js = nc.jetstream()
+            for use in (read(js), consume(js), consume(js, config=ConsumerConfig()), StreamApi(nc).state("S")):
+                with pytest.raises(DeliveryError, match=r"JetStream is not enabled on the server$") as info:
+                    await asyncio.wait_for(use, RETRY_SECONDS / 2)
+                assert info.value.code is ErrorCode.NO_RESPONDERS
+            with pytest.raises(DeliveryError, match="a: no stream listens: the server has no JetStream"):
+                await aio.jetstream.publish(js, make_event(), "a")
+            with pytest.raises(DeliveryError, match=r"no answer on '\$JS\.hub\.API': JetStream has another prefix"):
+                await read(nc.jetstream(domain="hub"), retry_timeout=1)  # what is behind it may be away for a while
+
+
+async def test_an_account_without_jetstream(make_event):
+    with NatsServer(jetstream=True, config=ACCOUNTS) as server:
+        async with await aio.connect(f"nats://other:x@127.0.0.1:{server.port}") as nc:
+            js = nc.jetstream()
+            for use in (read(js), consume(js), consume(js, config=ConsumerConfig())):
+                with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):
+                    await asyncio.wait_for(use, RETRY_SECONDS / 2)
+            with pytest.raises(DeliveryError, match="a: no stream listens: JetStream is not enabled for this account"):
+                await aio.jetstream.publish(js, make_event(), "a")
+            with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):
+                await StreamApi(nc).state("S")
+
+
+async def test_a_subject_without_a_stream(js, make_event, subject):
+    with pytest.raises(DeliveryError, match=r"create one with js\.add_stream\(name=\.\.\., subjects=\['test\.") as info:
+        await aio.jetstream.publish(js, make_event(), subject)
+    assert info.value.code is ErrorCode.NO_RESPONDERS
+
+
+async def test_a_subject_for_dead_letters_without_a_stream(js, stream, subject):
+    """It is noticed before the first message, which would otherwise be tried and kept for ever."""
+    dead = f"dead.{subject}"
+
+    async def enter():
+        options = {"dead_letter": dead, "config": ConsumerConfig()}
+        async with aio.PullConsumer(js, stream, "worker", **options):
+            pass
+
+    with pytest.raises(DeliveryError, match="no stream listens on 'dead") as info:
+        await enter()
+    assert info.value.code is ErrorCode.NO_RESPONDERS
+    assert f"js.add_stream(name=..., subjects=['{dead}'])" in str(info.value)
+    await js.add_stream(name=f"dead_{stream}", subjects=[f"dead.{subject}"], storage="memory")
+    try:
+        await enter()
+    finally:
+        await js.delete_stream(f"dead_{stream}")
+
+
+@pytest.mark.parametrize("answer", ["denied", "silence"])
+async def test_a_question_about_dead_letters_that_is_not_answered(answer):
+    """The least permissions of a consumer do not include it."""
+    names = "$JS.API.STREAM.NAMES"
+    deny = f'permissions: {{publish: {{deny: ["{names}"]}}}}' if answer == "denied" else ""
+    to = "" if answer == "denied" else f'mappings: {{"{names}": "nobody.answers"}}'
+    config = f"accounts {{ A {{ jetstream: enabled, users: [{{user: a, password: x, {deny}}}], {to} }} }}"
+    with NatsServer(jetstream=True, config=config) as server:
+        told = []
+
+        async def tell(error):
+            told.append(error)
+
+        async with await aio.connect(f"nats://a:x@127.0.0.1:{server.port}", error_cb=tell) as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="S", subjects=["orders"], storage="memory")
+            if answer == "silence":
+                await nc.subscribe("nobody.answers", cb=_say_nothing)
+            await asyncio.wait_for(consume(js, dead_letter="dead", config=ConsumerConfig()), 20)
+            await nc.flush()
+        assert told == []
+
+
+async def _say_nothing(message):
+    pass

@@ -1,0 +1,128 @@
+"""Deliveries made by hand: they are settled as those of a real consumer are."""
+
+import asyncio
+import json
+
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats import ContentMode, DecodeError, NatsMessage, Reject, to_nats_message
+from ce_nats.aio import PullConsumer
+from ce_nats.aio import jetstream as ce_js
+from ce_nats.redelivery import Action, Decision, Reason, RetryPolicy
+from ce_nats.testing import MadeDelivery
+
+POLICY = RetryPolicy(max_deliveries=3, backoff=[100])
+
+
+async def returns(delivery):
+    assert delivery.event.get_data() == {"n": 1}
+
+
+async def fails(delivery):
+    raise RuntimeError
+
+
+async def rejects(delivery):
+    raise Reject("no")
+
+
+async def acknowledges(delivery):
+    await delivery.ack()
+    await delivery.nak()
+
+
+async def waits(delivery):
+    await delivery.nak(7)
+
+
+async def asks_again(delivery):
+    await delivery.nak()
+
+
+async def gives_up(delivery):
+    await delivery.reject("no")
+    raise RuntimeError
+
+
+async def is_cancelled(delivery):
+    raise asyncio.CancelledError
+
+
+HANDLERS = (returns, fails, rejects, acknowledges, waits, asks_again, gives_up, is_cancelled)
+
+
+async def handle(delivery, handler):
+    try:
+        async with delivery:
+            await handler(delivery)
+    except (RuntimeError, Reject, asyncio.CancelledError):
+        pass
+
+
+def sent(decision):
+    """What a consumer sends to the server for a decision."""
+    if decision.action is Action.RETRY:
+        return ("-NAK", decision.delay)
+    # An empty payload is an acknowledgement, as nats-py sends it.
+    return ("+TERM" if decision.action is Action.DEAD_LETTER else "", 0)
+
+
+@pytest.fixture
+async def acks(nc):
+    """Payloads of acknowledgements."""
+    payloads = asyncio.Queue()
+
+    async def note(message):
+        verb, _, options = message.data.decode().partition(" ")
+        payloads.put_nowait((verb, json.loads(options)["delay"] / 1e9 if options else 0))
+
+    await nc.subscribe("$JS.ACK.>", cb=note)
+    await nc.flush()
+    return payloads
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+async def test_a_made_delivery_is_settled_as_a_real_one_is(js, stream, subject, make_event, acks, handler):
+    event = make_event(1, {"n": 1})
+    await ce_js.publish(js, event, subject)
+    options = {"max_deliveries": POLICY.max_deliveries, "backoff": POLICY.backoff}
+    async with PullConsumer(js, stream, "c", dead_letter=None, config=ConsumerConfig(), **options) as consumer:
+        real = await anext(aiter(consumer))
+        await handle(real, handler)
+        made = MadeDelivery(to_nats_message(event, subject), stream=stream, policy=POLICY)
+        await handle(made, handler)
+        assert sent(made.decision) == await asyncio.wait_for(acks.get(), 60)
+    assert made.is_settled
+    assert made.event == real.event
+    for name in ("subject", "stream", "sequence", "deliveries"):
+        assert getattr(made, name) == getattr(real, name)
+
+
+async def test_the_policy_is_that_of_a_consumer(make_event):
+    message = to_nats_message(make_event(), "a")
+    for deliveries, decision in {
+        1: Decision(Action.RETRY, delay=RetryPolicy().delay(1)),
+        4: Decision(Action.RETRY, delay=RetryPolicy().delay(4)),
+        5: Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED),
+    }.items():
+        made = MadeDelivery(message, deliveries=deliveries)
+        assert made.decision is None
+        await handle(made, fails)
+        assert (made.decision, made.deliveries) == (decision, deliveries)
+
+
+@pytest.mark.parametrize("mode", ContentMode)
+def test_what_is_known_of_it(make_event, mode):
+    message = to_nats_message(make_event(7, "text"), "orders.paid", mode=mode, headers={"Tag": "a"})
+    made = MadeDelivery(message, stream="ORDERS", sequence=12, deliveries=2)
+    assert (made.stream, made.sequence, made.deliveries, made.subject) == ("ORDERS", 12, 2, "orders.paid")
+    assert (made.event.get_id(), made.event.get_data()) == ("event 7", "text")
+    assert made.message.headers["Tag"] == "a"
+    assert (made.message.metadata.stream, made.message.metadata.sequence.stream) == ("ORDERS", 12)
+    assert made.error is None
+
+
+def test_what_is_no_event_is_no_delivery():
+    with pytest.raises(DecodeError, match="not-a-cloudevent"):
+        MadeDelivery(NatsMessage("a", b"no"))

