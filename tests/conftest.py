@@ -51,9 +51,8 @@ MARKED = {
         *(
             "tests/test_docs.py",
             "tests/test_otel.py",
-            "tests/testing/test_pytest_plugin.py",
             "tests/test_sync.py",
-            "tests/testing/test_server.py",
+            "tests/testing/",
         ),
     ),
     "interop": ("tests/examples/test_kafka_bridge.py", "tests/interop/"),
