@@ -19,8 +19,8 @@ from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.support.crashing import MAX_DELIVERIES
 
-ROOT = Path(__file__).parents[2]
-SERVICE = Path(__file__).with_name("crashing.py")
+ROOT = Path(__file__).parents[3]
+SERVICE = ROOT / "tests" / "support" / "crashing.py"
 SECONDS = 60
 
 
