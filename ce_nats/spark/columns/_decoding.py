@@ -4,7 +4,7 @@ Decodes captured NATS messages to Spark columns.
 The rules and error codes are those of ``ce_nats.from_nats_message(message, parse_data=False)``. A row that cannot be
 decoded has a code in the error column and NULL in the others; it does not fail the query, except in mode ``FAILFAST``.
 
-There are two engines: functions on the JVM (jvm_engine.py), and the Python codec over Arrow (python_engine.py), for
+There are two engines: functions on the JVM (_jvm_engine.py), and the Python codec over Arrow (_python_engine.py), for
 sessions that do not accept a jar.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,6 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType
 from ...codec.attributes import check_extension_name
 from ...errors import EncodeError, preview
 from . import _jvm_engine as jvm_engine
+from . import _python_engine as python_engine
 from ._arrow_functions import HAS_ARROW_FUNCTIONS
 from ._names import column_of, quoted
 from ._schema import EXTENSION_TYPES, FLAT, check_headers
@@ -134,7 +134,6 @@ def register(spark: SparkSession) -> None:
     later, and ``ce_nats.from_nats(headers, data)`` on the JVM, if the session accepts the jar.
     """
     if HAS_ARROW_FUNCTIONS:
-        python_engine = _engine("python", spark)
         python_engine.register(spark)
     _engine("auto", spark)
 
@@ -153,7 +152,7 @@ def _engine(name: str, spark: SparkSession) -> Any:
             reason = str(error).partition("\n")[0]
             text = f"the JVM engine is not available ({reason}); CloudEvents are decoded in Python workers"
             warnings.warn(text, stacklevel=3)
-    return import_module(".python_engine", __package__)
+    return python_engine
 
 
 def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
