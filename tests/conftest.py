@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 # No deadline for single examples, because a busy machine makes them slow; max_examples limits the time.
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("brief", settings.get_profile("quick"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

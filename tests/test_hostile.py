@@ -33,9 +33,9 @@ from ce_nats import (
 )
 from ce_nats.capture import from_json_line
 from ce_nats.codec import percent
+from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.codec.attributes import decode_base64, decode_extension
 from ce_nats.codec.media_type import parse
-from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.redelivery import DeadLetter
 from ce_nats.subjects import check_pattern, check_subject
 from ce_nats.wire.nats import decode_frames, decode_header_block, encode_header_block

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec import fast_path, media_type, percent, structured
-from ..codec.attributes import ABSOLUTE_URI, CORE, ExtensionTypes, canonical, decode_extension
+from ..codec import media_type, percent, structured
+from ..codec._json_members import split_event
+from ..codec.attributes import ABSOLUTE_URI, CORE, ExtensionTypes, are_valid_names, canonical, decode_extension
 from ..codec.binding import from_nats_message
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode, SortedNames, detect_mode, sort_names, structured_by
@@ -171,7 +172,7 @@ class _Batch:
         if not found.ce_places:
             self._decode_structured(rows, is_marked=False)
             return
-        if not fast_path.are_valid(found.attributes) or len(rows) < _FEW:
+        if not are_valid_names(found.attributes) or len(rows) < _FEW:
             self._decode_singly(rows)
             return
         odd: set[int] = set()
@@ -206,7 +207,7 @@ class _Batch:
         groups: dict[tuple[tuple[str, ...], bool], list[tuple[int, Sequence[str], bytes | None]]] = {}
         for row, payload in zip(rows, self._payloads.take(pa.array(rows)).to_pylist()):
             try:
-                members, text, _ = fast_path.split_event(payload)
+                members, text, _ = split_event(payload)
             except (ValueError, RecursionError):
                 if payload:
                     self._add(row, ContentMode.STRUCTURED, structured.decode, payload, is_marked=is_marked)
@@ -215,7 +216,7 @@ class _Batch:
                 continue
             groups.setdefault((tuple(members), text is not None), []).append((row, [*members.values()], text))
         for (names, _), group in groups.items():
-            if not fast_path.are_valid(names) or len(group) < _FEW:
+            if not are_valid_names(names) or len(group) < _FEW:
                 self._decode_singly(row for row, _, _ in group)
             else:
                 self._decode_members(names, *zip(*group))
@@ -286,10 +287,13 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
         if not value.encode("utf-8", "surrogatepass").translate(None, _LITERAL):
             continue
         try:
-            values[place] = fast_path.unescape(value)
-        except ValueError:
+            text = percent.decode(value.strip(" \t"))
+        except DecodeError:
+            text = ""
+        if not text or not text.isprintable():  # printable text has legal characters only
             odd.add(place)
-            values[place] = ""
+            text = ""
+        values[place] = text
     return pa.array(values, _TEXT)
 
 

@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ..codec.nesting import MAX_LEVELS, is_deeper
+from ..codec._nesting import MAX_LEVELS, is_deeper
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, NatsMessage
 

@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -100,6 +100,16 @@ def check_required(attributes: Mapping[str, object], error_class: ErrorClass) ->
             raise error_class(
                 ErrorCode.MISSING_ATTRIBUTE, f"the event must have the attribute {preview(name)}", attribute=name
             )
+
+
+def are_valid_names(names: Sequence[str]) -> bool:
+    """Whether attribute names are legal and distinct, and include the required attributes."""
+    try:
+        for name in names:
+            check_name(name, DecodeError)
+    except DecodeError:
+        return False
+    return len(set(names)) == len(names) and set(names).issuperset(REQUIRED)
 
 
 # --- The eight attributes that the specification defines -----------------------------------------------------------

@@ -10,8 +10,10 @@ from hashlib import sha256
 from typing import Final, Literal, TypeAlias
 
 from ..errors import DecodeError, EncodeError, ErrorCode, choice, preview
-from ..message import HeadersLike, Message, NatsMessage, check_header, header_pairs
-from . import binary, data, fast_path, formats, structured
+from ..message import Headers, HeadersLike, Message, NatsMessage, check_header, header_pairs
+from ..subjects import check_plain_subject, check_subject
+from . import _fast_path, binary, data, formats, structured
+from ._bounded_cache import BoundedCache
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
 from .event import DecodedEvent, Event, attributes_and_data, attributes_data_and_presence
@@ -37,6 +39,8 @@ DialectName: TypeAlias = Dialect | Literal["spec", "sdk-go"]
 
 # Module constants, because member look-up on an enum class is slow in Python 3.11.
 _BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
+_new: Final = object.__new__
+_subjects: Final = BoundedCache(check_plain_subject)
 
 
 def to_nats_message(
@@ -82,10 +86,10 @@ def to_nats_message(
     else:
         attributes, value, has_data = attributes_data_and_presence(event)
         if mode is _BINARY:
-            pairs = fast_path.encode_headers(attributes) or binary.encode(attributes)
+            pairs = _fast_path.encode_headers(attributes) or binary.encode(attributes)
             payload = data.encode(value, attributes.get("datacontenttype")) if has_data else b""
         else:
-            payload = fast_path.encode_event(attributes, value, has_data) or structured.encode(
+            payload = _fast_path.encode_event(attributes, value, has_data) or structured.encode(
                 attributes, value, has_data
             )
             # No ce- header: sdk-go would decode the message in binary mode, with the event as its data.
@@ -94,7 +98,7 @@ def to_nats_message(
         _add_headers(pairs, headers)
     if isinstance(subject, SubjectTemplate):
         subject = subject.format(event)
-    return fast_path.make_message(subject, payload, pairs, reply)
+    return _new_message(subject, payload, pairs, reply)
 
 
 def _other_format(mode: ContentMode, given: Format) -> EventFormat | None:
@@ -142,7 +146,7 @@ def from_nats_message(
     headers, payload = parts(message)
     check_extension_types(extension_types)
     if dialect is _SPEC:
-        event = fast_path.decode(headers, payload, mode, parse_data, extension_types)
+        event = _fast_path.decode(headers, payload, mode, parse_data, extension_types)
         if event is not None:
             return event
     if mode is None:
@@ -187,7 +191,7 @@ def dedup_id(event: Event) -> str:
         EncodeError: As :func:`to_nats_message` does for the attributes.
     """
     attributes = attributes_and_data(event)[0]
-    if fast_path.encode_headers(attributes) is None:
+    if _fast_path.encode_headers(attributes) is None:
         attributes = checked_attributes(attributes)
     return dedup_text(attributes["source"], attributes["id"])
 
@@ -196,6 +200,30 @@ def dedup_text(source: str, identifier: str) -> str:
     """Return :func:`dedup_id` for a source and an id that were checked."""
     text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
     return text if len(text) <= _MAX_DEDUP_ID_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
+
+
+def _new_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], reply: str) -> NatsMessage:
+    """
+    Make a NatsMessage without the cost of its constructor.
+
+    Raises:
+        EncodeError: ``invalid-subject``.
+    """
+    if subject.__class__ is str:  # an object of another class can be equal to a cached subject
+        if subject:
+            _subjects[subject]
+    elif subject != "":
+        check_plain_subject(subject)
+    if reply != "":
+        check_subject(reply)
+    headers = _new(Headers)
+    headers._pairs = pairs
+    message = _new(NatsMessage)
+    message.subject = subject
+    message.data = payload
+    message.headers = headers
+    message.reply = reply
+    return message
 
 
 def _add_headers(pairs: list[tuple[str, str]], headers: HeadersLike) -> None:

@@ -15,8 +15,8 @@ import msgspec
 
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview, shortened
 from . import media_type, models
+from ._nesting import MAX_LEVELS, is_deeper
 from .media_type import DataKind, MediaType
-from .nesting import MAX_LEVELS, is_deeper
 
 # JSON format 3.1.1: "If the datacontenttype is unspecified, processing SHOULD proceed as if it had been specified
 # explicitly as application/json."

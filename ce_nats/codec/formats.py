@@ -1,7 +1,7 @@
 """
 Event formats of structured mode, by media type.
 
-JSON is built in and not in the registry: it has a path of its own (``structured``, ``fast_path``). Protocol buffers
+JSON is built in and not in the registry: it has a path of its own (``structured``). Protocol buffers
 come with the extra ``protobuf``. A program may register others; the media type of a message says which one reads it.
 
     class MessagePack:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from . import percent
-from .memory import Memory
+from ._bounded_cache import BoundedCache
 
 # RFC 2045 5.1: any CHAR but SPACE, CTLs and tspecials.
 _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
@@ -108,9 +108,9 @@ def _kind(maintype: str, subtype: str) -> DataKind:
 
 # Python never forgets a name that codecs.lookup() was called with, so that it is called with these names only.
 _ALIASES: Final = {_normalised(name.lower()): name for name in (*aliases, *aliases.values(), *_WITHOUT_ALIAS)}
-_memory: Final = Memory(_parse)
+_parsed: Final = BoundedCache(_parse)
 
 
 def parse(text: str) -> MediaType | None:
     """Parse a media type; return None if the text is not a media type."""
-    return _memory[text]
+    return _parsed[text]

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike, Message, UnreadableHeaders, folded, header_columns, header_pairs
 from . import formats, media_type
+from ._bounded_cache import BoundedNamesCache, Names
 from .formats import EventFormat
-from .memory import Names, NamesMemory
 
 PREFIX: Final = "ce-"
 CONTENT_TYPE: Final = "Content-Type"
@@ -206,7 +206,7 @@ def _sort(names: Names) -> SortedNames:
 
 
 # Most messages of a stream have the same header names in the same order.
-_sorted: Final = NamesMemory(_sort)
+_sorted: Final = BoundedNamesCache(_sort)
 
 
 def _essence(content_type: str) -> str:

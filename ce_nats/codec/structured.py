@@ -15,7 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
-from . import data, fast_path, media_type
+from . import data, media_type
+from ._json_members import are_distinct, data_text
+from ._nesting import MAX_LEVELS, is_deeper
 from .attributes import (
     REQUIRED,
     ExtensionTypes,
@@ -27,20 +29,12 @@ from .attributes import (
 )
 from .event import DecodedEvent
 from .media_type import DataKind
-from .nesting import MAX_LEVELS, is_deeper
 
 _BOM: Final = b"\xef\xbb\xbf"
 # Data may have MAX_LEVELS levels, and the event object around it is one more.
 _MAX_LEVELS: Final = MAX_LEVELS + 1
 _to_json: Final = msgspec.json.Encoder().encode
 _from_json: Final = msgspec.json.Decoder().decode
-
-
-class _DataText(msgspec.Struct):
-    data: msgspec.Raw
-
-
-_read_data_text: Final = msgspec.json.Decoder(_DataText).decode
 
 
 def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> bytes:
@@ -109,8 +103,8 @@ def decode(
     except DecodeError:
         _check_unique(payload)  # a repeated member is reported first, because it can be the cause
         raise
-    text = bytes(_data_text(payload)) if "data" in members else b""
-    if not fast_path.are_distinct(payload, members, text):
+    text = _data_text(payload) if "data" in members else b""
+    if not are_distinct(payload, members, text):
         _check_unique(payload)
     if "data" in members and members.get("data_base64") is not None:
         raise DecodeError(
@@ -171,10 +165,10 @@ def _decode_data_base64(value: object) -> bytes | None:
     )
 
 
-def _data_text(payload: bytes) -> msgspec.Raw:
+def _data_text(payload: bytes) -> bytes:
     """Return the JSON text of the member ``data``, as it is in the payload."""
     try:
-        return _read_data_text(payload).data
+        return data_text(payload)
     except RecursionError as error:  # this decoder needs one level more than decoding the whole payload does
         raise data.json_error(payload, error, "the payload") from error
 

@@ -13,8 +13,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ..codec._nesting import MAX_LEVELS, is_deeper
 from ..codec.attributes import decode_base64
-from ..codec.nesting import MAX_LEVELS, is_deeper
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, choice, preview
 from ..wire._octets import as_octets
 from ._headers import HeaderKey, Layout, check_header_map, decoded_key, decoded_value, duplicate_key, key_text

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ce_nats import DecodeError, Headers, NatsMessage
 from ce_nats.capture._message_json import as_fields, as_line, as_message, read_object
-from ce_nats.codec.nesting import MAX_LEVELS
+from ce_nats.codec._nesting import MAX_LEVELS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 raw_texts = st.binary(max_size=5).map(lambda raw: raw.decode("utf-8", "surrogateescape"))

@@ -24,7 +24,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
-from ce_nats.codec import fast_path
+from ce_nats.codec import _fast_path
 from ce_nats.codec.formats import Envelope, EventFormat, find, register
 from ce_nats.codec.mode import inspect
 from tests.support.strategies import (
@@ -132,7 +132,7 @@ def test_messages_are_found_by_their_media_type(content_type: str) -> None:
         assert inspect(message).reason == f"Content-Type is {TYPE}"
         assert from_nats_message(message).get_data() == "x"
         assert from_nats_message(message, mode="structured").get_data() == "x"
-        assert fast_path.decode(message.headers, message.data, None, True, None) is None
+        assert _fast_path.decode(message.headers, message.data, None, True, None) is None
 
 
 def test_binary_mode_can_be_asked_for() -> None:

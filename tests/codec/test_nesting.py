@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ce_nats.codec.nesting import MAX_LEVELS, is_deeper
+from ce_nats.codec._nesting import MAX_LEVELS, is_deeper
 
 MEBIBYTE = 2**20
 # What must not be taken for brackets, for the end of a string, or for an escape.

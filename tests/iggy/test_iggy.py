@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, from_nats_message, iggy, to_nats_message
-from ce_nats.codec.nesting import MAX_LEVELS
+from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.iggy import HeaderKind, HeaderValue, IggyMessage, Layout
 from tests.support.strategies import Event, attempt, events, expected_attributes, extension_types, plain_event, refused
 

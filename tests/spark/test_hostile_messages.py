@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ce_nats import DecodeError, from_nats_message
+from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.codec.media_type import parse
-from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.spark import explode_cloudevents
 from ce_nats.wire.nats import read_header_block
 from tests.spark.test_random_messages import ENGINES, Message, agree, in_python

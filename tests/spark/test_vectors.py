@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from ce_nats import DecodeError, Timestamp, from_nats_message
-from ce_nats.codec import nesting
+from ce_nats.codec import _nesting
 from ce_nats.codec.attributes import canonical
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
@@ -63,7 +63,7 @@ def test_there_are_cases() -> None:
 
 def test_the_nesting_limit_of_json_is_the_same_in_java() -> None:
     source = (Path(jvm_engine.__file__).parents[1] / "jvm" / "Json.java").read_text("utf-8")
-    assert re.findall(r"MAX_LEVELS = ([0-9]+);", source) == [str(nesting.MAX_LEVELS)]
+    assert re.findall(r"MAX_LEVELS = ([0-9]+);", source) == [str(_nesting.MAX_LEVELS)]
 
 
 def test_decode_fixtures(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.messages import Pairs, messages
 from ce_nats import DecodeError, from_nats_message
-from ce_nats.codec.nesting import MAX_LEVELS
+from ce_nats.codec._nesting import MAX_LEVELS
 
 # Text that parsers often handle wrongly, in header values and in JSON.
 SPICES = [

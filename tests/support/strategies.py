@@ -21,7 +21,7 @@ import pytest
 from hypothesis import strategies as st
 
 from ce_nats import CeNatsError, ErrorCode, NatsMessage, Timestamp, to_nats_message
-from ce_nats.codec import fast_path
+from ce_nats.codec import _fast_path
 
 CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema", "time")
 
@@ -77,7 +77,7 @@ def without_fast_path() -> Iterator[None]:
     """Disable the fast path, so that the full codec does all the work."""
     with pytest.MonkeyPatch.context() as patch:
         for function in ("encode_headers", "encode_event", "decode"):
-            patch.setattr(fast_path, function, lambda *_: None)
+            patch.setattr(_fast_path, function, lambda *_: None)
         yield
 
 

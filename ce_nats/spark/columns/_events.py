@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField, StructType
 
-from ...codec.nesting import MAX_LEVELS
+from ...codec._nesting import MAX_LEVELS
 from ._json import STRICT, is_deeper, is_json
 from ._names import column_of, quoted
 

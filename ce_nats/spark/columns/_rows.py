@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
 from ...codec import media_type
+from ...codec._nesting import MAX_LEVELS
 from ...codec.data import IMPLIED_TYPE, JsonText
 from ...codec.event import DecodedEvent
 from ...codec.media_type import DataKind
-from ...codec.nesting import MAX_LEVELS
 from ...errors import EncodeError, ErrorCode, preview
 
 

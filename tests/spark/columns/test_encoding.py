@@ -29,10 +29,10 @@ from pyspark.sql.types import (
 
 from ce_nats import DecodeError, EncodeError, NatsMessage, Timestamp, from_nats_message, to_nats_message
 from ce_nats.codec import media_type
+from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.codec.attributes import canonical
 from ce_nats.codec.data import JsonText
 from ce_nats.codec.media_type import DataKind
-from ce_nats.codec.nesting import MAX_LEVELS
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import from_nats, register, to_nats

@@ -16,8 +16,8 @@ from typing import Final
 # Spark) reads 1,000 levels, encoding/json of Go 10,000, serde_json 127 and System.Text.Json 64.
 MAX_LEVELS: Final = 128
 
-_OTHERS: Final = bytes(set(range(256)).difference(b'[]{}"'))
-_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NON_BRACKETS: Final = bytes(set(range(256)).difference(b'[]{}"'))
+_BRACES_TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _STEPS: Final = {ord("["): 1, ord("]"): -1}
 _BLOCK: Final = 128
 
@@ -41,10 +41,10 @@ def is_deeper(text: bytes, levels: int = MAX_LEVELS) -> bool:
         return False
     if b"\\" in text:  # an escaped quote does not end a string
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    kept = text.translate(None, _OTHERS)
+    kept = text.translate(None, _NON_BRACKETS)
     if 2 * kept.count(b'""') != kept.count(b'"'):  # else no string has a bracket in it
         kept = b"".join(kept.replace(b'""', b"").split(b'"')[::2])
-    return _reaches(kept.translate(_ONE_KIND, b'"'), levels + 1)
+    return _reaches(kept.translate(_BRACES_TO_BRACKETS, b'"'), levels + 1)
 
 
 def _reaches(brackets: bytes, level: int) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeAlias, TypeVar
 
 MAX_STRINGS: Final = 1024
-MAX_LENGTH: Final = 256
-MAX_LISTS: Final = 256
+MAX_STRING_LENGTH: Final = 256
+# Tuples of names: entries of a cache, names in a tuple, and characters in these.
+MAX_TUPLES: Final = 256
 MAX_NAMES: Final = 64
 MAX_NAMES_LENGTH: Final = 1024
 
@@ -20,7 +21,7 @@ Names: TypeAlias = tuple[str, ...]
 _T = TypeVar("_T")
 
 
-class Memory(dict[str, _T], Generic[_T]):
+class BoundedCache(dict[str, _T], Generic[_T]):
     """
     Cache of a function of a string, looked up by subscript. Exceptions are not cached.
 
@@ -36,14 +37,14 @@ class Memory(dict[str, _T], Generic[_T]):
 
     def __missing__(self, text: str) -> _T:
         made = self._make(text)
-        if len(text) <= MAX_LENGTH:
+        if len(text) <= MAX_STRING_LENGTH:
             if len(self) >= MAX_STRINGS:
                 self.clear()
             self[text] = made
         return made
 
 
-class NamesMemory(dict[Names, _T], Generic[_T]):
+class BoundedNamesCache(dict[Names, _T], Generic[_T]):
     """
     Cache of a function of the names of attributes or headers, in their order, looked up by subscript.
 
@@ -57,13 +58,13 @@ class NamesMemory(dict[Names, _T], Generic[_T]):
 
     def __missing__(self, names: Names) -> _T:
         made = self._make(names)
-        if are_few(names):
-            if len(self) >= MAX_LISTS:
+        if is_cacheable(names):
+            if len(self) >= MAX_TUPLES:
                 self.clear()
             self[names] = made
         return made
 
 
-def are_few(names: Names) -> bool:
+def is_cacheable(names: Names) -> bool:
     """Whether names may be cached: few, short, and of class str (a subclass can define its own equality)."""
     return len(names) <= MAX_NAMES and {*map(type, names)} <= {str} and len("".join(names)) <= MAX_NAMES_LENGTH
