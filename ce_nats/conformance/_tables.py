@@ -40,7 +40,7 @@ def with_tables(readme: str, suites: Sequence[Suite], requirements: Mapping[str,
 
 
 def _suites(suites: Sequence[Suite]) -> Iterable[str]:
-    yield f"| file | {' | '.join(LEVELS)} | what it is about |"
+    yield f"| file | {' | '.join(LEVELS)} | subject |"
     yield f"|---|{'---:|' * len(LEVELS)}---|"
     for suite in suites:
         counts = Counter(case.level for case in suite.cases)
