@@ -161,14 +161,14 @@ def _headers(fields: Mapping[str, Any], layout: Layout) -> dict[HeaderKey, Heade
         form = "a list, as from Iggy 0.7 on" if isinstance(given, list) else "an object, as before Iggy 0.7"
         raise DecodeError(ErrorCode.UNEXPECTED_HEADER_LAYOUT, f"headers must have layout {layout}, got {form}")
     headers: dict[HeaderKey, HeaderValue] = {}
-    for key, value in _typed_entries(given) if isinstance(given, list) else _seed_entries(given):
+    for key, value in _typed_entries(given) if isinstance(given, list) else _string_key_entries(given):
         if key in headers:
             raise duplicate_key(key, DecodeError)
         headers[key] = value
     return headers
 
 
-def _seed_entries(given: Mapping[str, Any]) -> Iterator[tuple[HeaderKey, HeaderValue]]:
+def _string_key_entries(given: Mapping[str, Any]) -> Iterator[tuple[HeaderKey, HeaderValue]]:
     for name, member in given.items():
         key = decoded_key(HeaderKind.STRING, _utf8(name))
         yield key, decoded_value(*_typed(member, name), key)

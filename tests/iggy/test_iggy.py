@@ -38,13 +38,13 @@ natives = st.one_of(
     st.tuples(st.just(HeaderKind.FLOAT64), st.floats()),
 )
 values = natives.map(lambda pair: HeaderValue.of(*pair))
-seed_maps = st.dictionaries(texts, values, max_size=6)
+string_key_maps = st.dictionaries(texts, values, max_size=6)
 other_keys = values.filter(lambda value: value.kind is not HeaderKind.STRING)
 typed_maps = st.dictionaries(st.one_of(texts, other_keys), values, max_size=6)
 numbers = st.integers(0, 2**64 - 1)
 
 
-def messages(maps: st.SearchStrategy[Any] = seed_maps, polled: bool = False) -> st.SearchStrategy[IggyMessage]:
+def messages(maps: st.SearchStrategy[Any] = string_key_maps, polled: bool = False) -> st.SearchStrategy[IggyMessage]:
     position = {"offset": numbers, "timestamp": numbers} if polled else {}
     return st.builds(IggyMessage, st.binary(), maps, st.integers(0, 2**128 - 1), **position)
 
@@ -140,7 +140,7 @@ def test_a_value_has_bytes() -> None:
 # --- Headers --------------------------------------------------------------------------------------------------------
 
 
-@given(seed_maps)
+@given(string_key_maps)
 def test_maps_come_back(headers: dict[str, HeaderValue]) -> None:
     """In order, with the keys' case."""
     found = iggy.decode_headers(iggy.encode_headers(headers))
@@ -156,7 +156,7 @@ def test_maps_with_typed_keys_come_back(headers: Any) -> None:
 @given(st.sampled_from(Layout), st.data())
 def test_layouts_are_told_apart(layout: Layout, data: st.DataObject) -> None:
     """No map can be read as one of the other layout, and the error says which it is, unless its first key is odd."""
-    headers: Any = data.draw((seed_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
+    headers: Any = data.draw((string_key_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     assume(layout is Layout.TYPED_KEYS or not next(iter(headers)).startswith("\0"))
     (other,) = set(Layout) - {layout}
     encoded = iggy.encode_headers(headers, layout=layout)
@@ -175,7 +175,7 @@ def test_any_bytes_are_headers_or_refused(octets: bytes, layout: Layout) -> None
 @given(st.sampled_from(Layout), st.data())
 def test_damaged_headers_are_others_or_refused(layout: Layout, data: st.DataObject) -> None:
     """A byte that changed never gives the same headers, nor any other exception; bytes that are missing are missed."""
-    headers = data.draw((seed_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
+    headers = data.draw((string_key_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     encoded = iggy.encode_headers(headers, layout=layout)
     place = data.draw(st.integers(0, len(encoded) - 1))
     changed = bytearray(encoded)
@@ -296,7 +296,7 @@ def test_cut_messages_are_refused(message: IggyMessage, data: st.DataObject) -> 
 @given(st.sampled_from(Layout), st.booleans(), st.data())
 def test_json_comes_back(layout: Layout, polled: bool, data: st.DataObject) -> None:
     """As text, and as what another JSON parser makes of it."""
-    message = data.draw(messages(seed_maps if layout is Layout.STRING_KEYS else typed_maps, polled))
+    message = data.draw(messages(string_key_maps if layout is Layout.STRING_KEYS else typed_maps, polled))
     text = iggy.encode_json(message, layout=layout)
     assert iggy.decode_json(text, layout=layout) == message
     assert iggy.as_message(json.loads(text), layout=layout) == message

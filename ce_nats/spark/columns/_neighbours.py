@@ -38,7 +38,7 @@ def from_iggy(headers: Column | str, data: Column | str, *, layout: Layout = Lay
     Args:
         headers: The encoded header map of the message, a column or its name, BINARY; NULL means no headers.
         data: The payload, a column or its name, BINARY; NULL means an empty payload.
-        layout: ``seed`` for messages up to Iggy 0.6, ``typed-keys`` for those of 0.7 and later.
+        layout: ``string-keys`` for messages up to Iggy 0.6, ``typed-keys`` for those of 0.7 and later.
 
     Raises:
         ValueError: ``layout`` is not valid.
