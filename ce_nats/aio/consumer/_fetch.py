@@ -162,6 +162,9 @@ class Fetcher:
                 return
             batch = self._room() if self._is_due() else 0
             if batch:
+                if self._request is not None and self._request.reconnects == self._reconnects:
+                    # No heartbeat came. Some servers (2.10.25) do not answer a request to a deleted consumer.
+                    await self._look_for_consumer()
                 try:
                     await self._ask(batch)
                 except nats.errors.Error as error:
@@ -238,7 +241,7 @@ class Fetcher:
         self._end_request()
 
     async def _look_for_consumer(self) -> None:
-        """After no-responders: the server is still starting, or the consumer was deleted."""
+        """After no-responders, or no answer: the server is still starting, or the consumer was deleted."""
         try:
             await self._api.without_retries().consumer(self._stream, self._consumer)
         except ApiError as error:

@@ -512,6 +512,20 @@ async def test_a_consumer_that_is_gone_before_it_is_asked_ends_the_iteration(js,
             await take(consumer)
 
 
+async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, stream, publish, consume, monkeypatch):
+    """nats-server 2.10.25 does not answer them; here a subscriber hides that nobody does."""
+    monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
+    await publish(1)
+    async with consume(prefetch=1) as consumer:
+        delivery = await take(consumer)
+        await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
+        await js.delete_consumer(stream, "c")
+        async with delivery:
+            pass
+        with pytest.raises(DeliveryError, match=r"^consumer-not-found: .*: it was deleted"):
+            await take(consumer)
+
+
 @pytest.mark.parametrize("method", ["deleted", "with its stream"])
 async def test_a_consumer_that_is_gone_ends_the_iteration(js, stream, subject, consume, method):
     async with consume() as consumer:
