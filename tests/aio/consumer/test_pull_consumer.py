@@ -517,10 +517,10 @@ async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, s
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        delivery = await take(consumer)
+        await until(lambda: consumer._holder._ready)
         await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
         await js.delete_consumer(stream, "c")
-        async with delivery:
+        async with await take(consumer):
             pass
         with pytest.raises(DeliveryError, match=r"^consumer-not-found: .*: it was deleted"):
             await take(consumer)
