@@ -23,8 +23,8 @@ APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill
 # The slowest start first: tests that share the Spark session, then those that start their own Spark.
 LONGEST = (
     SPARK,
-    "tests/aio/test_elections.py",  # waits, and needs little CPU, as the next one
-    "tests/aio/test_cluster.py",
+    "tests/aio/scenarios/test_elections.py",  # waits, and needs little CPU, as the next one
+    "tests/aio/scenarios/test_cluster.py",
     *APART,
     "tests/cli/test_demonstration.py",
     "tests/examples/test_spark_hourly_counts.py",

@@ -124,6 +124,20 @@ def _packages_of(module: str) -> set[str]:
     return {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
 
 
+def test_each_module_of_aio_has_a_test_file() -> None:
+    """``tests/aio/core/test_publish.py`` tests ``aio/core/_publish.py``; ``scenarios`` test several modules."""
+    expected = {
+        path.relative_to(PACKAGE / "aio").with_name(f"test_{path.stem.removeprefix('_')}.py")
+        for path in (PACKAGE / "aio").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    folder = Path(__file__).parent / "aio"
+    found = {path.relative_to(folder) for path in folder.rglob("test_*.py")}
+    without_underscore = {Path(*(part.removeprefix("_") for part in path.parts)) for path in expected}
+    assert {path for path in found if path.parts[0] != "scenarios"} == without_underscore
+    assert len(found) > len(without_underscore) > 25
+
+
 @pytest.mark.parametrize(
     ("module", "source", "wrong"),
     [

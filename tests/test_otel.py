@@ -23,12 +23,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from ce_nats import DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel, sync
 from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer, Reject
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
-from tests.support import waiting
 from tests.support.broker import make_event, server
+from tests.support.waiting import until
 
 __all__ = ["make_event", "server"]
 
-until = partial(waiting.until, seconds=60)
 ORIGIN = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01", "a=b")
 HOP = TraceContext("00-1af7651916cd43dd8448eb211c80319c-c9c7c989f97918e1-01")
 

@@ -1,7 +1,6 @@
 """Connections: what goes over the wire and what does not, on real servers and on a listener that records."""
 
 import asyncio
-import inspect
 import json
 import logging
 import os
@@ -13,9 +12,8 @@ from contextlib import asynccontextmanager
 import nats
 import nkeys
 import pytest
-from nats.aio.client import Client
 
-from ce_nats.aio import Events, connect, publish, subscribe
+from ce_nats.aio import connect, publish, subscribe
 from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.testing import NatsServer
 
@@ -122,57 +120,6 @@ async def test_a_connection(server, make_event, subject):
             assert item.event.get_id() == "event 1"
             break
     assert nc.is_closed
-
-
-async def test_connection_without_await(server: NatsServer) -> None:
-    """``async with`` connects, subscribes and closes; ``await`` does as before."""
-    async with connect(server.url) as nc, subscribe(nc, "orders") as received:
-        connected: Client = nc
-        entered: Events = received
-        assert connected.is_connected
-        assert entered.subscription.subject == "orders"
-    assert nc.is_closed
-    awaited: Client = await connect(server.url)
-    async with await subscribe(awaited, "orders") as received:
-        assert isinstance(received, Events)
-    async with awaited as nc:
-        assert nc is awaited
-    assert nc.is_closed
-
-
-async def test_connection_without_await_is_closed_after_an_error(server: NatsServer) -> None:
-    with pytest.raises(KeyError):
-        async with connect(server.url) as nc:
-            raise KeyError
-    assert nc.is_closed
-    with pytest.raises(DeliveryError, match="connection-failed"):
-        async with connect("nats://127.0.0.1:1"):
-            pass
-    with pytest.raises(TypeError, match="has no option 'nosuch'"):
-        async with connect(server.url, nosuch=1):
-            pass
-
-
-async def test_connecting_is_a_coroutine(server: NatsServer) -> None:
-    """It was one, so that tasks can be created from it, and it can be closed before it begins."""
-    nc = await asyncio.create_task(connect(server.url))
-    await nc.close()
-    (nc,) = await asyncio.gather(connect(server.url))
-    await nc.close()
-    connecting = asyncio.create_task(connect(server.url))
-    await asyncio.sleep(0)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
-    connect(server.url).close()
-    with pytest.warns(RuntimeWarning, match="was never awaited"):
-        connect(server.url)
-    assert list(inspect.signature(connect).parameters)[:2] == ["servers", "context"]
-
-
-def test_connecting_runs_a_loop() -> None:
-    with pytest.raises(DeliveryError, match="connection-failed"):
-        asyncio.run(connect("nats://127.0.0.1:1"))
 
 
 async def test_credentials_in_a_url_are_for_all_servers_and_not_seen():

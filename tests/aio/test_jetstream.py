@@ -4,10 +4,8 @@ from random import Random
 
 import nats
 import pytest
-from nats.js.api import StreamSource
-from pyarrow import parquet
 
-from ce_nats import ContentMode, DecodeError, EncodeError, dedup_id, from_nats_message
+from ce_nats import ContentMode, EncodeError, dedup_id, from_nats_message
 from ce_nats.aio import DeliveryError, Publisher
 from ce_nats.aio import _natspy as _nats
 from ce_nats.aio import jetstream as ce_js
@@ -20,13 +18,11 @@ from ce_nats.aio.reading import _stored_messages as one_by_one
 from ce_nats.capture import read_capture, write_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
+from tests.support.reading import read, way
+
+__all__ = ["way"]
 
 MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
-
-
-async def read(js, stream, **options):
-    """All messages of :func:`read_stream`, in one list."""
-    return [message async for batch in read_stream(js, stream, **options) for message in batch]
 
 
 async def sequences(js, stream, **options):
@@ -39,13 +35,6 @@ async def ten(js, subject, stream):
     for number in range(1, 11):
         await js.publish(f"{subject}.{'even' if number % 2 == 0 else 'odd'}", str(number).encode())
     return stream
-
-
-@pytest.fixture(params=["consumer", "one by one"])
-def way(request, monkeypatch):
-    """Both ways to read; by default a few messages are read one by one."""
-    monkeypatch.setattr(ranges, "_FEW", 0 if request.param == "consumer" else 2**63)
-    return request.param
 
 
 # --- Publishing ------------------------------------------------------------------------------------------------------
@@ -67,35 +56,6 @@ async def test_the_same_event_is_stored_once(js, subject, stream, make_event):
     assert second.seq == first.seq
     ((message),) = await read(js, stream)
     assert ("Nats-Msg-Id", dedup_id(event)) in message.headers
-
-
-async def test_an_id_of_another_source_is_another_event(js, subject, stream, make_event):
-    await ce_js.publish(js, make_event(source="/a"), subject)
-    await ce_js.publish(js, make_event(source="/b"), subject)
-    assert [from_nats_message(message).get_source() for message in await read(js, stream)] == ["/a", "/b"]
-
-
-async def test_dedup_can_be_left_out_or_given(js, subject, stream, make_event):
-    await ce_js.publish(js, make_event(), subject, dedup=None)
-    await ce_js.publish(js, make_event(), subject, headers={"Nats-Msg-Id": "mine"})
-    plain, given = await read(js, stream)
-    assert "Nats-Msg-Id" not in dict(plain.headers)
-    assert [value for name, value in given.headers if name == "Nats-Msg-Id"] == ["mine"]
-
-
-async def test_the_bare_id_is_that_of_knative(js, subject, stream, make_event):
-    """Knative's channel sends ``Nats-Msg-Id: <id>``, as it stands; a stream of both keeps one of the two."""
-    await js.publish(subject, b"{}", headers={"Nats-Msg-Id": "event Ω%1"})
-    ack = await ce_js.publish(js, make_event("Ω%1"), subject, dedup=ce_js.bare_id)
-    assert ack.duplicate
-    assert not (await ce_js.publish(js, make_event("Ω%1"), subject)).duplicate
-
-
-@pytest.mark.parametrize("wrong", ["a\r\nb: c", " a", "a\u00a0", 5, None], ids=ascii)
-async def test_a_msg_id_of_ones_own_is_checked(js, subject, make_event, wrong):
-    with pytest.raises(EncodeError) as info:
-        await ce_js.publish(js, make_event(), subject, dedup=lambda event: wrong)
-    assert (info.value.code, info.value.header) == ("invalid-header-value", "Nats-Msg-Id")
 
 
 async def test_a_message_may_have_a_time_to_live(nc, js, subject, make_event):
@@ -494,54 +454,6 @@ async def test_another_stream_of_that_name_is_an_error(many):
                 pass
 
 
-@pytest.mark.parametrize("denied", ["CONSUMER.CREATE", "CONSUMER.MSG.NEXT"])
-async def test_without_permission_for_a_consumer_it_is_read_one_by_one(denied):
-    """And nobody is told of a denial that does not matter."""
-    config = f"""authorization {{ users: [
-      {{user: admin, password: x}}
-      {{user: reader, password: x, permissions: {{publish: {{deny: ["$JS.API.{denied}.>"]}}}}}}
-    ] }}"""
-    told = []
-
-    async def tell(error):
-        told.append(error)
-
-    with NatsServer(jetstream=True, config=config) as server:
-        async with await nats.connect(server.url, user="admin", password="x") as admin:
-            js = admin.jetstream()
-            await js.add_stream(name="S", subjects=["s"], storage="memory")
-            for number in range(500):
-                await js.publish("s", b"%d" % number)
-            reader = await nats.connect(server.url, user="reader", password="x", error_cb=tell)
-            messages = await read(reader.jetstream(timeout=60), "S")
-            assert [int(message.data) for message in messages] == list(range(500))
-            assert (await js.stream_info("S")).state.consumer_count == 0
-            await reader.close()
-    assert told == []
-
-
-async def test_another_account_s_stream_is_read_with_what_it_exports():
-    """Two subjects of the API, which is all that reading one by one needs."""
-    config = """accounts {
-      A { jetstream: enabled, users: [{user: a, password: x}], exports: [
-        {service: "$JS.API.STREAM.INFO.S"}, {service: "$JS.API.STREAM.MSG.GET.S"}
-      ] }
-      B { users: [{user: b, password: x}], imports: [
-        {service: {account: A, subject: "$JS.API.STREAM.INFO.S"}, to: "A.STREAM.INFO.S"},
-        {service: {account: A, subject: "$JS.API.STREAM.MSG.GET.S"}, to: "A.STREAM.MSG.GET.S"}
-      ] }
-    }"""
-    with NatsServer(jetstream=True, config=config) as server:
-        async with await nats.connect(server.url, user="a", password="x") as nc:
-            js = nc.jetstream()
-            await js.add_stream(name="S", subjects=["s"], storage="memory")
-            for number in range(500):
-                await js.publish("s", b"%d" % number)
-        async with await nats.connect(server.url, user="b", password="x") as nc:
-            messages = await read(nc.jetstream(prefix="A", timeout=60), "S")
-            assert [int(message.data) for message in messages] == list(range(500))
-
-
 # --- Messages that are removed before they are read ------------------------------------------------------------------
 
 
@@ -722,74 +634,6 @@ async def test_a_stream_that_goes_away_is_a_delivery_error(way, many):
         with pytest.raises(DeliveryError, match=r"^stream-not-found: "):
             async for _ in batches:
                 pass
-
-
-# --- Headers as they were stored -------------------------------------------------------------------------------------
-
-
-async def test_repeated_headers_are_kept_in_order(way, js, subject, stream, send_raw, until_stored):
-    send_raw(subject, b"b: 1\r\na: 2\r\nB: 3\r\nb:4\r\nb: \t5 \r\n")
-    await until_stored(stream, 1)
-    ((message),) = await read(js, stream)
-    assert message.headers == [("b", "1"), ("a", "2"), ("B", "3"), ("b", "4"), ("b", "5")]
-
-
-async def test_a_repeated_attribute_is_seen(way, js, subject, stream, send_raw, until_stored):
-    """nats-py's own messages show the last value only, as if nothing were wrong."""
-    send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
-    await until_stored(stream, 1)
-    ((message),) = await read(js, stream)
-    with pytest.raises(DecodeError) as info:
-        from_nats_message(message)
-    assert (info.value.code, info.value.attribute) == ("duplicate-attribute", "id")
-    assert from_nats_message(await js.get_last_msg(stream, subject)).get_id() == "2"
-
-
-async def test_bytes_that_are_no_utf8_are_kept(way, js, subject, stream, send_raw, until_stored):
-    send_raw(subject, MINIMAL + b"ce-subject: a\xc0\xa0b\xff\r\n")
-    await until_stored(stream, 1)
-    ((message),) = await read(js, stream)
-    assert dict(message.headers)["ce-subject"].encode("utf-8", "surrogateescape") == b"a\xc0\xa0b\xff"
-    with pytest.raises(DecodeError) as info:
-        from_nats_message(message)
-    assert info.value.attribute == "subject"
-
-
-async def test_a_stream_can_be_captured(way, js, subject, stream, send_raw, tmp_path, until_stored):
-    send_raw(subject, b"a: 1\r\na: 2\r\n", b"\0\xff")
-    send_raw(subject, None, b"{}")
-    await until_stored(stream, 2)
-    captured = await write_capture(read_stream(js, stream, batch_size=1), tmp_path / "a.parquet")
-    assert captured.messages == 2
-    rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
-    assert [(row["subject"], row["stream"], row["sequence"]) for row in rows] == [(subject, stream, n) for n in (1, 2)]
-    assert rows[0]["headers"] == [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]
-    assert [row["data"] for row in rows] == [b"\0\xff", b"{}"]
-
-
-async def test_a_block_may_hold_anything(way, js, subject, stream, send_raw, until_stored):
-    send_raw(subject, b"no colon\r\n: no name\r\n\r\nafter: the end\r\nname : x\r\nurl: http://a:1\r\n")
-    send_raw(subject, b"")
-    send_raw(subject, None, b"{}")
-    await until_stored(stream, 3)
-    first, empty, none = await read(js, stream)
-    assert first.headers == [("", "no name"), ("after", "the end"), ("name ", "x"), ("url", "http://a:1")]
-    assert empty.headers == none.headers == []
-
-
-async def test_a_sourced_stream_adds_its_header(way, js, subject, stream, make_event):
-    """An event without headers of its own does not become a binary one through the header of the copy."""
-    await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
-    copy = f"{stream}_copy"
-    await js.add_stream(name=copy, sources=[StreamSource(name=stream)])
-    for _ in range(100):
-        if messages := await read(js, copy):
-            break
-        await asyncio.sleep(0.02)
-    ((message),) = messages
-    assert [name for name, _ in message.headers] == ["Nats-Stream-Source"]
-    assert from_nats_message(message).get_id() == "1"
-    await js.delete_stream(copy)
 
 
 # --- nats-py's own way to a stored message ---------------------------------------------------------------------------

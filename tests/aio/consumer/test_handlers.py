@@ -206,23 +206,6 @@ async def test_a_cancelled_task_of_a_handler_is_a_failure_of_the_handler(publish
     assert DeadLetter.split(letter.headers)[0].error == "handler-cancelled"
 
 
-async def test_a_cancelled_block_of_a_loop_has_failed_unless_its_task_is_cancelled(publish, consume, acks):
-    """Released at once it would come back at once. (Python 3.10 does not tell the two apart.)"""
-    await publish(1)
-
-    async def handle(consumer):
-        async with await after(anext(consumer)):
-            inner = asyncio.create_task(asyncio.Event().wait())
-            asyncio.get_running_loop().call_soon(inner.cancel)
-            await inner
-
-    async with consume(backoff=[100]) as consumer:
-        with pytest.raises(asyncio.CancelledError):
-            await handle(consumer)
-        delay = await after(acks.get())
-    assert delay == (b'-NAK {"delay": 100000000000}' if hasattr(asyncio.Task, "cancelling") else b"-NAK")
-
-
 async def test_a_handler_that_suppresses_its_cancellation_gets_no_further_message(publish, consume):
     await publish(1, 2)
     handled = []

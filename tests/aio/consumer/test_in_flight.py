@@ -4,8 +4,11 @@ import asyncio
 import gc
 import logging
 
-from tests.support import waiting
-from tests.support.consuming import SECONDS, acks, after, consume, is_settled, publish, take
+import pytest
+
+from ce_nats.aio import jetstream as ce_js
+from tests.support.consuming import acks, after, consume, is_settled, number_of, publish, take
+from tests.support.waiting import until
 
 __all__ = ["acks", "consume", "is_settled", "publish"]
 
@@ -23,7 +26,7 @@ async def test_a_loop_that_settles_nothing_is_warned_at_once(publish, consume, i
             seen.append(delivery.sequence)
             if len(seen) == 3:
                 break
-        await waiting.until(lambda: warnings_of(caplog), seconds=SECONDS)
+        await until(lambda: warnings_of(caplog))
         (warning,) = warnings_of(caplog)
         assert "sequence 1: the program has dropped a delivery that it has not settled" in warning
         del delivery
@@ -110,3 +113,59 @@ async def test_leaving_a_sync_consumer_warns_of_nothing(server, stream, publish,
 
     await asyncio.to_thread(read)
     assert warnings_of(caplog) == []
+
+
+async def test_ack_deadlines_are_extended_while_a_handler_runs(publish, consume, acks, is_settled):
+    """And so do messages that wait for their turn."""
+    await publish(1, 2)
+    async with consume(ack_wait=1.5) as consumer:
+        async with (delivery := await take(consumer)):
+            for _ in range(2 * 4):  # at a third of ack_wait, for two messages
+                assert await after(acks.get()) == b"+WPI"
+            assert delivery.deliveries == 1
+        async with (delivery := await take(consumer)):
+            assert (delivery.sequence, delivery.deliveries) == (2, 1)
+    await is_settled()
+
+
+async def test_message_redelivered_while_held_is_one_delivery(nc, publish, consume, is_settled):
+    await publish(1, 2)
+    async with consume() as consumer:
+        async with (delivery := await take(consumer)) as event:
+            await nc.publish(delivery.message.reply, b"-NAK")  # the server does so by itself when ack_wait is over
+            await until(lambda: delivery.deliveries == 2)
+            assert number_of(event) == 1
+        async with await take(consumer) as event:
+            assert number_of(event) == 2
+    await is_settled()
+
+
+@pytest.mark.parametrize("prefetch", [1, 10])
+async def test_unhandled_messages_are_released_at_once(publish, consume, is_settled, prefetch):
+    await publish(*range(20))
+    async with consume(prefetch=prefetch) as first:
+        async with await take(first) as event:
+            assert number_of(event) == 0
+        given_out = await take(first)
+    assert given_out.is_settled
+    rest = set()
+    async with consume() as second:
+        while len(rest) < 19:
+            async with await take(second) as event:
+                rest.add(number_of(event))
+    assert rest == set(range(1, 20))
+    await is_settled()
+
+
+async def test_messages_in_transit_are_released_at_once(js, subject, stream, make_event, consume, is_settled):
+    """Events so large that most are still on their way when the first one is there."""
+    for number in range(30):
+        await ce_js.publish(js, make_event(number, b"x" * 400_000), subject)
+    async with consume() as first:
+        await take(first)
+    numbers = set()
+    async with consume() as second:
+        while len(numbers) < 30:
+            async with await take(second) as event:
+                numbers.add(number_of(event))
+    await is_settled()

@@ -1,91 +1,34 @@
 """
-What becomes of a message for each answer that a stream may give, and for none.
+The outcome of a published message for each answer of a stream, and for none.
 
-The other end of the connection is a script, so that it says what a real server says only in rare moments, and so that
-what is sent can be counted. How pending messages survive real servers is in test_publisher.py and test_faults.py.
+The server is a script, which gives answers that real servers rarely give, and counts messages. Real servers are in
+test_publisher.py and in the folder ``scenarios``.
 """
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 
-import nats
 import pytest
 
 from ce_nats import DeliveryError, Headers, NatsMessage
 from ce_nats.aio.publishing._pending_acks import PendingAcks, is_duplicate
-from ce_nats.wire.nats import FrameReader, encode_header_block, encode_hmsg
-
-SECONDS = 20
-ACK = {"stream": "S", "seq": 7}
-IN_PROCESS = {"error": {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}}
-REFUSED = {"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 3"}}
-NO_ANSWER = object()
-NO_RESPONDERS = object()
-
-
-class ScriptedServer:
-    """Answers each published message with the next line of a script; the API of JetStream knows no stream."""
-
-    def __init__(self, script):
-        self.script = list(script)
-        self.received = []
-        self.changed = asyncio.Event()
-
-    async def serve(self, reader, writer):
-        writer.write(b'INFO {"headers":true,"max_payload":1048576,"proto":1}\r\n')
-        self.writer, self.sids = writer, {}
-        frames = FrameReader()
-        while data := await reader.read(65536):
-            for frame in frames.feed(data):
-                if frame.op == "SUB":
-                    self.sids[frame.subject.removesuffix("*")] = frame.sid
-                elif frame.op == "PING":
-                    writer.write(b"PONG\r\n")
-                elif frame.op in {"PUB", "HPUB"}:
-                    self.answer(frame)
-        writer.close()
-
-    def answer(self, frame):
-        if frame.subject.startswith("$JS.API."):
-            self.send(frame, {"total": 0, "offset": 0, "limit": 1024, "streams": None})
-            return
-        self.received.append(frame)
-        self.changed.set()
-        line = self.script.pop(0) if self.script else NO_ANSWER
-        if line is not NO_ANSWER:
-            self.send(frame, line)
-
-    def send(self, frame, line):
-        sid = next(sid for inbox, sid in self.sids.items() if frame.reply.startswith(inbox))
-        if line is NO_RESPONDERS:
-            block = b"NATS/1.0 503\r\n\r\n"
-            self.writer.write(f"HMSG {frame.reply} {sid} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
-        else:
-            self.writer.write(encode_hmsg(frame.reply, sid, json.dumps(line).encode(), None))
-
-    async def receives(self, number):
-        while len(self.received) < number:
-            self.changed.clear()
-            await asyncio.wait_for(self.changed.wait(), SECONDS)
+from ce_nats.wire.nats import encode_header_block
+from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
 
 
 @asynccontextmanager
 async def pending_acks(*script, window=10, ack_timeout=SECONDS, retry_timeout=SECONDS):
-    server = ScriptedServer(script)
-    server.done = []
-    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        async with await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False) as nc:
-            acks = PendingAcks(
-                nc,
-                lambda item, result: server.done.append((item.tag, result)),
-                window=window,
-                ack_timeout=ack_timeout,
-                retry_timeout=retry_timeout,
-            )
-            async with acks:
-                yield server, acks
+    async with scripted(*script) as (server, nc):
+        server.done = []
+        acks = PendingAcks(
+            nc,
+            lambda item, result: server.done.append((item.tag, result)),
+            window=window,
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+        )
+        async with acks:
+            yield server, acks
 
 
 async def send(acks, tag=None, **headers):

@@ -12,11 +12,10 @@ from nats.js.api import ConsumerConfig, RetentionPolicy
 
 from ce_nats._ranges import StreamRange
 from ce_nats.aio import flush
-from ce_nats.aio._connect import disconnect
 from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.reading import _range_reader as ranges
-from ce_nats.aio.reading._range_reader import RangeClient, read_range
+from ce_nats.aio.reading._range_reader import read_range
 from ce_nats.aio.reading._raw_pull import RawPull
 from ce_nats.aio.reading._stored_messages import metadata
 from ce_nats.errors import DataLossError, DeliveryError
@@ -418,43 +417,6 @@ async def test_a_server_that_stays_away_is_an_error(own_server, filled):
         assert time.perf_counter() - started < 25  # by default it would try for 30 seconds
 
 
-@pytest.fixture
-async def pulling(own_server, filled, request):
-    """A client that waits for messages of an empty stream, two seconds or as the test says, and the task that does."""
-    nc = await nats.connect(own_server.url)
-    await nc.jetstream().add_stream(name="EMPTY", subjects=["empty"])
-    await nc.jetstream().pull_subscribe("empty", durable="worker")
-    client = RangeClient()
-    await connecting_to(own_server.url)(client)
-    wanted = {"batch": 10, "expires": 600 * 10**9}
-    seconds = getattr(request, "param", 2)
-    pull = RawPull(client)
-    task = asyncio.create_task(pull.pull("$JS.API.CONSUMER.MSG.NEXT.EMPTY.worker", wanted, seconds))
-    for _ in range(100 * SECONDS):
-        if task.done() or (await nc.jetstream().consumer_info("EMPTY", "worker")).num_waiting:
-            break
-        await asyncio.sleep(0.01)
-    yield nc, pull, task
-    await nc.close()
-    await disconnect(client)
-
-
-async def test_a_status_of_another_request_is_none_of_ours(pulling):
-    """The server also ends a request that was answered in full; its status may come when the next one is under way."""
-    nc, pull, task = pulling
-    await nc.publish(f"{pull._inbox}.0", b"", headers={"Status": "409"})
-    with pytest.raises(DeliveryError, match="no messages and no status in 2 seconds"):
-        await task
-
-
-@pytest.mark.parametrize("pulling", [600], indirect=True)
-async def test_a_lost_connection_is_noticed_at_once(pulling, own_server):
-    _, _, task = pulling
-    own_server.kill()
-    with pytest.raises(DeliveryError, match="the connection was closed"):
-        await asyncio.wait_for(task, SECONDS)
-
-
 async def test_a_server_that_says_nothing_is_an_error(own_server, filled):
     """A stopped process keeps its connections."""
     read = partial(
@@ -544,28 +506,6 @@ async def test_a_domain_is_reached_by_its_prefix():
         wanted = StreamRange("FAR", 1, 1)
         (batch,) = await batches_of(connecting_to(server.url), wanted, prefix="$JS.hub.API")
         assert [data for _, _, data, _ in batch.messages] == [b"x"]
-
-
-# --- Reply subjects --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        b"$JS.ACK.ORDERS.c.1.41.7.1700000000000000000.5",
-        b"$JS.ACK._.hash.ORDERS.c.1.41.7.1700000000000000000.5.random",
-        b"$JS.ACK.hub.hash.ORDERS.c.1.41.7.1700000000000000000.5",
-    ],
-)
-def test_both_forms_of_the_reply_subject_are_read(reply):
-    """ADR-15 has the second one, for domains."""
-    assert metadata(reply) == (41, 7)
-
-
-@pytest.mark.parametrize("reply", [b"", b"a.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
-def test_other_reply_subjects_are_an_error(reply):
-    with pytest.raises(DeliveryError):
-        metadata(reply)
 
 
 async def test_both_ways_give_the_same(connect, js, subject, stream, send_raw, monkeypatch):

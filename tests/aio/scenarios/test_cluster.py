@@ -1,7 +1,6 @@
 """What three servers do that one does not: replication that takes its time, elections, statuses ahead of messages."""
 
 import asyncio
-from functools import partial
 
 import nats
 import pytest
@@ -15,10 +14,9 @@ from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher, PublishResult
 from ce_nats.testing import _server as testing
-from tests.support import clusters, waiting
+from tests.support import clusters
 from tests.support.clusters import SECONDS, connected, ignore
-
-until = partial(waiting.until, seconds=SECONDS)
+from tests.support.waiting import until
 
 
 @pytest.fixture

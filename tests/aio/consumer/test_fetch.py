@@ -1,0 +1,92 @@
+"""Pull requests: they are renewed while the consumer is idle, and end with the consumer or the connection."""
+
+import asyncio
+
+import msgspec
+import nats
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats.aio import DeliveryError, PullConsumer
+from tests.support.consuming import after, consume, number_of, publish, take
+from tests.support.waiting import until
+
+__all__ = ["consume", "publish"]
+
+
+async def test_idle_consumer_renews_its_requests(publish, consume, monkeypatch):
+    """Requests expire, and heartbeats come meanwhile; neither is a message."""
+    monkeypatch.setattr("ce_nats.aio.consumer._fetch._EXPIRES_SECONDS", 0.25)
+    monkeypatch.setattr("ce_nats.aio.consumer._fetch._HEARTBEAT_SECONDS", 0.1)
+    async with consume() as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await until(lambda: consumer._fetcher._number >= 3)
+        await publish(1)
+        async with await after(reader) as event:
+            assert number_of(event) == 1
+
+
+async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publish, consume):
+    """Once there is a message: the first request is for one."""
+    await publish(1)
+    config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "max_batch": 10}
+    request = msgspec.json.encode({"stream_name": stream, "config": config})
+    await nc.request(f"$JS.API.CONSUMER.CREATE.{stream}.c", request)
+    async with consume() as consumer:
+        async with await take(consumer):
+            pass
+        with pytest.raises(DeliveryError, match=r"^incompatible-config: .*Exceeded MaxRequestBatch of 10"):
+            await take(consumer)
+
+
+async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume):
+    await publish(1)
+    async with consume(prefetch=1) as consumer:
+        await until(lambda: consumer._holder._ready)
+        await js.delete_consumer(stream, "c")
+        async with await take(consumer):
+            pass
+        with pytest.raises(DeliveryError, match=r"^consumer-not-found: .*: it was deleted"):
+            await take(consumer)
+
+
+async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, stream, publish, consume, monkeypatch):
+    """nats-server 2.10.25 does not answer them; here a subscriber hides that nobody does."""
+    monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
+    await publish(1)
+    async with consume(prefetch=1) as consumer:
+        await until(lambda: consumer._holder._ready)
+        await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
+        await js.delete_consumer(stream, "c")
+        async with await take(consumer):
+            pass
+        with pytest.raises(DeliveryError, match=r"^consumer-not-found: .*: it was deleted"):
+            await take(consumer)
+
+
+@pytest.mark.parametrize("method", ["deleted", "with its stream"])
+async def test_consumer_deleted_during_a_request_ends_the_iteration(js, stream, subject, consume, method):
+    async with consume() as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await until(lambda: consumer._fetcher._request)
+        await consumer._nc.flush()
+        if method == "deleted":
+            await js.delete_consumer(stream, "c")
+        else:
+            await js.delete_stream(stream)
+        with pytest.raises(DeliveryError, match=rf"^consumer-not-found: consumer c of stream {stream}"):
+            await after(reader)
+        with pytest.raises(DeliveryError):
+            await take(consumer)
+    if method != "deleted":
+        await js.add_stream(name=stream, subjects=[subject])
+
+
+async def test_closed_connection_ends_the_iteration(server, stream, dead):
+
+    other = await nats.connect(server.url)
+    async with PullConsumer(other.jetstream(), stream, "c", dead_letter=dead, config=ConsumerConfig()) as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await other.close()
+        with pytest.raises(DeliveryError, match=r"^connection-closed: "):
+            await after(reader)

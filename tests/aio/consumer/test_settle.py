@@ -1,0 +1,194 @@
+"""What the server receives for each outcome: an acknowledgement, a retry with a delay, or a dead letter."""
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+from nats.js.api import ConsumerConfig
+
+from ce_nats.aio import DeliveryError, Reject
+from ce_nats.redelivery import DeadLetter, Reason
+from tests.support.consuming import SECONDS, acks, after, consume, is_settled, publish, take
+from tests.support.waiting import until
+
+__all__ = ["acks", "consume", "is_settled", "publish"]
+
+
+async def test_failed_message_is_retried_with_growing_delay_and_dead_lettered(publish, consume, acks, dead_letters):
+    """With the delay that the policy has for the delivery count, and as a dead letter in the end."""
+    await publish(1)
+    async with consume(backoff=[0.01, 0.02], max_deliveries=3) as consumer:
+        for deliveries in (1, 2, 3):
+            delivery = await take(consumer)
+            assert delivery.deliveries == deliveries
+            with pytest.raises(KeyError, match="customer"):
+                async with delivery:
+                    raise KeyError("customer")
+        assert await after(acks.get()) == b'-NAK {"delay": 10000000}'
+        assert await after(acks.get()) == b'-NAK {"delay": 20000000}'
+        assert await after(acks.get()) == b"+TERM"
+    (letter,) = await dead_letters(1)
+    known, headers = DeadLetter.split(letter.headers)
+    assert (known.reason, known.error, known.text) == (Reason.EXHAUSTED, "KeyError", "'customer'")
+    assert (known.sequence, known.deliveries, known.consumer) == (1, 3, "c")
+    assert letter.data == b'{"n":1}'
+    assert ("ce-id", "event%201") in headers
+
+
+async def test_original_is_terminated_after_its_dead_letter_is_acknowledged(nc, js, subject, consume, dead):
+    seen = []
+
+    async def note(message):
+        seen.append((message.subject, message.data))
+
+    await js.publish(subject, b"no event")
+    await nc.subscribe(">", cb=note)
+    async with consume() as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await until(lambda: any(data == b"+TERM" for _, data in seen))
+        reader.cancel()
+    stored = next(n for n, (subject, _) in enumerate(seen) if subject == dead)
+    acked = next(n for n, (_, data) in enumerate(seen) if dead.replace(".", "_").encode() in data and b'"seq"' in data)
+    terminated = next(n for n, (_, data) in enumerate(seen) if data == b"+TERM")
+    assert stored < acked < terminated
+
+
+async def test_rejected_event_is_dead_lettered_at_once(publish, consume, is_settled, dead_letters):
+    await publish(1, 2)
+    async with consume() as consumer:
+        with pytest.raises(Reject):
+            async with await take(consumer):
+                raise Reject("no such customer")
+        async with (delivery := await take(consumer)):
+            await delivery.reject("nor such")
+    await is_settled()
+    letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(2)]
+    assert [(known.reason, known.text) for known in letters] == [
+        (Reason.REJECTED, "no such customer"),
+        (Reason.REJECTED, "nor such"),
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"parse_data": False}])
+async def test_data_mismatch_is_dead_lettered_at_once(js, subject, publish, consume, is_settled, options, dead_letters):
+    class Counted(msgspec.Struct):
+        n: int
+
+    await publish(1)
+    headers = {"ce-specversion": "1.0", "ce-id": "order 2", "ce-source": "/s", "ce-type": "t"}
+    headers["ce-datacontenttype"] = "application/json"
+    await js.publish(subject, b'{"n":"two"}', headers=headers)
+    await publish(3)
+    numbers, reported = [], []
+    done = asyncio.Event()
+
+    async def count(delivery):
+        numbers.append(delivery.event.data_as(Counted).n)
+        if numbers[-1] == 3:
+            done.set()
+
+    async with consume(on_error=lambda error, _: reported.append(error), **options) as consumer:
+        running = asyncio.create_task(consumer.run(count))
+        await after(done.wait())
+        consumer.stop()
+        await after(running)
+    assert numbers == [1, 3]
+    assert [error.code for error in reported] == ["data-mismatch"]
+    [letter] = await dead_letters(1)
+    told, _ = DeadLetter.split(letter.headers)
+    assert (told.reason, told.error, told.deliveries) == (Reason.REJECTED, "data-mismatch", 1)
+    assert "`$.n`" in told.text
+    assert letter.data == b'{"n":"two"}'
+    await is_settled()
+
+
+async def test_undecodable_message_without_dead_letter_subject_is_terminated(
+    js, subject, publish, consume, acks, is_settled
+):
+    await js.publish(subject, b"no event")
+    await publish(1)
+    async with consume(dead_letter=None) as consumer, await take(consumer):
+        assert await after(acks.get()) == b"+TERM"
+    await is_settled()
+
+
+async def test_undecodable_message_terminated_without_dead_letter_is_reported(js, subject, consume, is_settled, caplog):
+    await js.publish(subject, b"no event")
+    reported = []
+    async with consume(dead_letter=None, on_error=lambda error, _: reported.append(error.code)) as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await is_settled()
+        reader.cancel()
+    assert reported == ["not-a-cloudevent"]
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().endswith("; terminated without a dead letter")
+
+
+async def test_double_ack_waits_for_confirmation(js, stream, publish, consume):
+    await publish(1)
+    async with consume(double_ack=True) as consumer:
+        async with await take(consumer):
+            pass
+        assert (await js.consumer_info(stream, "c")).ack_floor.stream_seq == 1
+        await publish(2)
+        delivery = await take(consumer)
+        await js.delete_consumer(stream, "c")
+        js._timeout = 0.2
+        with pytest.raises(DeliveryError):
+            async with delivery:
+                pass
+
+
+@pytest.fixture
+def deliver_without_outcome(js, stream):
+    """Have the messages of the stream delivered a number of times, without an outcome."""
+
+    async def deliver(times, name="c"):
+        await js.add_consumer(stream, ConsumerConfig(durable_name=name, ack_wait=60))
+        earlier = await js.pull_subscribe_bind(name, stream)
+        for _ in range(times):
+            for message in await earlier.fetch(1, timeout=SECONDS):
+                await message.nak()
+        await earlier.unsubscribe()
+
+    return deliver
+
+
+async def test_message_over_the_delivery_limit_is_handled_before_it_is_dead_lettered(
+    publish, consume, dead_letters, deliver_without_outcome
+):
+    """The server counts deliveries of which no handler knows."""
+    await publish(1)
+    await deliver_without_outcome(3)
+    async with consume(max_deliveries=2) as consumer:
+        with pytest.raises(OSError, match="disk"):
+            async with await take(consumer):
+                raise OSError("disk")
+    (letter,) = await dead_letters(1)
+    known = DeadLetter.split(letter.headers)[0]
+    assert (known.reason, known.error, known.deliveries) == (Reason.EXHAUSTED, "OSError", 4)
+
+
+@pytest.mark.parametrize("has_dead_letter", [True, False])
+async def test_message_without_outcome_is_dead_lettered_and_reported(
+    publish, consume, dead, dead_letters, deliver_without_outcome, is_settled, caplog, has_dead_letter
+):
+    """Their handlers did not live to say what happened. It is logged and reported how they end."""
+    await publish(1)
+    await deliver_without_outcome(7)
+    reported = []
+    options = {
+        "max_deliveries": 2,
+        "on_error": lambda error, delivery: reported.append((error.code, delivery.sequence)),
+    }
+    async with consume(**options, dead_letter=dead if has_dead_letter else None) as consumer:
+        reader = asyncio.create_task(anext(consumer))
+        await is_settled()
+        reader.cancel()
+    assert reported == [("process-ended", 1)]
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    ending = f"dead-lettered to {dead}" if has_dead_letter else "terminated without a dead letter"
+    assert record.getMessage().endswith(f"8 deliveries, and none had an outcome; {ending}")
+    letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(int(has_dead_letter))]
+    assert all((known.reason, known.deliveries) == (Reason.PROCESS_ENDED, 8) for known in letters)

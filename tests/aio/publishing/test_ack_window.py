@@ -1,0 +1,123 @@
+"""The window of unacknowledged messages: who waits for a slot, and what ends a message."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ce_nats import DeliveryError, ErrorCode
+from ce_nats.aio.publishing._ack_window import AckWindow, Pending
+from tests.support.scripted_server import ACK, NO_RESPONDERS, REFUSED, SECONDS, scripted
+
+
+class Window(AckWindow[Pending]):
+    """Every answer acknowledges its message; ``checks`` counts the calls of the timer."""
+
+    def __init__(self, nc, size):
+        super().__init__(nc, size)
+        self.checks = 0
+        self.checked = asyncio.Event()
+        self.outcomes = []
+
+    async def publish(self, subject="orders"):
+        item = Pending(subject, asyncio.get_running_loop().create_future())
+        token = self._add(item)
+        await self.nc.publish(subject, b"", reply=f"{self._prefix}{token}")
+        return token, item
+
+    async def _receive(self, answer):
+        token = self._token(answer)
+        if token is not None:
+            self._finish(token, answer.data)
+
+    async def _check(self):
+        self.checks += 1
+        self.checked.set()
+
+    def _acknowledged(self, item, ack):
+        self.outcomes.append(ack)
+
+    def _failed(self, item, error):
+        self.outcomes.append(error)
+
+
+@asynccontextmanager
+async def opened(*script, size=2):
+    async with scripted(*script) as (server, nc):
+        window = Window(nc, size)
+        await window.open(nc.new_inbox())
+        try:
+            yield server, window
+        finally:
+            await window.close()
+
+
+async def test_answer_acknowledges_its_own_message():
+    async with opened(size=10) as (server, window):
+        items = [(await window.publish())[1] for _ in range(3)]
+        await server.receives(3)
+        server.send(server.received[1], ACK)
+        await asyncio.wait_for(items[1].ack, SECONDS)
+        assert list(window.pending.values()) == [items[0], items[2]]
+        assert len(window.outcomes) == 1
+
+
+async def test_slot_is_free_after_an_answer_not_after_a_cancelled_future():
+    async with opened() as (server, window):
+        for _ in range(2):
+            _, item = await window.publish()
+        assert window.is_full
+        item.ack.cancel()  # the message stays unacknowledged although the caller does not await it
+        third = asyncio.create_task(window.room())
+        window.checked.clear()
+        await asyncio.wait_for(window.checked.wait(), SECONDS)
+        assert not third.done()
+        server.send(server.received[0], ACK)
+        await asyncio.wait_for(third, SECONDS)
+        assert not window.is_full
+
+
+async def test_drain_waits_until_nothing_is_pending():
+    async with opened() as (server, window):
+        token, _ = await window.publish()
+        await server.receives(1)
+        draining = asyncio.create_task(window.drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        window._fail(token, DeliveryError(ErrorCode.TIMEOUT, "orders"))
+        await asyncio.wait_for(draining, SECONDS)
+        assert [str(error) for error in window.outcomes] == ["timeout: orders"]
+
+
+async def test_second_answer_to_a_message_is_ignored():
+    async with opened(ACK) as (server, window):
+        _, item = await window.publish()
+        await asyncio.wait_for(item.ack, SECONDS)
+        server.send(server.received[0], REFUSED)
+        await window.nc.flush()
+        assert len(window.outcomes) == 1
+
+
+async def test_dropped_message_frees_its_slot():
+    async with opened(size=1) as (_, window):
+        token, item = await window.publish()
+        window._drop(token)
+        assert item.ack.cancelled()
+        assert window.pending == {}
+        assert window.outcomes == []
+
+
+async def test_close_cancels_pending_futures_and_the_timer():
+    async with opened() as (_, window):
+        _, item = await window.publish()
+        await asyncio.wait_for(window.checked.wait(), SECONDS)
+    assert item.ack.cancelled()
+    assert not window.is_open
+    with pytest.raises(asyncio.CancelledError):
+        await item.ack
+
+
+async def test_no_responders_is_an_answer():
+    async with opened(NO_RESPONDERS) as (_, window):
+        _, item = await window.publish()
+        assert await asyncio.wait_for(item.ack, SECONDS) == b""

@@ -1,0 +1,152 @@
+"""Stored messages: read one by one through the API, with header blocks as they were stored."""
+
+import asyncio
+
+import nats
+import pytest
+from nats.js.api import StreamSource
+from pyarrow import parquet
+
+from ce_nats import DecodeError, from_nats_message
+from ce_nats.aio import DeliveryError
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.reading._stored_messages import metadata
+from ce_nats.capture import write_capture
+from ce_nats.testing import NatsServer
+from tests.support.reading import read, way
+
+__all__ = ["way"]
+
+MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
+
+
+@pytest.mark.parametrize("denied", ["CONSUMER.CREATE", "CONSUMER.MSG.NEXT"])
+async def test_stream_is_read_one_by_one_without_permission_for_a_consumer(denied):
+    """And nobody is told of a denial that does not matter."""
+    config = f"""authorization {{ users: [
+      {{user: admin, password: x}}
+      {{user: reader, password: x, permissions: {{publish: {{deny: ["$JS.API.{denied}.>"]}}}}}}
+    ] }}"""
+    told = []
+
+    async def tell(error):
+        told.append(error)
+
+    with NatsServer(jetstream=True, config=config) as server:
+        async with await nats.connect(server.url, user="admin", password="x") as admin:
+            js = admin.jetstream()
+            await js.add_stream(name="S", subjects=["s"], storage="memory")
+            for number in range(500):
+                await js.publish("s", b"%d" % number)
+            reader = await nats.connect(server.url, user="reader", password="x", error_cb=tell)
+            messages = await read(reader.jetstream(timeout=60), "S")
+            assert [int(message.data) for message in messages] == list(range(500))
+            assert (await js.stream_info("S")).state.consumer_count == 0
+            await reader.close()
+    assert told == []
+
+
+async def test_stream_of_another_account_is_read_through_its_exports():
+    """Two subjects of the API, which is all that reading one by one needs."""
+    config = """accounts {
+      A { jetstream: enabled, users: [{user: a, password: x}], exports: [
+        {service: "$JS.API.STREAM.INFO.S"}, {service: "$JS.API.STREAM.MSG.GET.S"}
+      ] }
+      B { users: [{user: b, password: x}], imports: [
+        {service: {account: A, subject: "$JS.API.STREAM.INFO.S"}, to: "A.STREAM.INFO.S"},
+        {service: {account: A, subject: "$JS.API.STREAM.MSG.GET.S"}, to: "A.STREAM.MSG.GET.S"}
+      ] }
+    }"""
+    with NatsServer(jetstream=True, config=config) as server:
+        async with await nats.connect(server.url, user="a", password="x") as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="S", subjects=["s"], storage="memory")
+            for number in range(500):
+                await js.publish("s", b"%d" % number)
+        async with await nats.connect(server.url, user="b", password="x") as nc:
+            messages = await read(nc.jetstream(prefix="A", timeout=60), "S")
+            assert [int(message.data) for message in messages] == list(range(500))
+
+
+async def test_repeated_headers_are_kept_in_order(way, js, subject, stream, send_raw, until_stored):
+    send_raw(subject, b"b: 1\r\na: 2\r\nB: 3\r\nb:4\r\nb: \t5 \r\n")
+    await until_stored(stream, 1)
+    ((message),) = await read(js, stream)
+    assert message.headers == [("b", "1"), ("a", "2"), ("B", "3"), ("b", "4"), ("b", "5")]
+
+
+async def test_duplicate_attribute_is_detected(way, js, subject, stream, send_raw, until_stored):
+    """nats-py's own messages show the last value only, as if nothing were wrong."""
+    send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
+    await until_stored(stream, 1)
+    ((message),) = await read(js, stream)
+    with pytest.raises(DecodeError) as info:
+        from_nats_message(message)
+    assert (info.value.code, info.value.attribute) == ("duplicate-attribute", "id")
+    assert from_nats_message(await js.get_last_msg(stream, subject)).get_id() == "2"
+
+
+async def test_bytes_that_are_not_utf8_are_kept(way, js, subject, stream, send_raw, until_stored):
+    send_raw(subject, MINIMAL + b"ce-subject: a\xc0\xa0b\xff\r\n")
+    await until_stored(stream, 1)
+    ((message),) = await read(js, stream)
+    assert dict(message.headers)["ce-subject"].encode("utf-8", "surrogateescape") == b"a\xc0\xa0b\xff"
+    with pytest.raises(DecodeError) as info:
+        from_nats_message(message)
+    assert info.value.attribute == "subject"
+
+
+async def test_malformed_header_lines_are_skipped(way, js, subject, stream, send_raw, until_stored):
+    send_raw(subject, b"no colon\r\n: no name\r\n\r\nafter: the end\r\nname : x\r\nurl: http://a:1\r\n")
+    send_raw(subject, b"")
+    send_raw(subject, None, b"{}")
+    await until_stored(stream, 3)
+    first, empty, none = await read(js, stream)
+    assert first.headers == [("", "no name"), ("after", "the end"), ("name ", "x"), ("url", "http://a:1")]
+    assert empty.headers == none.headers == []
+
+
+async def test_stream_is_captured(way, js, subject, stream, send_raw, tmp_path, until_stored):
+    send_raw(subject, b"a: 1\r\na: 2\r\n", b"\0\xff")
+    send_raw(subject, None, b"{}")
+    await until_stored(stream, 2)
+    captured = await write_capture(read_stream(js, stream, batch_size=1), tmp_path / "a.parquet")
+    assert captured.messages == 2
+    rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [(row["subject"], row["stream"], row["sequence"]) for row in rows] == [(subject, stream, n) for n in (1, 2)]
+    assert rows[0]["headers"] == [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}]
+    assert [row["data"] for row in rows] == [b"\0\xff", b"{}"]
+
+
+async def test_header_of_a_sourced_stream_does_not_make_binary_mode(way, js, subject, stream, make_event):
+    """An event without headers of its own does not become a binary one through the header of the copy."""
+    await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
+    copy = f"{stream}_copy"
+    await js.add_stream(name=copy, sources=[StreamSource(name=stream)])
+    for _ in range(100):
+        if messages := await read(js, copy):
+            break
+        await asyncio.sleep(0.02)
+    ((message),) = messages
+    assert [name for name, _ in message.headers] == ["Nats-Stream-Source"]
+    assert from_nats_message(message).get_id() == "1"
+    await js.delete_stream(copy)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"$JS.ACK.ORDERS.c.1.41.7.1700000000000000000.5",
+        b"$JS.ACK._.hash.ORDERS.c.1.41.7.1700000000000000000.5.random",
+        b"$JS.ACK.hub.hash.ORDERS.c.1.41.7.1700000000000000000.5",
+    ],
+)
+def test_both_forms_of_the_reply_subject_are_parsed(reply):
+    """ADR-15 has the second one, for domains."""
+    assert metadata(reply) == (41, 7)
+
+
+@pytest.mark.parametrize("reply", [b"", b"a.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
+def test_other_reply_subjects_are_an_error(reply):
+    with pytest.raises(DeliveryError):
+        metadata(reply)

@@ -1,0 +1,95 @@
+"""Exceptions of nats-py, and errors in answers of JetStream, as errors of this package."""
+
+import asyncio
+
+import nats.errors
+import nats.js.errors
+import pytest
+
+from ce_nats import ApiError, DeliveryError, EncodeError, ErrorCode
+from ce_nats.aio._errors import api_error, delivery_errors
+
+
+def converted(error, **options):
+    """The error of this package for one of nats-py."""
+    with pytest.raises((DeliveryError, EncodeError)) as info, delivery_errors("orders", **options):
+        raise error
+    assert info.value.__cause__ is error
+    return info.value
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (nats.errors.NoRespondersError(), "no-responders"),
+        (nats.js.errors.NoStreamResponseError(), "no-responders"),
+        (nats.errors.TimeoutError(), "timeout"),
+        (nats.errors.ConnectionClosedError(), "connection-closed"),
+        (nats.errors.ConnectionDrainingError(), "connection-closed"),
+        (nats.errors.StaleConnectionError(), "connection-closed"),
+        (nats.errors.NoServersError(), "connection-failed"),
+        (nats.errors.AuthorizationError(), "authentication-failed"),
+        (nats.errors.OutboundBufferLimitError(), "buffer-full"),
+        (nats.errors.BadSubscriptionError(), "not-open"),
+        (nats.errors.ProtocolError(), "delivery-failed"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_exceptions_of_nats_py_have_a_code(error, code):
+    result = converted(error)
+    assert (type(result), result.code) == (DeliveryError, code)
+    assert result.message.startswith("orders: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (nats.errors.BadHeaderError("a b"), "invalid-header-name"),
+        (nats.errors.BadSubjectError(), "invalid-subject"),
+        (nats.errors.MaxPayloadError(), "payload-too-large"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_messages_that_nats_py_rejects_are_encode_errors(error, code):
+    result = converted(error)
+    assert (type(result), result.code) == (EncodeError, code)
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), asyncio.CancelledError(), asyncio.TimeoutError()], ids=repr)
+def test_other_exceptions_pass_unchanged(error):
+    with pytest.raises(type(error)) as info, delivery_errors("orders"):
+        raise error
+    assert info.value is error
+
+
+@pytest.mark.parametrize(
+    ("status", "number", "code"),
+    [
+        (404, 10037, "message-not-found"),
+        (404, 10059, "stream-not-found"),
+        (404, 10014, "consumer-not-found"),
+        (503, 10039, "no-responders"),
+        (500, 10111, "publish-refused"),  # repeating it cannot succeed
+        (503, 10008, "temporarily-unavailable"),
+        (500, 0, "temporarily-unavailable"),
+        (400, 10071, "request-refused"),
+        (400, 0, "request-refused"),
+    ],
+)
+def test_errors_of_the_api_have_a_code_and_the_servers_number(status, number, code):
+    error = api_error("orders", status, number, "wrong last sequence")
+    assert isinstance(error, ApiError)
+    assert (error.code, error.number) == (code, number)
+    assert error.message == f"orders: wrong last sequence ({number or status})"
+
+
+def test_code_of_a_refusal_is_chosen_by_the_caller():
+    error = nats.js.errors.BadRequestError(code=400, err_code=10071, description="wrong last sequence")
+    result = converted(error, refused=ErrorCode.PUBLISH_REFUSED)
+    assert (type(result), result.code, result.number) == (ApiError, "publish-refused", 10071)
+
+
+async def test_closed_connection_has_the_reason_of_its_closing(nc):
+    await nc.close()
+    error = converted(nats.errors.ConnectionClosedError(), nc=nc)
+    assert error.code == "connection-closed"

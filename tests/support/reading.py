@@ -1,0 +1,18 @@
+"""Read a stream, through a consumer and message by message."""
+
+import pytest
+
+from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.reading import _range_reader as ranges
+
+
+async def read(js, stream, **options):
+    """Return all messages of :func:`read_stream` in one list."""
+    return [message async for batch in read_stream(js, stream, **options) for message in batch]
+
+
+@pytest.fixture(params=["consumer", "one by one"])
+def way(request, monkeypatch):
+    """Read through a consumer, and message by message, which is the default for a few messages."""
+    monkeypatch.setattr(ranges, "_FEW", 0 if request.param == "consumer" else 2**63)
+    return request.param
