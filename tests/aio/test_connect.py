@@ -344,7 +344,7 @@ async def test_nothing_waiting_goes_to_a_server_that_keeps_silent(certificates, 
 
 
 def said(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "ce_nats.aio.connect"]
+    return [record.getMessage() for record in caplog.records if record.name == "ce_nats.aio._connect"]
 
 
 async def test_loss_and_return_are_logged_in_a_line_each(caplog):
