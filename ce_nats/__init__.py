@@ -9,7 +9,7 @@ and decodes the NATS protocol.
 from ._version import __version__
 from .codec.binary import Dialect
 from .codec.binding import dedup_id, from_nats_message, to_nats_message
-from .codec.event import DecodedEvent, Event
+from .codec.event import DecodedEvent, EventLike
 from .codec.mode import ContentMode, detect_mode
 from .codec.subject_template import SubjectTemplate
 from .codec.timestamp import Timestamp
@@ -39,7 +39,7 @@ __all__ = [
     "Dialect",
     "EncodeError",
     "ErrorCode",
-    "Event",
+    "EventLike",
     "Headers",
     "NatsMessage",
     "NoStreamError",

@@ -63,7 +63,7 @@ class ErrorCode(str, Enum):
       or create the subscriber or stream.
     - ``temporarily-unavailable``: JetStream cannot answer now (no leader, or no resources); try again later.
     - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then send again.
-    - ``publish-refused``: a stream refused the message; an :class:`ApiError` has the server's ``number``. Change the
+    - ``publish-refused``: a stream refused the message; an :class:`ApiError` has the server's ``err_code``. Change the
       message, or the stream's limits.
     - ``request-refused``: the server refused a request other than a publish; change the request.
     - ``stream-not-found``: the stream (in NATS Streaming: channel) does not exist; create it or correct the name.
@@ -294,10 +294,10 @@ class ApiError(DeliveryError):
     JetStream's API answered a request with an error.
 
     Attributes:
-        number: The server's ``err_code``; 0 if the answer had none.
+        err_code: The number of the error in the server's answer; 0 if the answer had none.
     """
 
-    number: int = 0
+    err_code: int = 0
 
     @property
     def is_temporary(self) -> bool:
@@ -465,7 +465,7 @@ class _Cause:
         except Exception:  # pickling objects of a client library or a caller may raise anything
             pickled = b""
         kind = type(self.error)
-        return _Cause._unpickled, (pickled, f"{kind.__module__}.{kind.__qualname__}: {_text(self.error)}")
+        return _Cause._unpickled, (pickled, f"{kind.__module__}.{kind.__qualname__}: {text_of(self.error)}")
 
     @staticmethod
     def _unpickled(pickled: bytes, text: str) -> _Cause:
@@ -476,7 +476,8 @@ class _Cause:
         return _Cause(error if isinstance(error, BaseException) else Exception(text))
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, or ``""`` if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception:  # the __str__ of a caller's object may raise anything

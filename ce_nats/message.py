@@ -23,6 +23,9 @@ HeadersLike: TypeAlias = Union[
     "Headers", Mapping[str, str], Mapping[str, Iterable[str]], Iterable[tuple[str, str]], None
 ]
 
+# By which a stream recognizes duplicates.
+MSG_ID: Final = "Nats-Msg-Id"
+
 _T = TypeVar("_T")
 
 # "The field-name must be composed of printable ASCII characters (values between 33. and 126., except colon)."

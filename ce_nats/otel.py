@@ -34,11 +34,11 @@ from ._version import __version__
 from .aio._observer import MessageOutcome, OutcomeKind, kind_of
 from .aio.consumer._delivery import Delivery
 from .aio.core._received import Received
-from .codec.event import DecodedEvent, Event, attributes_and_data
+from .codec.event import DecodedEvent, EventLike, attributes_and_data
 from .codec.subject_template import SubjectTemplate
-from .errors import CeNatsError, DeliveryError
+from .errors import CeNatsError, DeliveryError, text_of
 from .extensions.tracing import TraceContext, current_trace, trace_of_event, trace_of_headers, trace_of_span
-from .redelivery import MSG_ID
+from .message import MSG_ID
 
 __all__ = ["Instrumentation"]
 
@@ -100,7 +100,7 @@ class _Operation:
                 span.set_attribute(_ERROR_TYPE, _error_type(error))
                 with suppress(Exception):  # somebody's exception may do anything in __str__
                     span.record_exception(error)
-                span.set_status(trace.Status(trace.StatusCode.ERROR, _text(error)))
+                span.set_status(trace.Status(trace.StatusCode.ERROR, text_of(error)))
         span.end(self._ended_at)
 
 
@@ -164,7 +164,7 @@ class Instrumentation:
     # --- For code without a Publisher or PullConsumer -----------------------------------------------------------------
 
     @contextmanager
-    def sending(self, event: Event, subject: str | SubjectTemplate) -> Iterator[TraceContext | None]:
+    def sending(self, event: EventLike, subject: str | SubjectTemplate) -> Iterator[TraceContext | None]:
         """
         A span around one message that is sent, and its metrics; gives the trace context to send along.
 
@@ -341,12 +341,12 @@ def _message(message: Any) -> Attributes:
     return {_BODY_SIZE: len(message.data), **({_MESSAGE_ID: identifier} if identifier else {})}
 
 
-def _event(event: Event) -> Attributes:
+def _event(event: EventLike) -> Attributes:
     own, _ = attributes_and_data(event)
     return {key: str(own[name]) for name, key in _EVENT.items() if own.get(name) is not None}
 
 
-def _event_type(event: Event) -> Attributes:
+def _event_type(event: EventLike) -> Attributes:
     own, _ = attributes_and_data(event)
     return {_EVENT_TYPE: str(own["type"])} if own.get("type") is not None else {}
 
@@ -362,13 +362,6 @@ def _error_type(error: Exception) -> str:
         return str(error.code)
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _text(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 def _remote(sender: TraceContext | None) -> Context:

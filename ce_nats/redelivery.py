@@ -21,14 +21,24 @@ from typing import Final
 from .codec.percent import decode as percent_decode
 from .codec.percent import encode as percent_encode
 from .errors import CeNatsError, DecodeError, ErrorCode, choice, preview
+from .message import MSG_ID
 
-__all__ = ["Action", "Backoff", "DeadLetter", "Decision", "Outcome", "Reason", "RetryPolicy", "decide", "is_kept_apart"]
+__all__ = [
+    "Action",
+    "Backoff",
+    "DeadLetter",
+    "Decision",
+    "Outcome",
+    "Reason",
+    "RetryPolicy",
+    "decide",
+    "is_server_header",
+]
 
 PREFIX: Final = "Dead-Letter-"
 KEPT_HEADER: Final = f"{PREFIX}Header"
 # Holds a malformed header block, as any client may publish one: it cannot stand among headers.
 BLOCK_HEADER: Final = f"{PREFIX}Block"
-MSG_ID: Final = "Nats-Msg-Id"
 # Characters of an exception's text, before escaping.
 _MAX_TEXT_CHARACTERS: Final = 300
 _NUMBER: Final = re.compile("[0-9]{1,20}")
@@ -94,16 +104,18 @@ class Backoff:
         ValueError: A delay is negative, the factor is below 1, or the jitter is not from 0 to 1.
     """
 
-    first: float = 1.0
+    initial: float = 1.0
     factor: float = 2.0
-    most: float = 300.0
+    maximum: float = 300.0
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter must be from 0 to 1, got {self.jitter}")
-        if not (0 <= self.first < float("inf") and 0 <= self.most < float("inf") and 1 <= self.factor < float("inf")):
-            raise ValueError(f"first and most must be finite, 0 or more, and factor finite, 1 or more, got {self}")
+        if not (
+            0 <= self.initial < float("inf") and 0 <= self.maximum < float("inf") and 1 <= self.factor < float("inf")
+        ):
+            raise ValueError(f"initial and maximum must be finite, 0 or more, and factor finite, 1 or more, got {self}")
 
     def delay(self, deliveries: int, random: float = 0.0) -> float:
         """
@@ -114,9 +126,9 @@ class Backoff:
             random: A random number, 0 or more and below 1. With 0 the delay is the whole one.
         """
         try:
-            whole = float(min(self.most, self.first * self.factor ** (deliveries - 1)))
+            whole = float(min(self.maximum, self.initial * self.factor ** (deliveries - 1)))
         except OverflowError:
-            whole = float(self.most if self.first else 0)
+            whole = float(self.maximum if self.initial else 0)
         return whole * (1 - self.jitter * random)
 
 
@@ -344,7 +356,7 @@ def _number(own: dict[str, str], name: str) -> int:
     return int(text)
 
 
-def is_kept_apart(name: str) -> bool:
+def is_server_header(name: str) -> bool:
     """
     Whether a header of the original is kept in a ``Dead-Letter-Header``: it instructs the server, or begins with
     ``Dead-Letter-``.

@@ -24,7 +24,7 @@ PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
     *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp"),
     *("ApiError", "CeNatsError", "DataLossError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"),
-    *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "Event", "__version__"),
+    *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "EventLike", "__version__"),
 }
 # Modules that need an extra to be imported.
 OPTIONAL = (

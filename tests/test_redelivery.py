@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError
-from ce_nats.redelivery import Action, Backoff, DeadLetter, Outcome, Reason, RetryPolicy, decide, is_kept_apart
+from ce_nats.redelivery import Action, Backoff, DeadLetter, Outcome, Reason, RetryPolicy, decide, is_server_header
 
 LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "orders.paid", "ORDERS", "billing", 7, 3)
 
@@ -39,9 +39,9 @@ def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, fac
         lambda: RetryPolicy(backoff=[]),
         lambda: RetryPolicy(backoff=[1, -1]),
         lambda: RetryPolicy(backoff=[float("nan")]),
-        lambda: Backoff(first=-1),
+        lambda: Backoff(initial=-1),
         lambda: Backoff(factor=0.5),
-        lambda: Backoff(most=float("inf")),
+        lambda: Backoff(maximum=float("inf")),
         lambda: Backoff(jitter=-0.1),
         lambda: Backoff(jitter=1.1),
         lambda: Backoff(jitter=float("nan")),
@@ -155,4 +155,4 @@ def test_what_has_an_unknown_value_is_no_dead_letter(name, value):
     ],
 )
 def test_headers_for_the_server_are_put_aside(name, expected):
-    assert is_kept_apart(name) is expected
+    assert is_server_header(name) is expected

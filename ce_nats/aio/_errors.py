@@ -102,5 +102,5 @@ def api_error(
     if code is None:
         code = ErrorCode.TEMPORARILY_UNAVAILABLE if status >= _SERVER_ERRORS else refused
     error = ApiError(code, f"{target}: {description} ({number or status})")
-    error.number = number
+    error.err_code = number
     return error

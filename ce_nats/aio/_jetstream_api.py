@@ -337,7 +337,7 @@ class StreamApi:
         try:
             await self._ask(_Answer, stream, f"STREAM.MSG.DELETE.{stream}", request)
         except ApiError as error:
-            if error.number not in _NOT_DELETED or await self.stored(stream, {"seq": sequence}) is not None:
+            if error.err_code not in _NOT_DELETED or await self.stored(stream, {"seq": sequence}) is not None:
                 raise
 
     # --- Consumers ----------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ class StreamApi:
                 if answer.error is not None:
                     raise _refusal(stream, target, answer.error)
             except DeliveryError as error:
-                is_disabled = isinstance(error, ApiError) and error.number in NOT_ENABLED
+                is_disabled = isinstance(error, ApiError) and error.err_code in NOT_ENABLED
                 disabled_since = min(disabled_since, time.monotonic()) if is_disabled else math.inf
                 if not self._may_pass(error) or time.monotonic() - disabled_since >= _SHUTDOWN_SECONDS:
                     raise
@@ -571,5 +571,5 @@ def _refusal(stream: str, target: str, error: _Error) -> ApiError:
     else:
         return refusal
     plain = ApiError(refusal.code, text)
-    plain.number = refusal.number
+    plain.err_code = refusal.err_code
     return plain

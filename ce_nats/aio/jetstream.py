@@ -17,7 +17,7 @@ from nats.js.api import PubAck
 
 from .._ranges import StreamRange, StreamState
 from ..codec.binding import Mode, dedup_id
-from ..codec.event import Event
+from ..codec.event import EventLike
 from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
@@ -31,20 +31,20 @@ from ._permissions import answered
 from ._util.checks import check_jetstream
 from ._util.patience import RETRY_SECONDS
 from .core._publish import as_nats_headers, check_size
-from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, bare_id, prepare_for_stream
+from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, event_id, prepare_for_stream
 from .publishing._stream_lookup import publish_patiently
 from .reading._range_reader import OnLoss, read_range_on, refuse_loss
 from .reading._raw_pull import RawMessage
 from .reading._stored_messages import as_messages
 
-__all__ = ["DedupId", "StoredMessage", "bare_id", "publish", "read_stream"]
+__all__ = ["DedupId", "StoredMessage", "event_id", "publish", "read_stream"]
 
 _MAX_BATCH_BYTES: Final = 16 * 2**20
 
 
 async def publish(
     js: JetStreamContext,
-    event: Event,
+    event: EventLike,
     subject: str | SubjectTemplate,
     *,
     mode: Mode = ContentMode.BINARY,
@@ -70,7 +70,7 @@ async def publish(
             changed. A server that does not know one stores the message as if it had no meaning.
         dedup: Returns the ``Nats-Msg-Id`` for an event, unless ``headers`` have one, so that the server stores an event
             once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
-            :func:`bare_id` in a stream of Knative, Dapr or Argo. None sends no id.
+            :func:`event_id` in a stream of Knative, Dapr or Argo. None sends no id.
         timeout: Seconds to wait, an election of the stream's leader included; by default as long as ``js`` does.
         headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
         trace: As for :func:`ce_nats.aio.publish`.

@@ -164,13 +164,13 @@ class _Batch:
             self._errors.update(dict.fromkeys(rows, error))
             return
         if is_structured:
-            self._decode_structured(rows, is_marked=True)
+            self._decode_structured(rows, has_header=True)
         else:
             self._decode_by_names(found, rows)
 
     def _decode_by_names(self, found: SortedNames, rows: list[int]) -> None:
         if not found.ce_places:
-            self._decode_structured(rows, is_marked=False)
+            self._decode_structured(rows, has_header=False)
             return
         if not are_valid_names(found.attributes) or len(rows) < _FEW:
             self._decode_singly(rows)
@@ -203,14 +203,20 @@ class _Batch:
         starts = self._headers.starts
         return self._headers.values.take(pa.array([starts[row] + place for row in rows], pa.int64()))
 
-    def _decode_structured(self, rows: list[int], *, is_marked: bool) -> None:
+    def _decode_structured(self, rows: list[int], *, has_header: bool) -> None:
         groups: dict[tuple[tuple[str, ...], bool], list[tuple[int, Sequence[str], bytes | None]]] = {}
         for row, payload in zip(rows, self._payloads.take(pa.array(rows)).to_pylist()):
             try:
                 members, text, _ = split_event(payload)
             except (ValueError, RecursionError):
                 if payload:
-                    self._add(row, ContentMode.STRUCTURED, structured.decode, payload, is_marked=is_marked)
+                    self._add(
+                        row,
+                        ContentMode.STRUCTURED,
+                        structured.decode,
+                        payload,
+                        has_cloudevents_header=has_header,
+                    )
                 else:
                     self._decode_singly([row])
                 continue

@@ -25,7 +25,7 @@ from ..aio import Received, subscribe
 from ..aio import jetstream as ce_jetstream
 from ..capture import ParquetParts
 from ..codec.attributes import CORE, canonical
-from ..message import StoredMessage
+from ..message import MSG_ID, StoredMessage
 from ..testing import NatsServer
 from . import _terminal as terminal
 
@@ -132,7 +132,7 @@ def _good(count: int) -> Iterator[Sample]:
     # Events as sdk-go, Knative and Argo send them: in JSON, without a header that says so.
     for number in range(40):
         payload = b'{"specversion":"1.0","id":"p%d","source":"/peers","type":"com.example.peer.said","data":1}' % number
-        headers = {"Nats-Msg-Id": f"p{number}"} if number % 2 else None
+        headers = {MSG_ID: f"p{number}"} if number % 2 else None
         yield Sample("demo.peer", "structured", headers=headers, payload=payload)
 
 

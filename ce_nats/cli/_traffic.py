@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from ..aio import Publisher, Received, flush, publish
-from ..aio.jetstream import DedupId, bare_id
+from ..aio.jetstream import DedupId, event_id
 from ..capture._message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..codec.binding import dedup_id
@@ -59,7 +59,7 @@ class _Dedup(str, Enum):
     NONE = "none"
 
 
-_DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: bare_id, _Dedup.NONE: None}
+_DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _Dedup.ID: event_id, _Dedup.NONE: None}
 
 
 def register(app: typer.Typer) -> None:

@@ -163,7 +163,7 @@ def _time(value: str, error_class: ErrorClass) -> Timestamp:
     if not value:
         raise _empty("time", error_class)
     try:
-        return Timestamp.parse(value, error_class)
+        return Timestamp._parse(value, error_class)
     except CeNatsError as error:
         error.attribute = "time"
         raise

@@ -16,14 +16,14 @@ from . import _fast_path, binary, data, formats, structured
 from ._bounded_cache import BoundedCache
 from .attributes import ExtensionTypes, check_extension_types, checked_attributes
 from .binary import Dialect
-from .event import DecodedEvent, Event, attributes_and_data, attributes_data_and_presence
+from .event import DecodedEvent, EventLike, attributes_and_data, attributes_data_and_presence
 from .formats import EventFormat, Format
 from .mode import (
     CONTENT_TYPE,
     PREFIX,
     STRUCTURED_TYPE,
     ContentMode,
-    decide,
+    detect,
     is_cloudevents_type,
     other_format,
     parts,
@@ -44,7 +44,7 @@ _subjects: Final = BoundedCache(check_plain_subject)
 
 
 def to_nats_message(
-    event: Event,
+    event: EventLike,
     subject: str | SubjectTemplate = "",
     *,
     mode: Mode = ContentMode.BINARY,
@@ -151,9 +151,9 @@ def from_nats_message(
             return event
     if mode is None:
         has_status = getattr(message, "status", None) is not None
-        mode, _, found, is_marked, event_format = decide(headers, payload, has_status=has_status)
+        mode, _, found, has_cloudevents_header, event_format = detect(headers, payload, has_status=has_status)
     else:
-        mode, is_marked = choice(ContentMode, mode, "mode"), True
+        mode, has_cloudevents_header = choice(ContentMode, mode, "mode"), True
         content_types, found = scan(headers)
         event_format = other_format(content_types) if mode is _STRUCTURED else None
     if payload.__class__ is not bytes:
@@ -165,7 +165,7 @@ def from_nats_message(
     if mode is _STRUCTURED:
         return structured.decode(
             payload,
-            is_marked=is_marked,
+            has_cloudevents_header=has_cloudevents_header,
             parse_data=parse_data,
             extension_types=extension_types,
         )
@@ -179,7 +179,7 @@ def from_nats_message(
     )
 
 
-def dedup_id(event: Event) -> str:
+def dedup_id(event: EventLike) -> str:
     """
     Return a ``Nats-Msg-Id`` that is the same for the same event and differs for different events.
 

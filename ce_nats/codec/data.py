@@ -145,9 +145,9 @@ def encode_json(value: object) -> bytes:
     except (UnicodeEncodeError, ValueError) as error:
         if isinstance(error, EncodeError):
             raise
-        raise _no_json("contains a surrogate or an integer of thousands of digits") from error
+        raise _not_json("contains a surrogate or an integer of thousands of digits") from error
     except RecursionError as error:
-        raise _no_json(_NO_ROOM) from error
+        raise _not_json(_NO_ROOM) from error
 
 
 def _is_flat(text: bytes) -> bool:
@@ -171,30 +171,30 @@ def _json_value(value: object, levels: int) -> object:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise _no_json(f"contains {float(value)!r}")
+            raise _not_json(f"contains {float(value)!r}")
         return float(value)
     if isinstance(value, (list, tuple, dict)) and not levels:
-        raise _no_json(f"is nested more than {MAX_LEVELS} levels deep, or contains itself", "RF-8259-05")
+        raise _not_json(f"is nested more than {MAX_LEVELS} levels deep, or contains itself", "RF-8259-05")
     if isinstance(value, (list, tuple)):
         return [_json_value(item, levels - 1) for item in value]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise _no_json(f"has the key {preview(key)}, which is not a string")
+                raise _not_json(f"has the key {preview(key)}, which is not a string")
         return {key: _json_value(item, levels - 1) for key, item in value.items()}
     if models.is_model(value):
         return _json_value(_plain(value), levels)
-    raise _no_json(f"contains {type(value).__name__} {preview(value)}")
+    raise _not_json(f"contains {type(value).__name__} {preview(value)}")
 
 
 def _plain(model: object) -> object:
     try:
         return models.as_plain(model)
     except Exception as error:  # a model may have functions of the program that are called here
-        raise _no_json(f"holds {type(model).__name__}, of which its library says: {shortened(str(error))}") from error
+        raise _not_json(f"holds {type(model).__name__}, of which its library says: {shortened(str(error))}") from error
 
 
-def _no_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
+def _not_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
     return EncodeError(
         ErrorCode.INVALID_DATA, f"the data cannot be JSON: it {what}", attribute="data", requirement=requirement
     )

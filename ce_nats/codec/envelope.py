@@ -23,11 +23,11 @@ from .attributes import (
     decode_extension,
     decode_typed_attribute,
 )
-from .event import DecodedEvent, Event, attributes_data_and_presence
+from .event import DecodedEvent, EventLike, attributes_data_and_presence
 from .media_type import DataKind
 from .timestamp import Timestamp
 
-__all__ = ["AttributeValue", "Envelope", "event_in", "sealed"]
+__all__ = ["AttributeValue", "Envelope", "from_envelope", "to_envelope"]
 
 AttributeValue: TypeAlias = bool | int | str | bytes | Timestamp
 
@@ -48,7 +48,7 @@ class Envelope:
     data: bytes | str | None = None
 
 
-def sealed(event: Event) -> Envelope:
+def to_envelope(event: EventLike) -> Envelope:
     """
     The envelope of an event, checked in the same way as for a JSON event.
 
@@ -57,7 +57,7 @@ def sealed(event: Event) -> Envelope:
     """
     attributes, value, has_data = attributes_data_and_presence(event)
     typed = _typed_attributes(attributes)
-    return Envelope(typed, _sealed_data(value, attributes.get("datacontenttype")) if has_data else None)
+    return Envelope(typed, _encoded_data(value, attributes.get("datacontenttype")) if has_data else None)
 
 
 def _typed_attributes(attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
@@ -69,13 +69,13 @@ def _typed_attributes(attributes: Mapping[str, Any]) -> dict[str, AttributeValue
             continue  # an attribute that is None
         form = checked[name]
         if name == "time" or isinstance(value, datetime):
-            typed[name] = Timestamp.parse(str(form), EncodeError)
+            typed[name] = Timestamp._parse(str(form), EncodeError)
         else:
             typed[name] = bytes(value) if isinstance(value, bytes) else form
     return typed
 
 
-def _sealed_data(value: object, content_type: str | None) -> bytes | str:
+def _encoded_data(value: object, content_type: str | None) -> bytes | str:
     if isinstance(value, bytes):
         return value
     if isinstance(value, data.BYTES):
@@ -88,7 +88,7 @@ def _sealed_data(value: object, content_type: str | None) -> bytes | str:
     return text
 
 
-def event_in(
+def from_envelope(
     envelope: Envelope, *, parse_data: bool = True, extension_types: ExtensionTypes | None = None
 ) -> DecodedEvent:
     """

@@ -6,7 +6,9 @@ The constructor of ``cloudevents`` generates a missing id, time and specversion;
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, overload
 
 from cloudevents.core.v1.event import CloudEvent
@@ -14,12 +16,13 @@ from cloudevents.core.v1.event import CloudEvent
 from .._notebook import event_rows, html_table
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from . import data, media_type, models
+from .attributes import CORE
 from .media_type import DataKind
 from .timestamp import Timestamp
 
 __all__ = [
     "DecodedEvent",
-    "Event",
+    "EventLike",
     "ExtendedEvent",
     "NotDelivered",
     "attributes_and_data",
@@ -29,7 +32,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Event(Protocol):
+class EventLike(Protocol):
     """The methods that an event needs to be encoded. Every CloudEvent class of the ``cloudevents`` package has them."""
 
     def get_attributes(self) -> Mapping[str, Any]: ...
@@ -92,12 +95,64 @@ class DecodedEvent(CloudEvent):
         self.has_data = data is not None if has_data is None else has_data
         self.is_json = is_json
 
+    # Attributes as properties of the class: ``type`` and ``data`` below hide the built-in and the module in this block.
+
+    @property
+    def specversion(self) -> str:
+        """Version of the CloudEvents specification, ``"1.0"``."""
+        return self._attributes["specversion"]  # type: ignore[no-any-return]
+
+    @property
+    def id(self) -> str:
+        """Id of the event, unique within its source."""
+        return self._attributes["id"]  # type: ignore[no-any-return]
+
+    @property
+    def source(self) -> str:
+        """Context in which the event happened, a URI-reference."""
+        return self._attributes["source"]  # type: ignore[no-any-return]
+
+    @property
+    def type(self) -> str:
+        """Type of the event."""
+        return self._attributes["type"]  # type: ignore[no-any-return]
+
+    @property
+    def subject(self) -> str | None:
+        """Subject of the event within its source, or None. It is not the NATS subject."""
+        return self._attributes.get("subject")
+
+    @property
+    def time(self) -> Timestamp | None:
+        """Time of the event, or None; ``str()`` of it is the text that was received."""
+        return self._attributes.get("time")
+
+    @property
+    def datacontenttype(self) -> str | None:
+        """Media type of the data, or None."""
+        return self._attributes.get("datacontenttype")
+
+    @property
+    def dataschema(self) -> str | None:
+        """URI of the schema of the data, or None."""
+        return self._attributes.get("dataschema")
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """Extension attributes by name; read-only."""
+        return MappingProxyType({name: value for name, value in self._attributes.items() if name not in CORE})
+
+    @property
+    def data(self) -> Any:
+        """Data of the event, as :meth:`get_data` returns it."""
+        return self._data
+
     def get_data(self) -> Any:
         """Return a JSON value for JSON media types, ``str`` for text and XML, else ``bytes``; None if there is none."""
         return self._data
 
     @overload
-    def data_as(self, model: type[T]) -> T: ...
+    def data_as(self, model: builtins.type[T]) -> T: ...
 
     @overload
     def data_as(self, model: Any) -> Any: ...
@@ -131,7 +186,7 @@ class DecodedEvent(CloudEvent):
             kind, value = self._text_of_data() if has_data else (DataKind.JSON, b"null")
             return (models.read_json if kind is DataKind.JSON else models.convert)(value, model)
         except ValueError as error:
-            reason = models.why(error) if has_data else "the event has no data"
+            reason = models.error_summary(error) if has_data else "the event has no data"
             text = f"the data must be {models.name_of(model)}: {reason}"
             raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute="data") from error
 
@@ -181,7 +236,7 @@ class ExtendedEvent:
         EncodeError: ``invalid-message`` if ``event`` is not an event.
     """
 
-    def __init__(self, event: Event, further: Mapping[str, Any]) -> None:
+    def __init__(self, event: EventLike, further: Mapping[str, Any]) -> None:
         own, self._data = attributes_and_data(event)
         self._attributes = {**own, **{name: value for name, value in further.items() if own.get(name) is None}}
         self.has_data: bool = getattr(event, "has_data", False)
@@ -194,7 +249,7 @@ class ExtendedEvent:
         return self._data
 
 
-def attributes_and_data(event: Event) -> tuple[Mapping[str, Any], Any]:
+def attributes_and_data(event: EventLike) -> tuple[Mapping[str, Any], Any]:
     """
     Return the attributes and data of any event, not checked.
 
@@ -212,7 +267,7 @@ def attributes_and_data(event: Event) -> tuple[Mapping[str, Any], Any]:
     return attributes, value
 
 
-def attributes_data_and_presence(event: Event) -> tuple[Mapping[str, Any], Any, bool]:
+def attributes_data_and_presence(event: EventLike) -> tuple[Mapping[str, Any], Any, bool]:
     """
     Return the attributes and data of any event, not checked, and whether it has data.
 
@@ -229,6 +284,6 @@ def attributes_data_and_presence(event: Event) -> tuple[Mapping[str, Any], Any, 
     return attributes, value, has_data
 
 
-def _is_json(event: Event, value: object) -> bool:
+def _is_json(event: EventLike, value: object) -> bool:
     """Whether data without a datacontenttype is JSON: values other than bytes, and bytes decoded from a JSON event."""
     return not isinstance(value, data.BYTES) or getattr(event, "is_json", False)

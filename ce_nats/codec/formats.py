@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ..errors import DecodeError, ErrorCode, preview
 from .attributes import ExtensionTypes
-from .envelope import Envelope, event_in, sealed
-from .event import DecodedEvent, Event, attributes_and_data
+from .envelope import Envelope, from_envelope, to_envelope
+from .event import DecodedEvent, EventLike, attributes_and_data
 
 __all__ = ["JSON", "PREFIX", "Envelope", "EventFormat", "Format", "find", "register"]
 
@@ -126,7 +126,7 @@ def by_media_type(essence: str) -> EventFormat | None:
     return _formats.get(essence)
 
 
-def encode(event_format: EventFormat, event: Event) -> bytes:
+def encode(event_format: EventFormat, event: EventLike) -> bytes:
     """
     An event in a format.
 
@@ -134,7 +134,7 @@ def encode(event_format: EventFormat, event: Event) -> bytes:
         EncodeError: As :func:`~ce_nats.to_nats_message`.
         TypeError: The format gave something else than bytes.
     """
-    payload = event_format.encode(sealed(_packed(event)))
+    payload = event_format.encode(to_envelope(_packed(event)))
     if not isinstance(payload, bytes):
         raise TypeError(f"{event_format.media_type}: encode() must return bytes, got {preview(payload)}")
     return payload
@@ -159,7 +159,7 @@ def decode(
             ErrorCode.NOT_A_CLOUDEVENT,
             f"the payload is not an event in {event_format.media_type}: {preview(str(error))}",
         ) from error
-    return event_in(Envelope(attributes, value), parse_data=parse_data, extension_types=extension_types)
+    return from_envelope(Envelope(attributes, value), parse_data=parse_data, extension_types=extension_types)
 
 
 def _checked_type(event_format: Any) -> str:
@@ -181,7 +181,7 @@ def _load_protobuf() -> None:
         _formats[_PROTOBUF] = ProtobufFormat()
 
 
-def _packed(event: Event) -> Event:
+def _packed(event: EventLike) -> EventLike:
     """The event itself; with bytes for its data where that is a protobuf message."""
     messages = sys.modules.get(_MESSAGES)
     value = attributes_and_data(event)[1]

@@ -71,14 +71,14 @@ class Inspection(NamedTuple):
         mode: The content mode.
         reason: The reason, as a clause of text.
         headers: The ``ce-`` headers.
-        is_marked: False if no header identifies the message as a CloudEvent, so that only its payload can.
+        has_cloudevents_header: False if no header identifies the message as a CloudEvent, so that only its payload can.
         format: The event format in structured mode; None for JSON.
     """
 
     mode: ContentMode
     reason: str
     headers: CeHeaders
-    is_marked: bool = True
+    has_cloudevents_header: bool = True
     format: EventFormat | None = None
 
 
@@ -104,10 +104,10 @@ def inspect(message: Message) -> Inspection:
     Raises:
         DecodeError: As :func:`detect_mode`.
     """
-    return decide(*parts(message), has_status=getattr(message, "status", None) is not None)
+    return detect(*parts(message), has_status=getattr(message, "status", None) is not None)
 
 
-def decide(headers: HeadersLike, data: object, *, has_status: bool = False) -> Inspection:
+def detect(headers: HeadersLike, data: object, *, has_status: bool = False) -> Inspection:
     """
     As :func:`inspect`, for the headers and payload from :func:`parts`.
 

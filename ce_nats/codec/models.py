@@ -32,7 +32,7 @@ def read_json(text: bytes, model: Any) -> Any:
     A value of a type, from JSON text that is known to be valid.
 
     Raises:
-        ValueError: The text has no such value; :func:`why` says it in a line.
+        ValueError: The text has no such value; :func:`error_summary` says it in a line.
         TypeError: Neither msgspec nor pydantic knows the type.
     """
     return _call(0, text, model)
@@ -49,7 +49,7 @@ def convert(value: str | bytes, model: Any) -> Any:
     return _call(1, value, model)
 
 
-def why(error: ValueError) -> str:
+def error_summary(error: ValueError) -> str:
     """What is wrong with the data, in one line without the data itself as far as the library leaves it out."""
     errors = getattr(error, "errors", None)
     if errors is None:
@@ -123,7 +123,7 @@ def _needs_pydantic(kind: Any, seen: set[int]) -> bool:
     if id(kind) in seen:
         return False
     seen.add(id(kind))
-    if _is_pydantics(kind) or type(kind).__module__.partition(".")[0] in _PYDANTIC:
+    if _uses_pydantic(kind) or type(kind).__module__.partition(".")[0] in _PYDANTIC:
         return True
     parts = get_args(kind)
     origin = get_origin(kind) or kind
@@ -132,13 +132,13 @@ def _needs_pydantic(kind: Any, seen: set[int]) -> bool:
     return any(_needs_pydantic(part, seen) for part in parts)
 
 
-def _is_pydantics(kind: Any) -> bool:
+def _uses_pydantic(kind: Any) -> bool:
     return hasattr(kind, _VALIDATOR) or hasattr(kind, _HOOK)
 
 
 def _dump(value: Any) -> Any:
     """What msgspec has no form for, inside of something that it has one for."""
-    if not _is_pydantics(type(value)):
+    if not _uses_pydantic(type(value)):
         raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
     return as_plain(value)
 

@@ -31,7 +31,7 @@ from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from . import media_type
 from .attributes import ABSOLUTE_URI, check_name
 from .envelope import AttributeValue, Envelope
-from .event import Event, ExtendedEvent
+from .event import EventLike, ExtendedEvent
 from .media_type import DataKind
 from .timestamp import Timestamp
 
@@ -136,7 +136,7 @@ class PackedEvent(ExtendedEvent):
     of the message, as a URI.
     """
 
-    def __init__(self, event: Event, message: Message) -> None:
+    def __init__(self, event: EventLike, message: Message) -> None:
         packed = ProtobufData.of(message)
         schema = {"dataschema": _as_uri(packed.type_url)} if packed.type_url else {}
         super().__init__(event, {"datacontenttype": DATA_TYPE, **schema})

@@ -77,7 +77,7 @@ def _data_member(value: object, content_type: str | None) -> object:
 def decode(
     payload: bytes,
     *,
-    is_marked: bool = True,
+    has_cloudevents_header: bool = True,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
 ) -> DecodedEvent:
@@ -86,18 +86,18 @@ def decode(
 
     Args:
         payload: UTF-8 JSON text; one leading byte order mark is ignored.
-        is_marked: False if no header identifies the message as an event.
+        has_cloudevents_header: False if no header identifies the message as an event.
         parse_data: False returns the data as bytes: JSON text unchanged, other text in its charset.
         extension_types: Python types of extension attributes.
 
     Raises:
         DecodeError: A repeated member, else the first error in wire order, then missing attributes, then the data.
-            If ``is_marked`` is False, ``not-a-cloudevent`` for JSON without any required attribute and for text that is
-            not a JSON object.
+            If ``has_cloudevents_header`` is False, ``not-a-cloudevent`` for JSON without any required attribute and for
+            text that is not a JSON object.
     """
     if payload.startswith(_BOM):
         payload = payload[len(_BOM) :]
-    members = _members(payload, is_marked)
+    members = _members(payload, has_cloudevents_header)
     try:
         attributes = _attributes(members, extension_types or {})
     except DecodeError:
@@ -114,19 +114,19 @@ def decode(
     return _with_data(members, attributes, text, parse_data)
 
 
-def _members(payload: bytes, is_marked: bool) -> dict[str, Any]:
+def _members(payload: bytes, has_cloudevents_header: bool) -> dict[str, Any]:
     if is_deeper(payload, _MAX_LEVELS):
         wrong = data.too_deep(payload, _MAX_LEVELS, "the payload")
-        raise wrong if is_marked else _no_event(wrong.message)
+        raise wrong if has_cloudevents_header else _no_event(wrong.message)
     try:
         members = _from_json(payload)
     except (ValueError, RecursionError) as error:
         wrong = data.json_error(payload, error, "the payload")
-        raise (wrong if is_marked else _no_event(wrong.message)) from error
+        raise (wrong if has_cloudevents_header else _no_event(wrong.message)) from error
     if members.__class__ is not dict:
         wrong = DecodeError(ErrorCode.NOT_AN_OBJECT, f"the payload must be a JSON object, got {preview(members)}")
-        raise wrong if is_marked else _no_event(wrong.message)
-    if not is_marked and not any(name in members for name in REQUIRED):
+        raise wrong if has_cloudevents_header else _no_event(wrong.message)
+    if not has_cloudevents_header and not any(name in members for name in REQUIRED):
         raise _no_event(f"the payload must have the members {', '.join(REQUIRED)}, got none of them")
     return members
 

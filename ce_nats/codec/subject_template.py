@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from ..errors import EncodeError, ErrorCode, preview
 from ..subjects import check_subject
 from .attributes import canonical, check_name
-from .event import Event, attributes_and_data
+from .event import EventLike, attributes_and_data
 from .percent import join_surrogates
 
 # At most one placeholder in a token; the text around it contains no braces and no wildcards.
@@ -65,7 +65,7 @@ class SubjectTemplate:
     def __repr__(self) -> str:
         return f"SubjectTemplate({self.template!r})"
 
-    def format(self, event: Event) -> str:
+    def format(self, event: EventLike) -> str:
         """
         Return the subject of an event.
 

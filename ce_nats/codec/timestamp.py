@@ -59,18 +59,21 @@ class Timestamp(datetime):
         return self
 
     @classmethod
-    def parse(cls, text: str, error_class: type[CeNatsError] = DecodeError) -> Timestamp:
+    def parse(cls, text: str) -> Timestamp:
         """
         Parse RFC 3339 text.
 
         Args:
             text: ``date-time`` of RFC 3339 5.6: seconds and an offset are required; any number of fraction digits is
                 accepted.
-            error_class: Class of the error to raise.
 
         Raises:
-            error_class: ``invalid-timestamp``.
+            DecodeError: ``invalid-timestamp``.
         """
+        return cls._parse(text, DecodeError)
+
+    @classmethod
+    def _parse(cls, text: str, error_class: type[CeNatsError]) -> Timestamp:
         if COMMON.fullmatch(text) and _FROMISOFORMAT_READS_ALL:
             try:
                 at = datetime.fromisoformat(text)

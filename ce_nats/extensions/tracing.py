@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from ..codec.event import Event, attributes_and_data
+from ..codec.event import EventLike, attributes_and_data
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from ..message import Headers, HeadersLike
 
@@ -83,7 +83,7 @@ class TraceContext:
         return {TRACEPARENT: self.traceparent, **({TRACESTATE: self.tracestate} if self.tracestate else {})}
 
 
-def trace_of_event(event: Event) -> TraceContext | None:
+def trace_of_event(event: EventLike) -> TraceContext | None:
     """
     Return the trace context in which an event was created, from its extension attributes.
 

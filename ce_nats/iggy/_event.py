@@ -22,7 +22,7 @@ from ..codec.attributes import (
     decode_typed_attribute,
 )
 from ..codec.binding import Mode
-from ..codec.event import DecodedEvent, Event, attributes_data_and_presence
+from ..codec.event import DecodedEvent, EventLike, attributes_data_and_presence
 from ..codec.mode import PREFIX, STRUCTURED_TYPE, ContentMode, structured_by
 from ..errors import DecodeError, EncodeError, ErrorCode, at_header, choice, preview
 from ..message import folded
@@ -42,7 +42,7 @@ _KINDS: Final[Mapping[type, HeaderKind]] = {
 _ADVICE: Final = "send the event in structured mode"
 
 
-def to_iggy_message(event: Event, *, mode: Mode = ContentMode.BINARY) -> IggyMessage:
+def to_iggy_message(event: EventLike, *, mode: Mode = ContentMode.BINARY) -> IggyMessage:
     """
     Encode an event as an Iggy message.
 

@@ -17,7 +17,7 @@ from ..aio.core._publish import check_size
 from ..aio.publishing._publisher import raise_failures
 from ..codec.attributes import ExtensionTypes
 from ..codec.binding import from_nats_message, to_nats_message
-from ..codec.event import DecodedEvent, Event
+from ..codec.event import DecodedEvent, EventLike
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, StanError
@@ -211,7 +211,7 @@ class Connection:
 
     # --- Publish ------------------------------------------------------------------------------------------------------
 
-    async def publish(self, event: Event, channel: str | SubjectTemplate) -> str:
+    async def publish(self, event: EventLike, channel: str | SubjectTemplate) -> str:
         """
         Publish an event, as JSON in structured mode, and wait until it is stored.
 
@@ -233,7 +233,7 @@ class Connection:
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
         return await (await self._send(message.data, message.subject))
 
-    async def publish_async(self, event: Event, channel: str | SubjectTemplate) -> asyncio.Future[str]:
+    async def publish_async(self, event: EventLike, channel: str | SubjectTemplate) -> asyncio.Future[str]:
         """
         Publish an event; returns as soon as it has a place in the window.
 
@@ -287,7 +287,7 @@ class Connection:
             if self._session is session:
                 return await self._window.send(guid, subject, message, on_failure)
 
-    def _note(self, event: Event, channel: str, error: StanError) -> None:
+    def _note(self, event: EventLike, channel: str, error: StanError) -> None:
         self.failures.append(Failure(event, channel, error))
 
     # --- Subscribe ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from ..aio._jetstream_api import nanoseconds
 from ..aio.jetstream import read_stream
 from ..codec.timestamp import Timestamp
-from ..redelivery import MSG_ID
+from ..message import MSG_ID
 from ._monitor import ChannelState
 from ._outgoing import CHANNEL, SEQUENCE, TIMESTAMP
 

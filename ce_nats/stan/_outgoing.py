@@ -15,8 +15,7 @@ from ..codec.binding import dedup_id, from_nats_message
 from ..codec.mode import CONTENT_TYPE, STRUCTURED_TYPE, ContentMode
 from ..codec.timestamp import Timestamp
 from ..errors import DecodeError, EncodeError
-from ..message import NatsMessage, StoredMessage
-from ..redelivery import MSG_ID
+from ..message import MSG_ID, NatsMessage, StoredMessage
 from ._session import new_id
 from .wire import MsgProto
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from nats.js.api import PubAck
 
 from .. import aio
-from ..codec.event import Event
+from ..codec.event import EventLike
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode
 from ._link import Link
@@ -120,7 +120,7 @@ class Connection:
         if self._link.loop.is_here:
             self._link.loop.run(self._link.end)
 
-    def publish(self, event: Event, subject: str | SubjectTemplate, **options: Any) -> None:
+    def publish(self, event: EventLike, subject: str | SubjectTemplate, **options: Any) -> None:
         """
         Publish an event, without waiting until it is sent. Core NATS does not confirm delivery; :meth:`flush` waits
         until the server has received it, and raises where the server denied it.
@@ -147,7 +147,7 @@ class Connection:
         """
         self.link.run(self.link.flush)
 
-    def publish_to_stream(self, event: Event, subject: str | SubjectTemplate, **options: Any) -> PubAck:
+    def publish_to_stream(self, event: EventLike, subject: str | SubjectTemplate, **options: Any) -> PubAck:
         """
         Publish an event to the stream that listens on a subject, and wait until it is stored.
 
@@ -167,7 +167,7 @@ class Connection:
         """
         return self.link.run(aio.jetstream.publish, self.link.js, event, subject, **options)
 
-    def request(self, event: Event, subject: str | SubjectTemplate, **options: Any) -> aio.Received:
+    def request(self, event: EventLike, subject: str | SubjectTemplate, **options: Any) -> aio.Received:
         """
         Send an event, and wait for the first reply.
 
@@ -182,7 +182,7 @@ class Connection:
         """
         return self.link.run(aio.request, self.link.client, event, subject, **options)
 
-    def respond(self, request: Msg | aio.Received, event: Event, **options: Any) -> None:
+    def respond(self, request: Msg | aio.Received, event: EventLike, **options: Any) -> None:
         """
         Reply to a request with an event.
 

@@ -13,7 +13,7 @@ from .. import aio
 from ..aio._connect import disconnect
 from ..aio.core._publish import check_size, prepare, send
 from ..aio.publishing._publisher import raise_failures
-from ..codec.event import Event
+from ..codec.event import EventLike
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure
 from ..message import NatsMessage
@@ -50,7 +50,7 @@ class Link:
         self.js: JetStreamContext = client.jetstream()
         self._failures: list[Failure] = []
         self._is_confirmed = True  # all that was published so far
-        self._queue: SendQueue[tuple[NatsMessage, Event]] = SendQueue(loop, self._send, _MAX_WAITING)
+        self._queue: SendQueue[tuple[NatsMessage, EventLike]] = SendQueue(loop, self._send, _MAX_WAITING)
 
     @classmethod
     def open(cls, loop: Loop, servers: str | Sequence[str] | None, options: dict[str, Any]) -> Link:
@@ -67,7 +67,7 @@ class Link:
         await self._queue.emptied()
         return await function(*args, **options)
 
-    def publish(self, event: Event, subject: str | SubjectTemplate, options: dict[str, Any]) -> None:
+    def publish(self, event: EventLike, subject: str | SubjectTemplate, options: dict[str, Any]) -> None:
         client = self.client
         if client.is_closed or client.is_draining:
             self.run(aio.publish, client, event, subject, **options)  # which says why not
@@ -78,7 +78,7 @@ class Link:
             self.loop.run(self._raise_failures)
         self._queue.put((message, event))
 
-    async def _send(self, sent: tuple[NatsMessage, Event]) -> None:
+    async def _send(self, sent: tuple[NatsMessage, EventLike]) -> None:
         message, event = sent
         self._is_confirmed = False
         try:

@@ -10,7 +10,7 @@ from nats.js import JetStreamContext
 
 from .. import aio
 from ..aio.publishing._publisher import Prepared, raise_failures
-from ..codec.event import Event
+from ..codec.event import EventLike
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure
 from ..extensions.tracing import TraceContext
@@ -84,7 +84,7 @@ class Publisher:
 
     def publish(
         self,
-        event: Event,
+        event: EventLike,
         subject: str | SubjectTemplate,
         *,
         headers: HeadersLike = None,

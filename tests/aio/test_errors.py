@@ -79,14 +79,14 @@ def test_other_exceptions_pass_unchanged(error):
 def test_errors_of_the_api_have_a_code_and_the_servers_number(status, number, code):
     error = api_error("orders", status, number, "wrong last sequence")
     assert isinstance(error, ApiError)
-    assert (error.code, error.number) == (code, number)
+    assert (error.code, error.err_code) == (code, number)
     assert error.message == f"orders: wrong last sequence ({number or status})"
 
 
 def test_code_of_a_refusal_is_chosen_by_the_caller():
     error = nats.js.errors.BadRequestError(code=400, err_code=10071, description="wrong last sequence")
     result = converted(error, refused=ErrorCode.PUBLISH_REFUSED)
-    assert (type(result), result.code, result.number) == (ApiError, "publish-refused", 10071)
+    assert (type(result), result.code, result.err_code) == (ApiError, "publish-refused", 10071)
 
 
 async def test_closed_connection_has_the_reason_of_its_closing(nc):

@@ -122,7 +122,7 @@ async def test_what_a_stream_refuses_has_the_server_s_number(
     await ce_js.publish(js, make_event(2), f"{subject}.x", headers={"Nats-Msg-Id": "second"})
     error = await refusal(js, make_event(3), subject, headers, way_out)
     assert isinstance(error, ApiError)
-    assert (error.code, error.number) == ("publish-refused", number)
+    assert (error.code, error.err_code) == ("publish-refused", number)
     assert str(error) == f"publish-refused: {subject}: {text} ({number})"
     assert await sequences(js, stream) == [1, 2]
 
@@ -148,7 +148,7 @@ async def test_one_of_several_writers_decides(js, subject, stream, make_event):
     headers = {"Nats-Expected-Last-Subject-Sequence": "0"}
     writes = [ce_js.publish(js, make_event(number), subject, headers=headers) for number in range(20)]
     results = await asyncio.gather(*writes, return_exceptions=True)
-    refused = [result for result in results if isinstance(result, ApiError) and result.number == 10071]
+    refused = [result for result in results if isinstance(result, ApiError) and result.err_code == 10071]
     assert len(refused) == 19
     assert len(await read(js, stream)) == 1
 

@@ -68,7 +68,7 @@ async def test_a_search_by_time_finds_what_a_look_at_all_finds(api, js, subject,
 async def test_refusals_have_the_servers_number(api):
     with pytest.raises(ApiError, match="there is no stream NOTHING") as info:
         await api.state("NOTHING")
-    assert (info.value.number, info.value.is_temporary, info.value.code) == (10059, False, "stream-not-found")
+    assert (info.value.err_code, info.value.is_temporary, info.value.code) == (10059, False, "stream-not-found")
     with pytest.raises(ApiError):
         await api.next_sequence("NOTHING", 1)
 
@@ -76,7 +76,7 @@ async def test_refusals_have_the_servers_number(api):
 async def test_a_request_that_makes_no_sense_is_refused(api, stream):
     with pytest.raises(ApiError, match=r"^request-refused: ") as info:
         await api.create_consumer(stream, "c", {"deliver_policy": "by_start_sequence"})
-    assert (info.value.number > 0, info.value.is_temporary) == (True, False)
+    assert (info.value.err_code > 0, info.value.is_temporary) == (True, False)
     await api.create_consumer(stream, "c", {"ack_policy": "explicit"})
     await api.delete_consumer(stream, "c")
     with pytest.raises(ApiError, match=r"^consumer-not-found: "):

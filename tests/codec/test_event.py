@@ -31,6 +31,43 @@ def test_is_the_sdks_event() -> None:
     assert event.get_data() == 1
 
 
+def test_attributes_are_attributes_of_the_event() -> None:
+    event = from_nats_message(
+        binary_message(
+            b"[1]",
+            subject="n",
+            time="2020-01-02T03:04:05Z",
+            datacontenttype="application/json",
+            dataschema="a:b",
+            x="y",
+        )
+    )
+    assert (event.specversion, event.id, event.source, event.type) == ("1.0", "1", "/s", "t")
+    assert (event.subject, event.datacontenttype, event.dataschema) == ("n", "application/json", "a:b")
+    assert isinstance(event.time, Timestamp)
+    assert str(event.time) == "2020-01-02T03:04:05Z"
+    assert event.extensions == {"x": "y"}
+    assert event.extensions["x"] == "y"
+    assert event.data == [1]
+    assert event.data is event.get_data()
+
+
+def test_missing_optional_attributes_are_none() -> None:
+    event = from_nats_message(binary_message())
+    assert (event.subject, event.time, event.datacontenttype, event.dataschema, event.data) == (None,) * 5
+    assert event.extensions == {}
+
+
+@pytest.mark.parametrize("name", ["type", "data", "extensions"])
+def test_attributes_cannot_be_assigned(name: str) -> None:
+    event = from_nats_message(binary_message(x="y"))
+    with pytest.raises(AttributeError):
+        setattr(event, name, "other")
+    with pytest.raises(TypeError):
+        event.extensions["x"] = "other"
+    assert (event.type, event.extensions, event.data) == ("t", {"x": "y"}, None)
+
+
 def test_nothing_is_made_up() -> None:
     """The SDK's constructor would add a time; decoding does not, and leaves the order."""
     event = from_nats_message(binary_message())

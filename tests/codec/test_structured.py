@@ -116,9 +116,9 @@ def test_text_is_not_escaped(text: str) -> None:
 
 
 @given(hostile_payloads, st.booleans(), st.booleans())
-def test_only_decode_errors(payload: bytes, is_marked: bool, parse_data: bool) -> None:
+def test_only_decode_errors(payload: bytes, has_header: bool, parse_data: bool) -> None:
     """Whatever the bytes, marked as an event or not."""
-    message = structured_message(payload) if is_marked else NatsMessage(data=payload)
+    message = structured_message(payload) if has_header else NatsMessage(data=payload)
     attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
     attempt(DecodeError, from_nats_message, message, mode=STRUCTURED, extension_types={"x": int})
 

@@ -217,7 +217,7 @@ def test_no_leap_seconds(text: str) -> None:
 def test_not_rfc_3339(text: str) -> None:
     """What ISO 8601 or datetime.fromisoformat() would take, and the calendar's own limits."""
     refused(DecodeError, "invalid-timestamp", Timestamp, text)
-    refused(EncodeError, "invalid-timestamp", Timestamp.parse, text, EncodeError)
+    refused(EncodeError, "invalid-timestamp", Timestamp._parse, text, EncodeError)
 
 
 @pytest.mark.parametrize(

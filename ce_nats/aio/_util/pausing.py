@@ -14,4 +14,4 @@ random_number: Final = random.random
 
 async def pause(seconds: float) -> None:
     """Wait for so many seconds at most, and for the half at least."""
-    await asyncio.sleep(Backoff(seconds, most=seconds).delay(1, random_number()))
+    await asyncio.sleep(Backoff(seconds, maximum=seconds).delay(1, random_number()))

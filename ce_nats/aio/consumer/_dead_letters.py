@@ -24,8 +24,8 @@ from nats.js.api import PubAck
 
 from ...codec.timestamp import Timestamp
 from ...errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
-from ...message import StoredMessage
-from ...redelivery import BLOCK_HEADER, KEPT_HEADER, MSG_ID, DeadLetter, is_kept_apart
+from ...message import MSG_ID, StoredMessage
+from ...redelivery import BLOCK_HEADER, KEPT_HEADER, DeadLetter, is_server_header
 from ...subjects import check_subject
 from ...wire._ack_subject import parse_ack_subject
 from .._errors import api_error, delivery_errors
@@ -342,7 +342,7 @@ def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> byt
 
 def _kept(line: bytes) -> bytes:
     name, colon, value = line.partition(b":")
-    if colon and is_kept_apart(name.decode("latin-1").strip()):
+    if colon and is_server_header(name.decode("latin-1").strip()):
         return KEPT_HEADER.encode() + b": " + name.strip() + b" " + value.strip(b" \t") + b"\r\n"
     return line + b"\r\n"
 

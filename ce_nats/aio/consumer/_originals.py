@@ -15,8 +15,8 @@ from nats.js import JetStreamContext
 
 from ...codec.timestamp import Timestamp
 from ...errors import ApiError, CeNatsError, DeliveryError, EncodeError, ErrorCode, preview
-from ...message import NatsMessage, StoredMessage
-from ...redelivery import BLOCK_HEADER, MSG_ID, DeadLetter
+from ...message import MSG_ID, NatsMessage, StoredMessage
+from ...redelivery import BLOCK_HEADER, DeadLetter
 from ...subjects import check_name, check_pattern, covers
 from .._foreign_subjects import check_foreign_subject
 from .._jetstream_api import StreamApi, nanoseconds
@@ -138,4 +138,4 @@ def is_header_block(block: bytes) -> bool:
 
 def is_too_large(error: CeNatsError) -> bool:
     """Whether a message does not fit: the server's limits, or those of the stream, do not allow it."""
-    return error.code in _TOO_LARGE or (isinstance(error, ApiError) and error.number in _REFUSED_AS_TOO_LARGE)
+    return error.code in _TOO_LARGE or (isinstance(error, ApiError) and error.err_code in _REFUSED_AS_TOO_LARGE)

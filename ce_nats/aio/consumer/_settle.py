@@ -8,7 +8,7 @@ from contextlib import suppress
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode
+from ...errors import CeNatsError, DataLossError, DeliveryError, EncodeError, ErrorCode, text_of
 from ...redelivery import Action, DeadLetter, Decision, Outcome, Reason, RetryPolicy, decide
 from .._errors import delivery_errors
 from .._natspy import api_timeout, client_of
@@ -225,7 +225,6 @@ def _code(error: BaseException | None) -> str:
 
 
 def _text(error: BaseException | None) -> str:
-    try:
-        return error.message if isinstance(error, CeNatsError) else str(error or "")
-    except Exception:  # somebody's exception may do anything in __str__
+    if error is None:
         return ""
+    return error.message if isinstance(error, CeNatsError) else text_of(error)

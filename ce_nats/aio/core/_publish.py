@@ -19,7 +19,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from ...codec.binding import Mode, to_nats_message
-from ...codec.event import Event, ExtendedEvent, attributes_and_data
+from ...codec.event import EventLike, ExtendedEvent, attributes_and_data
 from ...codec.formats import JSON, Format
 from ...codec.mode import ContentMode
 from ...codec.subject_template import SubjectTemplate
@@ -48,7 +48,7 @@ _LOOK_SECONDS: Final = 0.05
 
 async def publish(
     nc: Client,
-    event: Event,
+    event: EventLike,
     subject: str | SubjectTemplate,
     *,
     mode: Mode = ContentMode.BINARY,
@@ -163,7 +163,7 @@ async def _until_read(nc: Client, failed: asyncio.Future[DeliveryError]) -> None
 
 def prepare(
     nc: Client,
-    event: Event,
+    event: EventLike,
     subject: str | SubjectTemplate,
     *,
     mode: Mode,
@@ -310,7 +310,7 @@ def _check_headerless(headerless: bool, headers: HeadersLike, event_format: Form
         )
 
 
-def _traced(event: Event, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
+def _traced(event: EventLike, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
     """Event and headers with a trace, unless they have one: an event's trace is the one that it began with."""
     pairs = header_pairs(headers, EncodeError)
     if not any(folded(name) == TRACEPARENT for name, _ in pairs):

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
-from ...codec.event import DecodedEvent, Event, ExtendedEvent, attributes_and_data
+from ...codec.event import DecodedEvent, EventLike, ExtendedEvent, attributes_and_data
 from ...codec.formats import Format
 from ...codec.mode import ContentMode
 from ...codec.subject_template import SubjectTemplate
@@ -38,7 +38,7 @@ from ._subscribe import receive
 
 async def request(
     nc: Client,
-    event: Event,
+    event: EventLike,
     subject: str | SubjectTemplate,
     *,
     mode: Mode = ContentMode.BINARY,
@@ -102,7 +102,7 @@ async def request(
 
 async def respond(
     request: Msg | Received,
-    event: Event,
+    event: EventLike,
     *,
     mode: Mode = ContentMode.BINARY,
     format: Format | None = None,  # noqa: A002
@@ -161,7 +161,7 @@ async def respond(
     await send(nc, reply)
 
 
-def _caused_by(event: Event, request: Msg | Received) -> Any:
+def _caused_by(event: EventLike, request: Msg | Received) -> Any:
     try:
         cause: DecodedEvent = request.event if isinstance(request, Received) else from_nats_message(request)
     except DecodeError:

@@ -22,8 +22,7 @@ from nats.js.api import PubAck
 from nats.js.errors import APIError
 
 from ...errors import ApiError, DeliveryError, ErrorCode, NoStreamError
-from ...message import NatsMessage
-from ...redelivery import MSG_ID
+from ...message import MSG_ID, NatsMessage
 from .._errors import delivery_errors
 from .._natspy import send_publish
 from .._permissions import ConnectionWatch
@@ -187,7 +186,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             code = ErrorCode.TIMEOUT if is_in_process else ErrorCode.PUBLISH_REFUSED
             number = ack.error.get("err_code", 0)
             error = ApiError(code, f"{subject}: {ack.error.get('description', ack.error)} ({number})")
-            error.number = number if isinstance(number, int) else 0
+            error.err_code = number if isinstance(number, int) else 0
             error.__cause__ = _api_error(ack.error)
             if is_in_process:
                 self._send_later(item, error)

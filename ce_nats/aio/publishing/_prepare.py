@@ -9,13 +9,12 @@ from nats.aio.client import Client
 
 from ...codec.attributes import canonical
 from ...codec.binding import Mode, dedup_id, dedup_text
-from ...codec.event import Event, attributes_and_data
+from ...codec.event import EventLike, attributes_and_data
 from ...codec.formats import Format
 from ...codec.subject_template import SubjectTemplate
 from ...errors import EncodeError, ErrorCode, preview
 from ...extensions.tracing import TraceContext
-from ...message import HeadersLike, NatsMessage, check_header
-from ...redelivery import MSG_ID
+from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
 from ..core._publish import check_further, prepare, takes_headers
 
 DedupId: TypeAlias = Callable[[Any], str]
@@ -26,7 +25,7 @@ NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of
 MAX_HEADER_BYTES: Final = 2**16 - 1
 
 
-def bare_id(event: Event) -> str:
+def event_id(event: EventLike) -> str:
     """
     The ``Nats-Msg-Id`` that Knative, Dapr and Argo give an event: its id as it stands.
 
@@ -43,7 +42,7 @@ def bare_id(event: Event) -> str:
 
 def prepare_for_stream(
     nc: Client,
-    event: Event,
+    event: EventLike,
     subject: str | SubjectTemplate,
     *,
     mode: Mode,
@@ -71,7 +70,7 @@ def prepare_for_stream(
     return message
 
 
-def _message_id(event: Event, dedup: DedupId) -> str:
+def _message_id(event: EventLike, dedup: DedupId) -> str:
     if dedup is dedup_id:
         attributes = attributes_and_data(event)[0]  # which have been checked
         return dedup_text(str(attributes["source"]), str(attributes["id"]))

@@ -10,7 +10,7 @@ from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ...codec.binding import Mode, dedup_id
-from ...codec.event import Event
+from ...codec.event import EventLike
 from ...codec.formats import Format
 from ...codec.mode import ContentMode
 from ...codec.subject_template import SubjectTemplate
@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
 
     message: NatsMessage
     block: bytes
-    event: Event
+    event: EventLike
     sending: Sending | None
 
     def abandon(self, error: BaseException) -> None:
@@ -147,7 +147,7 @@ class Publisher:
 
     async def publish(
         self,
-        event: Event,
+        event: EventLike,
         subject: str | SubjectTemplate,
         *,
         headers: HeadersLike = None,
@@ -184,7 +184,7 @@ class Publisher:
 
     def prepare(
         self,
-        event: Event,
+        event: EventLike,
         subject: str | SubjectTemplate,
         *,
         headers: HeadersLike = None,
@@ -242,7 +242,7 @@ class Publisher:
         raise_failures(self.failures)
 
     def _done(self, item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
-        event: Event
+        event: EventLike
         sending: Sending | None
         event, sending = item.tag
         if isinstance(outcome, DeliveryError):

@@ -26,8 +26,7 @@ from ...codec.mode import PREFIX, ContentMode
 from ...codec.percent import is_encoded
 from ...codec.subject_template import SubjectTemplate, subject_of_text
 from ...errors import DecodeError, EncodeError, ErrorCode, choice, preview
-from ...message import Headers, NatsMessage, check_header
-from ...redelivery import MSG_ID
+from ...message import MSG_ID, Headers, NatsMessage, check_header
 from ...subjects import check_subject, check_subject_from_message
 from .._workers import Shipped
 from ..columns._rows import event_of, event_rows

@@ -4,7 +4,7 @@ import pytest
 
 from ce_nats import EncodeError, dedup_id, from_nats_message
 from ce_nats.aio import jetstream as ce_js
-from ce_nats.aio.publishing._prepare import bare_id, prepare_for_stream
+from ce_nats.aio.publishing._prepare import event_id, prepare_for_stream
 from tests.support.reading import read
 
 
@@ -25,7 +25,7 @@ async def test_message_id_can_be_omitted_or_given(js, subject, stream, make_even
 async def test_bare_id_is_the_message_id_of_knative(js, subject, stream, make_event):
     """Knative's channel sends ``Nats-Msg-Id: <id>``, as it stands; a stream of both keeps one of the two."""
     await js.publish(subject, b"{}", headers={"Nats-Msg-Id": "event Ω%1"})
-    ack = await ce_js.publish(js, make_event("Ω%1"), subject, dedup=bare_id)
+    ack = await ce_js.publish(js, make_event("Ω%1"), subject, dedup=event_id)
     assert ack.duplicate
     assert not (await ce_js.publish(js, make_event("Ω%1"), subject)).duplicate
 
@@ -47,11 +47,11 @@ def test_bare_id_needs_a_valid_id(attributes, code):
             return None
 
     with pytest.raises(EncodeError) as info:
-        bare_id(Event())
+        event_id(Event())
     assert info.value.code == code
 
 
-@pytest.mark.parametrize("dedup", [dedup_id, bare_id])
+@pytest.mark.parametrize("dedup", [dedup_id, event_id])
 def test_message_id_is_one_header_more(nc, make_event, dedup):
     options = {"mode": "binary", "format": None, "headers": {"a": "b"}, "trace": None}
     plain = prepare_for_stream(nc, make_event(), "orders", dedup=None, **options)

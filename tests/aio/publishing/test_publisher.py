@@ -105,7 +105,7 @@ async def test_duplicates_are_counted(js, subject, stream, make_event):
 async def test_options_of_a_single_event(js, subject, stream, make_event):
     trace = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01")
     headers = {"Nats-Expected-Last-Sequence": "0"}
-    async with Publisher(js, dedup=ce_js.bare_id) as publisher:
+    async with Publisher(js, dedup=ce_js.event_id) as publisher:
         await publisher.publish(make_event(), SubjectTemplate(f"{subject}.{{type}}"), headers=headers, trace=trace)
     (message,) = await stored(js, stream)
     assert message.subject == f"{subject}.com%2Eexample%2Etest"
@@ -242,7 +242,7 @@ async def test_a_refusal_has_the_server_s_number(js, subject, stream, make_event
         with pytest.raises(PublishError) as info:
             await publisher.flush()
     assert [failure.error.__cause__.err_code for failure in info.value.failures] == [10071, 10071]
-    assert [failure.error.number for failure in info.value.failures] == [10071, 10071]
+    assert [failure.error.err_code for failure in info.value.failures] == [10071, 10071]
     assert str(info.value.failures[0].error) == f"publish-refused: {subject}: wrong last sequence: 0 (10071)"
     assert info.value.code == "publish-refused"
     assert "and 1 more" in str(info.value)
@@ -330,7 +330,7 @@ async def test_a_message_is_sent_again_until_it_is_acknowledged(js, subject, lis
 
 @pytest.mark.parametrize(
     ("dedup", "headers"),
-    [(None, None), (ce_js.bare_id, {"Nats-Expected-Last-Subject-Sequence": "0"})],
+    [(None, None), (ce_js.event_id, {"Nats-Expected-Last-Subject-Sequence": "0"})],
     ids=["no id", "expectation"],
 )
 async def test_what_the_server_could_not_tell_from_a_copy_is_sent_once(
