@@ -20,6 +20,8 @@ from . import media_type
 from .percent import join_surrogates
 from .timestamp import Timestamp, format_datetime
 
+__all__ = ["ExtensionTypes", "canonical"]
+
 ErrorClass: TypeAlias = type[CeNatsError]
 ExtensionTypes: TypeAlias = Mapping[str, type]
 JsonScalar: TypeAlias = str | int  # bool is an int

@@ -26,6 +26,8 @@ from .attributes import (
 from .event import DecodedEvent
 from .mode import PREFIX, CeHeaders
 
+__all__ = ["Dialect"]
+
 
 class Dialect(str, Enum):
     """

@@ -32,6 +32,8 @@ from .mode import (
 from .percent import encode as percent_encode
 from .subject_template import SubjectTemplate
 
+__all__ = ["dedup_id", "from_nats_message", "to_nats_message"]
+
 # In characters. Longer ids are hashed, so that the header stays short.
 _MAX_DEDUP_ID_LENGTH: Final = 256
 Mode: TypeAlias = ContentMode | Literal["binary", "structured"]

@@ -18,6 +18,8 @@ from . import media_type, models
 from ._nesting import MAX_LEVELS, is_deeper
 from .media_type import DataKind, MediaType
 
+__all__ = ["JsonText", "decode", "encode"]
+
 # JSON format 3.1.1: "If the datacontenttype is unspecified, processing SHOULD proceed as if it had been specified
 # explicitly as application/json."
 IMPLIED_TYPE: Final = "application/json"

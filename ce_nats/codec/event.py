@@ -20,14 +20,7 @@ from .attributes import CORE
 from .media_type import DataKind
 from .timestamp import Timestamp
 
-__all__ = [
-    "DecodedEvent",
-    "EventLike",
-    "ExtendedEvent",
-    "NotDelivered",
-    "attributes_and_data",
-    "attributes_data_and_presence",
-]
+__all__ = ["DecodedEvent", "EventLike", "NotDelivered"]
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from .attributes import ExtensionTypes
 from .envelope import Envelope, from_envelope, to_envelope
 from .event import DecodedEvent, EventLike, attributes_and_data
 
-__all__ = ["JSON", "PREFIX", "Envelope", "EventFormat", "Format", "find", "register"]
+__all__ = ["EventFormat", "Format", "find", "register"]
 
 PREFIX: Final = "application/cloudevents+"
 JSON: Final = "json"

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from . import percent
 from ._bounded_cache import BoundedCache
 
+__all__ = ["DataKind", "MediaType", "parse"]
+
 # RFC 2045 5.1: any CHAR but SPACE, CTLs and tspecials.
 _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 # RFC 2045 5.1: type "/" subtype *(";" parameter). Any text after the first ";" is accepted: real senders leave a

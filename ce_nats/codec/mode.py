@@ -26,6 +26,8 @@ from . import formats, media_type
 from ._bounded_cache import BoundedNamesCache, Names
 from .formats import EventFormat
 
+__all__ = ["ContentMode", "Inspection", "detect_mode", "inspect"]
+
 PREFIX: Final = "ce-"
 CONTENT_TYPE: Final = "Content-Type"
 STRUCTURED_TYPE: Final = "application/cloudevents+json"

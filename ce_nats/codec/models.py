@@ -17,6 +17,8 @@ import msgspec
 
 from ..errors import preview, shortened
 
+__all__ = ["as_plain", "convert", "is_model", "read_json"]
+
 # The last one holds the bounds of pydantic's PositiveInt and the like, which msgspec does not look at.
 _PYDANTIC: Final = {"pydantic", "pydantic_core", "annotated_types"}
 _VALIDATOR: Final = "__pydantic_validator__"  # of models and pydantic's own dataclasses

@@ -35,7 +35,7 @@ from .event import EventLike, ExtendedEvent
 from .media_type import DataKind
 from .timestamp import Timestamp
 
-__all__ = ["DATA_TYPE", "MEDIA_TYPE", "PackedEvent", "ProtobufData", "ProtobufFormat"]
+__all__ = ["ProtobufData", "ProtobufFormat"]
 
 _M = TypeVar("_M")
 

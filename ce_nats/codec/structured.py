@@ -30,6 +30,8 @@ from .attributes import (
 from .event import DecodedEvent
 from .media_type import DataKind
 
+__all__ = ["decode", "encode"]
+
 _BOM: Final = b"\xef\xbb\xbf"
 # Data may have MAX_LEVELS levels, and the event object around it is one more.
 _MAX_LEVELS: Final = MAX_LEVELS + 1

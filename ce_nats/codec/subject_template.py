@@ -17,6 +17,8 @@ from .attributes import canonical, check_name
 from .event import EventLike, attributes_and_data
 from .percent import join_surrogates
 
+__all__ = ["SubjectTemplate"]
+
 # At most one placeholder in a token; the text around it contains no braces and no wildcards.
 _TOKEN: Final = re.compile(r"([^{}*>]*)(?:\{([^{}:]*)(:tokens)?\}([^{}*>]*))?")
 _PLAIN: Final = re.compile("[0-9A-Za-z_-]+")

@@ -16,6 +16,8 @@ from typing import Any, Final, SupportsIndex
 
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
+__all__ = ["Timestamp", "format_datetime"]
+
 # RFC 3339 5.6: date-time = full-date "T" full-time, with the note that "T" and "Z" may be lower case.
 _DATE_TIME: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
