@@ -4,22 +4,23 @@ CloudEvents over NATS for programs without asyncio: scripts, Django, notebooks.
     with sync.connect("nats://127.0.0.1:4222") as nc:
         nc.publish(event, "orders.paid")
 
-One event loop per process, in a thread of its own, runs ``ce_nats.aio``; the calls are those of ``aio`` without
-``await``, with the same options, results and errors. They may come from any thread, also from one in which an event
-loop runs, as in Jupyter. After a fork, connections and publishers work in the child as well, where each one makes a
-connection of its own; subscriptions stay with the parent.
+Calls are those of ``ce_nats.aio`` without ``await``, with the same options, results and errors. One event loop per
+process, in a separate thread, runs ``ce_nats.aio``. Any thread may call, also one in which an event loop runs, as in
+Jupyter. After a fork, connections and publishers work in the child as well: each opens a new connection there.
+Subscriptions and consumers stay with the parent.
 
-Functions that are given as options (``on_error``, the callbacks of a connection) are called in the loop's thread, and
-must not call anything of this module. What is still open when the program ends is closed: what waits is sent, for five
-seconds at most, and an error is logged for what could not be.
+Functions that are passed as options (``on_error``, callbacks of a connection) are called in the loop's thread, and must
+not call this module. When the program ends, open objects are closed: waiting events are sent, for at most five seconds,
+and an error is logged for those that could not be sent.
 
 Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
 from ..errors import DeliveryError, Failure, PublishError, Reject
 from ._connection import Connection, connect
+from ._consumer import Delivery, PullConsumer
 from ._publisher import Publisher
-from ._receiving import Delivery, PullConsumer, Subscription
+from ._subscription import Subscription
 
 __all__ = [
     "Connection",
@@ -35,7 +36,11 @@ __all__ = [
     "flush",
     "publish",
     "publish_to_stream",
+    "read_stream",
+    "replay",
     "request",
+    "requeue",
+    "requeue_all",
     "respond",
     "subscribe",
 ]
@@ -47,3 +52,7 @@ flush = Connection.flush
 request = Connection.request
 respond = Connection.respond
 subscribe = Connection.subscribe
+read_stream = Connection.read_stream
+replay = Connection.replay
+requeue = Connection.requeue
+requeue_all = Connection.requeue_all

@@ -1,24 +1,42 @@
-"""Connections, and what is done with one in a single call."""
+"""Connections, and the operations that are a single call on a connection."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import PubAck
+from nats.js.api import ConsumerConfig, PubAck
 
 from .. import aio
+from .._settings import Secret
+from ..aio._connect import Callback, ErrorCallback
+from ..aio._observer import OnOutcome
+from ..aio._util.patience import RETRY_SECONDS
+from ..aio.core._publish import check_size, prepare
+from ..aio.jetstream import DedupId
+from ..aio.reading._range_reader import OnLoss
+from ..codec.attributes import ExtensionTypes
+from ..codec.binary import Dialect
+from ..codec.binding import DialectName, Mode, dedup_id
 from ..codec.event import EventLike
+from ..codec.formats import Format
+from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode
+from ..extensions.tracing import TraceContext
+from ..message import HeadersLike, StoredMessage
+from ..redelivery import Backoff
+from ._bridge import read_in_thread
+from ._consumer import BACKOFF, PullConsumer
 from ._link import Link
 from ._loop import current
 from ._publisher import Publisher
-from ._receiving import PullConsumer, Subscription
+from ._subscription import Subscription
 
 _log: Final = logging.getLogger(__name__)
 
@@ -26,7 +44,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def connect(servers: str | Sequence[str] | None = None, **options: Any) -> Connection:
+def connect(
+    servers: str | Sequence[str] | None = None,
+    *,
+    context: str | None = None,
+    environment: bool = False,
+    user: Secret | None = None,
+    password: Secret | None = None,
+    token: Secret | None = None,
+    user_credentials: Any = None,
+    nkeys_seed: str | os.PathLike[str] | None = None,
+    tls_ca_file: str | os.PathLike[str] | None = None,
+    tls_cert_file: str | os.PathLike[str] | None = None,
+    tls_key_file: str | os.PathLike[str] | None = None,
+    tls_key_password: str | None = None,
+    tls_hostname: str | None = None,
+    tls_handshake_first: bool = False,
+    name: str | None = None,
+    inbox_prefix: str | None = None,
+    connect_timeout: float = 5.0,
+    max_reconnect_attempts: int | None = 60,
+    error_cb: ErrorCallback | None = None,
+    disconnected_cb: Callback | None = None,
+    reconnected_cb: Callback | None = None,
+    closed_cb: Callback | None = None,
+    **options: Any,
+) -> Connection:
     """
     Connect to a server.
 
@@ -34,65 +77,93 @@ def connect(servers: str | Sequence[str] | None = None, **options: Any) -> Conne
             nc.publish(event, "orders.paid")
 
     Args:
-        servers: As for :func:`ce_nats.aio.connect`.
-        options: As for :func:`ce_nats.aio.connect`. Its callbacks are asynchronous functions here, too.
+        servers: As for :func:`ce_nats.aio.connect`, and so are the other arguments. Callbacks are asynchronous
+            functions here as well, and are called in the loop's thread.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.connect` does.
         DeliveryError: As :func:`ce_nats.aio.connect` does.
         TypeError: As :func:`ce_nats.aio.connect` does.
     """
-    return Connection(servers, options)
+
+    def open_client() -> Awaitable[Client]:
+        return aio.connect(
+            servers,
+            context=context,
+            environment=environment,
+            user=user,
+            password=password,
+            token=token,
+            user_credentials=user_credentials,
+            nkeys_seed=nkeys_seed,
+            tls_ca_file=tls_ca_file,
+            tls_cert_file=tls_cert_file,
+            tls_key_file=tls_key_file,
+            tls_key_password=tls_key_password,
+            tls_hostname=tls_hostname,
+            tls_handshake_first=tls_handshake_first,
+            name=name,
+            inbox_prefix=inbox_prefix,
+            connect_timeout=connect_timeout,
+            max_reconnect_attempts=max_reconnect_attempts,
+            error_cb=error_cb,
+            disconnected_cb=disconnected_cb,
+            reconnected_cb=reconnected_cb,
+            closed_cb=closed_cb,
+            **options,
+        )
+
+    return Connection(open_client)
 
 
 class Connection:
     """
-    A connection; made by :func:`connect`. Any thread may use it, and several at a time.
+    A connection; returned by :func:`connect`. Several threads may use it at once.
 
-    As a context manager it is closed at the end of the block. In a process that was forked it makes a connection of its
-    own, with the same options, when it is used there.
+    As a context manager it is closed at the end of the block. In a forked process, its first use there opens a separate
+    connection with the same options.
     """
 
-    def __init__(self, servers: str | Sequence[str] | None, options: dict[str, Any]) -> None:
-        self._servers = servers
-        self._options = options
+    def __init__(self, open_client: Callable[[], Awaitable[Client]]) -> None:
+        self._open_client = open_client
         self._is_closed = False
-        self._link = Link.open(current(), servers, options)
+        self._last_link = Link.open(current(), open_client)
 
     @property
-    def link(self) -> Link:
-        """The connection of this process."""
+    def _link(self) -> Link:
+        """The link of this process."""
         loop = current()
-        if self._link.loop is not loop:
+        if self._last_link.loop is not loop:
             if self._is_closed:
                 raise DeliveryError(ErrorCode.CONNECTION_CLOSED, "the connection is closed")
             with loop.lock:
-                if self._link.loop is not loop:
-                    self._link = Link.open(loop, self._servers, self._options)
-        return self._link
+                if self._last_link.loop is not loop:
+                    self._last_link = Link.open(loop, self._open_client)
+        return self._last_link
 
     @property
     def client(self) -> Client:
-        """The connection of nats-py, which belongs to the loop: :meth:`run` calls its asynchronous functions."""
-        return self.link.client
+        """The connection of nats-py. It belongs to the loop, so :meth:`run` calls its asynchronous functions."""
+        return self._link.client
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """
-        Call an asynchronous function of :attr:`client` in the loop, and wait for its result.
+        Call an asynchronous function in the loop, and wait for its result.
 
             nc.run(nc.client.jetstream().add_stream, name="ORDERS", subjects=["orders.>"])
 
-        What was published before is sent before. Where the wait ends early, as by Ctrl-C, the function is cancelled.
+        Events that were published before are sent first. If the wait is interrupted, by Ctrl-C for instance, the
+        function is cancelled.
 
         Args:
-            function: The function.
-            args: Its arguments.
-            options: Its options.
+            function: A function of :attr:`client`, or another one that uses it.
+            args: Positional arguments of the function.
+            options: Keyword arguments of the function.
 
         Raises:
-            Exception: What the function raises.
+            Exception: The function has raised it.
         """
-        return self.link.run(function, *args, **options)
+        return self._link.run(function, *args, **options)
 
     def __enter__(self) -> Connection:
         return self
@@ -109,54 +180,212 @@ class Connection:
 
     def close(self) -> None:
         """
-        Send what waits, wait until the server has it, and close the connection; does nothing when called again.
+        Send waiting events, wait until the server has received them, and close the connection; does nothing if closed
+        already.
 
         Raises:
-            DeliveryError: As :meth:`flush` does, where something was published since the last one.
+            DeliveryError: As :meth:`flush` does, if an event was published since the last :meth:`flush`.
         """
         if self._is_closed:
             return
         self._is_closed = True
-        if self._link.loop.is_here:
-            self._link.loop.run(self._link.end)
+        if self._last_link.loop.belongs_to_this_process:
+            self._last_link.loop.run(self._last_link._end)
 
-    def publish(self, event: EventLike, subject: str | SubjectTemplate, **options: Any) -> None:
+    # --- Core NATS ---------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        event: EventLike,
+        subject: str | SubjectTemplate,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        reply: str = "",
+        headers: HeadersLike = None,
+        headerless: bool = False,
+        trace: TraceContext | None = None,
+    ) -> None:
         """
         Publish an event, without waiting until it is sent. Core NATS does not confirm delivery; :meth:`flush` waits
-        until the server has received it, and raises where the server denied it.
+        until the server has received the event, and raises if the server denied it.
 
         Args:
-            event: As :func:`ce_nats.to_nats_message` takes it. It is encoded in this call.
+            event: As :func:`ce_nats.to_nats_message` accepts it. It is encoded in this call.
             subject: NATS subject to publish to, or a template of it.
-            options: As for :func:`ce_nats.aio.publish`.
+            mode: As for :func:`ce_nats.aio.publish`, and so are the other arguments.
 
         Raises:
             EncodeError: As :func:`ce_nats.aio.publish` does. The event was not sent.
             DeliveryError: ``connection-closed``.
             PublishError: Earlier events could not be sent, and this one was not. Each failure is raised once.
         """
-        self.link.publish(event, subject, options)
+        link = self._link
+        message = prepare(
+            link.client,
+            event,
+            subject,
+            mode=mode,
+            format=format,
+            reply=reply,
+            headers=headers,
+            headerless=headerless,
+            trace=trace,
+        )
+        check_size(message, link.client.max_payload)
+        link.publish(message, event)
 
     def flush(self) -> None:
         """
-        Wait until the server has everything that was published, and every subscription, so far.
+        Wait until the server has received everything that was published, and every subscription, so far.
 
         Raises:
             DeliveryError: As :func:`ce_nats.aio.flush` does.
             PublishError: Events could not be sent.
         """
-        self.link.run(self.link.flush)
+        self._link.run(self._link.flush)
 
-    def publish_to_stream(self, event: EventLike, subject: str | SubjectTemplate, **options: Any) -> PubAck:
+    def request(
+        self,
+        event: EventLike,
+        subject: str | SubjectTemplate,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        timeout: float = 5.0,
+        headers: HeadersLike = None,
+        headerless: bool = False,
+        trace: TraceContext | None = None,
+        dialect: DialectName = Dialect.SPEC,
+        parse_data: bool = True,
+        extension_types: ExtensionTypes | None = None,
+    ) -> aio.Received:
+        """
+        Send an event, and wait for the first reply.
+
+        Args:
+            event: As :func:`ce_nats.to_nats_message` accepts it.
+            subject: NATS subject to publish to, or a template of it.
+            mode: As for :func:`ce_nats.aio.request`, and so are the other arguments.
+            timeout: Seconds to wait for the reply.
+
+        Raises:
+            EncodeError: As :func:`ce_nats.aio.request` does.
+            DeliveryError: As :func:`ce_nats.aio.request` does.
+        """
+        return self._link.run(
+            aio.request,
+            self.client,
+            event,
+            subject,
+            mode=mode,
+            format=format,
+            timeout=timeout,
+            headers=headers,
+            headerless=headerless,
+            trace=trace,
+            dialect=dialect,
+            parse_data=parse_data,
+            extension_types=extension_types,
+        )
+
+    def respond(
+        self,
+        request: Msg | aio.Received,
+        event: EventLike,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        headers: HeadersLike = None,
+        headerless: bool = False,
+        correlate: bool = True,
+        trace: TraceContext | None = None,
+    ) -> None:
+        """
+        Reply to a request with an event.
+
+        Args:
+            request: The request, from a subscription of this connection.
+            event: The reply.
+            mode: As for :func:`ce_nats.aio.respond`, and so are the other arguments.
+
+        Raises:
+            EncodeError: As :func:`ce_nats.aio.respond` does.
+            DeliveryError: As :func:`ce_nats.aio.respond` does.
+        """
+        self._link.run(
+            aio.respond,
+            request,
+            event,
+            mode=mode,
+            format=format,
+            headers=headers,
+            headerless=headerless,
+            correlate=correlate,
+            trace=trace,
+        )
+
+    def subscribe(
+        self,
+        subject: str,
+        *,
+        timeout: float | None = None,
+        queue: str = "",
+        mode: Mode | None = None,
+        dialect: DialectName = Dialect.SPEC,
+        parse_data: bool = True,
+        extension_types: ExtensionTypes | None = None,
+    ) -> Subscription:
+        """
+        Subscribe, and receive events: all that are published after this call has returned.
+
+            with nc.subscribe("orders.>") as messages:
+                for item in messages: ...
+
+        Args:
+            subject: Subject, wildcards allowed.
+            timeout: Seconds without a message after which an iteration ends. None waits forever.
+            queue: As for :func:`ce_nats.aio.subscribe`, and so are the next arguments.
+
+        Raises:
+            EncodeError: As :func:`ce_nats.aio.subscribe` does.
+            DeliveryError: As :func:`ce_nats.aio.subscribe` does.
+        """
+        return Subscription(
+            self,
+            subject,
+            timeout=timeout,
+            queue=queue,
+            mode=mode,
+            dialect=dialect,
+            parse_data=parse_data,
+            extension_types=extension_types,
+        )
+
+    # --- JetStream ---------------------------------------------------------------------------------------------------
+
+    def publish_to_stream(
+        self,
+        event: EventLike,
+        subject: str | SubjectTemplate,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        headers: HeadersLike = None,
+        dedup: DedupId | None = dedup_id,
+        timeout: float | None = None,
+        headerless: bool = False,
+        trace: TraceContext | None = None,
+    ) -> PubAck:
         """
         Publish an event to the stream that listens on a subject, and wait until it is stored.
 
-        :meth:`publisher` does not wait for each one, and is many times as fast.
+        :meth:`publisher` does not wait for each event, and is many times as fast.
 
         Args:
-            event: As :func:`ce_nats.to_nats_message` takes it.
+            event: As :func:`ce_nats.to_nats_message` accepts it.
             subject: NATS subject to publish to, or a template of it.
-            options: As for :func:`ce_nats.aio.jetstream.publish`.
+            mode: As for :func:`ce_nats.aio.jetstream.publish`, and so are the other arguments.
 
         Returns:
             The acknowledgement: ``stream``, ``seq``, and ``duplicate``.
@@ -165,60 +394,218 @@ class Connection:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does.
             DeliveryError: As :func:`ce_nats.aio.jetstream.publish` does.
         """
-        return self.link.run(aio.jetstream.publish, self.link.js, event, subject, **options)
+        return self._link.run(
+            aio.jetstream.publish,
+            self._link.js,
+            event,
+            subject,
+            mode=mode,
+            format=format,
+            headers=headers,
+            dedup=dedup,
+            timeout=timeout,
+            headerless=headerless,
+            trace=trace,
+        )
 
-    def request(self, event: EventLike, subject: str | SubjectTemplate, **options: Any) -> aio.Received:
+    def publisher(
+        self,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        dedup: DedupId | None = dedup_id,
+        headerless: bool = False,
+        window: int = 1000,
+        ack_timeout: float = 5.0,
+        retry_timeout: float = 30.0,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: aio.Instruments | None = None,
+    ) -> Publisher:
+        """Open a :class:`Publisher` on this connection."""
+        return Publisher(
+            self,
+            mode=mode,
+            format=format,
+            dedup=dedup,
+            headerless=headerless,
+            window=window,
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+            on_outcome=on_outcome,
+            instrumentation=instrumentation,
+        )
+
+    def consumer(
+        self,
+        stream: str,
+        consumer: str,
+        *,
+        dead_letter: str | None,
+        timeout: float | None = None,
+        config: ConsumerConfig | None = None,
+        max_deliveries: int = 5,
+        max_unfinished: int | None = None,
+        backoff: Backoff | Sequence[float] = BACKOFF,
+        prefetch: int = 64,
+        double_ack: bool = False,
+        mode: Mode | None = None,
+        dialect: DialectName = Dialect.SPEC,
+        parse_data: bool = True,
+        extension_types: ExtensionTypes | None = None,
+        on_error: Callable[[Exception, aio.Delivery | None], None] | None = None,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: aio.Instruments | None = None,
+    ) -> PullConsumer:
+        """Open a :class:`PullConsumer` on this connection."""
+        return PullConsumer(
+            self,
+            stream,
+            consumer,
+            dead_letter=dead_letter,
+            timeout=timeout,
+            config=config,
+            max_deliveries=max_deliveries,
+            max_unfinished=max_unfinished,
+            backoff=backoff,
+            prefetch=prefetch,
+            double_ack=double_ack,
+            mode=mode,
+            dialect=dialect,
+            parse_data=parse_data,
+            extension_types=extension_types,
+            on_error=on_error,
+            on_outcome=on_outcome,
+            instrumentation=instrumentation,
+        )
+
+    def read_stream(
+        self,
+        stream: str,
+        *,
+        subject: str | Sequence[str] = ">",
+        start: int = 1,
+        end: int | None = None,
+        batch_size: int = 1000,
+        on_loss: OnLoss | None = None,
+        retry_timeout: float | None = None,
+    ) -> Iterator[list[StoredMessage]]:
         """
-        Send an event, and wait for the first reply.
+        Read a range of a stream, in batches: see :func:`ce_nats.aio.jetstream.read_stream`.
+
+            for batch in nc.read_stream("ORDERS"):
+                for message in batch: ...
 
         Args:
-            event: As :func:`ce_nats.to_nats_message` takes it.
-            subject: NATS subject to publish to, or a template of it.
-            options: As for :func:`ce_nats.aio.request`: ``timeout`` is 5 seconds by default.
+            stream: Name of the stream.
+            subject: As for :func:`ce_nats.aio.jetstream.read_stream`, and so are the other arguments. ``on_loss`` is
+                called in the loop's thread.
 
         Raises:
-            EncodeError: As :func:`ce_nats.aio.request` does.
-            DeliveryError: As :func:`ce_nats.aio.request` does.
+            DeliveryError: As :func:`ce_nats.aio.jetstream.read_stream` does, during the iteration.
         """
-        return self.link.run(aio.request, self.link.client, event, subject, **options)
+        batches = aio.jetstream.read_stream(
+            self._link.js,
+            stream,
+            subject=subject,
+            start=start,
+            end=end,
+            batch_size=batch_size,
+            on_loss=on_loss,
+            retry_timeout=retry_timeout,
+        )
+        return self._link.iterate(batches, f"stream {stream}")
 
-    def respond(self, request: Msg | aio.Received, event: EventLike, **options: Any) -> None:
+    def replay(
+        self,
+        messages: Iterable[StoredMessage],
+        *,
+        acknowledged: bool = True,
+        subject: str | None = None,
+        allowed: Sequence[str] = (),
+        rate: float | None = None,
+        window: int = 1000,
+        ack_timeout: float = 5.0,
+        retry_timeout: float = 30.0,
+        on_progress: Callable[[int], object] = lambda count: None,
+    ) -> aio.ReplayResult:
         """
-        Reply to a request with an event.
+        Publish captured messages again, in order: see :func:`ce_nats.aio.replay`.
 
         Args:
-            request: What a subscription of this connection gave.
-            event: The reply.
-            options: As for :func:`ce_nats.aio.respond`.
+            messages: From :func:`ce_nats.capture.read_capture` or :meth:`read_stream`. They are read in another thread.
+            acknowledged: As for :func:`ce_nats.aio.replay`, and so are the other arguments. ``on_progress`` is called
+                in the loop's thread.
 
         Raises:
-            EncodeError: As :func:`ce_nats.aio.respond` does.
-            DeliveryError: As :func:`ce_nats.aio.respond` does.
+            EncodeError: As :func:`ce_nats.aio.replay` does.
+            DeliveryError: As :func:`ce_nats.aio.replay` does.
         """
-        self.link.run(aio.respond, request, event, **options)
+        return self._link.run(
+            aio.replay,
+            self.client,
+            read_in_thread(messages),
+            acknowledged=acknowledged,
+            subject=subject,
+            allowed=allowed,
+            rate=rate,
+            window=window,
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+            on_progress=on_progress,
+        )
 
-    def publisher(self, **options: Any) -> Publisher:
-        """A :class:`Publisher` on this connection."""
-        return Publisher(self, **options)
-
-    def subscribe(self, subject: str, *, timeout: float | None = None, **options: Any) -> Subscription:
+    def requeue(
+        self,
+        stored: StoredMessage,
+        *,
+        allowed: Sequence[str] | None = None,
+        timeout: float = 5.0,
+        retry_timeout: float = RETRY_SECONDS,
+    ) -> PubAck:
         """
-        Subscribe, and receive events: everything that is published after this has returned.
-
-            with nc.subscribe("orders.>") as messages:
-                for item in messages: ...
+        Publish the original of a dead letter to its subject again: see :func:`ce_nats.aio.requeue`.
 
         Args:
-            subject: Subject, wildcards allowed.
-            timeout: Seconds; an iteration ends when there is no message for so long. None waits for ever.
-            options: As for :func:`ce_nats.aio.subscribe`.
+            stored: The dead letter, from :meth:`read_stream`.
+            allowed: As for :func:`ce_nats.aio.requeue`, and so are the other arguments.
 
         Raises:
-            EncodeError: As :func:`ce_nats.aio.subscribe` does.
-            DeliveryError: As :func:`ce_nats.aio.subscribe` does.
+            DecodeError: As :func:`ce_nats.aio.requeue` does.
+            EncodeError: As :func:`ce_nats.aio.requeue` does.
+            DeliveryError: As :func:`ce_nats.aio.requeue` does.
         """
-        return Subscription(self, subject, timeout=timeout, **options)
+        return self._link.run(
+            aio.requeue, self._link.js, stored, allowed=allowed, timeout=timeout, retry_timeout=retry_timeout
+        )
 
-    def consumer(self, stream: str, consumer: str, *, timeout: float | None = None, **options: Any) -> PullConsumer:
-        """A :class:`PullConsumer` on this connection."""
-        return PullConsumer(self, stream, consumer, timeout=timeout, **options)
+    def requeue_all(
+        self,
+        dead_letters: Iterable[StoredMessage],
+        *,
+        delete: bool = True,
+        allowed: Sequence[str] | None = None,
+        timeout: float = 5.0,
+        retry_timeout: float = RETRY_SECONDS,
+    ) -> Iterator[aio.RequeueResult]:
+        """
+        Publish the originals of many dead letters again, and delete those: see :func:`ce_nats.aio.requeue_all`.
+
+            letters = (letter for batch in nc.read_stream("DEAD") for letter in batch)
+            for result in nc.requeue_all(letters): ...
+
+        Args:
+            dead_letters: From :meth:`read_stream`. They are read in another thread.
+            delete: As for :func:`ce_nats.aio.requeue_all`, and so are the other arguments.
+
+        Raises:
+            DeliveryError: As :func:`ce_nats.aio.requeue_all` does, during the iteration.
+        """
+        results = aio.requeue_all(
+            self._link.js,
+            read_in_thread(dead_letters),
+            delete=delete,
+            allowed=allowed,
+            timeout=timeout,
+            retry_timeout=retry_timeout,
+        )
+        return self._link.iterate(results, "dead letters")

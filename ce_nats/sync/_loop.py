@@ -1,7 +1,7 @@
 """
-The event loop of this process: it runs in a thread of its own, from its first use to the end of the program.
+The event loop of this process. It runs in a separate thread, from its first use to the end of the program.
 
-(Spark's data sources have ``ce_nats.spark.connector._blocking``: no thread, and a loop that runs only during a call.)
+(Spark's data sources use ``ce_nats.spark.connector._blocking``, which has no thread: its loop runs only during a call.)
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ..errors import DeliveryError, ErrorCode
 
 _log: Final = logging.getLogger(__name__)
 
-# To send what waits, when the program ends.
+# Time to send waiting messages when the program ends.
 _EXIT_SECONDS: Final = 5.0
 _MIN_SECONDS: Final = 0.1
-# Items that are sent before other tasks of the loop get a turn.
+# Items that are sent before other tasks of the loop run.
 _BATCH: Final = 100
 
 T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """What is closed when the program ends."""
+    """An object that is closed when the program ends."""
 
-    async def end(self, seconds: float | None) -> None:
-        """Close; wait for what was not sent yet for so many seconds at most."""
+    async def _end(self, seconds: float | None) -> None:
+        """Close in the loop; wait at most ``seconds`` for unsent messages, or without a limit."""
 
 
 class Loop:
     """
-    An event loop in a thread of its own.
+    An event loop in a separate thread.
 
     Attributes:
-        lock: For what is made once in a process.
-        opened: What has to be closed when the program ends, in the order in which it was opened.
+        lock: Lock for objects that are created once per process.
+        opened: Objects to close when the program ends, in the order in which they were opened.
     """
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class Loop:
         self._portal, self._native = started.result()
 
     @property
-    def is_here(self) -> bool:
-        """Whether it is the loop of this process, and still runs."""
-        return _process.loop is self and not _process.is_over
+    def belongs_to_this_process(self) -> bool:
+        """Whether it is the loop of this process, not of the parent of a fork, and still runs."""
+        return _process.loop is self and not _process.is_closed
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         """
-        Call an asynchronous function in the loop, and wait for its result. Where the wait ends early, as by Ctrl-C, it
-        is cancelled.
+        Call an asynchronous function in the loop, and wait for its result. If the wait is interrupted, by Ctrl-C for
+        instance, the function is cancelled.
 
         Raises:
-            RuntimeError: Called in the loop's own thread, which would wait for itself.
+            RuntimeError: The caller runs in the loop's own thread, which would wait for itself.
         """
         future: Future[T] = self._portal.start_task_soon(partial(function, *args, **options))
         try:
@@ -87,10 +87,10 @@ class Loop:
         try:
             self._native.call_soon_threadsafe(function)
         except RuntimeError as error:
-            raise _is_over() from error
+            raise _ending() from error
 
     def close(self) -> None:
-        """Close all that is open, log what goes wrong, and end the thread."""
+        """Close all open objects, log errors, and end the thread."""
         self.run(self._close_all)
         self._portal.call(partial(self._portal.stop, cancel_remaining=True))
         self._thread.join()
@@ -99,7 +99,7 @@ class Loop:
         give_up = time.monotonic() + _EXIT_SECONDS
         for item in reversed(list(self.opened)):
             try:
-                await item.end(max(_MIN_SECONDS, give_up - time.monotonic()))
+                await item._end(max(_MIN_SECONDS, give_up - time.monotonic()))
             except Exception as error:
                 _log.error("not closed before the end of the program: %s", error)
 
@@ -115,63 +115,63 @@ def _run(started: Future[tuple[BlockingPortal, asyncio.AbstractEventLoop]]) -> N
     except BaseException as error:
         if not started.done():
             started.set_exception(error)
-        elif not (_process.is_over and isinstance(error, RuntimeError)):
+        elif not (_process.is_closed and isinstance(error, RuntimeError)):
             raise
-        # Else all is closed, and asyncio would end the threads in which it has looked up names. It does that in another
-        # thread, which Python 3.12 does not start any more at the end of a program.
+        # Otherwise all objects are closed. asyncio now ends its threads for blocking calls, such as name look-ups; it
+        # needs another thread for that, and Python 3.12 starts no threads at the end of a program.
 
 
-# --- The one of this process -----------------------------------------------------------------------------------------
+# --- The loop of this process ----------------------------------------------------------------------------------------
 
 
 class _Process:
-    """What this process has: a loop, unless it was not used yet or the program is ending."""
+    """State of this process: its loop, once that is used, and whether the program is ending."""
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.loop: Loop | None = None
-        self.is_over = False
+        self.is_closed = False
 
 
 _process = _Process()
-# Loops of parent processes. Their threads are not in this process, and to close them would disturb the parent.
+# Loops of parent processes: their threads do not exist in this process, and closing them would disturb the parent.
 _inherited: Final[list[_Process]] = []
 
 
 def current() -> Loop:
     """
-    The loop of this process, which is started where there is none.
+    Return the loop of this process, which the first call starts.
 
     Raises:
         DeliveryError: ``not-open``: the program is ending.
     """
     process = _process
-    if process.loop is not None and not process.is_over:
+    if process.loop is not None and not process.is_closed:
         return process.loop
     with process.lock:
-        if process.is_over:
-            raise _is_over()
+        if process.is_closed:
+            raise _ending()
         if process.loop is None:
             process.loop = Loop()
             _close_at_exit()
         return process.loop
 
 
-def _is_over() -> DeliveryError:
+def _ending() -> DeliveryError:
     return DeliveryError(ErrorCode.NOT_OPEN, "the program is ending, and its connections are closed")
 
 
 def _close() -> None:
     process = _process
     with process.lock:
-        loop = process.loop if not process.is_over else None
-        process.is_over = True
+        loop = process.loop if not process.is_closed else None
+        process.is_closed = True
     if loop is not None:
         loop.close()
 
 
 def _close_at_exit() -> None:
-    """A process of multiprocessing ends without what ``atexit`` calls, and has finalizers of its own."""
+    """Close at the end of a process of multiprocessing, which calls its own finalizers and not those of ``atexit``."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.Finalize(None, _close, exitpriority=100)
@@ -193,13 +193,15 @@ if hasattr(os, "register_at_fork"):
 
 class SendQueue(Generic[T]):
     """
-    Hands items over to the loop, in their order. The loop is woken for the first one only, and takes all that is there
-    then: a switch of threads for each one would cost several times as much as to send it.
+    Passes items from threads to the loop, in order.
+
+    Only the first item wakes the loop, which then sends all items that wait: a switch of threads for each one would
+    cost several times as much as sending it.
 
     Args:
         loop: The loop.
         send: Called in the loop with each item; must not raise.
-        limit: Items that may wait; a caller with more waits until they are sent.
+        limit: Number of waiting items from which on :meth:`put` waits until they are sent.
     """
 
     def __init__(self, loop: Loop, send: Callable[[T], Awaitable[object]], limit: int) -> None:
@@ -211,7 +213,7 @@ class SendQueue(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     def put(self, item: T) -> None:
-        """Have an item sent; may be called in any thread."""
+        """Add an item; may be called in any thread."""
         self._waiting.append(item)
         if not self._is_awake:
             self._is_awake = True
@@ -224,10 +226,10 @@ class SendQueue(Generic[T]):
         if self._waiting:
             self._start()
         if self._task is not None:
-            await asyncio.shield(self._task)  # others wait for it, too
+            await asyncio.shield(self._task)  # other callers wait for it as well
 
     async def close(self) -> list[T]:
-        """Send nothing more; returns what was not sent."""
+        """Stop sending, and return the unsent items."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -240,7 +242,7 @@ class SendQueue(Generic[T]):
             self._task = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        # What is put while this says that it is awake is sent by the next round.
+        # An item that is put while the flag is set is sent by the next round.
         while self._waiting:
             self._is_awake = True
             try:
@@ -248,4 +250,4 @@ class SendQueue(Generic[T]):
                     await self._send(self._waiting.popleft())
             finally:
                 self._is_awake = False
-            await asyncio.sleep(0)  # for what else the loop has to do
+            await asyncio.sleep(0)  # let other tasks run

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any
-
-from nats.js import JetStreamContext
 
 from .. import aio
+from ..aio._observer import OnOutcome
+from ..aio.jetstream import DedupId
 from ..aio.publishing._publisher import Prepared, raise_failures
+from ..codec.binding import Mode, dedup_id
 from ..codec.event import EventLike
+from ..codec.formats import Format
+from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure
 from ..extensions.tracing import TraceContext
@@ -28,30 +30,57 @@ class Publisher:
                 publisher.publish(event, "orders.paid")
         print(publisher.acknowledged)
 
-    It is open at once. The end of the block, or :meth:`close`, waits for all acknowledgements and raises an error with
-    the events that have none. Any thread may use it, and several at a time; in a process that was forked it begins
-    anew.
+    It is open when it is created. The end of the block, or :meth:`close`, waits for all acknowledgements and raises an
+    error with the events that have none. Several threads may use it at once. In a forked process it starts with a new
+    window, and counts from 0.
 
     Args:
         nc: A connection.
-        options: As for :class:`ce_nats.aio.Publisher`.
+        mode: As for :class:`ce_nats.aio.Publisher`, and so are the other arguments. ``on_outcome`` is called in the
+            loop's thread.
 
     Raises:
         DeliveryError: ``connection-closed``.
     """
 
-    def __init__(self, nc: Linked, **options: Any) -> None:
-        self._nc = nc
-        self._options = options
+    def __init__(
+        self,
+        nc: Linked,
+        *,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        dedup: DedupId | None = dedup_id,
+        headerless: bool = False,
+        window: int = 1000,
+        ack_timeout: float = 5.0,
+        retry_timeout: float = 30.0,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: aio.Instruments | None = None,
+    ) -> None:
+        def create() -> aio.Publisher:
+            return aio.Publisher(
+                nc._link.js,
+                mode=mode,
+                format=format,
+                dedup=dedup,
+                headerless=headerless,
+                window=window,
+                ack_timeout=ack_timeout,
+                retry_timeout=retry_timeout,
+                on_outcome=on_outcome,
+                instrumentation=instrumentation,
+            )
+
+        self._create = create
+        self._window = window
         self._is_closed = False
         self._sender = self._open(current())
 
     def _open(self, loop: Loop) -> Sender:
-        sender: Sender = loop.run(Sender.open, loop, self._nc.link.js, self._options)
-        return sender
+        return loop.run(Sender.open, loop, self._create(), self._window)
 
     @property
-    def _here(self) -> Sender:
+    def _sender_of_this_process(self) -> Sender:
         loop = current()
         if self._sender.loop is not loop and not self._is_closed:
             with loop.lock:
@@ -66,12 +95,12 @@ class Publisher:
 
     @property
     def duplicates(self) -> int:
-        """How many of them the stream had already."""
+        """How many of them the stream had already; retries of this publisher are not counted."""
         return self._sender.publisher.duplicates
 
     @property
     def failures(self) -> list[Failure]:
-        """Events without an acknowledgement that were not raised yet."""
+        """Events without an acknowledgement whose failure was not raised yet."""
         return self._sender.publisher.failures
 
     def __enter__(self) -> Publisher:
@@ -91,7 +120,7 @@ class Publisher:
         trace: TraceContext | None = None,
     ) -> None:
         """
-        Publish an event; returns as soon as it has a place in the window.
+        Publish an event; returns as soon as there is room for it in the window.
 
         Args:
             event: As :func:`ce_nats.to_nats_message` takes it. It is encoded in this call.
@@ -105,7 +134,7 @@ class Publisher:
                 publishing may continue.
             DeliveryError: ``not-open``: the publisher is closed.
         """
-        sender = self._here
+        sender = self._sender_of_this_process
         if self._is_closed:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher is closed")
         if sender.publisher.failures:
@@ -114,20 +143,20 @@ class Publisher:
 
     def flush(self) -> None:
         """
-        Wait until every event so far is acknowledged or has failed.
+        Wait until each event published so far is acknowledged or has failed.
 
         Raises:
-            PublishError: Some have failed.
+            PublishError: Some events have failed.
         """
-        sender = self._here
+        sender = self._sender_of_this_process
         sender.loop.run(sender.flush)
 
     def close(self) -> None:
         """
-        Wait for all acknowledgements, and close the publisher; does nothing when called again.
+        Wait for all acknowledgements, and close the publisher; does nothing if closed already.
 
         Raises:
-            PublishError: Some events have none.
+            PublishError: Some events have no acknowledgement.
         """
         self._close(None)
 
@@ -135,18 +164,18 @@ class Publisher:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._sender.loop.is_here:
-            self._sender.loop.run(self._sender.end, None, error)
+        if self._sender.loop.belongs_to_this_process:
+            self._sender.loop.run(self._sender._end, None, error)
 
 
 class Sender:
     """
-    A publisher of one process.
+    The publisher of one process.
 
     Attributes:
         loop: The loop of that process.
-        publisher: The publisher in it.
-        queue: What it is given.
+        publisher: The publisher in that loop.
+        queue: Events for the publisher.
     """
 
     def __init__(self, loop: Loop, publisher: aio.Publisher, window: int) -> None:
@@ -155,9 +184,8 @@ class Sender:
         self.queue: SendQueue[Prepared] = SendQueue(loop, self._send, window)
 
     @classmethod
-    async def open(cls, loop: Loop, js: JetStreamContext, options: dict[str, Any]) -> Sender:
-        publisher = await aio.Publisher(js, **options).__aenter__()
-        sender = cls(loop, publisher, options.get("window", 1000))
+    async def open(cls, loop: Loop, publisher: aio.Publisher, window: int) -> Sender:
+        sender = cls(loop, await publisher.__aenter__(), window)
         loop.opened[sender] = None
         return sender
 
@@ -171,15 +199,15 @@ class Sender:
         self.publisher.failures.append(Failure(prepared.event, prepared.message.subject, error))
 
     async def raise_failures(self) -> None:
-        """In the loop, because the list is its own."""
+        """Raise earlier failures; in the loop, the only thread that changes the list."""
         raise_failures(self.publisher.failures)
 
     async def flush(self) -> None:
         await self.queue.emptied()
         await self.publisher.flush()
 
-    async def end(self, seconds: float | None, error: BaseException | None = None) -> None:
-        """Close, as the end of the publisher's block does after an error or none."""
+    async def _end(self, seconds: float | None, error: BaseException | None = None) -> None:
+        """Close as the publisher's block does when it ends with ``error``."""
         self.loop.opened.pop(self, None)
         try:
             if error is None or isinstance(error, Exception):

@@ -1,0 +1,316 @@
+"""Consume events from JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Final
+
+from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig
+
+from .. import aio
+from ..aio._observer import OnOutcome
+from ..codec.attributes import ExtensionTypes
+from ..codec.binary import Dialect
+from ..codec.binding import DialectName, Mode
+from ..codec.event import DecodedEvent
+from ..errors import CeNatsError, preview
+from ..redelivery import Backoff, RetryPolicy
+from ._bridge import ThreadBridge, check_process
+from ._link import Linked
+from ._loop import Loop
+
+# As in ce_nats.aio.
+BACKOFF: Final = Backoff()
+
+
+class PullConsumer:
+    """
+    Iterator over the deliveries of a JetStream consumer: see :class:`ce_nats.aio.PullConsumer`.
+
+        with nc.consumer("ORDERS", "billing", dead_letter="dead.orders") as consumer:
+            for delivery in consumer:
+                with delivery as event:
+                    charge(event)
+
+    It fetches from the start. Leaving the outer block, or :meth:`close`, releases messages that were fetched and not
+    handled. A message's ack deadline is extended while its handler runs, however long that takes. Several threads may
+    iterate.
+
+    Args:
+        nc: A connection.
+        stream: Name of the stream.
+        consumer: Name of the consumer.
+        dead_letter: As for :class:`ce_nats.aio.PullConsumer`, and so are the arguments after ``timeout``.
+        timeout: Seconds without a message after which an iteration ends. None waits forever.
+
+    Raises:
+        EncodeError, DeliveryError, ValueError, TypeError: As :class:`ce_nats.aio.PullConsumer` and its block do.
+    """
+
+    def __init__(
+        self,
+        nc: Linked,
+        stream: str,
+        consumer: str,
+        *,
+        dead_letter: str | None,
+        timeout: float | None = None,
+        config: ConsumerConfig | None = None,
+        max_deliveries: int = 5,
+        max_unfinished: int | None = None,
+        backoff: Backoff | Sequence[float] = BACKOFF,
+        prefetch: int = 64,
+        double_ack: bool = False,
+        mode: Mode | None = None,
+        dialect: DialectName = Dialect.SPEC,
+        parse_data: bool = True,
+        extension_types: ExtensionTypes | None = None,
+        on_error: Callable[[Exception, aio.Delivery | None], None] | None = None,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: aio.Instruments | None = None,
+    ) -> None:
+        link = nc._link
+        self._loop = link.loop
+        self._bridge: ThreadBridge[aio.Delivery] = ThreadBridge(self._loop, 1)
+        self._timeout = timeout
+        self._name = f"consumer {consumer} of stream {stream}"
+
+        async def open_it() -> aio.PullConsumer:
+            deliveries = await aio.PullConsumer(
+                link.js,
+                stream,
+                consumer,
+                dead_letter=dead_letter,
+                config=config,
+                max_deliveries=max_deliveries,
+                max_unfinished=max_unfinished,
+                backoff=backoff,
+                prefetch=prefetch,
+                double_ack=double_ack,
+                mode=mode,
+                dialect=dialect,
+                parse_data=parse_data,
+                extension_types=extension_types,
+                on_error=on_error,
+                on_outcome=on_outcome,
+                instrumentation=instrumentation,
+            ).__aenter__()
+            self._bridge.start(deliveries)
+            self._loop.opened[self] = None
+            return deliveries
+
+        self._consumer = link.run(open_it)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """How often a message is tried, and after which delays."""
+        return self._consumer.policy
+
+    def __iter__(self) -> PullConsumer:
+        return self
+
+    def __next__(self) -> Delivery:
+        """
+        Return the next delivery with an event.
+
+        Raises:
+            DeliveryError: As the iteration of :class:`ce_nats.aio.PullConsumer` does; ``not-open``: the parent process
+                has opened the consumer, and this one is a fork.
+        """
+        check_process(self._loop, self._name)
+        return Delivery(self._loop, self._bridge.next(self._timeout))
+
+    def run(self, handler: Callable[[Delivery], object], *, concurrency: int = 1) -> None:
+        """
+        Call a handler with each delivery, until :meth:`stop`, or until there is no message for ``timeout`` seconds.
+
+        The message is acknowledged when the handler returns, unless the handler has settled the delivery itself. After
+        an exception it is redelivered with back-off, and the exception is reported to ``on_error``;
+        :class:`~ce_nats.Reject`, and ``data-mismatch`` of ``data_as()``, dead-letter it.
+
+            def charge(delivery):
+                print(delivery.subject, delivery.event.get_id())
+
+        Ctrl-C releases the message of a handler that runs in the calling thread, and waits for handlers that run in
+        other threads.
+
+        Args:
+            handler: A function that is not async, called with one delivery.
+            concurrency: Maximum number of handlers that run at once. With 1 they run in the calling thread. With more,
+                each runs in one of so many other threads, and the order of events is lost.
+
+        Raises:
+            DeliveryError: As the iteration does.
+            TypeError: ``handler`` is async, or cannot be called.
+            ValueError: ``concurrency`` is below 1.
+        """
+        if inspect.iscoroutinefunction(handler) or not callable(handler):
+            raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
+        if concurrency == 1:
+            self._handle_all(handler)
+            return
+        with ThreadPoolExecutor(concurrency, "ce_nats.sync handler") as pool:
+            workers = [pool.submit(self._handle_all, handler) for _ in range(concurrency)]
+            try:
+                wait(workers, return_when=FIRST_EXCEPTION)
+            finally:
+                if not all(worker.done() for worker in workers):  # after an exception, or Ctrl-C
+                    self.stop()
+        for worker in workers:
+            worker.result()
+
+    def _handle_all(self, handler: Callable[[Delivery], object]) -> None:
+        for delivery in self:
+            try:
+                with delivery:
+                    result = handler(delivery)
+                    if inspect.isawaitable(result):
+                        raise TypeError(f"handler must not return an awaitable, got {preview(result)}")
+            except Exception as error:
+                self._loop.run(self._report, error, delivery._delivery)
+
+    async def _report(self, error: Exception, delivery: aio.Delivery) -> None:
+        self._consumer._report(error, delivery)
+
+    def stop(self) -> None:
+        """
+        Return no further deliveries: iterations end, and :meth:`run` as soon as its handlers have returned.
+
+        It does not wait, so a handler or a signal handler may call it.
+        """
+        if self._loop.belongs_to_this_process:
+            self._loop.call_soon(self._stop)
+
+    def _stop(self) -> None:
+        self._consumer.stop()
+        self._bridge.end()
+
+    def __enter__(self) -> PullConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release messages that were not handled, and end the iterations; does nothing if closed already."""
+        if self in self._loop.opened and self._loop.belongs_to_this_process:
+            self._loop.run(self._end)
+
+    async def _end(self, seconds: float | None = None) -> None:
+        self._loop.opened.pop(self, None)
+        self._consumer.stop()
+        await self._bridge.stop()
+        await asyncio.wait_for(self._consumer.__aexit__(None, None, None), seconds)
+
+
+class Delivery:
+    """
+    A message that was delivered and is not settled yet, and the event in it: see :class:`ce_nats.aio.Delivery`.
+
+    As a context manager it returns the event, and settles the message at the end of the block.
+    """
+
+    __slots__ = ("_delivery", "_loop")
+
+    def __init__(self, loop: Loop, delivery: aio.Delivery) -> None:
+        self._loop = loop
+        self._delivery = delivery
+
+    @property
+    def event(self) -> DecodedEvent:
+        """The event."""
+        return self._delivery.event
+
+    @property
+    def error(self) -> CeNatsError | None:
+        """Why there is no event in it, or None."""
+        return self._delivery.error
+
+    @property
+    def message(self) -> Msg:
+        """The message of nats-py."""
+        return self._delivery.message
+
+    @property
+    def subject(self) -> str:
+        """The subject that the message was published to."""
+        return self._delivery.subject
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._delivery.stream
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return self._delivery.consumer
+
+    @property
+    def sequence(self) -> int:
+        """Sequence in the stream."""
+        return self._delivery.sequence
+
+    @property
+    def deliveries(self) -> int:
+        """How often the message was delivered, this time included."""
+        return self._delivery.deliveries
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was acknowledged, redelivered, dead-lettered or released."""
+        return self._delivery.is_settled
+
+    def ack(self) -> None:
+        """
+        Acknowledge the message: the event was processed.
+
+        Raises:
+            DeliveryError: As :meth:`ce_nats.aio.Delivery.ack` does.
+        """
+        self._loop.run(self._delivery.ack)
+
+    def nak(self, delay: float | None = None) -> None:
+        """
+        Have the message redelivered.
+
+        Args:
+            delay: Seconds until then; by default the delay of the policy.
+
+        Raises:
+            DeliveryError: As :meth:`ce_nats.aio.Delivery.nak` does.
+        """
+        self._loop.run(self._delivery.nak, delay)
+
+    def reject(self, reason: str = "") -> None:
+        """
+        Dead-letter the message.
+
+        Args:
+            reason: Reason, stored in the dead letter.
+
+        Raises:
+            DeliveryError: As :meth:`ce_nats.aio.Delivery.nak` does.
+        """
+        self._loop.run(self._delivery.reject, reason)
+
+    def __enter__(self) -> DecodedEvent:
+        return self._delivery.enter_block()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._delivery.leave_block()
+        self._loop.run(self._delivery.settle_block, error)
+
+    def __repr__(self) -> str:
+        return repr(self._delivery)

@@ -1,0 +1,27 @@
+"""Helpers for tests of ``ce_nats.sync``."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from ce_nats import from_nats_message
+
+SECONDS = 60  # for events that must happen
+
+
+def event_ids(*numbers: int) -> list[str]:
+    return [f"event {number}" for number in numbers]
+
+
+def stored_ids(js: SimpleNamespace, stream: str) -> list[str]:
+    last = js.stream_info(stream).state.last_seq
+    return [from_nats_message(js.get_msg(stream, number)).get_id() for number in range(1, last + 1)]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + SECONDS
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < give_up
+        pause.wait(0.01)

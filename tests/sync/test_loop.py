@@ -1,0 +1,179 @@
+"""The event loop of ``ce_nats.sync``: threads, forks, and the end of a program."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ce_nats import sync
+from ce_nats.sync import _loop as loops
+from ce_nats.testing import NatsServer
+from tests.support.synchronous import SECONDS, event_ids, stored_ids
+
+
+async def test_calls_block_inside_a_running_event_loop(server, subject, make_event):
+    """As in a notebook."""
+    with sync.connect(server.url) as nc, nc.subscribe(subject) as messages:
+        nc.publish(make_event(1), subject)
+        assert next(messages).event.get_id() == "event 1"
+
+
+def test_connections_share_one_loop_and_one_thread(server):
+    with sync.connect(server.url) as one, sync.connect(server.url) as other:
+        assert one._link.loop is other._link.loop is loops.current()
+        assert [thread.name for thread in threading.enumerate()].count("ce_nats.sync") == 1
+
+
+def test_calls_from_the_thread_of_the_loop_are_rejected(nc):
+    async def call() -> None:
+        nc.flush()
+
+    with pytest.raises(RuntimeError, match="event loop thread"):
+        nc.run(call)
+
+
+def test_open_objects_are_registered_until_they_are_closed(server, subject):
+    opened = loops.current().opened
+    before = len(opened)
+    with sync.connect(server.url) as nc, nc.publisher(), nc.subscribe(subject):
+        assert len(opened) == before + 3
+    assert len(opened) == before
+
+
+# --- Other processes --------------------------------------------------------------------------------------------------
+
+START = """
+import logging, os, sys, threading
+from cloudevents.core.v1.event import CloudEvent
+from ce_nats import sync
+logging.basicConfig(format="%(message)s")
+url, subject = sys.argv[1:]
+def event(number):
+    return CloudEvent({"source": "/s", "type": "t", "id": f"event {number}"}, None)
+"""
+
+
+def run(program: str, url: str, subject: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *options, "-c", START + program, url, subject]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
+def start(program: str, url: str, subject: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", START + program, url, subject]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+WITHOUT_CLOSING = {
+    "of a publisher": "p = sync.connect(url).publisher()\nfor n in range(300): p.publish(event(n), subject)",
+    "of a connection": "nc = sync.connect(url)\nfor n in range(300): nc.publish(event(n), subject)",
+    "with an exit": (
+        "p = sync.connect(url).publisher()\nfor n in range(300): p.publish(event(n), subject)\nsys.exit(0)"
+    ),
+    "by name": (
+        "p = sync.connect(url.replace('127.0.0.1', 'localhost')).publisher()\n"
+        "for n in range(300): p.publish(event(n), subject)"
+    ),
+    "with a waiting thread": (
+        "nc = sync.connect(url)\nmessages = nc.subscribe(subject)\n"
+        "threading.Thread(target=list, args=[messages], daemon=True).start()\n"
+        "for n in range(300): nc.publish(event(n), subject)"
+    ),
+    "while a stream is read": (
+        "nc = sync.connect(url)\n"
+        "with nc.publisher() as p:\n    for n in range(300): p.publish(event(n), subject)\n"
+        "batches = nc.read_stream(subject.replace('.', '_'), batch_size=10)\nassert len(next(batches)) == 10"
+    ),
+    "of multiprocessing": (
+        "import multiprocessing\n"
+        "def work():\n"
+        "    p = sync.connect(url).publisher()\n"
+        "    for n in range(300): p.publish(event(n), subject)\n"
+        "process = multiprocessing.get_context('fork').Process(target=work)\n"
+        "process.start(); process.join(); sys.exit(process.exitcode)"
+    ),
+    "of a fork": (
+        "p = sync.connect(url).publisher()\np.publish(event(0), subject); p.flush()\n"
+        "if not os.fork():\n    for n in range(1, 300): p.publish(event(n), subject)\n"
+        "    sys.exit(0)\n"
+        "assert os.wait()[1] == 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("program", WITHOUT_CLOSING.values(), ids=WITHOUT_CLOSING)
+def test_waiting_events_are_sent_when_the_program_ends(server, js, stream, subject, program):
+    done = run(program, server.url, subject, "-W", "error", "-W", "ignore::DeprecationWarning")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert stored_ids(js, stream) == event_ids(*range(300))
+
+
+def test_lost_events_are_logged_when_the_program_ends_without_a_server():
+    """The program does not hang, and logs one line."""
+    program = (
+        "p = sync.connect(url).publisher()\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+        "for n in range(3): p.publish(event(n), subject)\n"
+    )
+    with NatsServer(jetstream=True) as mortal, start(program, mortal.url, "lost") as process:
+        assert process.stdout.readline() == "ready\n"
+        mortal.stop()
+        _, complaint = process.communicate("continue\n", timeout=SECONDS)
+    lines = [line for line in complaint.splitlines() if "before the end of the program" in line]
+    assert len(lines) == 1, complaint
+    assert "timeout: lost: " in lines[0]
+    assert "(and 2 more)" in lines[0]
+    assert process.returncode == 0
+    assert "Task was destroyed" not in complaint
+    assert "Traceback" not in complaint
+
+
+def test_fork_opens_a_separate_connection(server, js, stream, subject):
+    """The parent's connection stays open, and the parent sends its waiting events, once."""
+    program = """
+nc = sync.connect(url)
+p = nc.publisher(dedup=None)
+messages = nc.subscribe(subject)
+for n in range(100): p.publish(event(n), subject)
+child = os.fork()
+if not child:
+    try:
+        next(messages)
+    except sync.DeliveryError as error:
+        assert error.code == "not-open", error
+    messages.close()
+    with nc.subscribe(subject, timeout=30) as own:
+        p.publish(event(100), subject)
+        for item in own:
+            if item.event.get_id() == "event 100":
+                break
+    nc.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+p.publish(event(101), subject)
+p.close()
+assert [next(messages).event.get_id() for _ in range(102)][-1] == "event 101"
+nc.close()
+print("done")
+"""
+    done = run(program, server.url, subject, "-W", "error", "-W", "ignore::DeprecationWarning")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert sorted(stored_ids(js, stream)) == sorted(event_ids(*range(102)))
+
+
+def test_ctrl_c_ends_a_waiting_program(server, subject):
+    program = "nc = sync.connect(url)\nmessages = nc.subscribe(subject)\nprint('ready', flush=True)\nnext(messages)"
+    with start(program, server.url, subject) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=SECONDS)
+    assert process.returncode == -signal.SIGINT
+    assert complaint.rstrip().endswith("KeyboardInterrupt")
+    assert "Task was destroyed" not in complaint
+
+
+def test_missing_extra_is_named():
+    program = "import sys; sys.modules['anyio'] = None; import ce_nats.sync"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ce_nats.sync needs anyio: pip install 'ce-nats[sync]'" in done.stderr
