@@ -139,6 +139,165 @@ def test_signatures(function: Any, signature: str) -> None:
     assert _plain(function) == signature
 
 
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        (
+            "aio:connect",
+            "(servers=None, *, context=None, environment=False, user=None, password=None, token=None, "
+            "user_credentials=None, nkeys_seed=None, tls_ca_file=None, tls_cert_file=None, tls_key_file=None, "
+            "tls_key_password=None, tls_hostname=None, tls_handshake_first=False, name=None, inbox_prefix=None, "
+            "connect_timeout=5.0, max_reconnect_attempts=60, error_cb=None, disconnected_cb=None, "
+            "reconnected_cb=None, closed_cb=None, **options)",
+        ),
+        (
+            "aio:publish",
+            "(nc, event, subject, *, mode=BINARY, format=None, reply='', headers=None, headerless=False, trace=None)",
+        ),
+        ("aio:flush", "(nc)"),
+        (
+            "aio:request",
+            "(nc, event, subject, *, mode=BINARY, format=None, timeout=5.0, headers=None, headerless=False, "
+            "trace=None, dialect=SPEC, parse_data=True, extension_types=None)",
+        ),
+        (
+            "aio:respond",
+            "(request, event, *, mode=BINARY, format=None, headers=None, headerless=False, correlate=True, trace=None)",
+        ),
+        ("aio:events", "(subscription, *, mode=None, dialect=SPEC, parse_data=True, extension_types=None)"),
+        (
+            "aio:subscribe",
+            "(nc, subject, *, queue='', mode=None, dialect=SPEC, parse_data=True, extension_types=None)",
+        ),
+        (
+            "aio:jetstream.publish",
+            "(js, event, subject, *, mode=BINARY, format=None, headers=None, dedup=dedup_id, timeout=None, "
+            "headerless=False, trace=None)",
+        ),
+        (
+            "aio:jetstream.read_stream",
+            "(js, stream, *, subject='>', start=1, end=None, batch_size=1000, on_loss=None, retry_timeout=None)",
+        ),
+        (
+            "aio:Publisher",
+            "(js, *, mode=BINARY, format=None, dedup=dedup_id, headerless=False, window=1000, ack_timeout=5.0, "
+            "retry_timeout=30.0, on_outcome=None, instrumentation=None)",
+        ),
+        ("aio:Publisher.publish", "(self, event, subject, *, headers=None, trace=None)"),
+        (
+            "aio:PullConsumer",
+            "(js, stream, consumer, *, dead_letter, config=None, max_deliveries=5, max_unfinished=None, "
+            "backoff=Backoff(initial=1.0, factor=2.0, maximum=300.0, jitter=0.5), prefetch=64, double_ack=False, "
+            "mode=None, dialect=SPEC, parse_data=True, extension_types=None, on_error=None, on_outcome=None, "
+            "instrumentation=None)",
+        ),
+        ("aio:PullConsumer.run", "(self, handler, *, concurrency=1, stop_timeout=None)"),
+        (
+            "aio:replay",
+            "(nc, messages, *, acknowledged=True, subject=None, allowed=(), rate=None, window=1000, ack_timeout=5.0, "
+            "retry_timeout=30.0, on_progress=<lambda>)",
+        ),
+        ("aio:requeue", "(js, stored, *, allowed=None, timeout=5.0, retry_timeout=30.0)"),
+        ("aio:requeue_all", "(js, dead_letters, *, delete=True, allowed=None, timeout=5.0, retry_timeout=30.0)"),
+        ("spark:register", "(spark, *, functions=True)"),
+        (
+            "spark:explode_cloudevents",
+            "(df, *, headers='headers', data='data', prefix='ce_', extensions=None, mode='PERMISSIVE', engine='auto')",
+        ),
+        ("spark:from_nats", "(headers, data, *, headers_type=None, extensions=None, engine='auto')"),
+        ("spark:to_nats", "(event, *, mode='binary', event_type=EVENT_TYPE)"),
+        ("spark:deduplicate", "(df, *, prefix='ce_', within=None, time='timestamp')"),
+        ("spark:parse_data", "(data, datacontenttype, schema=None, *, drop_malformed=True)"),
+        ("spark:from_iggy", "(headers, data, *, layout=STRING_KEYS)"),
+        ("spark:from_stan", "(data)"),
+        (
+            "arrow:explode_cloudevents",
+            "(messages, *, headers='headers', data='data', prefix='ce_', extensions=None, mode='PERMISSIVE')",
+        ),
+    ],
+)
+def test_signatures_of_packages_with_extras(name: str, signature: str) -> None:
+    """As above."""
+    assert _plain(pkgutil.resolve_name(f"ce_nats.{name}")) == signature
+
+
+# Functions and classes of ce_nats.sync, what they correspond to in ce_nats.aio, and the arguments that only one of them
+# has. The first argument (the connection) is left out.
+SYNC_SIGNATURES: tuple[tuple[str, str, set[str], set[str]], ...] = (
+    ("publish", "publish", set(), set()),
+    ("flush", "flush", set(), set()),
+    ("request", "request", set(), set()),
+    ("publish_to_stream", "jetstream.publish", set(), set()),
+    ("read_stream", "jetstream.read_stream", set(), set()),
+    ("replay", "replay", set(), set()),
+    ("requeue", "requeue", set(), set()),
+    ("requeue_all", "requeue_all", set(), set()),
+    ("Publisher", "Publisher", set(), set()),
+    ("Publisher.publish", "Publisher.publish", set(), set()),
+    ("Publisher.flush", "Publisher.flush", set(), set()),
+    ("Connection.publisher", "Publisher", set(), set()),
+    # A thread that waits for the next message cannot be cancelled; asyncio has asyncio.timeout().
+    ("subscribe", "subscribe", {"timeout"}, set()),
+    ("PullConsumer", "PullConsumer", {"timeout"}, set()),
+    ("Connection.consumer", "PullConsumer", {"timeout"}, set()),
+    # Nor can a handler's thread.
+    ("PullConsumer.run", "PullConsumer.run", set(), {"stop_timeout"}),
+    ("PullConsumer.stop", "PullConsumer.stop", set(), set()),
+    ("Delivery.ack", "Delivery.ack", set(), set()),
+    ("Delivery.nak", "Delivery.nak", set(), set()),
+    ("Delivery.reject", "Delivery.reject", set(), set()),
+)
+
+
+@pytest.mark.parametrize(("own", "other", "added", "missing"), SYNC_SIGNATURES)
+def test_sync_has_the_signatures_of_aio(own: str, other: str, added: set[str], missing: set[str]) -> None:
+    """Names, order, kinds and defaults of parameters."""
+    ours = _parameters(f"ce_nats.sync:{own}", added)
+    assert ours == _parameters(f"ce_nats.aio:{other}", missing)
+    assert not any(name == "options" for name, *_ in ours)
+
+
+def test_sync_connects_with_the_arguments_of_aio() -> None:
+    """``connect`` has no connection as its first argument, and ``respond`` has none in ``aio``."""
+    sync, aio = map(importlib.import_module, ("ce_nats.sync", "ce_nats.aio"))
+    assert _plain(sync.connect) == _plain(aio.connect)
+    assert _plain(sync.respond) == _plain(aio.respond).replace("(request", "(self, request")
+
+
+# Public names of ce_nats.aio that are not in ce_nats.sync, with the reason.
+NOT_IN_SYNC = {
+    **dict.fromkeys(("Received", "ReplayResult", "RequeueResult"), "results are those of aio"),
+    **dict.fromkeys(("Instruments", "MessageOutcome", "Operation", "OutcomeKind"), "hooks are those of aio"),
+    "Events": "Subscription",
+    "events": "a subscription of nats-py belongs to the event loop: subscribe()",
+    "jetstream": "publish_to_stream(), read_stream()",
+}
+
+
+def test_sync_has_the_names_of_aio() -> None:
+    """Differences are documented in docs/guides/sync.md."""
+    sync, aio = map(importlib.import_module, ("ce_nats.sync", "ce_nats.aio"))
+    assert set(aio.__all__) - set(sync.__all__) == set(NOT_IN_SYNC)
+    assert set(sync.__all__) - set(aio.__all__) == {"Connection", "Subscription", "publish_to_stream", "read_stream"}
+
+
+def test_differences_of_sync_are_documented() -> None:
+    """In the table of docs/guides/sync.md."""
+    page = (ROOT / "docs" / "guides" / "sync.md").read_text("utf-8")
+    table = [line for line in page.splitlines() if line.startswith("| `")]
+    differences = {name for *_, added, missing in SYNC_SIGNATURES for name in added | missing}
+    for name in {*differences, "publish_to_stream", "read_stream", "events", "Subscription", "stop", "close"}:
+        assert any(re.search(rf"\b{name}\b", line) for line in table), name
+
+
+def _parameters(name: str, left_out: set[str]) -> list[tuple[str, Any, Any]]:
+    """Name, kind and default of each parameter but the first, keyword arguments by name."""
+    parameters = list(inspect.signature(pkgutil.resolve_name(name)).parameters.values())[1:]
+    assert left_out <= {one.name for one in parameters}
+    found = [(one.name, one.kind, _Shown.of(one.default)) for one in parameters if one.name not in left_out]
+    return [(name, kind, repr(default)) for name, kind, default in found]
+
+
 def _plain(function: Any) -> str:
     parameters = [
         parameter.replace(annotation=parameter.empty, default=_Shown.of(parameter.default))
@@ -148,7 +307,7 @@ def _plain(function: Any) -> str:
 
 
 class _Shown:
-    """A default that prints as the name of its enum member."""
+    """A default that prints as the name of its enum member or function."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -158,6 +317,10 @@ class _Shown:
 
     @classmethod
     def of(cls, default: Any) -> Any:
+        if inspect.isfunction(default):
+            return cls(default.__name__)
+        if type(default).__name__ == "StructType":
+            return cls("EVENT_TYPE")
         return cls(default.name) if hasattr(default, "name") else default
 
 

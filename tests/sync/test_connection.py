@@ -10,7 +10,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats import CeNatsError, EncodeError, NatsMessage, from_nats_message, sync
 from ce_nats.testing import NatsServer
-from tests.support.synchronous import SECONDS, event_ids, stored_ids
+from tests.support.synchronous import SECONDS, event_ids, stored_ids, wait_for
 
 
 def test_request_and_reply(nc, subject, make_event):
@@ -170,6 +170,7 @@ def test_replay_sends_messages_before_an_exception_of_the_iterable(nc, js, strea
     try:
         with pytest.raises(KeyError):
             nc.replay(messages(), subject=f"copy.{subject}")
+        wait_for(lambda: js.stream_info(f"{stream}_copy").state.last_seq == 3)  # they were sent, not awaited
         assert stored_ids(js, f"{stream}_copy") == event_ids(0, 1, 2)
     finally:
         js.delete_stream(f"{stream}_copy")
