@@ -29,6 +29,7 @@ except ImportError as error:
 
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from . import media_type
+from ._varint import read_varint
 from .attributes import ABSOLUTE_URI, check_name
 from .envelope import AttributeValue, Envelope
 from .event import EventLike, ExtendedEvent
@@ -415,7 +416,6 @@ _TAGS: Final[Mapping[str, Mapping[int, _Field]]] = {
     name: {number << 3 | (_VARINT if one.type in _NUMBERS else _LENGTH): one for number, one in fields.items()}
     for name, fields in _MESSAGES.items()
 }
-_LAST_SINGLE: Final = 0x7F  # the largest number of one byte
 _LIMIT: Final = 2**64
 # Negative numbers are two's complement in 64 bits.
 _POSITIVE, _NEGATIVE = range(2**31), range(_LIMIT - 2**31, _LIMIT)
@@ -490,19 +490,7 @@ class _Records:
         self._names.add(key)
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
-        """The number that begins at a position, and the position behind it."""
-        if position < end and self._octets[position] <= _LAST_SINGLE:
-            return self._octets[position], position + 1
-        value = shift = 0
-        while position < end:
-            byte = self._octets[position]
-            value |= (byte & _LAST_SINGLE) << shift
-            position, shift = position + 1, shift + 7
-            if byte <= _LAST_SINGLE and value < _LIMIT:
-                return value, position
-            if value >= _LIMIT or shift >= 70:
-                raise _malformed("a number has more than 64 bits")
-        raise _malformed("its end is missing")
+        return read_varint(self._octets, position, end, _malformed)
 
 
 def _malformed(why: str, requirement: str = "PF-4-02") -> DecodeError:

@@ -8,7 +8,6 @@ Payloads stay as they are. Each message gets the headers that the ``stan2js`` to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from ..codec.binding import dedup_id, from_nats_message
@@ -22,8 +21,6 @@ from .wire import MsgProto
 CHANNEL: Final = "Nats-Streaming-Channel"
 SEQUENCE: Final = "Nats-Streaming-Sequence"
 TIMESTAMP: Final = "Nats-Streaming-Timestamp"
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class MessageBuilder:
@@ -65,7 +62,7 @@ class MessageBuilder:
             message: Of the channel.
             again: Give it a ``Nats-Msg-Id`` that the stream cannot know.
         """
-        at = Timestamp.parse(_rfc3339(message.timestamp))
+        at = Timestamp.from_nanoseconds(message.timestamp)
         headers = [(CHANNEL, self._channel), (SEQUENCE, str(message.sequence)), (TIMESTAMP, str(at))]
         identifier = f"{self._cluster}/{self._channel}/{message.sequence}"
         event_id = _event_id(message)
@@ -95,10 +92,3 @@ def _event_id(message: MsgProto) -> str | None:
         return dedup_id(event)
     except (DecodeError, EncodeError):
         return None
-
-
-def _rfc3339(at: int) -> str:
-    """Nanoseconds since 1970 as Go prints them, without trailing zeros."""
-    seconds, fraction = divmod(at, 1_000_000_000)
-    digits = f".{fraction:09}".rstrip("0").rstrip(".")
-    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}{digits}Z"

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import IntEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -33,6 +34,7 @@ try:
 except ImportError as error:
     raise ImportError("ce_nats.stan.wire needs protobuf: pip install 'ce-nats[stan]'") from error
 
+from ..codec._varint import read_varint
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 from ..wire._octets import as_octets
 
@@ -63,8 +65,6 @@ _LENGTH: Final = 2
 _GROUPS: Final = (3, 4)
 _WIDTHS: Final = {1: 8, 5: 4}
 _WIRE_TYPES: Final = {_VARINT, _LENGTH, *_WIDTHS}
-_MAX_VARINT_LENGTH: Final = 10
-_LAST_SINGLE: Final = 0x7F  # the largest number of one byte
 _LAST_NUMBER: Final = 2**29 - 1
 # No message of the protocol has more than eleven fields; a later server may send some more.
 _MAX_RECORDS: Final = 1000
@@ -464,72 +464,49 @@ def _set(message: Any, one: _Field, value: object) -> None:
 
 def _check_records(codec: _Codec, octets: bytes) -> None:
     """
-    Look at every record before the protobuf package does: it takes a field of the wrong wire type for an unknown one,
-    and time and memory for each of those.
+    Check every record before the protobuf package parses it: that package treats a field with a wrong wire type as an
+    unknown field, and spends time and memory on each of those.
 
     Raises:
         DecodeError: ``invalid-protobuf``.
     """
     end = len(octets)
     position = count = 0
-    try:
-        while position < end:
-            tag, position = octets[position], position + 1
-            if tag > _LAST_SINGLE:
-                tag, position = _varint(octets, position - 1)
-            if tag not in codec.tags:
-                _check_unknown(codec, tag >> 3, tag & 7)
-            wire_type = tag & 7
-            if wire_type == _LENGTH:
-                size, position = octets[position], position + 1
-                if size > _LAST_SINGLE:
-                    size, position = _varint(octets, position - 1)
-                position += size
-            elif wire_type == _VARINT:
-                while octets[position] > _LAST_SINGLE:
-                    position += 1
-                position += 1
-            else:
-                position += _WIDTHS[wire_type]
-            count += 1
-            if count > _MAX_RECORDS:
-                raise _malformed(codec, f"more than {_MAX_RECORDS} fields", "ST-PB-03")
-    except IndexError:
-        position = end + 1
+    malformed = partial(_malformed, codec)
+    while position < end:
+        tag, position = read_varint(octets, position, end, malformed)
+        if tag not in codec.tags:
+            _check_unknown(codec, tag >> 3, tag & 7)
+        if width := _WIDTHS.get(tag & 7):
+            position += width
+        else:
+            value, position = read_varint(octets, position, end, malformed)
+            if tag & 7 == _LENGTH:
+                position += value
+        count += 1
+        if count > _MAX_RECORDS:
+            raise malformed(f"it has more than {_MAX_RECORDS} fields", "ST-PB-03")
     if position > end:
-        raise _malformed(codec, "its end missing", "ST-PB-01")
-
-
-def _varint(octets: bytes, position: int) -> tuple[int, int]:
-    """
-    The number that begins at a position, and the position behind it.
-
-    Raises:
-        IndexError: It does not end.
-    """
-    value = 0
-    for index in range(_MAX_VARINT_LENGTH):
-        byte = octets[position + index]
-        value |= (byte & _LAST_SINGLE) << 7 * index
-        if byte <= _LAST_SINGLE:
-            return value, position + index + 1
-    raise IndexError
+        raise malformed("it is truncated")
 
 
 def _check_unknown(codec: _Codec, number: int, wire_type: int) -> None:
-    """Only what stands for no field of the message, and is well-formed, may be skipped."""
+    """Check a record that is not a field of the message: an unknown field may be skipped if it is well-formed."""
     known = next((one for one in codec.fields if one.number == number), None)
     if known is not None:
-        text = f"wire type {wire_type} in {known.label}, which is not that of {known.type}"
-        raise _malformed(codec, text, "ST-PB-02")
+        raise _malformed(
+            codec, f"{known.label} has wire type {wire_type}, which is not that of {known.type}", "ST-PB-02"
+        )
     if wire_type in _GROUPS:
-        raise _malformed(codec, f"a group (field {number})", "ST-PB-05")
+        raise _malformed(codec, f"field {number} is a group", "ST-PB-05")
     if not 0 < number <= _LAST_NUMBER or wire_type not in _WIRE_TYPES:
-        raise _malformed(codec, f"a field {number} of wire type {wire_type}", "ST-PB-01")
+        raise _malformed(codec, f"field {number} has wire type {wire_type}")
 
 
-def _malformed(codec: _Codec, text: str, requirement: str) -> DecodeError:
-    return DecodeError(ErrorCode.INVALID_PROTOBUF, f"a {codec.name} with {text}", requirement=requirement)
+def _malformed(codec: _Codec, reason: str, requirement: str = "ST-PB-01") -> DecodeError:
+    return DecodeError(
+        ErrorCode.INVALID_PROTOBUF, f"the payload is not a {codec.name}: {reason}", requirement=requirement
+    )
 
 
 def _value(codec: _Codec, one: _Field, value: Any) -> Any:
