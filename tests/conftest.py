@@ -35,40 +35,22 @@ LONGEST = (
     "tests/examples/test_notebooks.py",
 )
 
-SPARK_NOTEBOOK = "tests/examples/test_notebooks.py::test_what_is_printed_is_what_is_in_the_repository[spark_columns]"
-
-# Markers, and prefixes of the ids of tests that get them. Tests that need only Python: "not spark and not server".
-MARKED = {
-    "spark": (
-        SPARK,
-        "tests/cli/test_demonstration.py",
-        "tests/examples/test_spark",
-        SPARK_NOTEBOOK,
-        "tests/test_docs.py",
-    ),
-    "server": (
-        *("tests/aio/", "tests/cli/", "tests/examples/", "tests/interop/", "tests/spark/connector/"),
-        *(f"tests/stan/test_{name}.py" for name in ("loss", "migrate", "protocol", "publish", "subscribe")),
-        *(
-            "tests/test_docs.py",
-            "tests/test_otel.py",
-            "tests/test_sync.py",
-            "tests/testing/",
-        ),
-    ),
-    "interop": ("tests/examples/test_kafka_bridge.py", "tests/interop/"),
-    "slow": (
-        *("tests/cli/test_demonstration.py", "tests/examples/", "tests/test_docs.py", "tests/test_wheel.py"),
-        *(f"{SPARK}test_{name}.py" for name in ("cluster", "kill", "random_messages", "versions")),
-    ),
+# Markers of all tests in a folder. Single files and tests set theirs with pytest.mark.
+MARKERS = {
+    "aio": ("server",),
+    "cli": ("server",),
+    "examples": ("server", "slow"),
+    "interop": ("server", "interop"),
+    "spark": ("spark",),
+    "spark/connector": ("server",),
+    "stan": ("server",),
+    "sync": ("server",),
+    "testing": ("server",),
 }
-
-# In those folders, and in need of Python alone.
-WITHOUT_SERVER = ("tests/aio/util/test_patience.py", "tests/aio/publishing/test_pending_acks.py")
 
 # Spark gives the Python process of a streaming source ten seconds to start, whatever else the machine does. (An option
 # for all tests would cost each of them 40 ms in xdist, where the plugin asks another process.)
-AGAIN = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect back"])
+RETRY = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect back"])
 
 
 def scope_of(nodeid: str) -> str:
@@ -80,11 +62,12 @@ def scope_of(nodeid: str) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        for marker, starts in MARKED.items():
-            if item.nodeid.startswith(starts) and not (marker == "server" and item.nodeid.startswith(WITHOUT_SERVER)):
-                item.add_marker(marker)
+        for folder, markers in MARKERS.items():
+            if item.nodeid.startswith(f"tests/{folder}/"):
+                for marker in markers:
+                    item.add_marker(marker)
         if item.get_closest_marker("spark"):
-            item.add_marker(AGAIN)
+            item.add_marker(RETRY)
     if hasattr(config, "workerinput"):
         order = {scope: place for place, scope in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(scope_of(item.nodeid), len(order)))

@@ -38,6 +38,8 @@ from hatch_build import with_absolute_links
 from tests.interop.peers import Missing, streaming_server
 from tests.support.streaming import StreamingServer
 
+pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.slow]
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]

@@ -26,6 +26,8 @@ from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_he
 from tests.support.broker import make_event, server
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.server
+
 __all__ = ["make_event", "server"]
 
 ORIGIN = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01", "a=b")

@@ -7,6 +7,10 @@ import venv
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 PROGRAM = """

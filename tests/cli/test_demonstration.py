@@ -12,6 +12,8 @@ from ce_nats.cli import _demonstration as demonstration
 from ce_nats.cli._demonstration import Findings, Sample, columns_of, counts, differences, outcome_of, samples
 from ce_nats.message import StoredMessage
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
 COLUMNS = ("ce_type", "ce_id", "ce_subject", "ce_extensions")
 
 

@@ -7,6 +7,8 @@ from ce_nats.aio import jetstream
 from tests.support.caching import Missing
 from tests.support.kafka_broker import broker
 
+pytestmark = pytest.mark.interop
+
 SCRIPT = "examples/kafka_bridge.py"
 
 

@@ -1,8 +1,11 @@
 from datetime import datetime, timedelta, timezone
 
 import polars
+import pytest
 
 from ce_nats.aio import jetstream
+
+pytestmark = pytest.mark.spark
 
 
 async def test_late_and_bad_ones_are_kept_apart(start, js, make_event, tmp_path):

@@ -31,6 +31,8 @@ from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.testing import NatsServer
 from tests.spark.columns.test_decoding import ROWS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"

@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.kill import discard_if_refused, faults, guarded_server, run
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_event_is_stored_once_although_processes_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     seed = Random().randrange(10**6)

@@ -23,8 +23,11 @@ COUNT_OF_BYTES = 5_000
 SCHEMA = "id int, headers array<struct<key {0}, value {0}>>, data binary"
 
 
-# A warning of pyspark 4.0, which uses pandas where whole DataFrames are sent to workers.
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+pytestmark = [
+    pytest.mark.slow,
+    # A warning of pyspark 4.0, which uses pandas to send whole DataFrames to workers.
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
+]
 
 
 def agree(spark: SparkSession, made: list[Message] | list[RawMessage], seed: int, text: str = "string") -> Counter[str]:

@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.caching import Missing, cached, not_downloaded, run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("pyspark~=4.0.0", "pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
