@@ -35,7 +35,8 @@ from ce_nats.cli import app
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
-from tests.interop.peers import Missing, streaming_server
+from tests.support.caching import NotAvailable
+from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.slow]
@@ -174,7 +175,7 @@ class Place:
 def _streaming_server() -> Path:
     try:
         return streaming_server()
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no nats-streaming-server: {missing}")
 
 

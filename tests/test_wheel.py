@@ -33,7 +33,7 @@ def test_fixtures(nats_server, jetstream):
 def run(*command: object, cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=3600
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

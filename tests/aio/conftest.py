@@ -1,20 +1,17 @@
-import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from uuid import uuid4
 
-import nats
 import pytest
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsCluster, NatsServer
-from tests.support.broker import make_event, server
+from tests.support.broker import js, make_event, nc, server, stream, subject
+from tests.support.waiting import until
 
-__all__ = ["make_event", "server"]
+__all__ = ["js", "make_event", "nc", "server", "stream", "subject"]
 
 
 @pytest.fixture(scope="session")
@@ -34,43 +31,14 @@ def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
 
 
 @pytest.fixture
-async def nc(server: NatsServer) -> AsyncIterator[Client]:
-    connection = await nats.connect(server.url)
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
-def js(nc: Client) -> JetStreamContext:
-    return nc.jetstream()
-
-
-@pytest.fixture
-def subject() -> str:
-    """A subject that no other test uses."""
-    return f"test.{uuid4().hex}"
-
-
-@pytest.fixture
-async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
-    """A stream that listens on ``subject`` and everything below it."""
-    name = subject.replace(".", "_")
-    # In memory: a file store sometimes fails to delete a stream just after a write ("stream store EOF").
-    await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory")
-    yield name
-    await js.delete_stream(name)
-
-
-@pytest.fixture
 def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
     """Wait until a stream has stored a number of messages: after a PONG they are received, but maybe not stored."""
 
     async def wait(stream: str, count: int) -> None:
-        for _ in range(5_000):
-            if (await js.stream_info(stream)).state.last_seq >= count:
-                return
-            await asyncio.sleep(0.01)
-        pytest.fail(f"stream {stream} must get {count} messages")
+        async def are_stored() -> bool:
+            return (await js.stream_info(stream)).state.last_seq >= count
+
+        await until(are_stored)
 
     return wait
 
@@ -107,12 +75,14 @@ def dead_letters(js: JetStreamContext, dead: str) -> Callable[[int], Awaitable[l
     """Wait for a number of dead letters, and check that there are no more."""
 
     async def wait(count: int) -> list[StoredMessage]:
-        for _ in range(5_000):
-            letters = [letter async for batch in read_stream(js, dead.replace(".", "_")) for letter in batch]
-            if len(letters) >= count:
-                assert len(letters) == count, letters
-                return letters
-            await asyncio.sleep(0.01)
-        pytest.fail(f"the stream must get {count} dead letters")
+        letters: list[StoredMessage] = []
+
+        async def are_stored() -> bool:
+            letters[:] = [letter async for batch in read_stream(js, dead.replace(".", "_")) for letter in batch]
+            return len(letters) >= count
+
+        await until(are_stored)
+        assert len(letters) == count, letters
+        return letters
 
     return wait

@@ -12,8 +12,9 @@ import pytest
 from ce_nats import stan
 from ce_nats.stan import Start
 from ce_nats.stan.migration import SEQUENCE
-from tests.interop.peers import Missing, streaming_server
+from tests.support.caching import NotAvailable
 from tests.support.pausing import pause
+from tests.support.programs import streaming_server
 from tests.support.streaming import CLUSTER, StreamingServer
 
 
@@ -21,7 +22,7 @@ from tests.support.streaming import CLUSTER, StreamingServer
 def executable():
     try:
         return streaming_server()
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no nats-streaming-server: {missing}")
 
 

@@ -4,7 +4,7 @@ from cloudevents.core.bindings import kafka
 
 from ce_nats import from_nats_message
 from ce_nats.aio import jetstream
-from tests.support.caching import Missing
+from tests.support.caching import NotAvailable
 from tests.support.kafka_broker import broker
 
 pytestmark = pytest.mark.interop
@@ -17,7 +17,7 @@ def address(tmp_path_factory):
     try:
         with broker(tmp_path_factory.mktemp("kafka")) as address:
             yield address
-    except Missing as reason:
+    except NotAvailable as reason:
         pytest.skip(str(reason))
 
 

@@ -4,10 +4,11 @@ from functools import lru_cache
 import pytest
 
 from ce_nats.testing import NatsServer
-from tests.support.caching import Missing, NotMadeError
+from tests.support.caching import BuildFailedError, NotAvailable
+from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 
-from .peers import PROGRAMS, streaming_server
+from .peers import PROGRAMS
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,7 @@ def streaming(server: NatsServer) -> Iterator[StreamingServer]:
     """A streaming server on the same NATS; skips the test if it is not available."""
     try:
         executable = streaming_server()
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no nats-streaming-server: {missing}")
     with StreamingServer(executable, over=server.url) as streaming:
         yield streaming
@@ -32,17 +33,17 @@ def program() -> Callable[[str], Sequence[str]]:
     """The command of a peer's program; skips the test if it is not available."""
 
     @lru_cache
-    def found(name: str) -> Sequence[str] | Missing | NotMadeError:
+    def found(name: str) -> Sequence[str] | NotAvailable | BuildFailedError:
         try:
             return PROGRAMS[name]()
-        except (Missing, NotMadeError) as error:  # kept, so that each test does not try again
+        except (NotAvailable, BuildFailedError) as error:  # kept, so that each test does not try again
             return error
 
     def command(name: str) -> Sequence[str]:
         result = found(name)
-        if isinstance(result, Missing):
+        if isinstance(result, NotAvailable):
             pytest.skip(f"no peer {name}: {result}")
-        if isinstance(result, NotMadeError):
+        if isinstance(result, BuildFailedError):
             pytest.fail(f"peer {name}: {result}", pytrace=False)
         return result
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from ce_nats.conformance import Case, Command, Requirement, Result, load_cases, load_requirements
 from ce_nats.conformance._cases import LEVELS
-from tests.support.caching import Missing
+from tests.support.caching import NotAvailable
 
 from .faults import Fault, Kind, faults
 from .judges import ARGUMENTS, SDKS, Cause, Judged
@@ -192,7 +192,7 @@ def main() -> None:
     for judged in SDKS:
         try:
             summaries[judged.key] = run(judged, judged.program(), cases)
-        except Missing as missing:
+        except NotAvailable as missing:
             print(f"not run: {judged.name}: {missing}")
     _write(summaries)
 

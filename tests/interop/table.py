@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ce_nats.testing import NatsServer
+from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 
 from .exchange import exchange
-from .peers import PROGRAMS, streaming_server
+from .peers import PROGRAMS
 from .routes import ROUTES, Route
 from .samples import SAMPLES
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ce_nats.conformance import Case, Command, Result, Verdict, load_cases
-from tests.support import caching
-from tests.support.caching import Missing, NotMadeError
+from tests.support import caching, programs
+from tests.support.caching import BuildFailedError, NotAvailable
 
 from . import judge, peers
 from .faults import faults
@@ -27,7 +27,7 @@ def test_judged(judged: Judged) -> None:
     """Each case has the result, the faults and the causes that the page gives it."""
     try:
         program = judged.program()
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no {judged.name}: {missing}")
     found, kept = judge.run(judged, program, load_cases()), judge.read_summaries()[judged.key]
     different = {one for one in {*found, *kept} if found.get(one) != kept.get(one)}
@@ -95,10 +95,10 @@ FAILS = [sys.executable, "-c", "import sys; sys.exit('no route to host')"]
 def test_downloads_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are skipped where nobody promised a network, and are failures with CI=true."""
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(Missing, match="no route to host"):
+    with pytest.raises(NotAvailable, match="no route to host"):
         caching.download(FAILS, tmp_path)
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(NotMadeError, match="no route to host"):
+    with pytest.raises(BuildFailedError, match="no route to host"):
         caching.download(FAILS, tmp_path)
 
 
@@ -107,28 +107,28 @@ def test_a_missing_toolchain_is_skipped_everywhere(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("PATH", "")
     for make, tool in ((peers.go_peer, "go"), (peers.node_peer, "node"), (peers.rust_peer, "cargo")):
-        with pytest.raises(Missing, match=f"{tool} must be on PATH"):
+        with pytest.raises(NotAvailable, match=f"{tool} must be on PATH"):
             make()
 
 
 def test_a_build_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is a failure everywhere, with what the tool said."""
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(NotMadeError, match="no route to host"):
+    with pytest.raises(BuildFailedError, match="no route to host"):
         caching.build(FAILS, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("said", "ci", "raised"),
     [
-        ("ERROR: No matching distribution found for x==1", "true", Missing),
+        ("ERROR: No matching distribution found for x==1", "true", NotAvailable),
         (
             "WARNING: Retrying after connection broken by 'E'\nERROR: No matching distribution found",
             "true",
-            NotMadeError,
+            BuildFailedError,
         ),
-        ("WARNING: Retrying after connection broken by 'E'\nERROR: No matching distribution found", "", Missing),
-        ("ERROR: disk full", "true", NotMadeError),
+        ("WARNING: Retrying after connection broken by 'E'\nERROR: No matching distribution found", "", NotAvailable),
+        ("ERROR: disk full", "true", BuildFailedError),
     ],
 )
 def test_python_packages_that_cannot_be_had(
@@ -138,6 +138,6 @@ def test_python_packages_that_cannot_be_had(
     monkeypatch.setenv("CI", ci)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     done = subprocess.CompletedProcess([], 1, "", said)
-    monkeypatch.setattr(peers, "run", lambda *_: done)
+    monkeypatch.setattr(programs, "run", lambda *_: done)
     with pytest.raises(raised):
-        peers._python_packages("x==1")
+        programs.python_packages("x==1")

@@ -13,9 +13,9 @@ from ce_nats import ContentMode, aio
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
+from tests.support.caching import NotAvailable
+from tests.support.programs import nats_server
 from tests.support.strategies import plain_event
-
-from .peers import Missing, nats_server
 
 # The last patch release of each, and None for the one that is installed.
 VERSIONS = (None, "2.9.25", "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
@@ -46,7 +46,7 @@ async def _core_and_streams(connection: Client) -> None:
 def _executable(version: str | None) -> Path | None:
     try:
         return None if version is None else nats_server(version)
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no nats-server {version}: {missing}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.caching import Missing, cached, not_downloaded, run
+from tests.support.caching import NotAvailable, cached, download_error, run
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,8 @@ def python_of_environment() -> Path:
     The Python that has pyspark 4.0.
 
     Raises:
-        Missing: No package registry can be reached.
-        NotMadeError: The same, with CI=true.
+        NotAvailable: No package registry can be reached.
+        BuildFailedError: The same, with CI=true.
     """
 
     def install(target: Path) -> None:
@@ -69,7 +69,7 @@ def python_of_environment() -> Path:
         pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
         done = run([*pip, *PACKAGES], target)
         if done.returncode and (reason := NO_REGISTRY.search(done.stderr)):
-            raise not_downloaded(f"no package registry can be reached: {reason[0]}")
+            raise download_error(f"no package registry can be reached: {reason[0]}")
         assert done.returncode == 0, done.stderr[-4000:]
 
     return cached("pyspark-4.0", [venv.__file__, *PACKAGES], install) / "bin" / "python"
@@ -78,7 +78,7 @@ def python_of_environment() -> Path:
 def test_pyspark_4_0() -> None:
     try:
         python = python_of_environment()
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no pyspark 4.0: {missing}")
     assert list(python.parents[1].glob("lib/*/site-packages/pyspark-4.0.*.dist-info"))
     variables = {**environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python), "PYTEST_ADDOPTS": ""}

@@ -7,8 +7,9 @@ import pytest
 
 from ce_nats import stan
 from ce_nats.testing import NatsServer
-from tests.interop.peers import Missing, streaming_server
 from tests.support.broker import make_event, server
+from tests.support.caching import NotAvailable
+from tests.support.programs import streaming_server
 from tests.support.streaming import CLUSTER, StreamingServer
 
 __all__ = ["make_event", "server"]
@@ -19,7 +20,7 @@ def executable():
     """Path of the streaming server; skips the test if it is not available."""
     try:
         return streaming_server()
-    except Missing as missing:
+    except NotAvailable as missing:
         pytest.skip(f"no nats-streaming-server: {missing}")
 
 

@@ -1,9 +1,13 @@
 """Fixtures for tests with a broker: a nats-server, and events to publish."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from uuid import uuid4
 
+import nats
 import pytest
 from cloudevents.core.v1.event import CloudEvent
+from nats.aio.client import Client
+from nats.js import JetStreamContext
 
 from ce_nats.testing import NatsServer
 
@@ -12,6 +16,34 @@ from ce_nats.testing import NatsServer
 def server() -> Iterator[NatsServer]:
     with NatsServer(jetstream=True) as server:
         yield server
+
+
+@pytest.fixture
+async def nc(server: NatsServer) -> AsyncIterator[Client]:
+    connection = await nats.connect(server.url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def js(nc: Client) -> JetStreamContext:
+    return nc.jetstream()
+
+
+@pytest.fixture
+def subject() -> str:
+    """A subject that no other test uses."""
+    return f"test.{uuid4().hex}"
+
+
+@pytest.fixture
+async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
+    """A stream that listens on ``subject`` and everything below it."""
+    name = subject.replace(".", "_")
+    # In memory: a file store sometimes fails to delete a stream just after a write ("stream store EOF").
+    await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory")
+    yield name
+    await js.delete_stream(name)
 
 
 @pytest.fixture

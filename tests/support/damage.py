@@ -13,7 +13,7 @@ from ce_nats import DecodeError, from_nats_message
 from ce_nats.codec._nesting import MAX_LEVELS
 
 # Text that parsers often handle wrongly, in header values and in JSON.
-SPICES = [
+MUTATIONS = [
     *'"\\%{}[],:; \t\n\r\x00\x1f\x7f\x80\x9f\ufdd0\ufffe\ufffd\U0001f600é\u2028',
     *(
         "%41",
@@ -167,13 +167,13 @@ Message = tuple[Pairs, bytes]
 RawMessage = tuple[list[tuple[bytes, bytes]], bytes]
 
 
-def spiced(rng: Random, text: str) -> str:
+def mutated(rng: Random, text: str) -> str:
     place = rng.randrange(len(text) + 1)
-    return text[:place] + rng.choice(SPICES) + text[place + rng.randrange(2) :]
+    return text[:place] + rng.choice(MUTATIONS) + text[place + rng.randrange(2) :]
 
 
 def value(rng: Random, old: str) -> str:
-    return rng.choice(VALUES) if rng.random() < 0.4 else spiced(rng, old)
+    return rng.choice(VALUES) if rng.random() < 0.4 else mutated(rng, old)
 
 
 def change_header(rng: Random, pairs: Pairs, data: bytes) -> Message:
@@ -185,7 +185,9 @@ def change_header(rng: Random, pairs: Pairs, data: bytes) -> Message:
 def rename_header(rng: Random, pairs: Pairs, data: bytes) -> Message:
     place = rng.randrange(len(pairs))
     name, old = pairs[place]
-    other = rng.choice([name.upper(), name.title(), spiced(rng, name), f"ce-{rng.choice(NAMES)}", "ce-", "Ce-X", "X-Y"])
+    other = rng.choice(
+        [name.upper(), name.title(), mutated(rng, name), f"ce-{rng.choice(NAMES)}", "ce-", "Ce-X", "X-Y"]
+    )
     return [*pairs[:place], (other, old), *pairs[place + 1 :]], data
 
 
@@ -217,7 +219,7 @@ def change_byte(rng: Random, pairs: Pairs, data: bytes) -> Message:
 
 
 def change_text(rng: Random, pairs: Pairs, data: bytes) -> Message:
-    return pairs, spiced(rng, data.decode(errors="replace")).encode()
+    return pairs, mutated(rng, data.decode(errors="replace")).encode()
 
 
 def cut(rng: Random, pairs: Pairs, data: bytes) -> Message:

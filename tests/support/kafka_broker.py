@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ce_nats.testing._server import _free_ports
-from tests.support.caching import Missing, cached, download
+from tests.support.caching import NotAvailable, cached, download
 
 VERSION = "3.9.1"
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -40,10 +40,10 @@ def libraries() -> Path:
     Kafka's jars.
 
     Raises:
-        Missing: They cannot be had.
+        NotAvailable: They cannot be had.
     """
     if shutil.which("mvn") is None:
-        raise Missing("no mvn is installed, which downloads Kafka")
+        raise NotAvailable("no mvn is installed, which downloads Kafka")
 
     def make(directory: Path) -> None:
         (directory / "pom.xml").write_text(POM)

