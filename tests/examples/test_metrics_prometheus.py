@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import sys
-import time
 import urllib.request
 from collections import Counter
 
@@ -12,6 +11,7 @@ from cloudevents.core.v1.event import CloudEvent
 from prometheus_client.parser import text_string_to_metric_families
 
 from ce_nats import aio
+from tests.support.waiting import until
 
 CONSUMED = "messaging_client_consumed_messages_total"
 DURATION = "messaging_process_duration_seconds"
@@ -33,15 +33,14 @@ def by_outcome(found, name):
     return values
 
 
-async def until(page, count):
-    """The page, once so many messages are counted."""
-    end = time.monotonic() + 60
-    while True:
+async def until_counted(page, count):
+    """Wait until a number of messages is counted, and return the samples."""
+
+    async def counted():
         found = await asyncio.to_thread(samples, page)
-        if sum(by_outcome(found, CONSUMED).values()) >= count:
-            return found
-        assert time.monotonic() < end, found
-        await asyncio.sleep(0.05)
+        return found if sum(by_outcome(found, CONSUMED).values()) >= count else None
+
+    return await until(counted)
 
 
 async def publish(js):
@@ -58,7 +57,7 @@ async def test_the_page(start, js):
     worker = start("examples/metrics_prometheus.py", 0)
     page = "http://127.0.0.1:" + await worker.says("http://127.0.0.1:")
     await publish(js)
-    found = await until(page, 4)
+    found = await until_counted(page, 4)
     worker.process.send_signal(signal.SIGTERM)
     log = await worker.ends()
     assert log.count("Reject: total must be") == 1

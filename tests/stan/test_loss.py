@@ -10,12 +10,11 @@ import pytest
 
 from ce_nats import EncodeError, stan
 from ce_nats.stan import Start
-from ce_nats.stan._monitor import Monitor
 from ce_nats.stan._subscription import _Moment as Moment
 from ce_nats.stan.wire import CloseRequest, MsgProto
 from ce_nats.testing import NatsServer
 from tests.support.relay import Relay
-from tests.support.streaming import CLUSTER, StreamingServer
+from tests.support.streaming import CLUSTER, StreamingServer, until_pending
 from tests.support.waiting import until
 
 # Pings every second, the third without an answer is the end.
@@ -160,17 +159,6 @@ async def test_connects_again(executable, client_id, channel):
             assert await numbers(plain, 4) == [2, 3, 4, 5]
             assert await numbers(queue, 4) == [2, 3, 4, 5]
     assert len(lost) == 1
-
-
-async def until_pending(server, channel, count):
-    """Wait until the server has read acknowledgements, so that a number of messages is left without one."""
-    monitor = Monitor(server.monitor)
-    for _ in range(1000):
-        state = await monitor.channel(channel)
-        if sum(one.pending_count for one in state._subscriptions) == count:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"{count} messages must be pending, got {state._subscriptions}")
 
 
 async def numbers_up_to(last, subscription):
@@ -441,7 +429,6 @@ async def test_nats_goes_too(executable, client_id, channel):
             subscription = await connection.subscribe(channel)
             server.kill()
             await until(lambda: lost, 60)
-            await asyncio.sleep(1)
             server.start()
             await connection.publish_data(b"1", channel)
             assert (await one(subscription)).message.data == b"1"

@@ -276,7 +276,7 @@ async def test_a_limit_does_not_cancel_handlers_that_return_in_time(publish, con
 
         async def handle(delivery):
             consumer.stop()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
         await after(consumer.run(handle, stop_timeout=SECONDS))
     await is_settled()

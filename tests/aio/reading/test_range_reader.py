@@ -21,6 +21,7 @@ from ce_nats.aio.reading._stored_messages import metadata
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.testing import NatsServer
 from tests.support.pausing import paused
+from tests.support.waiting import until
 
 SECONDS = 60  # for any one read; one that hangs fails
 
@@ -62,15 +63,16 @@ async def fill(nc, js, stream, subject, count, payload=b""):
     for number in range(count):
         await nc.publish(subject.format(number), payload)
     await flush(nc)
-    await until(lambda state: state.last_seq >= before + count, js, stream)
+    await until_state(lambda state: state.last_seq >= before + count, js, stream)
 
 
-async def until(has_happened, js, stream):
-    for _ in range(6_000):
-        if has_happened((await js.stream_info(stream)).state):
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it has not happened in 60 seconds")
+async def until_state(condition, js, stream):
+    """Wait until the state of a stream meets a condition."""
+
+    async def is_met():
+        return condition((await js.stream_info(stream)).state)
+
+    await until(is_met)
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ async def test_any_holes_and_any_filter_give_what_is_there(connect, way, nc, js,
     for letter in kept.values():
         await nc.publish(f"{subject}.{letter}", b"")
     await flush(nc)
-    await until(lambda state: state.last_seq == 400, js, stream)
+    await until_state(lambda state: state.last_seq == 400, js, stream)
     for _ in range(random.randrange(1, 30)):
         first = random.randrange(2, 401)
         for number in range(first, min(first + random.choice([1, 2, 30]), 401)):
@@ -164,7 +166,7 @@ async def test_hardly_anything_is_sent_behind_the_end(connect, nc, js, subject, 
     for number in range(30_000):
         await nc.publish(f"{subject}.{number % 10}", b"")
     await flush(nc)
-    await until(lambda state: state.last_seq == 30_000, js, stream)
+    await until_state(lambda state: state.last_seq == 30_000, js, stream)
     sent = []
 
     class Counting(RawPull):
@@ -234,7 +236,7 @@ async def test_what_was_overwritten_is_not_missed(connect, way, nc, js, subject,
     for number in range(3_000):
         await nc.publish(f"{subject}.{number if number % 30 == 0 else 'busy'}", b"")
     await flush(nc)
-    await until(lambda state: state.last_seq == 3_000, js, stream)
+    await until_state(lambda state: state.last_seq == 3_000, js, stream)
     kept = [*range(1, 3_000, 30), 3_000]
     assert await numbers(connect, stream, 1, 3_000) == kept
     assert await numbers(connect, stream, 500, 2_000) == [number for number in kept if 500 <= number <= 2_000]
@@ -246,7 +248,7 @@ async def test_limits_by_age_are_a_loss(connect, js, subject):
     await js.add_stream(name=name, subjects=[subject], storage="memory", max_age=0.5, duplicate_window=0.5)
     for _ in range(5):
         await js.publish(subject, b"")
-    await until(lambda state: state.messages == 0, js, name)
+    await until_state(lambda state: state.messages == 0, js, name)
     await js.publish(subject, b"")
     with pytest.raises(DataLossError, match=r"messages 2 to 5 are gone .* begins at 6"):
         await numbers(connect, name, 2, 6)
@@ -282,7 +284,7 @@ async def test_limits_at_work_do_not_hurt_a_read_from_the_beginning(connect, nc,
     """A full stream gives up a message for every one that is published; its beginning never stands still."""
     await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=2_000)
     await fill(nc, js, stream, subject, 2_000)
-    busy = asyncio.create_task(publish_on(nc, subject))
+    busy = asyncio.create_task(keep_publishing(js, subject))
     try:
         for _ in range(20):
             state = (await js.stream_info(stream)).state
@@ -293,10 +295,9 @@ async def test_limits_at_work_do_not_hurt_a_read_from_the_beginning(connect, nc,
     assert state.first_seq > 1
 
 
-async def publish_on(nc, subject):
+async def keep_publishing(js, subject):
     while True:
-        await nc.publish(subject, b"")
-        await asyncio.sleep(0.0005)
+        await js.publish(subject, b"")
 
 
 async def test_a_stream_created_again_is_a_loss(connect, way, js, subject, stream):
@@ -391,12 +392,14 @@ async def test_a_restart_does_not_disturb(own_server, filled, stop):
 
 
 async def test_a_restart_while_messages_are_awaited(own_server, filled):
-    async def stop_and_start():
-        await asyncio.sleep(0.02)
+    async def restart_during_a_read():
+        async with await nats.connect(own_server.url) as nc:
+            js = nc.jetstream()
+            await until(lambda: js.consumers_info(filled))
         await asyncio.to_thread(own_server.kill)
         await asyncio.to_thread(own_server.restart)
 
-    restarts = asyncio.create_task(stop_and_start())
+    restarts = asyncio.create_task(restart_during_a_read())
     found = []
     for _ in range(50):
         found.append(await numbers(connecting_to(own_server.url), filled, 1, 30_000))
@@ -441,7 +444,7 @@ async def test_a_consumer_that_the_server_forgot_is_made_again(connect, nc, js, 
         async for batch in batches:
             found += [metadata(reply)[0] for _, reply, _, _ in batch.messages]
             if len(found) == 1_000:
-                await until(lambda state: state.consumer_count == 0, js, stream)
+                await until_state(lambda state: state.consumer_count == 0, js, stream)
     assert found == list(range(1, 3_001))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -444,7 +443,6 @@ def test_the_server_is_killed_during_a_write(spark: SparkSession, server: NatsSe
             until_stored(server, part * 1500)
             server.kill()
             kills.append(part)
-            time.sleep(0.2)
             server.start()
 
     thread = threading.Thread(target=kill_and_restart)
