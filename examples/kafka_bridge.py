@@ -80,7 +80,7 @@ async def to_kafka(nc: Client, stream: str, topic: str, stopped: asyncio.Event) 
     async with (
         AIOKafkaProducer(bootstrap_servers=KAFKA, acks="all", enable_idempotence=True) as producer,
         aio.PullConsumer(
-            nc.jetstream(), stream, NAME, dead_letter="dead.nats", config=ConsumerConfig(), parse_data=False
+            nc.jetstream(), stream, NAME, dead_letter="dead.nats", create=ConsumerConfig(), parse_data=False
         ) as consumer,
     ):
 

@@ -53,7 +53,7 @@ async def main(port: int) -> None:
             "ORDERS",
             "charging",
             dead_letter="dead.orders",
-            config=ConsumerConfig(),
+            create=ConsumerConfig(),
             instrumentation=instrumentation,
         ) as consumer:
             for number in (signal.SIGINT, signal.SIGTERM):

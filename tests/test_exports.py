@@ -186,7 +186,7 @@ def test_signatures(function: Any, signature: str) -> None:
         ("aio:Publisher.publish", "(self, event, subject, *, headers=None, trace=None)"),
         (
             "aio:PullConsumer",
-            "(js, stream, consumer, *, dead_letter, config=None, max_deliveries=5, max_unfinished=None, "
+            "(js, stream, consumer, *, dead_letter, create=None, max_deliveries=5, max_unfinished=None, "
             "backoff=Backoff(initial=1.0, factor=2.0, maximum=300.0, jitter=0.5), prefetch=64, double_ack=False, "
             "mode=None, dialect=SPEC, parse_data=True, extension_types=None, on_error=None, on_outcome=None, "
             "instrumentation=None)",

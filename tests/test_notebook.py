@@ -12,7 +12,7 @@ from ce_nats._notebook import html_table
 from ce_nats.aio.core._subscribe import receive
 from ce_nats.codec.event import DecodedEvent, NotDelivered
 from ce_nats.message import StoredMessage
-from ce_nats.testing import MadeDelivery
+from ce_nats.testing import FakeDelivery
 
 HOSTILE = ("<script>alert(1)</script>", "</table><img src=x onerror=y>", "a\"'><b>&amp;", "&lt;", "`${x}`")
 
@@ -183,7 +183,7 @@ def test_whatever_a_program_takes_for_data(data, text):
 
 
 def test_a_delivery():
-    made = MadeDelivery(to_nats_message(event(5), "orders.paid"), stream="ORDERS", sequence=12, deliveries=2)
+    made = FakeDelivery(to_nats_message(event(5), "orders.paid"), stream="ORDERS", sequence=12, deliveries=2)
     rows = dict(shown(made).rows)
     assert (rows["stream"], rows["sequence"], rows["deliveries"]) == ("ORDERS", "12", "2")
     assert (rows["settled"], rows["subject"], rows["id"], rows["data"]) == ("false", "orders.paid", "1", "5")
@@ -196,6 +196,6 @@ def test_what_was_received():
 
 def test_ipython_shows_them():
     formatter = pytest.importorskip("IPython.core.formatters").HTMLFormatter()
-    made = MadeDelivery(to_nats_message(event(5), "orders.paid"))
+    made = FakeDelivery(to_nats_message(event(5), "orders.paid"))
     for value in (made, made.event, NatsMessage("a"), StoredMessage("a", "", [], b"", "S", 1, datetime(2026, 1, 1))):
         assert formatter(value) == value._repr_html_()

@@ -81,7 +81,7 @@ def telemetry(stream):
 @pytest.fixture
 def consume(js, stream, telemetry):
     def consume(**options):
-        known = {"dead_letter": None, "config": ConsumerConfig(), "backoff": [0], "on_error": lambda *_: None}
+        known = {"dead_letter": None, "create": ConsumerConfig(), "backoff": [0], "on_error": lambda *_: None}
         return PullConsumer(js, stream, "billing", **{**known, "instrumentation": telemetry.instrumentation, **options})
 
     return consume
@@ -168,7 +168,7 @@ async def test_a_trace_goes_through_blocks_in_another_thread(server, js, stream,
         with sync.connect(server.url) as nc, telemetry.tracer.start_as_current_span("program"):
             with nc.publisher(instrumentation=instrumentation) as publisher:
                 publisher.publish(make_event(1), f"{stream}.plain")
-            options = {"dead_letter": None, "config": ConsumerConfig(), "instrumentation": instrumentation}
+            options = {"dead_letter": None, "create": ConsumerConfig(), "instrumentation": instrumentation}
             consumer = nc.consumer(stream, "billing", timeout=60, **options)
             with consumer, next(consumer), telemetry.tracer.start_as_current_span("charge"):
                 pass
@@ -300,7 +300,7 @@ async def test_without_an_sdk_nothing_is_added(js, stream, make_event):
     async with Publisher(js, instrumentation=instrumentation) as publisher:
         await publisher.publish(make_event(1), f"{stream}.x")
     assert "traceparent" not in (await js.get_msg(stream, 1)).headers
-    options = {"dead_letter": None, "config": ConsumerConfig(), "instrumentation": instrumentation}
+    options = {"dead_letter": None, "create": ConsumerConfig(), "instrumentation": instrumentation}
     async with PullConsumer(js, stream, "c", **options) as consumer, await asyncio.wait_for(anext(consumer), 60) as got:
         assert got.get_id() == "event 1"
 
@@ -382,7 +382,7 @@ async def test_what_was_not_handled_is_not_consumed(js, stream, telemetry, consu
         await aio.jetstream.publish(js, make_event(number), f"{stream}.x")
     outcomes = []
     async with consume(on_outcome=outcomes.append) as consumer, await asyncio.wait_for(anext(consumer), 60):
-        await until(lambda: consumer._holder._ready)
+        await until(lambda: consumer._in_flight._ready)
     assert [str(one.kind) for one in outcomes] == ["acknowledged", "released"]
     assert [one.value for one in telemetry.metrics()["messaging.client.consumed.messages"]] == [1]
 

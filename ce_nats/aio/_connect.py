@@ -277,29 +277,29 @@ class _Callbacks:
         for name, callback in self._given.items():
             if callback is not None and not inspect.iscoroutinefunction(callback):
                 raise TypeError(f"{name} must be an asynchronous function (async def), got {preview(callback)}")
-        self._is_there = self._is_lost = False
-        self._server = self._said = ""
+        self._is_connected = self._is_lost = False
+        self._server = self._last_error = ""
 
     def note_connection(self) -> None:
         """Called when a connection is established, the first or a later one."""
         url = self._client.connected_url
         self._server = url.netloc if url else ", ".join(self._settings.servers)
         ConnectionWatch.of(self._client)
-        self._is_there, self._is_lost, self._said = True, False, ""
+        self._is_connected, self._is_lost, self._last_error = True, False, ""
 
     async def _error_cb(self, error: Exception) -> None:
-        if not self._is_there:
+        if not self._is_connected:
             self.failures.append(error)
         elif self._given["error_cb"] is not None:
             await self._given["error_cb"](error)
         else:
-            said, self._said = self._said, _text(self._settings, error)
+            previous, self._last_error = self._last_error, _text(self._settings, error)
             # A loss, and each attempt that finds no server, is an error too.
             is_loss = isinstance(error, (OSError, asyncio.TimeoutError, nats.errors.UnexpectedEOF))
-            self._log(logging.DEBUG if is_loss or said == self._said else logging.WARNING, self._said)
+            self._log(logging.DEBUG if is_loss or previous == self._last_error else logging.WARNING, self._last_error)
 
     async def _disconnected_cb(self) -> None:
-        if not self._is_there:
+        if not self._is_connected:
             return
         is_lost = not self._client.is_closed
         if self._given["disconnected_cb"] is not None:
@@ -316,14 +316,14 @@ class _Callbacks:
             self._log(logging.WARNING, "the connection is back")
 
     async def _closed_cb(self) -> None:
-        if not self._is_there:
+        if not self._is_connected:
             return
         loss = ConnectionWatch.of(self._client).loss
         if self._given["closed_cb"] is not None:
             await self._given["closed_cb"]()
         elif self._is_lost:
-            self._log(logging.ERROR, f"the connection did not come back, and is closed: {self._said or loss}")
-        elif loss is not None and (text := _text(self._settings, loss)) != self._said:
+            self._log(logging.ERROR, f"the connection did not come back, and is closed: {self._last_error or loss}")
+        elif loss is not None and (text := _text(self._settings, loss)) != self._last_error:
             self._log(logging.ERROR, f"the connection is closed: {text}")
 
     def _log(self, level: int, text: str) -> None:
@@ -405,11 +405,11 @@ def _demand_tls(client: Client, *, wants_tls: bool) -> None:
         if not server.uri.scheme.startswith("ws") and not isinstance(transport_of(client), _Transport):
             use_transport(client, _Transport(wants_tls=wants_tls))
 
-    def turn_to_tls(info: dict[str, Any], is_first: bool) -> None:
+    def require_tls(info: dict[str, Any], is_first: bool) -> None:
         if wants_tls and is_first and info.get("tls_available"):
             info["tls_required"] = True
 
-    intercept_connects(client, before_connect=choose_transport, before_info=turn_to_tls)
+    intercept_connects(client, before_connect=choose_transport, before_info=require_tls)
 
 
 def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext | None:

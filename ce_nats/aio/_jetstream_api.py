@@ -227,7 +227,7 @@ class StreamApi:
         return list(found)
 
     async def _info(self, stream: str) -> _Info:
-        return await self._ask(_Info, stream, f"STREAM.INFO.{stream}")
+        return await self._request(_Info, stream, f"STREAM.INFO.{stream}")
 
     async def why_no_stream(self, subject: str) -> str | None:
         """
@@ -240,7 +240,7 @@ class StreamApi:
             return None
         try:
             target, request = f"streams on {subject}", {"subject": subject}
-            answer = await self._request(_Names, target, "STREAM.NAMES", request, timeout=self._timeout)
+            answer = await self._exchange(_Names, target, "STREAM.NAMES", request, timeout=self._timeout)
         except nats.errors.NoRespondersError:
             return None if self._may_have_jetstream() else "the server has no JetStream"
         except (DeliveryError, nats.errors.Error, OSError):
@@ -266,7 +266,7 @@ class StreamApi:
             DeliveryError: As :meth:`state` does.
         """
         try:
-            answer = await self._ask(_Found, stream, f"STREAM.MSG.GET.{stream}", request, is_watched=is_watched)
+            answer = await self._request(_Found, stream, f"STREAM.MSG.GET.{stream}", request, is_watched=is_watched)
         except ApiError as error:
             if error.code is ErrorCode.MESSAGE_NOT_FOUND:
                 return None
@@ -292,8 +292,8 @@ class StreamApi:
         wanted = list(subjects) or [">"]
         found: list[int] = []
         for start in range(0, len(wanted), _MAX_REQUESTS):
-            questions = (self._next(stream, sequence, pattern) for pattern in wanted[start : start + _MAX_REQUESTS])
-            found += [message.seq for message in await asyncio.gather(*questions) if message is not None]
+            requests = (self._next(stream, sequence, pattern) for pattern in wanted[start : start + _MAX_REQUESTS])
+            found += [message.seq for message in await asyncio.gather(*requests) if message is not None]
         return min(found, default=None)
 
     async def sequence_at(self, state: StreamState, since: int) -> int:
@@ -335,7 +335,7 @@ class StreamApi:
         """
         request = {"seq": sequence, "no_erase": True}
         try:
-            await self._ask(_Answer, stream, f"STREAM.MSG.DELETE.{stream}", request)
+            await self._request(_Answer, stream, f"STREAM.MSG.DELETE.{stream}", request)
         except ApiError as error:
             if error.err_code not in _NOT_DELETED or await self.stored(stream, {"seq": sequence}) is not None:
                 raise
@@ -362,7 +362,7 @@ class StreamApi:
         return Lag(answer.num_pending, answer.num_ack_pending, answer.num_redelivered)
 
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:
-        return await self._ask(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
+        return await self._request(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
 
     async def create_consumer(self, stream: str, name: str, config: dict[str, Any]) -> ConsumerConfig:
         """
@@ -394,7 +394,7 @@ class StreamApi:
             raise _several_subjects(stream, name)
         request = {"stream_name": stream, "config": {"name": name, **config}}
         subject = f"CONSUMER.CREATE.{stream}.{name}{further}"
-        answer = await self._ask(_Consumer, stream, subject, request, consumer=name)
+        answer = await self._request(_Consumer, stream, subject, request, consumer=name)
         if len(subjects) > 1 and not answer.config.get("filter_subjects"):  # from another, older server of a cluster
             with suppress(DeliveryError):
                 await self.delete_consumer(stream, name)
@@ -408,11 +408,11 @@ class StreamApi:
         Raises:
             DeliveryError: As :meth:`consumer` does.
         """
-        await self._ask(_Answer, stream, f"CONSUMER.DELETE.{stream}.{name}", consumer=name)
+        await self._request(_Answer, stream, f"CONSUMER.DELETE.{stream}.{name}", consumer=name)
 
     # --- Requests -----------------------------------------------------------------------------------------------------
 
-    async def _ask(
+    async def _request(
         self,
         kind: type[T],
         stream: str,
@@ -441,7 +441,9 @@ class StreamApi:
         disabled_since = math.inf
         while True:
             try:
-                answer = await self._ask_once(kind, target, subject, request, patience.seconds, is_watched=is_watched)
+                answer = await self._request_once(
+                    kind, target, subject, request, patience.seconds, is_watched=is_watched
+                )
                 if answer.error is not None:
                     raise _refusal(stream, target, answer.error)
             except DeliveryError as error:
@@ -456,7 +458,7 @@ class StreamApi:
                 self._is_failing = False
                 return answer
 
-    async def _ask_once(
+    async def _request_once(
         self,
         kind: type[T],
         target: str,
@@ -468,7 +470,7 @@ class StreamApi:
     ) -> T:
         with delivery_errors(target, self._nc):
             try:
-                return await self._request(kind, target, subject, request, timeout=timeout, is_watched=is_watched)
+                return await self._exchange(kind, target, subject, request, timeout=timeout, is_watched=is_watched)
             except nats.errors.NoRespondersError as error:
                 text = f"no answer on {self.prefix!r}: JetStream has another prefix or domain, or is not enabled"
                 if self.prefix == DEFAULT_PREFIX:
@@ -500,7 +502,7 @@ class StreamApi:
             self._is_failing = True
             _log.warning("%s; retrying for up to %g seconds", error.message, self._retry_timeout)
 
-    async def _request(
+    async def _exchange(
         self,
         kind: type[T],
         target: str,

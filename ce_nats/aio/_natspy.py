@@ -31,7 +31,7 @@ from ..wire.nats import decode_header_block
 Callback: TypeAlias = Callable[[], Awaitable[None]]
 ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
 
-_HANDED_OVER: Final = ("self", "sid", "subject", "reply", "data", "headers")
+_PROCESS_MSG_PARAMETERS: Final = ("self", "sid", "subject", "reply", "data", "headers")
 
 
 def _get(owner: object, name: str) -> Any:
@@ -395,52 +395,52 @@ def reconnect_after(nc: Client, violation: str) -> None:
     _set(nc, "_process_err", process)
 
 
-# --- Messages as they stand on the wire -------------------------------------------------------------------------------
+# --- Messages before their headers are parsed -------------------------------------------------------------------------
 
-# Whether take_messages() works with this version; without it there is a slower way.
+# Whether set_raw_message_hook() works with this version of nats-py; without it, messages are read through the API.
 SEES_RAW_MESSAGES: Final = (
-    tuple(inspect.signature(getattr(Client, "_process_msg", lambda: None)).parameters) == _HANDED_OVER
+    tuple(inspect.signature(getattr(Client, "_process_msg", lambda: None)).parameters) == _PROCESS_MSG_PARAMETERS
 )
 
-# Subject, reply subject or b"", payload, header block or None; all as they stand on the wire.
-Take: TypeAlias = Callable[[bytes, bytes, bytes, "bytes | None"], None]
+# Called with subject, reply subject or b"", payload, and header block or None, as received.
+RawMessageHook: TypeAlias = Callable[[bytes, bytes, bytes, "bytes | None"], None]
 
 
-class _Takers:
+class _RawMessageHooks:
     """
-    What a connection does with each message: some subscriptions get theirs before the headers are parsed.
+    Replaces nats-py's function for received messages: calls the hook of a subscription, or else nats-py's function.
 
-    ``Client.msg_class``, the public way to another kind of message, gets a dict of headers.
+    ``Client.msg_class``, the public way to another class of message, gets the headers as a dict.
     """
 
     def __init__(self, process: Callable[[int, bytes, bytes, bytes, bytes | None], Awaitable[None]]) -> None:
         self.process = process
-        self.takers: dict[int, Take] = {}
+        self.by_sid: dict[int, RawMessageHook] = {}
 
     async def __call__(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        take = self.takers.get(sid)
-        if take is None:
+        hook = self.by_sid.get(sid)
+        if hook is None:
             await self.process(sid, subject, reply, data, headers)
         else:
-            take(subject, reply, data, headers)
+            hook(subject, reply, data, headers)
 
 
-def take_messages(nc: Client, sid: int, take: Take | None) -> None:
+def set_raw_message_hook(nc: Client, sid: int, hook: RawMessageHook | None) -> None:
     """
-    Have a function called with each message of a subscription, in place of what nats-py does with it.
+    Call a function with each message of a subscription, instead of nats-py's processing.
 
     Args:
         nc: The connection.
-        sid: The subscription's, see :func:`subscription_id`.
-        take: The function; None ends it.
+        sid: Number of the subscription, see :func:`subscription_id`.
+        hook: The function; None removes it.
     """
-    hook = _get(nc, "_process_msg")
-    if take is not None:
-        if not isinstance(hook, _Takers):
-            hook = _Takers(hook)
-            _set(nc, "_process_msg", hook)
-        hook.takers[sid] = take
-    elif isinstance(hook, _Takers):
-        hook.takers.pop(sid, None)
-        if not hook.takers:
-            _set(nc, "_process_msg", hook.process)
+    hooks = _get(nc, "_process_msg")
+    if hook is not None:
+        if not isinstance(hooks, _RawMessageHooks):
+            hooks = _RawMessageHooks(hooks)
+            _set(nc, "_process_msg", hooks)
+        hooks.by_sid[sid] = hook
+    elif isinstance(hooks, _RawMessageHooks):
+        hooks.by_sid.pop(sid, None)
+        if not hooks.by_sid:
+            _set(nc, "_process_msg", hooks.process)

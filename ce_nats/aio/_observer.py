@@ -167,7 +167,7 @@ class Observer:
         operation = None if instruments is None else guarded(lambda: instruments.send(event, plain, template))
         return Sending(self, event, template, operation)
 
-    def tell(self, outcome: MessageOutcome) -> None:
+    def record(self, outcome: MessageOutcome) -> None:
         """Say what became of a message."""
         for hook in self._hooks:
             guarded(partial(hook, outcome))
@@ -207,7 +207,7 @@ class Handling:
         operation = self._operation
         if operation is not None:
             guarded(lambda: operation.end(outcome, error))
-        self._observer.tell(outcome)
+        self._observer.record(outcome)
 
 
 class Sending:
@@ -243,7 +243,7 @@ class Sending:
         operation = self._operation
         if operation is not None:
             guarded(lambda: operation.end(outcome, error))
-        self._observer.tell(outcome)
+        self._observer.record(outcome)
 
     def abandon(self, error: BaseException) -> None:
         """The event was not sent, and its publisher gets the error."""

@@ -217,7 +217,7 @@ class ConnectionWatch:
             await self._call_back(error)
             return
         denial = Denial(found[1], found[2])
-        if self._tell(denial):
+        if self._notify(denial):
             return
         if denial.operation == "publish":
             self._first_denied = self._first_denied or denial
@@ -230,7 +230,7 @@ class ConnectionWatch:
         except Exception:  # in nats-py's read loop it would end that
             _log.exception("error_cb must not raise")
 
-    def _tell(self, denial: Denial) -> bool:
+    def _notify(self, denial: Denial) -> bool:
         """A denied publish concerns one listener; a denied subscription may concern several."""
         if denial.is_subscription(self.inbox):
             self._denied_inbox = (denial.subject, self._nc.stats["reconnects"])
@@ -312,25 +312,25 @@ def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future
             watch.remove(listen)
 
 
-async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]], inbox: str = "") -> T:
+async def answered(nc: Client, subject: str, request: Callable[[], Awaitable[T]], inbox: str = "") -> T:
     """
     Make a request; fails as soon as the server denies it, or the connection is closed.
 
     Args:
         nc: An open connection.
         subject: What the request is published to.
-        ask: Makes the request.
+        request: Makes the request.
         inbox: As for :func:`denial`.
 
     Raises:
         DeliveryError: ``permission-denied``: the subject, or the inbox for answers; ``connection-closed``;
             ``timeout``, if the server has closed the connection meanwhile.
-        Exception: What ``ask`` raises.
+        Exception: What ``request`` raises.
     """
     began = time.monotonic()
     with denial(nc, subject, inbox) as failed:
         try:
-            return await result_unless(failed, ask)
+            return await result_unless(failed, request)
         except asyncio.TimeoutError as error:
             violation = ConnectionWatch.of(nc).violation_since(began)
             if not violation:
@@ -338,15 +338,15 @@ async def answered(nc: Client, subject: str, ask: Callable[[], Awaitable[T]], in
             raise DeliveryError(ErrorCode.TIMEOUT, f"{subject}: no answer came in time{violation}") from error
 
 
-async def result_unless(failed: asyncio.Future[DeliveryError], ask: Callable[[], Awaitable[T]]) -> T:
+async def result_unless(failed: asyncio.Future[DeliveryError], request: Callable[[], Awaitable[T]]) -> T:
     """
     Call a function and return its result, unless a future gets an error before.
 
     Raises:
         DeliveryError: The error of the future.
-        Exception: What ``ask`` raises.
+        Exception: What ``request`` raises.
     """
-    task = asyncio.ensure_future(ask())
+    task = asyncio.ensure_future(request())
     try:
         await asyncio.wait((task, failed), return_when=asyncio.FIRST_COMPLETED)
         if task.done():

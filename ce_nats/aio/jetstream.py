@@ -32,7 +32,7 @@ from ._util.checks import check_jetstream
 from ._util.patience import RETRY_SECONDS
 from .core._publish import as_nats_headers, check_size
 from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, event_id, prepare_for_stream
-from .publishing._stream_lookup import publish_patiently
+from .publishing._stream_lookup import publish_with_retry
 from .reading._range_reader import OnLoss, read_range_on, refuse_loss
 from .reading._raw_pull import RawMessage
 from .reading._stored_messages import as_messages
@@ -95,7 +95,7 @@ async def publish(
     with delivery_errors(subject, nc, refused=ErrorCode.PUBLISH_REFUSED):
         try:
             seconds = api_timeout(js) if timeout is None else timeout
-            return await answered(nc, subject, lambda: publish_patiently(js, subject, message.data, headers, seconds))
+            return await answered(nc, subject, lambda: publish_with_retry(js, subject, message.data, headers, seconds))
         except (AttributeError, TypeError, ValueError) as error:
             # Anybody may have subscribed to the subject and replied.
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error

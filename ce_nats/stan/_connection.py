@@ -283,7 +283,7 @@ class Connection:
                 client_id=session.client_id, guid=guid, subject=channel, data=data, conn_id=session.conn_id
             ).encode()
             check_size(NatsMessage(subject, message), self._nc.max_payload)
-            await self._window.room()
+            await self._window.wait_for_slot()
             if self._session is session:
                 return await self._window.send(guid, subject, message, on_failure)
 

@@ -60,7 +60,7 @@ class PullConsumer:
         *,
         dead_letter: str | None,
         timeout: float | None = None,
-        config: ConsumerConfig | None = None,
+        create: ConsumerConfig | None = None,
         max_deliveries: int = 5,
         max_unfinished: int | None = None,
         backoff: Backoff | Sequence[float] = BACKOFF,
@@ -86,7 +86,7 @@ class PullConsumer:
                 stream,
                 consumer,
                 dead_letter=dead_letter,
-                config=config,
+                create=create,
                 max_deliveries=max_deliveries,
                 max_unfinished=max_unfinished,
                 backoff=backoff,
@@ -304,13 +304,13 @@ class Delivery:
         self._loop.run(self._delivery.reject, reason)
 
     def __enter__(self) -> DecodedEvent:
-        return self._delivery.enter_block()
+        return self._delivery._enter_block()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._delivery.leave_block()
-        self._loop.run(self._delivery.settle_block, error)
+        self._delivery._leave_block()
+        self._loop.run(self._delivery._settle_block, error)
 
     def __repr__(self) -> str:
         return repr(self._delivery)

@@ -139,7 +139,7 @@ class Publisher:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher is closed")
         if sender.publisher.failures:
             sender.loop.run(sender.raise_failures)
-        sender.queue.put(sender.publisher.prepare(event, subject, headers=headers, trace=trace))
+        sender.queue.put(sender.publisher._prepare(event, subject, headers=headers, trace=trace))
 
     def flush(self) -> None:
         """
@@ -191,7 +191,7 @@ class Sender:
 
     async def _send(self, prepared: Prepared) -> None:
         try:
-            await self.publisher.send(prepared)
+            await self.publisher._send(prepared)
         except DeliveryError as error:
             self._fail(prepared, error)
 

@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._deliveries import MadeDelivery
+    from ._deliveries import FakeDelivery
     from ._server import NatsCluster, NatsServer
 
-__all__ = ["MadeDelivery", "NatsCluster", "NatsServer"]
+__all__ = ["FakeDelivery", "NatsCluster", "NatsServer"]
 
-_MODULES = {"MadeDelivery": "_deliveries", "NatsCluster": "_server", "NatsServer": "_server"}
+_MODULES = {"FakeDelivery": "_deliveries", "NatsCluster": "_server", "NatsServer": "_server"}
 
 
 def __getattr__(name: str) -> Any:

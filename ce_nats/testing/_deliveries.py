@@ -16,11 +16,11 @@ from ..wire._ack_subject import AckSubject, ack_subject
 _BY_DEFAULT: Final = RetryPolicy()
 
 
-class MadeDelivery(Delivery):
+class FakeDelivery(Delivery):
     """
     A delivery without a server: what a consumer would do about it is kept.
 
-        delivery = MadeDelivery(to_nats_message(event, "orders.paid"))
+        delivery = FakeDelivery(to_nats_message(event, "orders.paid"))
         async with delivery:
             await handler(delivery)
         assert delivery.decision.action is Action.ACK
@@ -61,7 +61,7 @@ class MadeDelivery(Delivery):
         given = Msg(nobody, message.subject, ack_subject(origin), message.data, headers)
         super().__init__(given, origin, _Keeper(policy))
         self.decision: Decision | None = None
-        self.decoded(from_nats_message(self.message))
+        self._set_event(from_nats_message(self.message))
 
 
 class _Keeper:
@@ -81,7 +81,7 @@ class _Keeper:
 
     async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
         if not delivery.is_settled:
-            assert isinstance(delivery, MadeDelivery)
+            assert isinstance(delivery, FakeDelivery)
             delivery.decision = decision
             delivery.is_settled = True
 

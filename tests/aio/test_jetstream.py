@@ -391,7 +391,7 @@ async def test_the_connection_serves_others_meanwhile(way, nc, js, ten, subject)
     assert found == list(range(1, 11))
     await nc.flush()
     assert seen == [{"a": "1"}]
-    assert not isinstance(nc._process_msg, _nats._Takers)
+    assert not isinstance(nc._process_msg, _nats._RawMessageHooks)
 
 
 @pytest.fixture

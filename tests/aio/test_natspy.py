@@ -47,7 +47,7 @@ def test_private_names_stand_in_one_module():
 
 
 async def take(js, stream, subject):
-    async with PullConsumer(js, stream, "c", dead_letter=None, config=nats.js.api.ConsumerConfig()) as consumer:
+    async with PullConsumer(js, stream, "c", dead_letter=None, create=nats.js.api.ConsumerConfig()) as consumer:
         await js.publish(subject, b"{}")
         return await anext(consumer)
 

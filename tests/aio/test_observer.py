@@ -41,7 +41,7 @@ def consume(js, stream, dead, outcomes):
 
     def consume(name="c", **options):
         create = ConsumerConfig(ack_wait=60)
-        known = {"dead_letter": dead, "config": create, "backoff": [0], "on_outcome": outcomes.append}
+        known = {"dead_letter": dead, "create": create, "backoff": [0], "on_outcome": outcomes.append}
         return PullConsumer(js, stream, name, **{**known, **options})
 
     return consume
@@ -116,7 +116,7 @@ async def test_without_a_subject_for_dead_letters_messages_are_terminated(publis
 async def test_what_was_fetched_and_not_handled_is_released(publish, consume, outcomes):
     await publish(1, 2, 3)
     async with consume() as consumer, await take(consumer):
-        await until(lambda: len(consumer._holder._ready) == 2)
+        await until(lambda: len(consumer._in_flight._ready) == 2)
     assert [(one.delivery.sequence, one.kind, one.seconds is None) for one in outcomes] == [
         (1, OutcomeKind.ACKNOWLEDGED, False),
         (2, OutcomeKind.RELEASED, True),
@@ -179,7 +179,7 @@ async def test_a_server_that_cannot_be_told(server, stream, publish, outcomes):
     """The message is redelivered after ``ack_wait``, and not acknowledged as far as anybody knows."""
     await publish(1)
     nc = await nats.connect(server.url)
-    options = {"dead_letter": None, "config": ConsumerConfig(), "on_outcome": outcomes.append}
+    options = {"dead_letter": None, "create": ConsumerConfig(), "on_outcome": outcomes.append}
     async with PullConsumer(nc.jetstream(), stream, "c", **options) as consumer:
         delivery = await take(consumer)
         with pytest.raises(DeliveryError) as info:

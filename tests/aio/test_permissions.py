@@ -256,7 +256,7 @@ async def test_the_sink_is_denied(server, acknowledged):
 async def test_a_consumer_that_cannot_be_entered(connected, user, name, subject):
     async with connected(user) as (nc, told):
         create = ConsumerConfig(filter_subject="Work.one")
-        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, config=create)
+        consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, create=create)
         async with denied(subject):
             await consumer.__aenter__()
         assert [text for text in told if "CONSUMER" in text] == []

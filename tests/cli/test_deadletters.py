@@ -19,7 +19,7 @@ def dead_letters(with_js, stream, subject, at_server, event):
         await js.add_stream(name=name, subjects=[f"dead.{subject}"], storage="memory")
         await js.publish(subject, b"not an event \xff", headers={"Nats-Msg-Id": "theirs", "Tag": "a"})
         config = ConsumerConfig(ack_wait=30)
-        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", config=config) as consumer:
+        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", create=config) as consumer:
             running = asyncio.create_task(consumer.run(reject))
             for _ in range(500):
                 if (await js.stream_info(name)).state.messages == 2:
@@ -300,7 +300,7 @@ def oversized(with_js, stream, subject):
         headers = {"ce-specversion": "1.0", "ce-id": "big", "ce-source": "/s", "ce-type": "t", "Content-Type": "a/b"}
         await js.publish(subject, b"x" * 1000, headers=headers)
         config = ConsumerConfig(ack_wait=30)
-        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", config=config) as consumer:
+        async with PullConsumer(js, stream, "billing", dead_letter=f"dead.{subject}", create=config) as consumer:
             async for delivery in consumer:
                 await delivery.reject("too big")
                 break

@@ -20,7 +20,7 @@ async def test_those_of_one_error_are_published_again(start, js, make_event):
         raise KeyError("total") if delivery.event.get_id() == "event 1" else Reject("no")
 
     async with PullConsumer(
-        js, "ORDERS", "billing", dead_letter="dead.orders", max_deliveries=1, config=ConsumerConfig(), on_error=print
+        js, "ORDERS", "billing", dead_letter="dead.orders", max_deliveries=1, create=ConsumerConfig(), on_error=print
     ) as consumer:
         run = asyncio.create_task(consumer.run(fail))
         while (await js.stream_info("DEAD")).state.messages < 4:  # noqa: ASYNC110

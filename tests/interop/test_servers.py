@@ -75,7 +75,7 @@ async def _stream(connection: Client) -> None:
     stored = [message async for batch in read_stream(js, "S", batch_size=7) for message in batch]
     assert [message.sequence for message in stored] == list(range(1, len(EVENTS) + 1))
     seen: list[tuple[str, int]] = []
-    async with aio.PullConsumer(js, "S", "c", dead_letter=None, config=ConsumerConfig()) as consumer:
+    async with aio.PullConsumer(js, "S", "c", dead_letter=None, create=ConsumerConfig()) as consumer:
         async for delivery in consumer:
             seen.append((delivery.event.get_id(), delivery.deliveries))
             if len(seen) == 1:
@@ -114,7 +114,7 @@ async def _some_subjects(connection: Client) -> None:
 async def _consumed(js: JetStreamContext, name: str, config: ConsumerConfig) -> set[str]:
     """Subjects of the first deliveries of a new consumer."""
     found: set[str] = set()
-    async with aio.PullConsumer(js, "F", name, dead_letter=None, config=config, prefetch=30) as consumer:
+    async with aio.PullConsumer(js, "F", name, dead_letter=None, create=config, prefetch=30) as consumer:
         for _ in range(20):
             delivery = await anext(consumer)
             async with delivery:

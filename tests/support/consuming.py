@@ -28,7 +28,7 @@ def consume(js, stream, dead):
 
     def consume(name="c", *, ack_wait=60, headers_only=None, **options):
         create = ConsumerConfig(ack_wait=ack_wait, headers_only=headers_only)
-        return PullConsumer(js, stream, name, **{"dead_letter": dead, "config": create, "backoff": [0], **options})
+        return PullConsumer(js, stream, name, **{"dead_letter": dead, "create": create, "backoff": [0], **options})
 
     return consume
 

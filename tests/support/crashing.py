@@ -29,7 +29,7 @@ async def main(url: str, stream: str, dead_letter: str, concurrency: str) -> Non
             stream,
             "c",
             dead_letter=dead_letter,
-            config=ConsumerConfig(ack_wait=ACK_WAIT),
+            create=ConsumerConfig(ack_wait=ACK_WAIT),
             max_deliveries=MAX_DELIVERIES,
             prefetch=PREFETCH,
         ) as consumer:

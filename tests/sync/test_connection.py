@@ -179,7 +179,7 @@ def test_replay_sends_messages_before_an_exception_of_the_iterable(nc, js, strea
 def test_dead_letters_are_requeued(nc, js, stream, subject, make_event):
     publish(nc, subject, map(make_event, range(4)))
     config = ConsumerConfig(ack_wait=60, filter_subject=subject)
-    with nc.consumer(stream, "c", dead_letter=f"dead.{subject}", config=config, timeout=SECONDS) as consumer:
+    with nc.consumer(stream, "c", dead_letter=f"dead.{subject}", create=config, timeout=SECONDS) as consumer:
         for _ in range(4):
             next(consumer).reject("no such customer")
 

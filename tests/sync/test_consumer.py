@@ -29,7 +29,7 @@ def open_consumer(nc, stream, subject):
 
     def open_consumer(**options: Any) -> sync.PullConsumer:
         config = ConsumerConfig(ack_wait=600, filter_subject=subject)
-        return nc.consumer(stream, "c", **{"dead_letter": None, "config": config, "timeout": SECONDS, **options})
+        return nc.consumer(stream, "c", **{"dead_letter": None, "create": config, "timeout": SECONDS, **options})
 
     return open_consumer
 

@@ -10,7 +10,7 @@ from ce_nats import ContentMode, DecodeError, NatsMessage, Reject, to_nats_messa
 from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.redelivery import Action, Decision, Reason, RetryPolicy
-from ce_nats.testing import MadeDelivery
+from ce_nats.testing import FakeDelivery
 
 POLICY = RetryPolicy(max_deliveries=3, backoff=[100])
 
@@ -87,10 +87,10 @@ async def test_a_made_delivery_is_settled_as_a_real_one_is(js, stream, subject, 
     event = make_event(1, {"n": 1})
     await ce_js.publish(js, event, subject)
     options = {"max_deliveries": POLICY.max_deliveries, "backoff": POLICY.backoff}
-    async with PullConsumer(js, stream, "c", dead_letter=None, config=ConsumerConfig(), **options) as consumer:
+    async with PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig(), **options) as consumer:
         real = await anext(aiter(consumer))
         await handle(real, handler)
-        made = MadeDelivery(to_nats_message(event, subject), stream=stream, policy=POLICY)
+        made = FakeDelivery(to_nats_message(event, subject), stream=stream, policy=POLICY)
         await handle(made, handler)
         assert sent(made.decision) == await asyncio.wait_for(acks.get(), 60)
     assert made.is_settled
@@ -106,7 +106,7 @@ async def test_the_policy_is_that_of_a_consumer(make_event):
         4: Decision(Action.RETRY, delay=RetryPolicy().delay(4)),
         5: Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED),
     }.items():
-        made = MadeDelivery(message, deliveries=deliveries)
+        made = FakeDelivery(message, deliveries=deliveries)
         assert made.decision is None
         await handle(made, fails)
         assert (made.decision, made.deliveries) == (decision, deliveries)
@@ -115,7 +115,7 @@ async def test_the_policy_is_that_of_a_consumer(make_event):
 @pytest.mark.parametrize("mode", ContentMode)
 def test_what_is_known_of_it(make_event, mode):
     message = to_nats_message(make_event(7, "text"), "orders.paid", mode=mode, headers={"Tag": "a"})
-    made = MadeDelivery(message, stream="ORDERS", sequence=12, deliveries=2)
+    made = FakeDelivery(message, stream="ORDERS", sequence=12, deliveries=2)
     assert (made.stream, made.sequence, made.deliveries, made.subject) == ("ORDERS", 12, 2, "orders.paid")
     assert (made.event.get_id(), made.event.get_data()) == ("event 7", "text")
     assert made.message.headers["Tag"] == "a"
@@ -125,4 +125,4 @@ def test_what_is_known_of_it(make_event, mode):
 
 def test_what_is_no_event_is_no_delivery():
     with pytest.raises(DecodeError, match="not-a-cloudevent"):
-        MadeDelivery(NatsMessage("a", b"no"))
+        FakeDelivery(NatsMessage("a", b"no"))

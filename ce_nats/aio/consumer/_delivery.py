@@ -58,16 +58,16 @@ class Delivery(Received):
         handling: Its block, while that runs and somebody looks at it; else None.
     """
 
-    __slots__ = ("__weakref__", "_known", "_settler", "arrival", "handling", "is_entered", "is_settled")
+    __slots__ = ("__weakref__", "_arrival", "_handling", "_has_started", "_known", "_settler", "is_settled")
 
     def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
         super().__init__(message, None)
         self._known = origin
         self._settler = settler
-        self.arrival = origin.deliveries
+        self._arrival = origin.deliveries
         self.is_settled = False
-        self.is_entered = False
-        self.handling: Handles | None = None
+        self._has_started = False
+        self._handling: Handles | None = None
 
     @property
     def stream(self) -> str:
@@ -119,40 +119,40 @@ class Delivery(Received):
         """
         await self._settler.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
 
-    def replace(self, message: Msg, origin: AckSubject) -> None:
+    def _replace(self, message: Msg, origin: AckSubject) -> None:
         """Take a later delivery of the same message for this one."""
         self.message, self._known = message, origin
 
-    def decoded(self, event: DecodedEvent) -> None:
+    def _set_event(self, event: DecodedEvent) -> None:
         """Set the event."""
         self._event = event
 
     async def __aenter__(self) -> DecodedEvent:
-        return self.enter_block()
+        return self._enter_block()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.leave_block()
-        await self.settle_block(error)
+        self._leave_block()
+        await self._settle_block(error)
 
     # A block in another thread than the loop's calls these one by one: the first two in its own thread, where a span of
     # OpenTelemetry is the current one for the handler.
 
-    def enter_block(self) -> DecodedEvent:
+    def _enter_block(self) -> DecodedEvent:
         """Begin a block; the first part of the context manager."""
-        self.is_entered = True
+        self._has_started = True
         event = self.event
         if not self.is_settled:
-            self.handling = self._settler.begin(self)
+            self._handling = self._settler.begin(self)
         return event
 
-    def leave_block(self) -> None:
-        """The code of the block has ended; to be called in the same thread as :meth:`enter_block`."""
-        if self.handling is not None:
-            self.handling.leave()
+    def _leave_block(self) -> None:
+        """The code of the block has ended; to be called in the same thread as :meth:`_enter_block`."""
+        if self._handling is not None:
+            self._handling.leave()
 
-    async def settle_block(self, error: BaseException | None) -> None:
+    async def _settle_block(self, error: BaseException | None) -> None:
         """
         Settle the message unless the block has done so; the last part of the context manager.
 
@@ -162,7 +162,7 @@ class Delivery(Received):
         Raises:
             DeliveryError: As :meth:`nak` does.
         """
-        handling, settler = self.handling, self._settler
+        handling, settler = self._handling, self._settler
         try:
             if not self.is_settled:
                 await settler.settle(self, settler.decide(self, _outcome(error)), error)
@@ -176,7 +176,7 @@ class Delivery(Received):
             raise
         finally:
             if handling is not None:
-                self.handling = None
+                self._handling = None
                 handling.end(error)
 
     def _repr_html_(self) -> str:

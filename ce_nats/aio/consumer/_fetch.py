@@ -76,7 +76,7 @@ class Fetcher:
         api: JetStream's API on it.
         stream: Name of the stream.
         consumer: Name of the consumer.
-        room: Returns how many messages may be fetched now.
+        free_slots: Returns how many messages may be fetched now.
         deliver: Called with each message.
         fail: Called once with the reason why no further message comes.
     """
@@ -88,7 +88,7 @@ class Fetcher:
         stream: str,
         consumer: str,
         *,
-        room: Callable[[], int],
+        free_slots: Callable[[], int],
         deliver: Callable[[Msg, AckSubject], None],
         fail: Callable[[DeliveryError], None],
     ) -> None:
@@ -98,7 +98,7 @@ class Fetcher:
         self._consumer = consumer
         self._target = f"consumer {consumer} of stream {stream}"
         self._subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._room = room
+        self._free_slots = free_slots
         self._deliver = deliver
         self._fail = fail
         self._inbox = ""
@@ -127,7 +127,7 @@ class Fetcher:
         with delivery_errors(self._target, self._nc):
             # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
             self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
-        self._task = asyncio.create_task(self._keep_asking())
+        self._task = asyncio.create_task(self._keep_requesting())
 
     def stop(self) -> None:
         """Make no further requests."""
@@ -152,21 +152,21 @@ class Fetcher:
         """Check whether there is room for another request."""
         self._wanted.set()
 
-    # --- Asking -------------------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
-    async def _keep_asking(self) -> None:
+    async def _keep_requesting(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             if self._nc.is_closed:
                 self._fail(ConnectionWatch.of(self._nc).closed_error(self._target))
                 return
-            batch = self._room() if self._is_due() else 0
+            batch = self._free_slots() if self._is_due() else 0
             if batch:
                 if self._request is not None and self._request.reconnects == self._reconnects:
                     # No heartbeat came. Some servers (2.10.25) do not answer a request to a deleted consumer.
                     await self._look_for_consumer()
                 try:
-                    await self._ask(batch)
+                    await self._send_request(batch)
                 except nats.errors.Error as error:
                     _log.debug("%s: %s", self._target, error)
             self._wanted.clear()
@@ -190,17 +190,17 @@ class Fetcher:
     def _reconnects(self) -> int:
         return self._nc.stats["reconnects"]
 
-    async def _ask(self, batch: int) -> None:
+    async def _send_request(self, batch: int) -> None:
         self._number += 1
         reply = f"{self._inbox.removesuffix('*')}{self._number}"
         self._request = _Request(reply, batch, batch, self._reconnects, time.monotonic())
-        question = {
+        request = {
             "batch": batch,
             "max_bytes": max(_MAX_BYTES, 2 * self._nc.max_payload),
             "expires": int(self._expires * 1e9),
             "idle_heartbeat": int(min(_HEARTBEAT_SECONDS, self._expires / 2) * 1e9),
         }
-        await self._nc.publish(self._subject, msgspec.json.encode(question), reply)
+        await self._nc.publish(self._subject, msgspec.json.encode(request), reply)
 
     def _end_request(self) -> None:
         self._request = None

@@ -33,7 +33,7 @@ class _Taken:
     message: Msg
 
 
-class Holder:
+class InFlightDeliveries:
     """
     Deliveries that are not settled.
 
@@ -44,9 +44,10 @@ class Holder:
         nc: An open connection.
         settler: Settles the deliveries.
         prefetch: Maximum number of messages fetched and not taken yet.
-        wake: Called when :meth:`take` and :meth:`room` may return something else than before.
+        wake: Called when :meth:`take` and :meth:`free_slots` may return something else than before.
         on_dropped: Called when the program has dropped a delivery without settling it.
-        on_late: Called, once, with all deliveries that wait when one of them is redelivered. They do not wait any more.
+        on_redelivered: Called, once, with all waiting deliveries when one of them is redelivered. They are removed from
+            the queue.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Holder:
         prefetch: int,
         wake: Callable[[], None],
         on_dropped: Callable[[AckSubject], None],
-        on_late: Callable[[list[Delivery]], None],
+        on_redelivered: Callable[[list[Delivery]], None],
     ) -> None:
         self._nc = nc
         self._settler = settler
         self._prefetch = prefetch
         self._wake = wake
         self._on_dropped = on_dropped
-        self._on_late = on_late
+        self._on_redelivered = on_redelivered
         self._reconnects = 0
         # By stream sequence: a message is in one of these three.
         self._waiting: dict[int, Delivery] = {}
@@ -98,7 +99,7 @@ class Holder:
 
     # --- What may be fetched and taken --------------------------------------------------------------------------------
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many messages may be fetched now."""
         waiting = len(self._waiting)
         if self._isolation.is_one_by_one:
@@ -110,12 +111,12 @@ class Holder:
         if self._is_one_alone():
             return None
         if self._ready:
-            return self._given(self._ready.popleft())
+            return self._hand_out(self._ready.popleft())
         if self._suspects and (not self._taken or time.monotonic() >= self._together_from):
             delivery = self._suspects.popleft()
             self._alone = delivery.sequence
             self._alone_until = self._together_from = self._in_a_while()
-            return self._given(delivery)
+            return self._hand_out(delivery)
         return None
 
     def put_back(self, delivery: Delivery) -> None:
@@ -145,7 +146,7 @@ class Holder:
         known = self._find(origin.sequence)
         if known is not None:
             # It took longer than ack_wait, or the server was restarted, so it was redelivered. It is still held.
-            known.replace(message, origin)
+            known._replace(message, origin)
             if origin.sequence in self._taken:
                 self._taken[origin.sequence].message = message
             elif origin.sequence in self._waiting:
@@ -173,9 +174,9 @@ class Holder:
         """Deliveries whose blocks were not entered; none of them can be taken any more."""
         self._ready.clear()
         self._suspects.clear()
-        return [delivery for delivery in self._deliveries() if not delivery.is_entered]
+        return [delivery for delivery in self._deliveries() if not delivery._has_started]
 
-    def _given(self, delivery: Delivery) -> Delivery:
+    def _hand_out(self, delivery: Delivery) -> Delivery:
         sequence = delivery.sequence
 
         def drop(reference: weakref.ref[Delivery]) -> None:
@@ -211,7 +212,7 @@ class Holder:
         self._isolation.stay_one_by_one()
         self._ready.clear()
         self._suspects.clear()
-        self._on_late(list(self._waiting.values()))
+        self._on_redelivered(list(self._waiting.values()))
 
     def _end_turn(self, sequence: int) -> None:
         """A message is not being handled any more, so that others may be taken."""

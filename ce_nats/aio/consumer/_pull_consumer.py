@@ -49,7 +49,7 @@ from ._dead_letters import original
 from ._delivery import Delivery
 from ._fetch import Fetcher
 from ._handlers import Workers
-from ._in_flight import Holder
+from ._in_flight import InFlightDeliveries
 from ._isolation import Isolation
 from ._settle import Settler
 
@@ -86,8 +86,8 @@ class PullConsumer:
         consumer: Name of a durable pull consumer with explicit acknowledgements.
         dead_letter: Subject for dead letters, which a stream must listen on. None: messages are terminated without a
             copy, and only the stream's own copy is left.
-        config: The consumer's configuration, with which it is created where there is none of that name; name and kind
-            are filled in. One that exists is used as it is. None creates none.
+        create: Configuration with which the consumer is created if it does not exist; its name and ``ack_policy`` are
+            filled in. An existing consumer is used unchanged. None creates no consumer.
         max_deliveries: Deliveries after which a message is dead-lettered if its handler fails; as the server counts
             them, so that a delivery that was released counts, too. A message that was delivered more often, and may
             have ended the process, is handled alone. A consumer whose own ``max_deliver`` is lower sets the limit;
@@ -125,7 +125,7 @@ class PullConsumer:
         consumer: str,
         *,
         dead_letter: str | None,
-        config: ConsumerConfig | None = None,
+        create: ConsumerConfig | None = None,
         max_deliveries: int = 5,
         max_unfinished: int | None = None,
         backoff: Backoff | Sequence[float] = _BACKOFF,
@@ -140,7 +140,7 @@ class PullConsumer:
         instrumentation: Instruments | None = None,
     ) -> None:
         check_jetstream(js)
-        check_config("config", config)
+        check_config("create", create)
         check_hook("on_error", on_error)
         check_hook("on_outcome", on_outcome)
         if dead_letter is not None:
@@ -156,7 +156,7 @@ class PullConsumer:
         self._name = consumer
         self._target = f"consumer {consumer} of stream {stream}"
         self._dead_letter = dead_letter
-        self._config = config
+        self._create = create
         self._mode = mode
         self._decode_message = partial(
             from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
@@ -166,7 +166,7 @@ class PullConsumer:
         self._headers_only = False
         self._arrived = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._is_entered = self._has_dropped = False
+        self._is_open = self._has_dropped = False
         self._error: DeliveryError | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._suspended = 0.0
@@ -180,24 +180,24 @@ class PullConsumer:
             double_ack=double_ack,
             report=self._report,
             on_unhandled=self._report_unhandled,
-            on_settled=lambda delivery: self._holder.remove(delivery),
+            on_settled=lambda delivery: self._in_flight.remove(delivery),
             on_denied=self._fail,
             observer=Observer.of(on_outcome, instrumentation),
         )
-        self._holder = Holder(
+        self._in_flight = InFlightDeliveries(
             self._nc,
             self._settler,
             prefetch=prefetch,
             wake=self._wake,
             on_dropped=self._report_dropped,
-            on_late=self._release_late,
+            on_redelivered=self._release_late,
         )
         self._fetcher = Fetcher(
             self._nc,
             self._api,
             stream,
             consumer,
-            room=self._holder.room,
+            free_slots=self._in_flight.free_slots,
             deliver=self._deliver,
             fail=self._fail,
         )
@@ -231,9 +231,9 @@ class PullConsumer:
         # With a limit of 1, any message that an earlier process has fetched may be one that ends it.
         is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
         ConnectionWatch.of(self._nc).add(self._on_denial)
-        self._holder.open(Isolation(limit, max(waits), is_expected=is_expected), min(waits) / 3)
+        self._in_flight.open(Isolation(limit, max(waits), is_expected=is_expected), min(waits) / 3)
         await self._fetcher.open(min(waits))
-        self._is_entered = True
+        self._is_open = True
         return self
 
     def _apply_limit(self, config: ConsumerConfig) -> int:
@@ -259,10 +259,10 @@ class PullConsumer:
             await self._fetcher.close()
             if self._releasing is not None:
                 await self._releasing
-            await self._settler.release(self._holder.unhandled())
+            await self._settler.release(self._in_flight.unhandled())
         finally:
             ConnectionWatch.of(self._nc).remove(self._on_denial)
-            await self._holder.close()
+            await self._in_flight.close()
 
     def stop(self) -> None:
         """
@@ -316,21 +316,21 @@ class PullConsumer:
         try:
             config = await self._api.consumer(self._stream, self._name)
         except ApiError as error:
-            if self._config is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
+            if self._create is None or error.code is not ErrorCode.CONSUMER_NOT_FOUND:
                 raise
         else:
-            if self._config is not None:
-                self._compare(self._config, config)
+            if self._create is not None:
+                self._compare(self._create, config)
             return config, await self._api.lag(self._stream, self._name)
-        config = self._config.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
+        config = self._create.evolve(name=self._name, durable_name=self._name, ack_policy=AckPolicy.EXPLICIT)
         return await self._api.create_consumer(self._stream, self._name, config.as_dict()), Lag(0, 0, 0)
 
     def _compare(self, wanted: ConsumerConfig, existing: ConsumerConfig) -> None:
-        """Warn about what an existing consumer has otherwise than ``config=`` says."""
+        """Warn about what an existing consumer has otherwise than ``create=`` says."""
         differences = config_differences(wanted, existing)
         if differences:
             text = "; ".join(differences)
-            _log.warning("%s exists, and its configuration is not that of config=: %s", self._target, text)
+            _log.warning("%s exists, and its configuration is not that of create=: %s", self._target, text)
 
     # --- Deliveries --------------------------------------------------------------------------------------------------
 
@@ -346,12 +346,12 @@ class PullConsumer:
                 ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched, or not be
                 acknowledged; ``not-open``.
         """
-        if not self._is_entered:
+        if not self._is_open:
             text = "it must be entered first: async with PullConsumer(...) as consumer"
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
         await self._let_others_run()
         while not self._stopped.is_set():
-            delivery = self._holder.take()
+            delivery = self._in_flight.take()
             if delivery is not None:
                 self._fetcher.wake()
                 if await self._prepare(delivery):
@@ -379,7 +379,7 @@ class PullConsumer:
         """Decode; False where the message has no event for a handler, and has been settled therefore."""
         try:
             try:
-                delivery.decoded(await self._decode(delivery.message))
+                delivery._set_event(await self._decode(delivery.message))
             except DecodeError as error:
                 delivery.error = error
                 outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
@@ -392,15 +392,15 @@ class PullConsumer:
                 retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
                 await self._settler.settle_quietly(delivery, retry, error)
                 return False
-            decision = decide(Outcome.RECEIVED, delivery.arrival, self.policy)
+            decision = decide(Outcome.RECEIVED, delivery._arrival, self.policy)
             if decision.action is Action.HANDLE:
                 return True
-            text = f"the process ended while it was handled: {delivery.arrival} deliveries, and none had an outcome"
+            text = f"the process ended while it was handled: {delivery._arrival} deliveries, and none had an outcome"
             delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
             await self._settler.settle_quietly(delivery, decision, delivery.error)
         except asyncio.CancelledError:
             if not delivery.is_settled:
-                self._holder.put_back(delivery)
+                self._in_flight.put_back(delivery)
             raise
         return False
 
@@ -422,7 +422,7 @@ class PullConsumer:
         return DecodedEvent(event._attributes, NotDelivered(size), is_json=event.is_json)
 
     def _deliver(self, message: Msg, origin: AckSubject) -> None:
-        self._holder.add(message, origin)
+        self._in_flight.add(message, origin)
         self._arrived.set()
 
     def _wake(self) -> None:

@@ -99,7 +99,7 @@ class Settler:
         """
         if delivery.is_settled or delivery.message.is_acked:
             if not delivery.is_settled:
-                self._tell(delivery, OutcomeKind.SETTLED, None, error)
+                self._record(delivery, OutcomeKind.SETTLED, None, error)
             self._end(delivery)
             return
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
@@ -118,15 +118,15 @@ class Settler:
                 else:
                     await message.ack()
         except BaseException as failure:
-            self._tell(delivery, OutcomeKind.UNSETTLED, None, failure)
+            self._record(delivery, OutcomeKind.UNSETTLED, None, failure)
             raise
         if self._observer is not None:
-            self._tell(delivery, self._kind(decision, error), decision, error)
+            self._record(delivery, self._kind(decision, error), decision, error)
 
     def _report_unhandled(self, delivery: Delivery, decision: Decision) -> None:
         """Report a message that is terminated, and of which no handler and no dead letter tells."""
         error = delivery.error
-        if decision.action is not Action.DEAD_LETTER or delivery.is_entered or error is None:
+        if decision.action is not Action.DEAD_LETTER or delivery._has_started or error is None:
             return
         if self._dead_letter is None:
             self._on_unhandled(error, delivery, "terminated without a dead letter")
@@ -159,7 +159,7 @@ class Settler:
             return OutcomeKind.TERMINATED if self._dead_letter is None else OutcomeKind.DEAD_LETTERED
         return OutcomeKind.ACKNOWLEDGED
 
-    def _tell(
+    def _record(
         self, delivery: Delivery, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
     ) -> None:
         """Say what became of a delivery: now, or at the end of its block."""
@@ -174,10 +174,10 @@ class Settler:
             delay=decision.delay if decision is not None and kind is OutcomeKind.REDELIVERED else None,
             reason=None if decision is None else decision.reason,
         )
-        if isinstance(delivery.handling, Handling):
-            delivery.handling.settled(outcome)
+        if isinstance(delivery._handling, Handling):
+            delivery._handling.settled(outcome)
         else:
-            self._observer.tell(outcome)
+            self._observer.record(outcome)
 
     def _end(self, delivery: Delivery) -> None:
         delivery.is_settled = True

@@ -192,7 +192,7 @@ def prepare(
     Raises:
         EncodeError: As :func:`publish` does.
     """
-    has_headers = takes_headers(nc)
+    has_headers = supports_headers(nc)
     if not has_headers:
         _check_headerless(headerless, headers, format)
         mode = ContentMode.STRUCTURED
@@ -208,17 +208,17 @@ def prepare(
         message.headers = Headers()
     elif headers:
         # Those of the event itself are percent-encoded.
-        check_further(message.headers.items())
+        check_extra_headers(message.headers.items())
     return message
 
 
-def takes_headers(nc: Client) -> bool:
+def supports_headers(nc: Client) -> bool:
     """Whether the server supports headers: from 2.2 on, unless configured otherwise. True before a connection."""
     info = server_info(nc)
     return bool(info.get("headers", not info))
 
 
-def check_further(pairs: Iterable[tuple[str, str]]) -> None:
+def check_extra_headers(pairs: Iterable[tuple[str, str]]) -> None:
     """
     Refuse headers that ADR-4 allows and nats-py refuses or would change.
 

@@ -57,7 +57,7 @@ class Events:
         self._decode = decode
         self._denied: DeliveryError | None = None
         self._watch = ConnectionWatch.of(client_of(subscription))
-        self._watch.add(self._hear)
+        self._watch.add(self._on_denial)
 
     def __aiter__(self) -> Events:
         return self
@@ -74,7 +74,7 @@ class Events:
             try:
                 message = await self._messages.__anext__()
             except StopAsyncIteration:
-                self.check()
+                self._check()
                 raise
             received = receive(message, self._decode)
             if received is not None:
@@ -90,11 +90,11 @@ class Events:
 
     async def stop(self) -> None:
         """Unsubscribe; does nothing when called again."""
-        self._watch.remove(self._hear)
+        self._watch.remove(self._on_denial)
         with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
             await self.subscription.unsubscribe()
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """
         Raise the error that keeps messages from arriving, if there is one.
 
@@ -108,7 +108,7 @@ class Events:
             text = f"{self.subscription.subject}: the connection is lost: {loss}"
             raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text) from loss
 
-    def _hear(self, denial: Denial) -> bool:
+    def _on_denial(self, denial: Denial) -> bool:
         if not denial.is_subscription(self.subscription.subject):
             return False
         self._denied = denial.error(self.subscription.subject)
@@ -186,7 +186,7 @@ async def subscribe(
     received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
     try:
         await round_trip(nc)
-        received.check()
+        received._check()
     except BaseException:
         await received.stop()
         raise

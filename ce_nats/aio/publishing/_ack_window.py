@@ -110,7 +110,7 @@ class AckWindow(ABC, Generic[P]):
         for item in self.pending.values():
             item.ack.cancel()
 
-    async def room(self) -> None:
+    async def wait_for_slot(self) -> None:
         """Wait until a message may be added."""
         while self.is_full:
             await self._wait()

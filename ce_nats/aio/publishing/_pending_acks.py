@@ -138,7 +138,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             DeliveryError: ``connection-closed``: it is closed or being drained; ``not-open``: called outside of the
                 block; ``permission-denied``: no acknowledgement can come.
         """
-        await self.room()
+        await self.wait_for_slot()
         if self._denied is not None:
             raise self._denied
         if not self.is_open:
@@ -212,7 +212,7 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     def _look_for_stream(self, subject: str) -> None:
         """Ask whether a stream listens, unless that is known or being asked."""
-        if subject not in self._lookups and (not self.has_stream or self._listeners.was_missed(subject)):
+        if subject not in self._lookups and (not self.has_stream or self._listeners.was_absent(subject)):
             self._lookups[subject] = asyncio.create_task(self._look_up(subject))
 
     async def _look_up(self, subject: str) -> None:

@@ -15,7 +15,7 @@ from ...codec.subject_template import SubjectTemplate
 from ...errors import EncodeError, ErrorCode, preview
 from ...extensions.tracing import TraceContext
 from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
-from ..core._publish import check_further, prepare, takes_headers
+from ..core._publish import check_extra_headers, prepare, supports_headers
 
 DedupId: TypeAlias = Callable[[Any], str]
 
@@ -58,7 +58,7 @@ def prepare_for_stream(
     Raises:
         EncodeError: As :func:`ce_nats.aio.jetstream.publish` does.
     """
-    if dedup is not None and headerless and not takes_headers(nc):
+    if dedup is not None and headerless and not supports_headers(nc):
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED,
             f"the server does not support headers, so {MSG_ID!r} cannot be sent; use dedup=None",
@@ -80,5 +80,5 @@ def _message_id(event: EventLike, dedup: DedupId) -> str:
             ErrorCode.INVALID_HEADER_VALUE, f"{MSG_ID!r} must be a str, got {preview(identifier)}", header=MSG_ID
         )
     check_header(MSG_ID, identifier)
-    check_further([(MSG_ID, identifier)])
+    check_extra_headers([(MSG_ID, identifier)])
     return identifier

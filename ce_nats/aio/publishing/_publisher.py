@@ -172,17 +172,17 @@ class Publisher:
                 publishing may continue.
             DeliveryError: ``connection-closed``, ``not-open``. This event was not sent.
         """
-        prepared = self.prepare(event, subject, headers=headers, trace=trace)
+        prepared = self._prepare(event, subject, headers=headers, trace=trace)
         try:
             if self._acks.is_full:
-                await self._acks.room()
+                await self._acks.wait_for_slot()
             raise_failures(self.failures)
         except BaseException as error:
             prepared.abandon(error)
             raise
-        return await self.send(prepared)
+        return await self._send(prepared)
 
-    def prepare(
+    def _prepare(
         self,
         event: EventLike,
         subject: str | SubjectTemplate,
@@ -217,7 +217,7 @@ class Publisher:
             raise
         return Prepared(message, block, event, sending)
 
-    async def send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
+    async def _send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
         """
         The second half of :meth:`publish`: send once there is room in the window.
 

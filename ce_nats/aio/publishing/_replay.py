@@ -18,7 +18,7 @@ from ...wire.nats import write_header_block
 from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
 from .._util.checks import check_client
-from ..core._publish import check_size, flush, takes_headers
+from ..core._publish import check_size, flush, supports_headers
 from ._pending_acks import PendingAcks, PendingMessage, is_duplicate, write
 from ._prepare import MAX_HEADER_BYTES
 
@@ -145,7 +145,7 @@ def framed(
             ErrorCode.INVALID_SUBJECT, f"the message's subject must have been UTF-8, got {preview(message.subject)}"
         )
     block = write_header_block(message.headers) if message.headers else b""
-    if block and not takes_headers(nc):
+    if block and not supports_headers(nc):
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has some"
         )

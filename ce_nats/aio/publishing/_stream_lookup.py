@@ -42,11 +42,11 @@ class Listeners:
         self._nc = nc
         self._prefix = api_prefix
         self._found: set[str] = set()
-        self._missed: dict[str, float] = {}
+        self._absent: dict[str, float] = {}
 
-    def was_missed(self, subject: str) -> bool:
+    def was_absent(self, subject: str) -> bool:
         """Whether the API has answered once that no stream listens."""
-        return subject in self._missed
+        return subject in self._absent
 
     async def look(self, subject: str, timeout: float) -> None:
         """
@@ -67,16 +67,16 @@ class Listeners:
         api = StreamApi(self._nc, self._prefix, min(timeout, _ANSWER_SECONDS))
         reason = await api.why_no_stream(subject)
         if not reason:
-            self._missed.pop(subject, None)
+            self._absent.pop(subject, None)
             if reason is not None:
                 self._found.add(subject)
             return
         now = time.monotonic()
-        if now - self._missed.setdefault(subject, now) >= PAUSE_SECONDS / 2:
+        if now - self._absent.setdefault(subject, now) >= PAUSE_SECONDS / 2:
             raise NoStreamError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens: {reason}")
 
 
-async def publish_patiently(
+async def publish_with_retry(
     js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str] | None, timeout: float
 ) -> PubAck:
     """

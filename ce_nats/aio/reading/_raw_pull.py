@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 
 from ...errors import DeliveryError, ErrorCode
 from .._errors import delivery_errors
-from .._natspy import subscription_id, take_messages
+from .._natspy import set_raw_message_hook, subscription_id
 from .._permissions import denial
 
 # Subject, reply subject, payload, header block; all as they stand on the wire. The reply subject of a message from a
@@ -66,7 +66,7 @@ class RawPull:
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
             self._subscription = await self._nc.subscribe(f"{self._inbox}.*")
-            take_messages(self._nc, subscription_id(self._subscription), self._take)
+            set_raw_message_hook(self._nc, subscription_id(self._subscription), self._on_message)
         self._pulls += 1
         # A subject for each request, because the server also ends one that was answered in full with a status.
         reply = f"{self._inbox}.{self._pulls}"
@@ -89,7 +89,7 @@ class RawPull:
         """Take no more messages; the connection stays open. Never raises."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
-            take_messages(self._nc, subscription_id(subscription), None)
+            set_raw_message_hook(self._nc, subscription_id(subscription), None)
             with suppress(Exception):
                 await subscription.unsubscribe()
 
@@ -114,7 +114,7 @@ class RawPull:
             elif time.monotonic() - since >= timeout:
                 raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {timeout} seconds")
 
-    def _take(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+    def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """Keep a message of the request as it is."""
         if reply:
             self._messages.append((subject, reply, data, headers))

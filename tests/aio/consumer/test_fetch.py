@@ -42,7 +42,7 @@ async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publ
 async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, publish, consume):
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        await until(lambda: consumer._holder._ready)
+        await until(lambda: consumer._in_flight._ready)
         await js.delete_consumer(stream, "c")
         async with await take(consumer):
             pass
@@ -55,7 +55,7 @@ async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, s
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
     await publish(1)
     async with consume(prefetch=1) as consumer:
-        await until(lambda: consumer._holder._ready)
+        await until(lambda: consumer._in_flight._ready)
         await js._nc.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c")
         await js.delete_consumer(stream, "c")
         async with await take(consumer):
@@ -85,7 +85,7 @@ async def test_consumer_deleted_during_a_request_ends_the_iteration(js, stream, 
 async def test_closed_connection_ends_the_iteration(server, stream, dead):
 
     other = await nats.connect(server.url)
-    async with PullConsumer(other.jetstream(), stream, "c", dead_letter=dead, config=ConsumerConfig()) as consumer:
+    async with PullConsumer(other.jetstream(), stream, "c", dead_letter=dead, create=ConsumerConfig()) as consumer:
         reader = asyncio.create_task(anext(consumer))
         await other.close()
         with pytest.raises(DeliveryError, match=r"^connection-closed: "):

@@ -52,7 +52,7 @@ async def test_deliveries_that_are_settled_later_are_not_warned_of(publish, cons
         del collected, delivery
         gc.collect()
         await asyncio.sleep(0)
-        assert consumer._holder._taken == consumer._holder._dropped == {}
+        assert consumer._in_flight._taken == consumer._in_flight._dropped == {}
     await is_settled()
     assert warnings_of(caplog) == []
 

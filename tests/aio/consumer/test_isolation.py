@@ -78,7 +78,7 @@ async def test_messages_that_were_prefetched_survive_any_number_of_stops(
             stream,
             "c",
             dead_letter=dead if has_dead_letter else None,
-            config=ConsumerConfig(ack_wait=60),
+            create=ConsumerConfig(ack_wait=60),
             on_error=lambda error, _: reported.append(error),
         ) as consumer:
             await asyncio.wait_for(consumer.run(handle), SECONDS)
@@ -107,7 +107,7 @@ async def test_messages_behind_a_handler_that_blocks_are_not_dead_lettered(
                 consumer.stop()
 
         config = ConsumerConfig(ack_wait=0.3)
-        async with PullConsumer(js, stream, "c", dead_letter=dead, config=config, max_deliveries=2) as consumer:
+        async with PullConsumer(js, stream, "c", dead_letter=dead, create=config, max_deliveries=2) as consumer:
             await asyncio.wait_for(consumer.run(handle), SECONDS)
 
     await live(8, 0.5)

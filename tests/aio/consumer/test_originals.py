@@ -46,7 +46,7 @@ def consume(js, stream, dead):
 
         options = {"max_deliveries": 3, "backoff": [0], "on_error": lambda error, _: errors.append(error)}
         create = ConsumerConfig(ack_wait=60, **config)
-        async with PullConsumer(js, stream, "c", dead_letter=dead, config=create, **options) as consumer:
+        async with PullConsumer(js, stream, "c", dead_letter=dead, create=create, **options) as consumer:
             running = asyncio.create_task(consumer.run(handle))
             try:
                 await until_last(js, dead.replace(".", "_"), letters)

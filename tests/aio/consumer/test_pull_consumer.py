@@ -144,7 +144,7 @@ async def test_tombstones_are_neither_events_nor_errors(js, subject, dead, make_
     await kv.purge("b")
     await kv.put("b", event.data)
     async with PullConsumer(
-        js, f"KV_{bucket}", "c", dead_letter=dead, config=ConsumerConfig(), on_error=None
+        js, f"KV_{bucket}", "c", dead_letter=dead, create=ConsumerConfig(), on_error=None
     ) as consumer:
         for _ in range(1):
             async with await take(consumer) as event:
@@ -190,9 +190,9 @@ async def test_only_pull_consumers_with_single_acknowledgements_will_do(js, stre
         with pytest.raises(DeliveryError, match=r"^incompatible-config: .*one by one"):
             await consume(name).__aenter__()
     with pytest.raises(DeliveryError, match=r"^consumer-not-found: "):
-        await consume("other", config=None).__aenter__()
+        await consume("other", create=None).__aenter__()
     with pytest.raises(DeliveryError, match=r"^stream-not-found: "):
-        await PullConsumer(js, "NOSTREAM", "c", dead_letter=None, config=ConsumerConfig()).__aenter__()
+        await PullConsumer(js, "NOSTREAM", "c", dead_letter=None, create=ConsumerConfig()).__aenter__()
     with pytest.raises(DeliveryError, match=r"^not-open: .*entered first"):
         await anext(consume())
 
@@ -207,7 +207,7 @@ async def test_an_existing_consumer_is_used_unchanged(js, stream, publish, consu
     assert (config.ack_wait, config.description) == (7, "theirs")
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"consumer c of stream {stream} exists, and its configuration is not that of config=: ack_wait is 7.0, not 60"
+        f"consumer c of stream {stream} exists, and its configuration is not that of create=: ack_wait is 7.0, not 60"
     )
     async with consume(ack_wait=7):
         pass

@@ -55,7 +55,7 @@ async def test_of_a_push_consumer(js, subject, stream, make_event):
 
 async def test_of_a_pull_consumer(js, subject, stream, make_event):
     await ce_js.publish(js, make_event(1), subject)
-    async with PullConsumer(js, stream, "c", dead_letter=None, config=ConsumerConfig()) as consumer:
+    async with PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig()) as consumer:
         delivery = await anext(consumer)
         assert (delivery.subject, delivery.sequence, delivery.deliveries, delivery.error) == (subject, 1, 1, None)
         assert delivery.stream == stream
@@ -69,7 +69,7 @@ async def test_a_handler_gets_the_delivery(js, subject, stream, make_event):
     """And may settle it itself."""
     seen = []
     await ce_js.publish(js, make_event(1), subject)
-    async with PullConsumer(js, stream, "c", dead_letter=None, config=ConsumerConfig(), backoff=[100]) as consumer:
+    async with PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig(), backoff=[100]) as consumer:
 
         async def handle(delivery):
             seen.append((delivery.subject, delivery.deliveries, delivery.event.get_id()))

@@ -68,7 +68,7 @@ async def test_slot_is_free_after_an_answer_not_after_a_cancelled_future():
             _, item = await window.publish()
         assert window.is_full
         item.ack.cancel()  # the message stays unacknowledged although the caller does not await it
-        third = asyncio.create_task(window.room())
+        third = asyncio.create_task(window.wait_for_slot())
         window.checked.clear()
         await asyncio.wait_for(window.checked.wait(), SECONDS)
         assert not third.done()

@@ -237,7 +237,7 @@ async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster
             for number in range(count):
                 await publisher.publish(make_event(number), subject)
         async with PullConsumer(
-            js, stream, "c", dead_letter=None, config=ConsumerConfig(ack_wait=SECONDS), prefetch=4
+            js, stream, "c", dead_letter=None, create=ConsumerConfig(ack_wait=SECONDS), prefetch=4
         ) as consumer:
             _note_statuses(consumer._fetcher, seen, refusals)
             async for delivery in consumer:

@@ -76,7 +76,7 @@ async def first_id(js, stream, consumer, **options):
 
 
 def first_id_without_asyncio(urls, stream, consumer):
-    options = {"dead_letter": None, "config": ConsumerConfig()}
+    options = {"dead_letter": None, "create": ConsumerConfig()}
     with sync.connect(urls) as nc, nc.consumer(stream, consumer, **options) as deliveries, next(deliveries) as event:
         return event.get_id()
 
@@ -126,7 +126,7 @@ async def test_what_begins_in_an_election_waits_for_it(cluster, stream, leader, 
             sequences_as_in_spark(urls[0], stream),
             asyncio.to_thread(last_as_in_spark, urls, stream),
             first_id(js, stream, "existing"),
-            first_id(js, stream, "created", config=ConsumerConfig()),
+            first_id(js, stream, "created", create=ConsumerConfig()),
             asyncio.to_thread(first_id_without_asyncio, urls, stream, "synchronous"),
             command(urls, "capture", output, "--stream", stream),
             return_exceptions=True,

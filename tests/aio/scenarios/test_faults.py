@@ -74,7 +74,7 @@ async def fill(js):
 
 def consumer_of(js, *, ack_wait=30, **options):
     return PullConsumer(
-        js, "E", "c", **{"dead_letter": "dead", "config": ConsumerConfig(ack_wait=ack_wait), "backoff": [0], **options}
+        js, "E", "c", **{"dead_letter": "dead", "create": ConsumerConfig(ack_wait=ack_wait), "backoff": [0], **options}
     )
 
 

@@ -121,7 +121,7 @@ async def test_malformed_message_of_a_stream_is_dead_lettered(
     frame, code = MALFORMED[kind]
     sent = frame(f"{subject}.m".encode())
     send_frames(sent, pub(subject.encode()))
-    async with PullConsumer(js, stream, "c", dead_letter=dead, config=ConsumerConfig()) as consumer:
+    async with PullConsumer(js, stream, "c", dead_letter=dead, create=ConsumerConfig()) as consumer:
         async with await soon(anext(consumer)) as event:
             assert event.get_id() == "1"
         (letter,) = await dead_letters(1)
@@ -145,7 +145,7 @@ async def test_control_characters_do_not_split_a_subject(nc, js, stream, subject
     for sid in range(20):
         for space in (b"\x0b", b"\x0c"):
             send_frames(pub(b"%s.a%s%d" % (subject.encode(), space, sid)), pub(b"%s.a%sb" % (subject.encode(), space)))
-    async with PullConsumer(js, stream, "c", dead_letter=None, config=ConsumerConfig()) as consumer:
+    async with PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig()) as consumer:
         for _ in range(80):
             assert (await soon(anext(received))).event.get_id() == "1"
             async with await soon(anext(consumer)):
@@ -240,7 +240,7 @@ async def test_waiting_operations_fail_if_reading_ends(ending, stream, subject, 
     async with (
         Publisher(js, ack_timeout=SECONDS) as publisher,
         await subscribe(nc, f"other.{subject}") as received,
-        PullConsumer(js, stream, "c", dead_letter=None, config=ConsumerConfig()) as consumer,
+        PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig()) as consumer,
     ):
         waiting = [
             asyncio.ensure_future(each)

@@ -50,7 +50,7 @@ async def test_connection_is_restored(lowering, make_event, caplog):
     async with connect(server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
         async with (
-            PullConsumer(js, "S", "c", dead_letter=None, config=ConsumerConfig(), on_error=lambda *_: None) as consumer,
+            PullConsumer(js, "S", "c", dead_letter=None, create=ConsumerConfig(), on_error=lambda *_: None) as consumer,
             subscribe(nc, "plain") as received,
         ):
             async with Publisher(js, ack_timeout=1) as publisher:
@@ -99,7 +99,7 @@ async def test_errors_have_the_reason_if_the_connection_is_closed(lowering, make
     async with (
         Publisher(js) as publisher,
         subscribe(nc, "plain") as received,
-        PullConsumer(js, "S", "c", dead_letter=None, config=ConsumerConfig()) as consumer,
+        PullConsumer(js, "S", "c", dead_letter=None, create=ConsumerConfig()) as consumer,
     ):
         waiting = [
             asyncio.ensure_future(each)

@@ -84,15 +84,15 @@ async def test_other_arguments(nc, js):
         StreamApi("nats://127.0.0.1:4222")
     with pytest.raises(TypeError, match=r"^subscription must be a Subscription .*, got nats\.aio\.client\.Client$"):
         aio.events(nc)
-    with pytest.raises(TypeError, match=r"^config must be a nats\.js\.api\.ConsumerConfig, got dict$"):
-        await consume(js, config={"ack_wait": 30})
+    with pytest.raises(TypeError, match=r"^create must be a nats\.js\.api\.ConsumerConfig, got dict$"):
+        await consume(js, create={"ack_wait": 30})
 
 
 async def test_a_server_without_jetstream(make_event):
     with NatsServer() as server:
         async with await aio.connect(server.url) as nc:
             js = nc.jetstream()
-            for use in (read(js), consume(js), consume(js, config=ConsumerConfig()), StreamApi(nc).state("S")):
+            for use in (read(js), consume(js), consume(js, create=ConsumerConfig()), StreamApi(nc).state("S")):
                 with pytest.raises(DeliveryError, match=r"JetStream is not enabled on the server$") as info:
                     await asyncio.wait_for(use, RETRY_SECONDS / 2)
                 assert info.value.code is ErrorCode.NO_RESPONDERS
@@ -106,7 +106,7 @@ async def test_an_account_without_jetstream(make_event):
     with NatsServer(jetstream=True, config=ACCOUNTS) as server:
         async with await aio.connect(f"nats://other:x@127.0.0.1:{server.port}") as nc:
             js = nc.jetstream()
-            for use in (read(js), consume(js), consume(js, config=ConsumerConfig())):
+            for use in (read(js), consume(js), consume(js, create=ConsumerConfig())):
                 with pytest.raises(DeliveryError, match=r"JetStream is not enabled for this account$"):
                     await asyncio.wait_for(use, RETRY_SECONDS / 2)
             with pytest.raises(DeliveryError, match="a: no stream listens: JetStream is not enabled for this account"):
@@ -126,7 +126,7 @@ async def test_a_subject_for_dead_letters_without_a_stream(js, stream, subject):
     dead = f"dead.{subject}"
 
     async def enter():
-        options = {"dead_letter": dead, "config": ConsumerConfig()}
+        options = {"dead_letter": dead, "create": ConsumerConfig()}
         async with aio.PullConsumer(js, stream, "worker", **options):
             pass
 
@@ -159,7 +159,7 @@ async def test_a_question_about_dead_letters_that_is_not_answered(answer):
             await js.add_stream(name="S", subjects=["orders"], storage="memory")
             if answer == "silence":
                 await nc.subscribe("nobody.answers", cb=_say_nothing)
-            await asyncio.wait_for(consume(js, dead_letter="dead", config=ConsumerConfig()), 20)
+            await asyncio.wait_for(consume(js, dead_letter="dead", create=ConsumerConfig()), 20)
             await nc.flush()
         assert told == []
 
