@@ -27,6 +27,7 @@ from .._errors import delivery_errors
 from .._jetstream_api import StreamApi
 from .._natspy import unsubscribe_and_drain
 from .._permissions import ConnectionWatch, Denial
+from .._pull_status import PullStatus, parse_pull_status
 from ..core._publish import round_trip
 
 _log: Final = logging.getLogger(__name__)
@@ -39,12 +40,6 @@ _MAX_IDLE_SECONDS: Final = 2.5 * _HEARTBEAT_SECONDS
 _TICK_SECONDS: Final = 0.2
 # The server drops a client that has more than 64 MiB waiting.
 _MAX_BYTES: Final = 16 * 2**20
-# Statuses that another request would get again: "Consumer Deleted", "Consumer is push based", and what the
-# consumer's own limits forbid ("Exceeded MaxRequestBatch of 10").
-_DELETED: Final = "consumer deleted"
-_FINAL: Final = (_DELETED, "consumer is push", "exceeded maxrequest", "bad request")
-# Everything requested is being sent. Where replicas store the consumer's position first, this overtakes the messages.
-_COMPLETED: Final = "batch completed"
 
 
 @dataclass(slots=True)
@@ -226,17 +221,21 @@ class Fetcher:
         self._deliver(message, origin)
 
     async def _receive_status(self, message: Msg) -> None:
-        headers: dict[str, str] = message.headers or {}
-        status, text = headers.get("Status", ""), headers.get("Description", "")
         request = self._request
-        if request is None or request.reply != message.subject or status == "100" or text.lower() == _COMPLETED:
+        if request is None or request.reply != message.subject:
             return
-        if any(text.lower().startswith(known) for known in _FINAL):
-            is_deleted = text.lower().startswith(_DELETED)
-            self._end(ErrorCode.CONSUMER_NOT_FOUND if is_deleted else ErrorCode.INCOMPATIBLE_CONFIG, text)
-        elif status == "503":
+        headers: dict[str, str] = message.headers or {}
+        text = headers.get("Description", "")
+        status = parse_pull_status(headers.get("Status", ""), text)
+        if status in (PullStatus.HEARTBEAT, PullStatus.COMPLETED):
+            return
+        if status is PullStatus.DELETED:
+            self._end(ErrorCode.CONSUMER_NOT_FOUND, text)
+        elif status is PullStatus.REFUSED:
+            self._end(ErrorCode.INCOMPATIBLE_CONFIG, text)
+        elif status is PullStatus.NO_RESPONDERS:
             await self._look_for_consumer()
-        if status not in ("404", "408") and request.left == request.batch:
+        if status is not PullStatus.NO_MESSAGES and request.left == request.batch:
             self._not_before = time.monotonic() + _TICK_SECONDS
         self._end_request()
 

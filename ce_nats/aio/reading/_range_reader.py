@@ -33,6 +33,7 @@ from .._connect import disconnect
 from .._errors import delivery_error
 from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
 from .._natspy import SEES_RAW_MESSAGES
+from .._pull_status import PullStatus, parse_pull_status
 from .._util.patience import RETRY_SECONDS, Patience
 from ._raw_pull import RawMessage, RawPull
 from ._stored_messages import metadata, read_one_by_one
@@ -271,7 +272,7 @@ class _Attempt:
                         for part in self._parts(batch, loss):
                             yield part
                         self.rest = _behind(self.rest, batch.last)
-                    if not requests.goes_on(messages, status) and len(self.rest) and await self._is_at_end():
+                    if not requests.has_more(messages, status) and len(self.rest) and await self._is_at_end():
                         await self._check_tail()
                         return
         finally:
@@ -467,7 +468,7 @@ class _Requests:
             messages = messages[: bisect_right(messages, rest.last, key=_sequence)]
         return RawBatch(rest.stream, messages, first, min(last, rest.last))
 
-    def goes_on(self, messages: list[RawMessage], status: str) -> bool:
+    def has_more(self, messages: list[RawMessage], status: str) -> bool:
         """
         Whether the consumer may have more.
 
@@ -475,28 +476,25 @@ class _Requests:
             DeliveryError: ``consumer-not-found``, ``temporarily-unavailable`` or ``unexpected-answer``: the consumer
                 cannot be used any more.
         """
-        if len(messages) == self._asked or status == "409 Batch Completed":
+        if len(messages) == self._asked:
             return True
-        if status.startswith("409 Message Size Exceeds MaxBytes"):
-            if not messages:
-                self._max_bytes *= 2
+        code, _, description = status.partition(" ")
+        parsed = parse_pull_status(code, description)
+        if parsed is PullStatus.TOO_LARGE and not messages:
+            self._max_bytes *= 2
+        if parsed in (PullStatus.COMPLETED, PullStatus.TOO_LARGE):
             return True
-        if status.startswith(("404", "408")):
+        if parsed is PullStatus.NO_MESSAGES:
             return False
-        raise DeliveryError(_status_code(status), f"the server answered {status or 'without a status'}")
+        if not status:
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "the server answered without a status")
+        is_gone = parsed in (PullStatus.DELETED, PullStatus.NO_RESPONDERS)
+        error = ErrorCode.CONSUMER_NOT_FOUND if is_gone else ErrorCode.TEMPORARILY_UNAVAILABLE
+        raise DeliveryError(error, f"the server answered {status}")
 
 
 def _sequence(message: RawMessage) -> int:
     return metadata(message[1])[0]
-
-
-def _status_code(status: str) -> ErrorCode:
-    """The code for a status that ends a consumer, or leaves it without a leader."""
-    if not status:
-        return ErrorCode.UNEXPECTED_ANSWER
-    if status.startswith("503") or status.lower() == "409 consumer deleted":
-        return ErrorCode.CONSUMER_NOT_FOUND
-    return ErrorCode.TEMPORARILY_UNAVAILABLE
 
 
 def _behind(rest: StreamRange, sequence: int) -> StreamRange:
