@@ -19,7 +19,8 @@ from .core._received import Received
 from .core._request import request, respond
 from .core._subscribe import Events, events, subscribe
 from .publishing._publisher import Publisher
-from .publishing._replay import ReplayResult, replay
+from .publishing._replay import replay
+from .publishing._result import PublishResult
 
 __all__ = [
     "Delivery",
@@ -31,11 +32,11 @@ __all__ = [
     "Operation",
     "OutcomeKind",
     "PublishError",
+    "PublishResult",
     "Publisher",
     "PullConsumer",
     "Received",
     "Reject",
-    "ReplayResult",
     "RequeueResult",
     "connect",
     "events",

@@ -87,29 +87,35 @@ def request_inbox(nc: Client) -> str:
 # --- Writing ----------------------------------------------------------------------------------------------------------
 
 
-async def send(nc: Client, frame: bytes) -> None:
+async def send_publish(nc: Client, frame: bytes, payload_size: int) -> None:
     """
-    Write a frame of the protocol.
+    Write a PUB or HPUB frame as ``nc.publish()`` does: count it, and buffer it while nats-py reconnects.
+
+    Args:
+        nc: The connection.
+        frame: The frame; subject, headers and size were checked.
+        payload_size: Number of bytes of the payload.
 
     Raises:
-        nats.errors.Error: As ``nc.publish()`` does, but for the checks of what is published.
+        nats.errors.Error: As ``nc.publish()`` does.
     """
-    await _get(nc, "_send_command")(frame)
-    await _get(nc, "_flush_pending")()
-
-
-async def send_publish(nc: Client, frame: bytes, payload_bytes: int) -> None:
-    """
-    Write a PUB or HPUB frame, and count it, as ``nc.publish()`` does.
-
-    Raises:
-        nats.errors.Error: As :func:`send` does.
-    """
+    if not nc.is_connected:
+        _check_buffer(nc, payload_size)
     nc.stats["out_msgs"] += 1
-    nc.stats["out_bytes"] += payload_bytes
+    nc.stats["out_bytes"] += payload_size
     await _get(nc, "_send_command")(frame)
     if _get(nc, "_flush_queue").empty():
         await _get(nc, "_flush_pending")()
+
+
+def _check_buffer(nc: Client, payload_size: int) -> None:
+    if nc.is_closed:
+        raise nats.errors.ConnectionClosedError
+    if nc.is_draining_pubs:
+        raise nats.errors.ConnectionDrainingError
+    limit = _get(nc, "_max_pending_size")
+    if limit <= 0 or nc.pending_data_size + payload_size > limit:
+        raise nats.errors.OutboundBufferLimitError
 
 
 # --- Subscriptions ----------------------------------------------------------------------------------------------------

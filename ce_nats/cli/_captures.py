@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from nats.js import JetStreamContext
 
+from ..aio import PublishResult, replay
 from ..aio._jetstream_api import StreamApi
 from ..aio.jetstream import read_stream
-from ..aio.publishing._replay import ReplayResult, replay
 from ..capture import (
     CaptureResult,
     JsonLinesCapture,
@@ -142,7 +142,7 @@ def replay_command(
     Messages are published with the same bytes and headers, in the same order. A stream does not store a message again
     whose Nats-Msg-Id it received within its duplicate window; such duplicates are counted.
     """
-    result = ReplayResult()
+    result = PublishResult()
 
     async def send() -> None:
         nonlocal result

@@ -30,6 +30,7 @@ __all__ = [
     "encode_hmsg",
     "encode_hpub",
     "write_header_block",
+    "write_publish",
 ]
 
 # Bytes of a control line without its CRLF. nats-server accepts 4096 from a client by default, but the INFO that it
@@ -296,7 +297,25 @@ def encode_hpub(subject: str, payload: bytes, headers: HeadersLike, *, reply: st
             :func:`encode_header_block` does.
     """
     check_subject(subject)
-    return _encode_frame(["HPUB", subject], payload, headers, reply)
+    block, content = _block_and_content(payload, headers, reply)
+    return _checked(write_publish(subject, content, block, reply=reply), len(block) + len(content))
+
+
+def write_publish(subject: str, payload: bytes, block: bytes, *, reply: str = "") -> bytes:
+    """
+    Encode an HPUB frame, or a PUB frame if there is no header block, without checks.
+
+    Args:
+        subject: Subject to publish to, which was checked.
+        payload: Bytes; may be empty.
+        block: Header block, from :func:`write_header_block` or as received; ``b""`` if there are no headers.
+        reply: Reply subject, which was checked, or ``""``.
+    """
+    target = f"{subject} {reply}" if reply else subject
+    total = len(block) + len(payload)
+    control_line = f"HPUB {target} {len(block)} {total}\r\n" if block else f"PUB {target} {total}\r\n"
+    # "Note that the trailing CR+LF is still required", after an empty payload too.
+    return b"".join((control_line.encode(), block, payload, b"\r\n"))
 
 
 def encode_hmsg(subject: str, sid: str | int, payload: bytes, headers: HeadersLike, *, reply: str = "") -> bytes:
@@ -319,25 +338,35 @@ def encode_hmsg(subject: str, sid: str | int, payload: bytes, headers: HeadersLi
         raise EncodeError(
             ErrorCode.INVALID_FRAME, f"a subscription id must be ASCII letters and digits, got {preview(sid_text)}"
         )
-    return _encode_frame(["HMSG", subject, sid_text], payload, headers, reply)
+    block, content = _block_and_content(payload, headers, reply)
+    total = len(block) + len(content)
+    control_line = " ".join(filter(None, ("HMSG", subject, sid_text, reply, str(len(block)), str(total))))
+    return _checked(b"".join((control_line.encode(), b"\r\n", block, content, b"\r\n")), total)
 
 
-def _encode_frame(fields: list[str], payload: bytes, headers: HeadersLike, reply: str) -> bytes:
+def _block_and_content(payload: bytes, headers: HeadersLike, reply: str) -> tuple[bytes, bytes]:
+    """Check what follows the subject of a frame; return its header block and its payload."""
     if reply:
         check_subject(reply)
-        fields.append(reply)
     content = as_octets(payload, "a payload", EncodeError)
-    block = encode_header_block(headers)
-    total = len(block) + len(content)
-    control_line = " ".join([*fields, str(len(block)), str(total)]).encode("utf-8")
-    if total > _MAX_SIZE or len(control_line) > MAX_CONTROL_LINE:
+    return encode_header_block(headers), content
+
+
+def _checked(frame: bytes, total: int) -> bytes:
+    """
+    Return a frame with ``total`` bytes of headers and payload.
+
+    Raises:
+        EncodeError: ``invalid-frame``: it is too large.
+    """
+    length = len(frame) - total - 2 * len(b"\r\n")
+    if total > _MAX_SIZE or length > MAX_CONTROL_LINE:
         raise EncodeError(
             ErrorCode.INVALID_FRAME,
             f"a frame must have at most {_MAX_SIZE} bytes and a control line of at most {MAX_CONTROL_LINE} bytes, "
-            f"got {total} and {len(control_line)}",
+            f"got {total} and {length}",
         )
-    # "Note that the trailing CR+LF is still required", after an empty payload too.
-    return b"".join((control_line, b"\r\n", block, content, b"\r\n"))
+    return frame
 
 
 def decode_frames(data: bytes, *, max_control_line: int = MAX_CONTROL_LINE) -> list[Frame]:

@@ -9,35 +9,28 @@ block is kept line by line, and the frame is written here.
 from __future__ import annotations
 
 import asyncio
-import time
 from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import msgspec
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
 from ...codec.timestamp import Timestamp
 from ...errors import CeNatsError, DeliveryError, EncodeError, ErrorCode
-from ...message import MSG_ID, StoredMessage
+from ...message import MSG_ID, NatsMessage, StoredMessage
 from ...redelivery import BLOCK_HEADER, KEPT_HEADER, DeadLetter, is_server_header
 from ...subjects import check_subject
 from ...wire._ack_subject import parse_ack_subject
-from .._errors import api_error, delivery_errors
 from .._jetstream_api import Stored, StreamApi, nanoseconds
-from .._natspy import api_prefix, client_of, send
-from .._permissions import answered
+from .._natspy import api_prefix, client_of
 from .._util.checks import check_jetstream
 from .._util.patience import RETRY_SECONDS
-from .._util.pausing import pause
 from ..publishing._pending_acks import PendingAcks, PendingMessage
-from ..publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT
-from ..publishing._stream_lookup import IN_PROCESS, PAUSE_SECONDS
+from ..publishing._prepare import MAX_HEADER_BYTES
 from ._originals import Originals, is_header_block, is_too_large
 
 _VERSION: Final = b"NATS/1.0\r\n"
@@ -62,18 +55,6 @@ class RequeueResult:
     ack: PubAck | None = None
     is_deleted: bool = False
     error: CeNatsError | None = None
-
-
-class _PubAckError(msgspec.Struct):
-    code: int = 0
-    err_code: int = 0
-    description: str = "no description"
-
-
-class _PubAck(msgspec.Struct):
-    stream: str = ""
-    seq: int = 0
-    error: _PubAckError | None = None
 
 
 async def store(
@@ -148,7 +129,8 @@ async def _put(
     nc = client_of(js)
     block = _header_block(dead_letter, _message_id(dead_letter, message), block)
     _check_size(block, data, nc.max_payload)
-    await _publish(nc, subject, block, data, timeout)
+    async with _pending_acks(js, window=1, timeout=timeout, retry_timeout=timeout) as acks:
+        await (await acks.send(NatsMessage(subject, data), block)).ack
     return dead_letter
 
 
@@ -359,44 +341,3 @@ def _check_size(block: bytes, data: bytes, max_payload: int) -> None:
             f"headers and payload of a dead letter must have at most {max_payload} bytes for this server, "
             f"got {len(block) + len(data)}",
         )
-
-
-async def _publish(nc: Client, subject: str, block: bytes, data: bytes, timeout: float) -> None:
-    give_up = time.monotonic() + timeout
-    while True:
-        ack = await _exchange(nc, subject, block, data, give_up - time.monotonic())
-        if ack.seq:
-            return
-        error = ack.error
-        if error is None:
-            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}")
-        if error.err_code != IN_PROCESS:
-            refused = ErrorCode.PUBLISH_REFUSED
-            raise api_error(subject, error.code, error.err_code, error.description, refused=refused)
-        if time.monotonic() + PAUSE_SECONDS >= give_up:
-            raise DeliveryError(ErrorCode.TIMEOUT, f"{subject}: {error.description}")
-        await pause(PAUSE_SECONDS)
-
-
-async def _exchange(nc: Client, subject: str, block: bytes, data: bytes, timeout: float) -> _PubAck:
-    inbox = nc.new_inbox()
-    sizes = f"{len(block)} {len(block) + len(data)}"
-    frame = b"".join((f"HPUB {subject} {inbox} {sizes}\r\n".encode(), block, data, b"\r\n"))
-    with delivery_errors(subject, nc):
-        answers = await nc.subscribe(inbox, max_msgs=1)
-
-        async def ask() -> Msg:
-            # nc.publish() writes headers itself, and cannot write these.
-            await send(nc, frame)
-            return await answers.next_msg(timeout)
-
-        try:
-            answer = await answered(nc, subject, ask, inbox)
-        finally:
-            await answers.unsubscribe()
-    if (answer.headers or {}).get("Status") == "503":
-        raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens")
-    try:
-        return msgspec.json.decode(answer.data, type=_PubAck)
-    except msgspec.MsgspecError as error:
-        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error

@@ -27,8 +27,9 @@ from ...errors import DeliveryError, EncodeError, ErrorCode, preview
 from ...extensions.tracing import TRACEPARENT, TraceContext
 from ...message import Headers, HeadersLike, NatsMessage, folded, header_pairs
 from ...subjects import check_subject
+from ...wire.nats import write_publish
 from .._errors import delivery_errors
-from .._natspy import is_reading, server_info
+from .._natspy import is_reading, send_publish, server_info
 from .._permissions import ConnectionWatch, result_unless
 from .._util.checks import check_client
 from .._util.pausing import pause
@@ -109,6 +110,26 @@ async def send(nc: Client, message: NatsMessage) -> None:
     ConnectionWatch.of(nc)
     with delivery_errors(message.subject, nc):
         await nc.publish(message.subject, message.data, message.reply, headers=as_nats_headers(message.headers))
+
+
+async def publish_with_block(nc: Client, message: NatsMessage, block: bytes, reply: str = "") -> None:
+    """
+    Publish a message whose subject, headers and size were checked, with a header block that is already encoded.
+
+    ``nc.publish()`` checks each character of each header, which takes longer than everything else it does, and cannot
+    send bytes that are not UTF-8.
+
+    Args:
+        nc: An open connection.
+        message: Subject and payload; its headers and reply subject are not used.
+        block: The header block; ``b""`` if there are no headers.
+        reply: Reply subject, or ``""``.
+
+    Raises:
+        nats.errors.Error: As ``nc.publish()`` does.
+    """
+    payload = message.data
+    await send_publish(nc, write_publish(message.subject, payload, block, reply=reply), len(payload))
 
 
 async def flush(nc: Client) -> None:

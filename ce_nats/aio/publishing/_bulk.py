@@ -8,47 +8,27 @@ window.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import nats.errors
 from nats.aio.client import Client
 
 from ...errors import DeliveryError, ErrorCode, NoStreamError
 from ...message import NatsMessage
 from ...wire.nats import encode_header_block
+from .._connect import disconnect
 from .._errors import delivery_error, delivery_errors
 from .._util.pausing import pause
-from ..core._publish import as_nats_headers, check_size, flush
+from ..core._publish import check_size, flush, publish_with_block
 from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
+from ._result import PublishResult
 
 _PAUSE_SECONDS: Final = 0.2
 
 # A message, its header block, and how often it was sent before.
 Framed: TypeAlias = tuple[NatsMessage, bytes, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishResult:
-    """
-    How many messages were published.
-
-    Attributes:
-        messages: Messages that were acknowledged, or, to core NATS, written.
-        duplicates: How many of them the stream had already, by their ``Nats-Msg-Id``. Messages that were sent again
-            after a lost acknowledgement are not counted.
-    """
-
-    messages: int = 0
-    duplicates: int = 0
-
-    def __add__(self, other: PublishResult) -> PublishResult:
-        return PublishResult(self.messages + other.messages, self.duplicates + other.duplicates)
 
 
 class BulkPublisher:
@@ -118,7 +98,7 @@ class BulkPublisher:
                 limit = MAX_HEADER_BYTES if self._acknowledged else None
                 check_size(message, client.max_payload, limit, len(block))
             if self._acks is None:
-                await self._send_plainly(client, messages)
+                await self._publish_without_acks(client, outstanding)
                 break
             before = len(outstanding)
             outstanding, found, last_error = await self._send(self._acks, outstanding)
@@ -161,10 +141,10 @@ class BulkPublisher:
         self._has_stream = acks.has_stream
         return outstanding + messages[len(items) :], duplicates, last_error
 
-    async def _send_plainly(self, client: Client, messages: list[NatsMessage]) -> None:
-        for message in messages:
+    async def _publish_without_acks(self, client: Client, messages: list[Framed]) -> None:
+        for message, block, _ in messages:
             with delivery_errors(message.subject, client):
-                await client.publish(message.subject, message.data, headers=as_nats_headers(message.headers))
+                await publish_with_block(client, message, block)
         await flush(client)
 
     async def _connected(self, give_up: float) -> Client:
@@ -198,8 +178,7 @@ class BulkPublisher:
         if self._acks is not None:
             await self._acks.__aexit__()
         if self._client is not None:
-            with suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-                await self._client.close()
+            await disconnect(self._client)
         self._client = self._acks = None
 
 

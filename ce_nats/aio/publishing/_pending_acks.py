@@ -24,9 +24,8 @@ from nats.js.errors import APIError
 from ...errors import ApiError, DeliveryError, ErrorCode, NoStreamError
 from ...message import MSG_ID, NatsMessage
 from .._errors import delivery_errors
-from .._natspy import send_publish
 from .._permissions import ConnectionWatch
-from ..core._publish import as_nats_headers
+from ..core._publish import publish_with_block
 from ._ack_window import AckWindow, Pending, is_no_responders
 from ._prepare import NO_ACKNOWLEDGEMENT
 from ._stream_lookup import IN_PROCESS, PAUSE_SECONDS, Listeners
@@ -160,7 +159,7 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     async def _publish(self, token: str, item: PendingMessage) -> None:
         try:
-            await write(self.nc, item.message, item.block, self._prefix + token)
+            await publish_with_block(self.nc, item.message, item.block, self._prefix + token)
             item.attempts += 1
             item.last_error = None
         except nats.errors.OutboundBufferLimitError:
@@ -257,26 +256,6 @@ class PendingAcks(AckWindow[PendingMessage]):
 def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:
     """Whether the stream had a message before it was first sent here; a copy sent again is a duplicate, too."""
     return bool(ack.duplicate and item.attempts == 1)
-
-
-async def write(nc: Client, message: NatsMessage, block: bytes, reply: str) -> None:
-    """
-    As ``nc.publish()``, for a message that has been checked.
-
-    nats-py checks every character of every header, which takes longer than all the rest of publishing.
-
-    Raises:
-        nats.errors.Error: As ``nc.publish()`` does.
-    """
-    if not nc.is_connected:
-        await nc.publish(message.subject, message.data, reply, headers=as_nats_headers(message.headers))
-        return
-    payload = message.data
-    total = len(block) + len(payload)
-    sizes = (
-        f"HPUB {message.subject} {reply} {len(block)} {total}" if block else f"PUB {message.subject} {reply} {total}"
-    )
-    await send_publish(nc, b"".join((sizes.encode(), b"\r\n", block, payload, b"\r\n")), len(payload))
 
 
 def _may_be_repeated(item: PendingMessage) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from nats.aio.client import Client
@@ -18,27 +17,13 @@ from ...wire.nats import write_header_block
 from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
 from .._util.checks import check_client
-from ..core._publish import check_size, flush, supports_headers
-from ._pending_acks import PendingAcks, PendingMessage, is_duplicate, write
+from ..core._publish import check_size, flush, publish_with_block, supports_headers
+from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
+from ._result import PublishResult
 
 # Replaces bytes that are not UTF-8; the message would be published to another subject.
 _REPLACEMENT: Final = "\ufffd"
-
-
-@dataclass(slots=True)
-class ReplayResult:
-    """
-    How many messages were published.
-
-    Attributes:
-        messages: Messages that were acknowledged, or, to core NATS, written.
-        duplicates: How many of them a stream had already, by their ``Nats-Msg-Id``. Messages that were sent again after
-            a lost acknowledgement are not counted.
-    """
-
-    messages: int = 0
-    duplicates: int = 0
 
 
 async def replay(
@@ -53,7 +38,7 @@ async def replay(
     ack_timeout: float = 5.0,
     retry_timeout: float = 30.0,
     on_progress: Callable[[int], object] = lambda count: None,
-) -> ReplayResult:
+) -> PublishResult:
     """
     Publish messages in their order, without their reply subjects.
 
@@ -82,23 +67,24 @@ async def replay(
         check_plain_subject(subject)
     for pattern in allowed:
         check_pattern(pattern)
-    result = ReplayResult()
+    count = duplicates = 0
     failures: list[DeliveryError] = []
 
     def done(item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
+        nonlocal count, duplicates
         if isinstance(outcome, DeliveryError):
             failures.append(outcome)
         else:
-            result.messages += 1
-            result.duplicates += is_duplicate(item, outcome)
+            count += 1
+            duplicates += is_duplicate(item, outcome)
 
     began = time.monotonic()
     acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
     async with acks:
-        count = 0
+        sent = 0
         async for message in _each(messages):
             if rate is not None:
-                await asyncio.sleep(max(0.0, began + count / rate - time.monotonic()))
+                await asyncio.sleep(max(0.0, began + sent / rate - time.monotonic()))
             if failures:
                 break
             if subject is None:
@@ -108,16 +94,16 @@ async def replay(
                 await acks.send(outgoing, block)
             else:
                 with delivery_errors(outgoing.subject, nc):
-                    await write(nc, outgoing, block, "")
-                result.messages += 1
-            count += 1
-            on_progress(count)
+                    await publish_with_block(nc, outgoing, block)
+            sent += 1
+            on_progress(sent)
         await acks.drain()
     if failures:
         raise failures[0]
     if not acknowledged:
         await flush(nc)
-    return result
+        count = sent
+    return PublishResult(count, duplicates)
 
 
 async def _each(messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage]) -> AsyncIterator[StoredMessage]:

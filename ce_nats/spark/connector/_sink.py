@@ -137,7 +137,8 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
 
 
 def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
-    from ...aio.publishing._bulk import BulkPublisher, PublishResult
+    from ...aio.publishing._bulk import BulkPublisher
+    from ...aio.publishing._result import PublishResult
     from ._blocking import Blocking
 
     connection = target.connection

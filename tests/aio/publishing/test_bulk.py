@@ -8,9 +8,9 @@ import nats
 import pytest
 
 from ce_nats import EncodeError, Headers, NatsMessage
-from ce_nats.aio import flush
+from ce_nats.aio import PublishResult, flush
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.publishing._bulk import BulkPublisher, PublishResult
+from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from tests.support.pausing import paused

@@ -8,11 +8,11 @@ from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig
 
 from ce_nats import Headers, NatsMessage, from_nats_message
-from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer
+from ce_nats.aio import DeliveryError, Publisher, PublishError, PublishResult, PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.publishing._bulk import BulkPublisher, PublishResult
+from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.testing import _server as testing
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected, ignore
