@@ -12,6 +12,11 @@ All exceptions of the package, and the list of stable error codes.
         └── StanError                   a server of NATS Streaming refused or did not answer
     Reject                              raised by handlers of events, not by the package
 
+A wrong call raises none of these: an argument of the wrong type is a TypeError, one that is out of range or not one of
+the allowed values is a ValueError. Invalid configuration (URLs, credentials, files, variables, contexts) is an
+EncodeError with the code ``invalid-option``. A DecodeError is always about received or stored data, never about an
+argument.
+
 Match on ``code``, never on the message: a code is not renamed or reused. The fixtures, the command line's JSON and
 Spark's error column use the same strings.
 """

@@ -28,7 +28,7 @@ from ._errors import delivery_errors
 from ._jetstream_api import StreamApi
 from ._natspy import api_prefix, api_timeout, client_of
 from ._permissions import answered
-from ._util.checks import check_jetstream
+from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS
 from .core._publish import as_nats_headers, check_size
 from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, event_id, prepare_for_stream
@@ -148,8 +148,10 @@ async def read_stream(
         DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
             ``permission-denied``; ``connection-closed``; ``data-lost``, a :class:`~ce_nats.DataLossError`: messages
             were removed meanwhile, or the stream was deleted and another one with its name was created.
+        ValueError: ``batch_size`` is below 1.
     """
     check_jetstream(js)
+    check_count("batch_size", batch_size)
     nc, prefix, timeout = client_of(js), api_prefix(js), api_timeout(js)
     if retry_timeout is None:
         retry_timeout = max(RETRY_SECONDS, timeout)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from .._parquet import open_parquet, row_batches
 from ..codec.attributes import check_extension_name
-from ..errors import DecodeError, ErrorCode, at_place, preview, shortened
+from ..errors import DecodeError, EncodeError, ErrorCode, at_place, preview, shortened
 from ._decode import ATTRIBUTES, DECLARED, TYPES, decode
 from ._headers import check_type, is_octets
 
@@ -76,10 +76,11 @@ def explode_cloudevents(
         read.
 
     Raises:
-        DecodeError: ``invalid-message``: a column is missing or has an unsupported type; ``mode`` or a type in
-            ``extensions`` is unknown; ``messages`` is not Arrow data. ``invalid-attribute-name``: ``extensions`` has a
-            name that is not one of an extension. With ``FAILFAST``, the error of the first invalid message, with the
-            number of its row, counted from 0.
+        TypeError: ``messages`` is not Arrow data, ``extensions`` is not a mapping, or a column has an unsupported type.
+        ValueError: A column is missing; ``mode``, or a type in ``extensions``, is unknown; ``extensions`` has a name
+            that is not one of an extension, an :class:`~ce_nats.EncodeError` with the code ``invalid-attribute-name``.
+        DecodeError: With ``FAILFAST``, the error of the first invalid message, with the number of its row, counted from
+            0.
     """
     kind = type(messages)
     if isinstance(messages, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
@@ -88,7 +89,7 @@ def explode_cloudevents(
         messages = pa.RecordBatchReader.from_stream(messages)
         schema = messages.schema
     else:
-        raise _invalid(f"messages must be a table, batch or stream of Arrow, got {kind.__name__}")
+        raise TypeError(f"messages must be a table, batch or stream of Arrow, got {kind.__name__}")
     exploder = Exploder(schema, headers=headers, data=data, prefix=prefix, extensions=extensions, mode=mode)
     if isinstance(messages, pa.RecordBatchReader):
         return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(messages))
@@ -126,8 +127,9 @@ def explode_capture(
         mode: As for :func:`explode_cloudevents`.
 
     Raises:
-        DecodeError: As :func:`explode_cloudevents` does, here and while the reader is read; ``invalid-message`` for a
-            file that is not Parquet or is damaged, and for a directory without Parquet files.
+        TypeError, ValueError: ``extensions`` or ``mode`` is not valid, see :func:`explode_cloudevents`.
+        DecodeError: ``invalid-message``: a file is not Parquet, is damaged or is not a capture, or a directory has no
+            Parquet files. As :func:`explode_cloudevents` raises it, while the reader is read.
         OSError: A file cannot be read.
     """
     files = capture_files(path)
@@ -137,8 +139,8 @@ def explode_capture(
     extension_types(extensions)
     try:
         exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
-    except DecodeError as error:
-        raise at_place(error, str(files[0])) from error
+    except (TypeError, ValueError) as error:  # the columns are those of the file
+        raise at_place(_invalid(str(error)), str(files[0])) from error
     return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(_read(files, schema)))
 
 
@@ -193,7 +195,7 @@ class Exploder:
         schema: Schema of the result.
 
     Raises:
-        DecodeError: As :func:`explode_cloudevents`.
+        TypeError, ValueError: As :func:`explode_cloudevents` does.
     """
 
     def __init__(
@@ -211,7 +213,7 @@ class Exploder:
         check_type(schema.field(self._headers).type)
         payload = schema.field(self._data).type
         if not is_octets(payload) and not pa.types.is_null(payload):
-            raise _invalid(f"column {preview(data)} must be binary or string, got {shortened(str(payload))}")
+            raise TypeError(f"column {preview(data)} must be binary or string, got {shortened(str(payload))}")
         self._types = extension_types(extensions)
         self._rows = 0
         fields = [pa.field(prefix + name, TYPES[name]) for name in _COLUMNS]
@@ -246,7 +248,7 @@ class Exploder:
 def _checked_mode(mode: str) -> str:
     upper = str(mode).upper()
     if upper not in _MODES:
-        raise _invalid(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
+        raise ValueError(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
     return upper
 
 
@@ -255,16 +257,17 @@ def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
     Return the Python types of declared extensions.
 
     Raises:
-        DecodeError: ``invalid-attribute-name``; ``invalid-message`` for another type.
+        TypeError: ``extensions`` is not a mapping.
+        ValueError: A type is unknown, or a name is not one of an extension (an EncodeError).
     """
     if extensions is not None and not isinstance(extensions, Mapping):
-        raise _invalid(f"extensions must be a mapping of names to types, got {preview(extensions)}")
+        raise TypeError(f"extensions must be a mapping of names to types, got {preview(extensions)}")
     types = {}
     for name, wanted in (extensions or {}).items():
         kind = EXTENSION_TYPES.get(str(wanted).lower())
         if kind is None:
-            raise _invalid(f"the type of an extension must be {', '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
-        check_extension_name(name, DecodeError)
+            raise ValueError(f"the type of an extension must be {', '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
+        check_extension_name(name, EncodeError)
         types[name] = kind
     return types
 
@@ -272,7 +275,7 @@ def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
 def _place(schema: pa.Schema, name: str) -> int:
     place: int = schema.get_field_index(name)
     if place < 0:
-        raise _invalid(
+        raise ValueError(
             f"messages must have one column {preview(name)}, got columns {shortened(', '.join(schema.names))}"
         )
     return place

@@ -82,7 +82,7 @@ def check_type(kind: pa.DataType) -> None:
     Check that a column type is one of those accepted for headers.
 
     Raises:
-        DecodeError: ``invalid-message``.
+        TypeError: It is not.
     """
     types = pa.types
     if types.is_null(kind) or (is_octets(kind) and not _holds_text(kind)):
@@ -95,7 +95,7 @@ def check_type(kind: pa.DataType) -> None:
         pair = kind.value_type
         if pair.num_fields == 2 and all(is_octets(pair.field(place).type) for place in range(2)):
             return
-    raise DecodeError(ErrorCode.INVALID_MESSAGE, f"headers must be {_SHAPES}, got {shortened(str(kind))}")
+    raise TypeError(f"headers must be {_SHAPES}, got {shortened(str(kind))}")
 
 
 def _holds_text(kind: pa.DataType) -> bool:

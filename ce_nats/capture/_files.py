@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
-from ..errors import DeliveryError, EncodeError, ErrorCode, preview
+from ..errors import DeliveryError, ErrorCode, preview
 from ..message import StoredMessage
 from ._json_lines import BLOCK_BYTES, JsonLinesCapture, last_line, read_json_lines
 from ._parquet import PART, PARTIAL, ParquetParts, count_rows, last_row, parts, read_parquet
@@ -30,7 +30,7 @@ def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCaptur
         path: Ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
 
     Raises:
-        EncodeError: ``invalid-message`` for another suffix.
+        ValueError: The path has another suffix.
         ImportError: The capture is Parquet, and pyarrow is not installed.
     """
     suffix = Path(path).suffix
@@ -38,9 +38,7 @@ def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCaptur
         return ParquetParts(path)
     if suffix in _JSON_LINES:
         return JsonLinesCapture(path)
-    raise EncodeError(
-        ErrorCode.INVALID_MESSAGE, f"path must end in .parquet, .jsonl or .ndjson, got {os.fspath(path)!r}"
-    )
+    raise ValueError(f"path must end in .parquet, .jsonl or .ndjson, got {os.fspath(path)!r}")
 
 
 async def write_capture(
@@ -75,7 +73,7 @@ async def write_capture(
             it is neither continued nor removed.
         NotADirectoryError: ``path`` is a single Parquet file, which cannot be continued.
         BlockingIOError: Another capture is writing to ``path``.
-        EncodeError: ``invalid-message`` for another suffix, or another ``if_exists``.
+        ValueError: The path has another suffix, or ``if_exists`` another value.
         DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was deleted and
             created again.
         ImportError: The capture is Parquet, and pyarrow is not installed.
@@ -191,9 +189,7 @@ def _is_parquet(path: Path) -> bool:
 def _opened(path: Path, if_exists: IfExists) -> Iterator[ParquetParts | JsonLinesCapture]:
     """Open the file of :func:`capture`, and replace the old one at the end if ``if_exists`` says so."""
     if if_exists not in get_args(IfExists):
-        raise EncodeError(
-            ErrorCode.INVALID_MESSAGE, f"if_exists must be 'fail', 'append' or 'replace', got {preview(if_exists)}"
-        )
+        raise ValueError(f"if_exists must be 'fail', 'append' or 'replace', got {preview(if_exists)}")
     if if_exists == "fail" and path.exists():
         raise FileExistsError(
             f"{path} exists: use if_exists='append' to continue after its last message, or 'replace' to replace it"

@@ -35,12 +35,14 @@ def usage_errors() -> Iterator[None]:
     Report errors of what the command line has as wrong usage.
 
     Raises:
-        InputError: With code and text of the error.
+        InputError: With the text of the error, and its code if it has one.
     """
     try:
         yield
     except (EncodeError, DecodeError) as error:
         raise InputError(error.message, error.code) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(str(error)) from None
 
 
 def _callback(check: Callable[[str], object], unset: str | None) -> Callable[[Any], Any]:

@@ -26,7 +26,7 @@ from ..capture import (
     open_capture,
 )
 from ..codec.timestamp import Timestamp
-from ..errors import DataLossError, DecodeError, DeliveryError, EncodeError, ErrorCode, at_place
+from ..errors import DataLossError, DecodeError, DeliveryError, ErrorCode, at_place
 from ..message import StoredMessage, header_pairs
 from . import _arguments as arguments
 from ._arguments import InputError
@@ -237,8 +237,8 @@ def _sink(output: str) -> JsonLinesCapture | ParquetParts:
         return JsonLinesCapture(sys.stdout.buffer)
     try:
         return open_capture(output)
-    except EncodeError as error:
-        raise InputError(error.message) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 async def _from_stdin() -> AsyncIterator[StoredMessage]:

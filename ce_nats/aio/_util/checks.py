@@ -78,6 +78,28 @@ def config_differences(wanted: ConsumerConfig, existing: ConsumerConfig) -> list
     return differences
 
 
+def check_count(name: str, value: int) -> None:
+    """
+    Check that an argument is 1 or more.
+
+    Raises:
+        ValueError: It is less.
+    """
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """
+    Check that an argument is above 0.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not value > 0:
+        raise ValueError(f"{name} must be above 0, got {value}")
+
+
 def check_handler(handler: object) -> None:
     """
     Check that an argument is an async function, or an object that is called like one.

@@ -43,7 +43,7 @@ from .._jetstream_api import Lag, StreamApi, check_stream_on
 from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome, guarded
 from .._permissions import ConnectionWatch, Denial
-from .._util.checks import check_config, check_handler, check_hook, check_jetstream, config_differences
+from .._util.checks import check_config, check_count, check_handler, check_hook, check_jetstream, config_differences
 from ..reading._stored_messages import as_message
 from ._dead_letters import original
 from ._delivery import Delivery
@@ -147,8 +147,7 @@ class PullConsumer:
             check_plain_subject(dead_letter)
         check_name("stream", stream)
         check_name("consumer", consumer)
-        if prefetch < 1:
-            raise ValueError(f"prefetch must be 1 or more, got {prefetch}")
+        check_count("prefetch", prefetch)
         self._js = js
         self._nc = client_of(js)
         self._api = StreamApi.of(js)
@@ -304,8 +303,7 @@ class PullConsumer:
             ValueError: ``concurrency`` is below 1, or ``stop_timeout`` below 0.
         """
         check_handler(handler)
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
+        check_count("concurrency", concurrency)
         if stop_timeout is not None and stop_timeout < 0:
             raise ValueError(f"stop_timeout must be 0 or more seconds, got {stop_timeout}")
         workers = Workers(self, handler, self._report, self._target)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError
+from nats.errors import BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError, Error
 
 from ...codec.attributes import ExtensionTypes
 from ...codec.binary import Dialect
@@ -141,9 +141,14 @@ def events(
         extension_types: Python types of extension attributes.
 
     Raises:
-        nats.errors.Error: The subscription has a callback.
+        TypeError: ``subscription`` has another type.
+        ValueError: The subscription has a callback.
     """
     check_subscription(subscription)
+    try:
+        _ = subscription.messages
+    except Error as error:
+        raise ValueError("subscription must have no callback: its messages go to the callback") from error
     decode = partial(
         from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
     )

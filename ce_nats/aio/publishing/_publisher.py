@@ -20,7 +20,7 @@ from ...message import HeadersLike, NatsMessage
 from ...wire.nats import write_header_block
 from .._natspy import api_prefix, client_of
 from .._observer import Instruments, Observer, OnOutcome, Sending
-from .._util.checks import check_jetstream
+from .._util.checks import check_count, check_jetstream
 from ..core._publish import check_size
 from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
 from ._prepare import MAX_HEADER_BYTES, DedupId, prepare_for_stream
@@ -105,6 +105,7 @@ class Publisher:
         instrumentation: Instruments | None = None,
     ) -> None:
         check_jetstream(js)
+        check_count("window", window)
         self._mode = mode
         self._format = format
         self._dedup = dedup

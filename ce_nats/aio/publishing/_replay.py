@@ -16,7 +16,7 @@ from ...subjects import check_pattern, check_plain_subject, check_subject
 from ...wire.nats import write_header_block
 from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
-from .._util.checks import check_client
+from .._util.checks import check_client, check_count, check_positive
 from ..core._publish import check_size, flush, publish_with_block, supports_headers
 from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
@@ -61,8 +61,12 @@ async def replay(
             not sent.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
             ``connection-closed``. Messages after the failed one may have been sent.
+        ValueError: ``window`` is below 1, or ``rate`` is not above 0.
     """
     check_client(nc)
+    check_count("window", window)
+    if rate is not None:
+        check_positive("rate", rate)
     if subject is not None:
         check_plain_subject(subject)
     for pattern in allowed:
@@ -78,13 +82,10 @@ async def replay(
             count += 1
             duplicates += is_duplicate(item, outcome)
 
-    began = time.monotonic()
     acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
     async with acks:
         sent = 0
-        async for message in _each(messages):
-            if rate is not None:
-                await asyncio.sleep(max(0.0, began + sent / rate - time.monotonic()))
+        async for message in _paced(messages, rate):
             if failures:
                 break
             if subject is None:
@@ -104,6 +105,18 @@ async def replay(
         await flush(nc)
         count = sent
     return PublishResult(count, duplicates)
+
+
+async def _paced(
+    messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage], rate: float | None
+) -> AsyncIterator[StoredMessage]:
+    began = time.monotonic()
+    count = 0
+    async for message in _each(messages):
+        if rate is not None:
+            await asyncio.sleep(max(0.0, began + count / rate - time.monotonic()))
+        yield message
+        count += 1
 
 
 async def _each(messages: Iterable[StoredMessage] | AsyncIterable[StoredMessage]) -> AsyncIterator[StoredMessage]:

@@ -140,7 +140,7 @@ async def test_a_subscription_with_a_callback_is_refused(nc, subject):
         pass
 
     subscription = await nc.subscribe(subject, cb=callback)
-    with pytest.raises(nats.errors.Error):
+    with pytest.raises(ValueError, match=r"^subscription must have no callback"):
         events(subscription)
 
 

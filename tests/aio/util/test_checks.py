@@ -6,10 +6,11 @@ import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import aio, stan
-from ce_nats.aio import replay
+from ce_nats.aio import Publisher, PullConsumer, replay
 from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio._util.patience import RETRY_SECONDS
 from ce_nats.aio.consumer._dead_letters import requeue
+from ce_nats.aio.jetstream import read_stream
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.message import StoredMessage
@@ -166,3 +167,19 @@ async def test_a_question_about_dead_letters_that_is_not_answered(answer):
 
 async def _say_nothing(message):
     pass
+
+
+async def test_counts_must_be_positive(nc, js, stream):
+    """A window without a slot, or a batch without a message, would wait forever."""
+    for call, name in (
+        (lambda: Publisher(js, window=0), "window"),
+        (lambda: PullConsumer(js, stream, "c", dead_letter=None, prefetch=0), "prefetch"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name} must be 1 or more, got 0$"):
+            call()
+    with pytest.raises(ValueError, match=r"^batch_size must be 1 or more, got 0$"):
+        await anext(read_stream(js, stream, batch_size=0))
+    with pytest.raises(ValueError, match=r"^window must be 1 or more, got 0$"):
+        await replay(nc, [], window=0)
+    with pytest.raises(ValueError, match=r"^rate must be above 0, got 0$"):
+        await replay(nc, [], rate=0)
