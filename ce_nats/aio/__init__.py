@@ -18,9 +18,9 @@ from .core._publish import flush, publish
 from .core._received import Received
 from .core._request import request, respond
 from .core._subscribe import Events, events, subscribe
+from .publishing._pending_acks import PublishResult
 from .publishing._publisher import Publisher
 from .publishing._replay import replay
-from .publishing._result import PublishResult
 
 __all__ = [
     "Delivery",

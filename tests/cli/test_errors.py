@@ -113,7 +113,7 @@ USAGE = [
     ("decode bad.parquet -o bad.parquet", "file-exists"),
     ("decode bad.parquet -o a.csv", "invalid-option"),
     ("decode bad.parquet -o a.parquet --extension n", "invalid-option"),
-    ("decode bad.parquet -o a.parquet --extension n:float", "invalid-message"),
+    ("decode bad.parquet -o a.parquet --extension n:float", "invalid-option"),
     ("decode --extension n:int", "invalid-option"),
     ("replay none.jsonl", "file-not-found"),
     ("replay none.parquet", "file-not-found"),

@@ -68,7 +68,7 @@ def test_files_are_not_overwritten(cli, capture, tmp_path):
     [
         (["-o", "events.csv"], 2, "--output must end in .parquet, got 'events.csv'"),
         (["-o", "events.parquet", "--extension", "n"], 2, "--extension must be NAME:TYPE, got 'n'"),
-        (["-o", "events.parquet", "--extension", "n:float"], 2, "invalid-message: the type of an extension must be"),
+        (["-o", "events.parquet", "--extension", "n:float"], 2, "invalid-option: the type of an extension must be"),
         (["-o", "events.parquet", "-H", "a:b"], 2, "--output must be used with the path of a capture"),
         (["-o", "events.parquet", "--dialect", "sdk-go"], 2, "--output must be used with the path of a capture"),
         (["--extension", "n:int"], 2, "--extension must be used with --output"),

@@ -21,9 +21,8 @@ from .._connect import disconnect
 from .._errors import delivery_error, delivery_errors
 from .._util.pausing import pause
 from ..core._publish import check_size, flush, publish_with_block
-from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
+from ._pending_acks import PendingAcks, PendingMessage, PublishResult, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
-from ._result import PublishResult
 
 _PAUSE_SECONDS: Final = 0.2
 

@@ -62,6 +62,24 @@ class PendingMessage(Pending):
         return self.attempts > 0
 
 
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """
+    Number of published messages.
+
+    Attributes:
+        messages: Messages that were acknowledged, or, on core NATS, written.
+        duplicates: How many of them the stream already had, according to their ``Nats-Msg-Id``. Messages that were
+            resent after a lost acknowledgement are not counted.
+    """
+
+    messages: int = 0
+    duplicates: int = 0
+
+    def __add__(self, other: PublishResult) -> PublishResult:
+        return PublishResult(self.messages + other.messages, self.duplicates + other.duplicates)
+
+
 class _Ack(msgspec.Struct):
     stream: str = ""
     seq: int = 0

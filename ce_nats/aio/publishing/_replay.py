@@ -18,9 +18,8 @@ from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
 from .._util.checks import check_client, check_count, check_positive
 from ..core._publish import check_size, flush, publish_with_block, supports_headers
-from ._pending_acks import PendingAcks, PendingMessage, is_duplicate
+from ._pending_acks import PendingAcks, PendingMessage, PublishResult, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
-from ._result import PublishResult
 
 # Replaces bytes that are not UTF-8; the message would be published to another subject.
 _REPLACEMENT: Final = "\ufffd"

@@ -138,7 +138,7 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
 
 def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
     from ...aio.publishing._bulk import BulkPublisher
-    from ...aio.publishing._result import PublishResult
+    from ...aio.publishing._pending_acks import PublishResult
     from ._blocking import Blocking
 
     connection = target.connection
