@@ -527,7 +527,7 @@ class Connection:
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
         on_progress: Callable[[int], object] = lambda count: None,
-    ) -> aio.ReplayResult:
+    ) -> aio.PublishResult:
         """
         Publish captured messages again, in order: see :func:`ce_nats.aio.replay`.
 
