@@ -266,7 +266,7 @@ def test_sync_connects_with_the_arguments_of_aio() -> None:
 
 # Public names of ce_nats.aio that are not in ce_nats.sync, with the reason.
 NOT_IN_SYNC = {
-    **dict.fromkeys(("Received", "ReplayResult", "RequeueResult"), "results are those of aio"),
+    **dict.fromkeys(("Received", "PublishResult", "RequeueResult"), "results are those of aio"),
     **dict.fromkeys(("Instruments", "MessageOutcome", "Operation", "OutcomeKind"), "hooks are those of aio"),
     "Events": "Subscription",
     "events": "a subscription of nats-py belongs to the event loop: subscribe()",
