@@ -1,4 +1,4 @@
-"""Docstrings for mkdocstrings: roles of Sphinx, as editors know them, become links or code."""
+"""Docstrings for mkdocstrings: convert roles of Sphinx to links or code."""
 
 import re
 from typing import Any
@@ -18,5 +18,6 @@ def _link(match: re.Match[str]) -> str:
     kind, is_short, name = match.groups()
     last = name.rpartition(".")[2]
     text = f"`{last if is_short else name}`"
-    # Names without a module are of the same class, which is on the same page; not every module has a page.
-    return text if kind == "mod" or not name.startswith("ce_nats.") else f"[{text}][{name}]"
+    # Names without a module are members of the same class. Not every module has a page.
+    is_linked = kind != "mod" and name.startswith("ce_nats.")
+    return f"[{text}][{name}]" if is_linked else text
