@@ -1,13 +1,13 @@
 """
-A FastStream service whose subscriber gets CloudEvents, and answers each order with an invoice.
+A FastStream service whose subscriber receives CloudEvents, and publishes an invoice for each order.
 
     pip install ce-nats 'faststream[nats,cli]'
     NATS_URL=nats://127.0.0.1:4222 faststream run --app-dir examples faststream_billing:app
 
-FastStream calls the decoder for each message, and the subscriber with what the decoder returns. A message that is not
-an event is stored under dead.orders, with the headers of a dead letter, so that ``ce-nats dead-letters`` lists and
-requeues it; an exception in the subscriber redelivers the message. The streams ORDERS (orders.>), INVOICES (invoices.>)
-and DEAD (dead.>) must exist.
+FastStream passes each message to the decoder, and its result to the subscriber. A message that is not an event is stored
+under dead.orders, with the headers of a dead letter, so that ``ce-nats dead-letters`` lists and requeues it. After an
+exception in the subscriber the message is redelivered. The streams ORDERS (orders.>), INVOICES (invoices.>) and
+DEAD (dead.>) must exist.
 """
 
 import os
@@ -40,11 +40,11 @@ async def decode(message: NatsMessage) -> DecodedEvent:
             sequence=delivered.sequence.stream,
             deliveries=delivered.num_delivered,
         )
-        # Headers that instruct the server (Nats-Rollup) were meant for the stream of the original.
+        # Headers that instruct the server (Nats-Rollup) are for the stream of the original.
         kept = {name: value for name, value in message.headers.items() if not name.startswith("Nats-")}
         headers = {**kept, **dict(dead_letter.headers())}
         await broker.publish(message.body, "dead.orders", headers=headers, stream="DEAD")
-        raise RejectMessage from error  # a redelivery would find the same bytes
+        raise RejectMessage from error  # every delivery has the same bytes
 
 
 @broker.subscriber(
@@ -56,7 +56,7 @@ async def decode(message: NatsMessage) -> DecodedEvent:
 )
 async def bill(order: DecodedEvent) -> None:
     invoice = CloudEvent(
-        # The id is made of the order's, so that a redelivered order gives the same invoice, which is stored once.
+        # The id is derived from that of the order, so a redelivered order has the same invoice, which is stored once.
         {"id": f"invoice-{order.get_id()}", "source": "/billing", "type": "com.example.invoice"},
         {"order": order.get_id(), "total": order.get_data()["total"]},
     )

@@ -1,14 +1,15 @@
 """
-CloudEvents from a Kafka topic into a JetStream stream, and back.
+Copy CloudEvents from a Kafka topic to a JetStream stream, and back.
 
     pip install ce-nats aiokafka
     export KAFKA=127.0.0.1:9092 NATS_URL=nats://127.0.0.1:4222
     python examples/kafka_bridge.py to-nats --topic orders --subject 'orders.{type}'
     python examples/kafka_bridge.py to-kafka --stream ORDERS --topic orders-copy
 
-Offsets are committed when the stream has stored the events, and a message is acknowledged when Kafka has stored its
-record, so that nothing is lost when the bridge is killed. Events that are sent into the stream again are stored once.
-What is not an event goes to dead.kafka, or to dead.nats, with the error code.
+Offsets are committed after the stream has stored the events, and a message is acknowledged after Kafka has stored its
+record, so no event is lost if the bridge is killed. Events that are resent to the stream are stored once. Records that
+are not events are published to dead.kafka with the error code; messages that are not events are dead letters under
+dead.nats. The stream of --subject and a stream with the subjects dead.> must exist.
 """
 
 import argparse
@@ -30,13 +31,13 @@ NAME = "ce-nats-bridge"
 
 def from_record(record: ConsumerRecord) -> DecodedEvent:
     """
-    The event of a record.
+    Return the event of a record.
 
-    Kafka's binding has ``ce_`` for ``ce-``, values that are not percent-encoded, and ``content-type`` for the
+    The Kafka binding has ``ce_`` instead of ``ce-``, values without percent-encoding, and ``content-type`` for the
     datacontenttype. The key is the partitioning extension.
 
     Raises:
-        CeNatsError: It is not a valid event.
+        CeNatsError: The record is not a valid event.
     """
     headers = {name.lower(): value.decode("utf-8", "surrogateescape") for name, value in record.headers}
     if any(name.startswith("ce_") for name in headers):
@@ -49,7 +50,7 @@ def from_record(record: ConsumerRecord) -> DecodedEvent:
 
 
 def to_record(event: DecodedEvent) -> tuple[bytes | None, bytes, list[tuple[str, bytes]]]:
-    """Key, value and headers of a record for an event."""
+    """Return key, value and headers of a record for an event."""
     message = to_nats_message(event)
     headers = [("ce_" + name[3:], percent.decode(value).encode()) for name, value in message.headers.items()]
     headers = [("content-type" if name == "ce_datacontenttype" else name, value) for name, value in headers]
@@ -99,7 +100,7 @@ async def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     inwards = commands.add_parser("to-nats")
     inwards.add_argument("--topic", required=True)
-    inwards.add_argument("--subject", required=True, help="may have {attributes} of the event")
+    inwards.add_argument("--subject", required=True, help="a template with {attributes} of the event")
     outwards = commands.add_parser("to-kafka")
     outwards.add_argument("--stream", required=True)
     outwards.add_argument("--topic", required=True)

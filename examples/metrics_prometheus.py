@@ -1,12 +1,12 @@
 """
-A worker that consumes a stream, and serves its metrics for Prometheus.
+A worker that consumes a stream, with an endpoint for Prometheus.
 
     pip install 'ce-nats[otel]' opentelemetry-exporter-prometheus
     NATS_URL=nats://127.0.0.1:4222 python examples/metrics_prometheus.py 9464
     curl http://127.0.0.1:9464/metrics
 
-The argument is the port of the page, 0 for a free one. SIGINT and SIGTERM end the worker when the handlers that run
-have ended. The streams ORDERS and DEAD are created where they do not exist.
+The argument is the port of the endpoint, or 0 for a free one. SIGINT and SIGTERM end the worker after the running
+handlers have ended. The streams ORDERS (orders.>) and DEAD (dead.>) are created if they do not exist.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ URL = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 
 
 async def charge(delivery: aio.Delivery) -> None:
-    """The work: an order without a positive total can never be charged."""
+    """Charge an order. An order without a positive total is rejected, because a retry cannot succeed."""
     data = delivery.event.get_data()
     total = data.get("total") if isinstance(data, dict) else None
     if not isinstance(total, (int, float)) or total <= 0:
@@ -43,7 +43,7 @@ async def add_streams(js: JetStreamContext) -> None:
 async def main(port: int) -> None:
     meters = MeterProvider([PrometheusMetricReader()])
     server, _ = start_http_server(port, addr="127.0.0.1")
-    # Of the subject only the template becomes a label: every customer's own subject would be a time series.
+    # The template is the label, because each subject of a customer would be a separate time series.
     instrumentation = Instrumentation(subjects=["orders.{customer}.{type:tokens}"], meter_provider=meters)
     async with await aio.connect(URL) as nc:
         js = nc.jetstream()
@@ -51,7 +51,7 @@ async def main(port: int) -> None:
         async with aio.PullConsumer(
             js,
             "ORDERS",
-            "charging",
+            "metrics-worker",
             dead_letter="dead.orders",
             create=ConsumerConfig(),
             instrumentation=instrumentation,

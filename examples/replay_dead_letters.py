@@ -1,11 +1,11 @@
 """
-Publish dead letters again after the handler was repaired: those that failed with one error, and no others.
+Requeue the dead letters of one error after the handler was fixed.
 
     pip install ce-nats
     python examples/replay_dead_letters.py DEAD --error KeyError            lists them
     python examples/replay_dead_letters.py DEAD --error KeyError --replay   publishes the originals to their subjects
 
-The original is stored before its dead letter is deleted. What cannot be published stays in the dead-letter stream, and
+A dead letter is deleted after its original was stored. If an original cannot be published, its dead letter is kept, and
 the exit status is 1. ``ce-nats dead-letters requeue DEAD --error KeyError`` does the same in a shell.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from nats.js import JetStreamContext
 
 from ce_nats import DecodeError, aio
-from ce_nats.aio.consumer._dead_letters import requeue_all
+from ce_nats.aio import requeue_all
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter

@@ -1,15 +1,15 @@
 """
-How many events of each type happen in each hour, from a JetStream stream, with late data and with what is not an event.
+Count the events of a JetStream stream by hour and type, with separate tables for late events and invalid messages.
 
     pip install 'ce-nats[spark]'
     python examples/spark_hourly_counts.py --stream ORDERS --to counts [--once]
 
-An event counts in the hour of its ``time``; one without a time in the hour in which it was stored. Three tables:
+An event is counted in the hour of its ``time``, or without a time in the hour in which it was stored. Three tables:
 
-counts/hourly   hour, type, count: a row for each micro-batch that changed the count. Counts only grow, so the largest
-                is the count, also after a micro-batch was run twice.
-counts/late     Events stored more than an hour after their time, or with a time in the future: kept, not counted.
-counts/bad      Messages that are not events, as they were stored, with the error code.
+counts/hourly   hour, type, count: one row for each micro-batch that changed the count. Counts only grow, so the maximum
+                is the count, also if a micro-batch was run twice.
+counts/late     Events that were stored more than an hour after their time, or have a time in the future. Not counted.
+counts/bad      Messages that are not events, as stored, with the error code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ce_nats.spark import explode_cloudevents, register
 
 LATE = "timestamp - time > INTERVAL 60 MINUTES OR time - timestamp > INTERVAL 5 MINUTES"
-# Of two events that count, the one stored later is at most 60 + 5 minutes behind, so Spark drops none of them.
+# A counted event is at most 60 + 5 minutes older than those that were stored before it, so Spark drops none.
 WATERMARK = "65 minutes"
 
 
@@ -34,10 +34,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--stream", required=True)
     parser.add_argument("--to", type=Path, required=True, help="directory of the tables and checkpoints")
-    parser.add_argument("--once", action="store_true", help="end where the stream ends")
+    parser.add_argument("--once", action="store_true", help="stop at the end of the stream")
     arguments = parser.parse_args()
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need a Python that has ce_nats
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need a Python with ce_nats
     builder = SparkSession.builder.master("local[2]").appName("hourly counts")
     spark = builder.config("spark.sql.shuffle.partitions", 2).config("spark.ui.enabled", False).getOrCreate()
     register(spark)
@@ -70,7 +70,7 @@ def start(spark: SparkSession, stream: str, directory: Path, *, once: bool) -> l
 
 def write(table: DataFrame, path: Path, *, once: bool) -> StreamingQuery:
     def append(batch: DataFrame, number: int) -> None:
-        # A directory for each micro-batch: one that is run twice replaces what it wrote the first time.
+        # One directory per micro-batch: a micro-batch that is run twice replaces its first result.
         batch.write.mode("overwrite").parquet(f"{path}/batch={number}")
 
     writer = table.writeStream.outputMode("update").foreachBatch(append)

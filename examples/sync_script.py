@@ -1,11 +1,11 @@
 """
-A script without asyncio: publish the events of a file of JSON lines into a stream.
+A script without asyncio: publish the events of a file of JSON lines to a stream.
 
     pip install 'ce-nats[sync]'
     NATS_URL=nats://127.0.0.1:4222 python examples/sync_script.py events.jsonl --subject 'orders.{type}'
 
-A line is an event in JSON. What is refused is printed with its line number, the others are stored, and the exit status
-is 1 then.
+Each line is an event in JSON. Invalid events are printed with their line number, and the exit status is then 1; all others
+are stored. A stream must listen on the subjects.
 """
 
 import argparse
@@ -21,7 +21,7 @@ URL = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--subject", required=True, help="may have {attributes} of the event")
+    parser.add_argument("--subject", required=True, help="a template with {attributes} of the event")
     arguments = parser.parse_args()
 
     template, refused = SubjectTemplate(arguments.subject), 0

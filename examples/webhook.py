@@ -2,13 +2,15 @@
 A webhook that takes CloudEvents over HTTP, in binary and structured mode, and stores them in a JetStream stream.
 
     pip install ce-nats fastapi uvicorn
+    nats stream add EVENTS --subjects 'events.>' --defaults
     NATS_URL=nats://127.0.0.1:4222 uvicorn --app-dir examples webhook:app
 
     curl -i http://127.0.0.1:8000/events -H 'ce-specversion: 1.0' -H 'ce-id: 1' -H 'ce-source: /shop' \
          -H 'ce-type: com.example.paid' -H 'Content-Type: application/json' -d '{"total": 12.5}'
 
-The answer is 202 when the stream has stored the event, 400 when the request is not a valid event, and 503 when the
-event could not be stored, so that the sender tries again. The same event twice is stored once.
+A stream with the subjects events.> must exist: without it, every request is answered with 503. The status is 202 if the
+stream has stored the event, 400 if the request is not a valid event, and 503 if the event could not be stored and the
+sender should retry. A duplicate is not stored again.
 """
 
 import os
@@ -37,10 +39,10 @@ app = FastAPI(lifespan=lifespan)
 
 def from_http(headers: list[tuple[bytes, bytes]], body: bytes) -> DecodedEvent:
     """
-    The event of a request. Data stays as it came.
+    Return the event of a request, with the data unchanged.
 
-    CloudEvents has the same headers and escapes in HTTP as in NATS, except that HTTP's own Content-Type is the
-    datacontenttype in binary mode.
+    The HTTP binding has the same headers and escapes as the NATS binding, except that Content-Type is the datacontenttype
+    in binary mode.
 
     Raises:
         DecodeError: The request is not a valid event.

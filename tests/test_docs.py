@@ -26,6 +26,7 @@ from typing import cast
 
 import pytest
 import typer
+import yaml
 from cloudevents.core.v1.event import CloudEvent
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -71,6 +72,9 @@ for path in sys.argv[1:]:
         print("failed:", traceback.format_exc())
     print("end of program", flush=True)
 """
+
+# Code is cut off in a browser window of 1,300 pixels beyond this.
+MAX_COLUMNS = 88
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,14 @@ def test_blocks_are_of_known_kinds(page: Page) -> None:
     assert page.of("python") or not page.of("output")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_code_fits_the_page(page: Page) -> None:
+    """What commands print may be longer."""
+    code = [line for kind in ("python", SETUP, "text") for block in page.of(kind) for line in block.splitlines()]
+    code += [line for command, _ in page.steps for line in f"$ {command}".splitlines()]
+    assert [line for line in code if len(line) > MAX_COLUMNS] == []
+
+
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK], ids=str)
 def test_examples(page: Page, tmp_path: Path) -> None:
@@ -264,6 +276,28 @@ def test_links_of_the_readme_are_absolute_on_a_package_index() -> None:
         folder = "/raw/main/" if kind else "/blob/main/"
         assert target.startswith(folder)
         assert (ROOT / target.removeprefix(folder).partition("#")[0]).is_file()
+
+
+def test_pages_share_no_stream() -> None:
+    """A reader may run all pages on one server."""
+    pages: dict[str, set[Page]] = {}
+    for page in RUNNABLE:
+        for name in re.findall(r"add_stream\(\s*name=\"(\w+)\"", _on_the_shared_server(page)):
+            pages.setdefault(name, set()).add(page)
+    assert {name: pages for name, pages in pages.items() if len(pages) > 1} == {}
+
+
+def _on_the_shared_server(page: Page) -> str:
+    """The program of a page, unless it starts servers itself."""
+    return "" if "with NatsServer" in page.program or "def test_" in page.program else page.program
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """``mkdocs build`` checks it as well, but is not run here."""
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    navigation = str(yaml.safe_load(text)["nav"])
+    missing = [page for page in PAGES[1:] if page.path.relative_to(DOCS).as_posix() not in navigation]
+    assert missing == []
 
 
 def _anchors(path: Path) -> set[str]:

@@ -67,6 +67,6 @@ async def test_the_page(start, js):
     assert by_outcome(found, f"{DURATION}_sum")["acknowledged"] >= 0.02
     labels = [one.labels for one in found if one.name == CONSUMED]
     assert {one["messaging_destination_template"] for one in labels} == {"orders.{customer}.{type:tokens}"}
-    assert {one["messaging_consumer_group_name"] for one in labels} == {"charging"}
+    assert {one["messaging_consumer_group_name"] for one in labels} == {"metrics-worker"}
     assert {one.get("error_type", "") for one in labels} == {"", "ce_nats.errors.Reject", "not-a-cloudevent"}
     assert (await js.stream_info("DEAD")).state.messages == 2
