@@ -4,10 +4,10 @@ A FastStream service whose subscriber receives CloudEvents, and publishes an inv
     pip install ce-nats 'faststream[nats,cli]'
     NATS_URL=nats://127.0.0.1:4222 faststream run --app-dir examples faststream_billing:app
 
-FastStream passes each message to the decoder, and its result to the subscriber. A message that is not an event is stored
-under dead.orders, with the headers of a dead letter, so that ``ce-nats dead-letters`` lists and requeues it. After an
-exception in the subscriber the message is redelivered. The streams ORDERS (orders.>), INVOICES (invoices.>) and
-DEAD (dead.>) must exist.
+FastStream passes each message to the decoder, and its result to the subscriber. A message that is not an event is
+stored under dead.orders, with the headers of a dead letter, so that ``ce-nats dead-letters`` lists and requeues it.
+After an exception in the subscriber the message is redelivered. The streams ORDERS (orders.>), INVOICES (invoices.>)
+and DEAD (dead.>) must exist.
 """
 
 import os

@@ -4,8 +4,8 @@ A script without asyncio: publish the events of a file of JSON lines to a stream
     pip install 'ce-nats[sync]'
     NATS_URL=nats://127.0.0.1:4222 python examples/sync_script.py events.jsonl --subject 'orders.{type}'
 
-Each line is an event in JSON. Invalid events are printed with their line number, and the exit status is then 1; all others
-are stored. A stream must listen on the subjects.
+Each line is an event in JSON. Invalid events are printed with their line number, and the exit status is then 1; all
+others are stored. A stream must listen on the subjects.
 """
 
 import argparse

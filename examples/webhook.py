@@ -41,8 +41,8 @@ def from_http(headers: list[tuple[bytes, bytes]], body: bytes) -> DecodedEvent:
     """
     Return the event of a request, with the data unchanged.
 
-    The HTTP binding has the same headers and escapes as the NATS binding, except that Content-Type is the datacontenttype
-    in binary mode.
+    The HTTP binding has the same headers and escapes as the NATS binding, except that Content-Type is the
+    datacontenttype in binary mode.
 
     Raises:
         DecodeError: The request is not a valid event.
