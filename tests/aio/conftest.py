@@ -32,7 +32,7 @@ def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
 
 @pytest.fixture
 def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
-    """Wait until a stream has stored a number of messages: after a PONG they are received, but maybe not stored."""
+    """Wait until a stream has stored a number of messages: a PONG means received, not yet stored."""
 
     async def wait(stream: str, count: int) -> None:
         async def are_stored() -> bool:
@@ -45,7 +45,7 @@ def until_stored(js: JetStreamContext) -> Callable[[str, int], Awaitable[None]]:
 
 @pytest.fixture
 def send_raw(server: NatsServer) -> Callable[..., None]:
-    """Publish bytes through a socket, without a client library that would change the headers."""
+    """Publish bytes through a socket, because client libraries change headers."""
 
     def send(subject: str, header_lines: bytes | None, payload: bytes = b"", reply: str = "") -> None:
         block = b"" if header_lines is None else b"NATS/1.0\r\n" + header_lines + b"\r\n"
@@ -63,7 +63,7 @@ def send_raw(server: NatsServer) -> Callable[..., None]:
 
 @pytest.fixture
 async def dead(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
-    """A subject for dead letters, and a stream of that name (with underscores for dots) that listens on it."""
+    """A subject for dead letters, and a stream on it, named like it with underscores for dots."""
     name = f"dead.{subject}"
     await js.add_stream(name=name.replace(".", "_"), subjects=[name], storage="memory")
     yield name

@@ -1,4 +1,4 @@
-"""Connections: what goes over the wire and what does not, on real servers and on a listener that records."""
+"""Connections: credentials, TLS, reconnects and logs, on real servers and on a listener that records bytes."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ INFO = {"server_id": "x", "version": "2.10.0", "max_payload": 1000, "headers": T
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """An authority, and a certificate of 127.0.0.1."""
+    """Create a certificate authority, and a certificate for 127.0.0.1."""
     directory = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
@@ -47,7 +47,7 @@ def tls_config(certificates):
 
 @pytest.fixture
 def seed(tmp_path):
-    """A file with the seed of an nkey."""
+    """Write a file with the seed of an nkey."""
     path = tmp_path / "user.nk"
     path.write_bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
     return path
@@ -55,7 +55,7 @@ def seed(tmp_path):
 
 @pytest.fixture
 def credentials(tmp_path, seed):
-    """A file with a JWT and a seed."""
+    """Write a file with a JWT and a seed."""
     path = tmp_path / "user.creds"
     parts = [("NATS USER JWT", f"jwt.{SECRET}.x"), ("USER NKEY SEED", seed.read_text())]
     path.write_text("".join(f"-----BEGIN {name}-----\n{text}\n------END {name}------\n\n" for name, text in parts))
@@ -63,13 +63,13 @@ def credentials(tmp_path, seed):
 
 
 class Listener:
-    """Greets as a server without TLS does, answers PING, and keeps everything that it is told."""
+    """Greets like a server without TLS, answers PING, and records all received bytes."""
 
     def __init__(self):
-        self.heard = []
+        self.called = []
         self.connections = 0
         self.port = 0
-        self.backend = None  # another port, to which everything goes instead
+        self.backend = None  # port to relay connections to, or None
         self._pairs = []
 
     async def serve(self, reader, writer):
@@ -79,7 +79,7 @@ class Listener:
         self.connections += 1
         writer.write(b"INFO " + json.dumps(INFO).encode() + b"\r\n")
         while line := await reader.readline():
-            self.heard.append(line)
+            self.called.append(line)
             if line == b"PING\r\n":
                 writer.write(b"PONG\r\n")
         writer.close()
@@ -96,7 +96,7 @@ class Listener:
         await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
 
     def cut(self):
-        """End what is relayed."""
+        """Close relayed connections."""
         for writer in self._pairs:
             writer.transport.abort()
         self._pairs.clear()
@@ -113,7 +113,7 @@ async def listening():
 # --- The first connection --------------------------------------------------------------------------------------------
 
 
-async def test_a_connection(server, make_event, subject):
+async def test_connection_publishes_and_subscribes(server, make_event, subject):
     async with await connect(server.url, name="shop") as nc, await subscribe(nc, subject) as events:
         await publish(nc, make_event(), subject)
         async for item in events:
@@ -122,7 +122,7 @@ async def test_a_connection(server, make_event, subject):
     assert nc.is_closed
 
 
-async def test_credentials_in_a_url_are_for_all_servers_and_not_seen():
+async def test_credentials_in_a_url_apply_to_all_servers_and_are_hidden():
     with NatsServer(config=f"authorization {{ user: ada, password: {SECRET} }}") as server:
         url = f"nats://ada:{SECRET}@127.0.0.1:{server.port}"
         async with await connect([url, "nats://127.0.0.1:1"], dont_randomize=True) as nc:
@@ -134,25 +134,25 @@ async def test_credentials_in_a_url_are_for_all_servers_and_not_seen():
         assert info.value.__cause__ is None
 
 
-async def test_other_urls_are_refused_before_anything_is_sent():
+async def test_other_urls_are_rejected_before_connecting():
     async with listening() as listener:
         with pytest.raises(EncodeError, match=r"must begin with nats://.* got http://\.\.\."):
             await connect(f"http://ada:{SECRET}@127.0.0.1:{listener.port}")
         assert listener.connections == 0
 
 
-async def test_no_server_is_one_error_soon(caplog):
+async def test_unreachable_servers_are_one_error(caplog):
     begun = time.monotonic()
     with pytest.raises(
         DeliveryError, match=r"^connection-failed: cannot connect to nats://127\.0\.0\.1:1, nats://127\.0\.0\.1:2: "
     ) as info:
         await connect("nats://127.0.0.1:1,nats://127.0.0.1:2")
-    assert time.monotonic() - begun < 4  # nats-py goes on for minutes
+    assert time.monotonic() - begun < 4  # nats-py retries for minutes
     assert "\n" not in str(info.value)
     assert caplog.records == []
 
 
-async def test_a_server_that_says_nothing():
+async def test_server_without_info_is_an_error():
     async def never(reader, writer):
         await reader.read()
         writer.close()
@@ -163,14 +163,14 @@ async def test_a_server_that_says_nothing():
             await asyncio.wait_for(connect(f"127.0.0.1:{port}", connect_timeout=0.3), 10)
 
 
-async def test_the_next_server_where_one_refuses(server):
-    """One that is there and lets nobody in is no reason not to ask the next."""
+async def test_next_server_is_tried_after_a_rejection(server):
+    """A server that rejects the credentials does not end the attempts."""
     with NatsServer(config="authorization { token: other }") as refusing:
         async with await connect([refusing.url, server.url], dont_randomize=True) as nc:
             assert nc.connected_url.port == server.port
 
 
-async def test_options_and_callbacks(server):
+async def test_options_and_callbacks_are_checked(server):
     async with await connect(server.url, no_echo=True, ping_interval=7) as nc:
         assert (nc.options["no_echo"], nc.options["ping_interval"]) == (True, 7)
     with pytest.raises(TypeError, match=r"connect\(\) has no option 'passwrod'"):
@@ -182,12 +182,12 @@ async def test_options_and_callbacks(server):
 @pytest.mark.parametrize(
     ("attempts", "options"), [(None, (True, -1)), (-1, (True, -1)), (0, (False, 0)), (7, (True, 7))]
 )
-async def test_attempts(server, attempts, options):
+async def test_option_max_reconnect_attempts(server, attempts, options):
     async with await connect(server.url, max_reconnect_attempts=attempts) as nc:
         assert (nc.options["allow_reconnect"], nc.options["max_reconnect_attempts"]) == options
 
 
-async def test_context_and_environment(server, tmp_path, monkeypatch):
+async def test_context_and_environment_are_used(server, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "nats" / "context").mkdir(parents=True)
     with NatsServer(config=f"authorization {{ user: ada, password: {SECRET} }}") as guarded:
@@ -203,8 +203,8 @@ async def test_context_and_environment(server, tmp_path, monkeypatch):
             assert nc.connected_url.port == guarded.port
 
 
-async def test_files(server, tmp_path):
-    """nats-py looks for ever for the JWT in a file without one."""
+async def test_invalid_credential_files_are_errors(server, tmp_path):
+    """nats-py searches a file without a JWT forever."""
     (tmp_path / "empty").write_text("")
     for options in ({"user_credentials": tmp_path / "empty"}, {"tls_ca_file": tmp_path / "empty"}):
         with pytest.raises(EncodeError) as info:
@@ -220,7 +220,7 @@ async def test_files(server, tmp_path):
 
 @pytest.mark.parametrize("login", ["nothing", "password", "token", "url", "nkey", "credentials", "function"])
 @pytest.mark.parametrize("wish", ["url", "tls_ca_file", "tls_hostname", "tls"])
-async def test_a_server_without_tls_is_told_nothing(wish, login, certificates, seed, credentials, caplog):
+async def test_nothing_is_sent_to_a_server_without_tls(wish, login, certificates, seed, credentials, caplog):
     async with listening() as listener:
         user = f"ada:{SECRET}@" if login == "url" else ""
         options = {
@@ -243,17 +243,17 @@ async def test_a_server_without_tls_is_told_nothing(wish, login, certificates, s
             await connect(f"tls://{url}" if wish == "url" else url, **options, **asked)
         assert SECRET not in str(info.value)
         assert listener.connections > 0
-        assert listener.heard == []
+        assert listener.called == []
         assert caplog.records == []
-        # Without the wish everything is said, so the listener does hear.
+        # Without a request for TLS the credentials are sent, which the listener records.
         async with await connect(url, **options) as nc:
             await nc.flush()
-        said = listener.heard[0].decode()
+        said = listener.called[0].decode()
         assert said.startswith("CONNECT ")
         assert {"nothing": '"verbose"', "nkey": '"sig"'}.get(login, SECRET) in said
 
 
-async def test_tls(certificates, tls_config):
+async def test_tls_verifies_the_server_and_authenticates_the_client(certificates, tls_config):
     with NatsServer(config=tls_config) as server:
         async with await connect(f"tls://127.0.0.1:{server.port}", tls_ca_file=certificates / "ca.pem") as nc:
             await nc.flush()
@@ -263,7 +263,7 @@ async def test_tls(certificates, tls_config):
         assert time.monotonic() - begun < 4
 
 
-async def test_a_server_with_tls_for_those_who_want_it(certificates, tls_config):
+async def test_server_with_optional_tls(certificates, tls_config):
     with NatsServer(config=f"{tls_config}\nallow_non_tls: true") as server:
         url = f"127.0.0.1:{server.port}"
         for options, has_tls in (({}, False), ({"tls_ca_file": certificates / "ca.pem"}, True)):
@@ -273,8 +273,8 @@ async def test_a_server_with_tls_for_those_who_want_it(certificates, tls_config)
                 assert (cipher is not None) == has_tls
 
 
-async def test_a_server_that_comes_back_without_tls_is_told_nothing(certificates, tls_config, caplog):
-    """Neither credentials, nor subscriptions, nor what was published meanwhile; and it is tried again."""
+async def test_nothing_is_sent_to_a_server_that_returns_without_tls(certificates, tls_config, caplog):
+    """Neither credentials nor subscriptions nor buffered messages; the connection is retried."""
     config = f"{tls_config}\nauthorization {{ user: ada, password: {SECRET} }}"
     with NatsServer(config=config) as server:
         async with listening() as listener:
@@ -293,11 +293,11 @@ async def test_a_server_that_comes_back_without_tls_is_told_nothing(certificates
             await until(lambda: nc.is_reconnecting, 10)
             await nc.publish(f"{SECRET}.a", SECRET.encode())
             await until(lambda: listener.connections >= 3, 20)
-            assert listener.heard == []
+            assert listener.called == []
             listener.backend = server.port
             await until(lambda: nc.is_connected, 20)
             assert (await received.next_msg(10)).data == SECRET.encode()
-            # What waits when the connection is closed does not go out either.
+            # Messages that are buffered when the connection is closed are not sent, either.
             listener.backend = None
             listener.cut()
             before = listener.connections
@@ -305,28 +305,28 @@ async def test_a_server_that_comes_back_without_tls_is_told_nothing(certificates
             await nc.publish(f"{SECRET}.b", SECRET.encode())
             await until(lambda: listener.connections > before, 20)
             await nc.close()
-            assert listener.heard == []
+            assert listener.called == []
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     refusals = [record for record in warnings if "TLS is asked for" in record.getMessage()]
-    assert len(refusals) == 2  # one for each loss, not for each attempt
+    assert len(refusals) == 2  # one record for each loss, not for each attempt
     assert all("\n" not in record.getMessage() for record in caplog.records if record.name.startswith("ce_nats"))
 
 
-async def test_nothing_waiting_goes_to_a_server_that_keeps_silent(certificates, tls_config):
-    """nats-py writes its buffer to wherever it was connecting to when it is closed."""
+async def test_buffer_is_not_sent_to_a_server_without_info(certificates, tls_config):
+    """When nats-py is closed while connecting, it writes its buffer to that server."""
     with NatsServer(config=tls_config) as server:
         async with listening() as listener:
             listener.backend = server.port
             nc = await connect(
                 f"127.0.0.1:{listener.port}", tls_ca_file=certificates / "ca.pem", reconnect_time_wait=0.05
             )
-            heard = bytearray()
+            called = bytearray()
             is_there, ended = asyncio.Event(), asyncio.Event()
 
             async def keep_silent(reader, writer):
                 is_there.set()
                 while data := await reader.read(1000):
-                    heard.extend(data)
+                    called.extend(data)
                 ended.set()
                 writer.close()
 
@@ -337,29 +337,33 @@ async def test_nothing_waiting_goes_to_a_server_that_keeps_silent(certificates, 
                 await nc.publish("a", SECRET.encode())
                 await nc.close()
                 await until(ended.is_set, 10)
-            assert heard == b""
+            assert called == b""
 
 
-# --- Later -----------------------------------------------------------------------------------------------------------
+# --- Reconnects and logs ---------------------------------------------------------------------------------------------
 
 
-def said(caplog):
+def messages(caplog):
+    """Return the log messages of the connection."""
     return [record.getMessage() for record in caplog.records if record.name == "ce_nats.aio._connect"]
 
 
-async def test_loss_and_return_are_logged_in_a_line_each(caplog):
+async def test_loss_and_reconnect_are_logged_in_a_line_each(caplog):
     with NatsServer() as server:
         async with await connect(server.url, reconnect_time_wait=0.05) as nc:
             server.restart()
-            await until(lambda: len(said(caplog)) == 2, 20)
+            await until(lambda: len(messages(caplog)) == 2, 20)
             await nc.flush()
         at = f"127.0.0.1:{server.port}"
-        assert said(caplog) == [f"{at}: the connection is lost, trying to reconnect", f"{at}: the connection is back"]
+        assert messages(caplog) == [
+            f"{at}: the connection is lost, trying to reconnect",
+            f"{at}: the connection is back",
+        ]
         assert all(record.exc_info is None for record in caplog.records)
 
 
-async def test_each_connection_has_an_interval_of_its_own():
-    """So that clients of a server that was restarted do not all come back at one moment."""
+async def test_reconnect_intervals_of_connections_differ():
+    """So that clients of a restarted server do not all reconnect at the same moment."""
     with NatsServer() as server:
         async with await connect(server.url) as one, await connect(server.url) as other:
             waits = [nc.options["reconnect_time_wait"] for nc in (one, other)]
@@ -369,22 +373,22 @@ async def test_each_connection_has_an_interval_of_its_own():
     assert all(2 <= seconds <= 2.5 for seconds in waits)
 
 
-async def test_the_end_is_logged(caplog):
+async def test_end_of_reconnecting_is_logged(caplog):
     with NatsServer() as server:
         nc = await connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=2)
         server.stop()
-        await until(lambda: nc.is_closed and len(said(caplog)) == 2, 20)
-    assert "did not come back, and is closed: " in said(caplog)[1]
-    assert "Connect call failed" in said(caplog)[1]
+        await until(lambda: nc.is_closed and len(messages(caplog)) == 2, 20)
+    assert "did not come back, and is closed: " in messages(caplog)[1]
+    assert "Connect call failed" in messages(caplog)[1]
     assert caplog.records[-1].levelno == logging.ERROR
 
 
-async def test_callbacks_take_the_place_of_the_log(caplog):
-    heard = []
+async def test_callbacks_replace_the_log(caplog):
+    called = []
 
     def note(name):
         async def callback(*error):
-            heard.append((name, *map(type, error)))
+            called.append((name, *map(type, error)))
 
         return callback
 
@@ -393,28 +397,30 @@ async def test_callbacks_take_the_place_of_the_log(caplog):
         callbacks = {f"{name}_cb": note(name) for name in names}
         nc = await connect(server.url, reconnect_time_wait=0.05, **callbacks)
         server.restart()
-        await until(lambda: ("reconnected",) in heard, 20)
+        await until(lambda: ("reconnected",) in called, 20)
         await nc.close()
-    assert heard[0] == ("error", nats.errors.UnexpectedEOF)
-    assert [name for name, *error in heard if not error] == ["disconnected", "reconnected", "disconnected", "closed"]
+    assert called[0] == ("error", nats.errors.UnexpectedEOF)
+    assert [name for name, *error in called if not error] == ["disconnected", "reconnected", "disconnected", "closed"]
     assert caplog.records == []
 
 
-async def test_callbacks_hear_nothing_of_a_first_connection_that_fails():
-    heard = []
+async def test_callbacks_are_not_called_if_the_first_connection_fails():
+    called = []
 
     async def note(*error):
-        heard.append(error)
+        called.append(error)
 
     callbacks = {f"{name}_cb": note for name in ("error", "disconnected", "reconnected", "closed")}
     with pytest.raises(DeliveryError):
         await connect("nats://127.0.0.1:1", **callbacks)
-    assert heard == []
+    assert called == []
 
 
-async def test_an_error_of_the_server_is_logged(caplog):
+async def test_error_of_the_server_is_logged(caplog):
     with NatsServer() as server:
         nc = await connect(server.url)
         await nc.publish("a" * 5000, b"")
-        await until(lambda: said(caplog), 20)  # nats-py calls back after it has closed
-    assert said(caplog) == [f"127.0.0.1:{server.port}: the connection is closed: nats: maximum control line exceeded"]
+        await until(lambda: messages(caplog), 20)  # nats-py calls the callback after it has closed
+    assert messages(caplog) == [
+        f"127.0.0.1:{server.port}: the connection is closed: nats: maximum control line exceeded"
+    ]

@@ -11,7 +11,7 @@ from ce_nats.aio._errors import api_error, delivery_errors
 
 
 def converted(error, **options):
-    """The error of this package for one of nats-py."""
+    """Return the error of this package for one of nats-py."""
     with pytest.raises((DeliveryError, EncodeError)) as info, delivery_errors("orders", **options):
         raise error
     assert info.value.__cause__ is error
@@ -69,7 +69,7 @@ def test_other_exceptions_pass_unchanged(error):
         (404, 10059, "stream-not-found"),
         (404, 10014, "consumer-not-found"),
         (503, 10039, "no-responders"),
-        (500, 10111, "publish-refused"),  # repeating it cannot succeed
+        (500, 10111, "publish-refused"),  # a retry cannot succeed
         (503, 10008, "temporarily-unavailable"),
         (500, 0, "temporarily-unavailable"),
         (400, 10071, "request-refused"),

@@ -1,4 +1,4 @@
-"""Subjects that the sender of a message has chosen: in dead letters, captured messages and requests."""
+"""Subjects chosen by the sender of a message: in dead letters, captured messages and requests."""
 
 import json
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 
-# The account APP has imported JetStream's API of the account HUB under a prefix.
+# The account APP imports JetStream's API of the account HUB under a prefix.
 ACCOUNTS = """
 accounts {
   HUB: { jetstream: enabled, users: [{user: hub, password: s3cret}]
@@ -30,7 +30,7 @@ accounts {
 
 
 def letter(subject, stream, sequence=1):
-    """A dead letter that any client may have written, as ``read_stream`` returns it."""
+    """Return a dead letter that any client may have written, as ``read_stream`` returns it."""
     headers = DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", 1, 1).headers()
     return StoredMessage("dead", "", headers, b"", "DEAD", sequence, Timestamp("2026-01-02T03:04:05Z"))
 
@@ -51,14 +51,14 @@ async def code_of(awaitable):
 
 @pytest.fixture
 async def filled(js, stream, subject):
-    """A stream with three messages, which a purge would remove."""
+    """A stream with three messages, which a purge would delete."""
     for number in range(3):
         await js.publish(subject, b"%d" % number)
     return stream
 
 
 def harmful(stream, prefix="$JS.API"):
-    """Requests without a body that change a stream, or anything else on the server."""
+    """Requests without a body that change a stream, or another object of the server."""
     return [
         f"{prefix}.STREAM.PURGE.{stream}",
         f"{prefix}.STREAM.DELETE.{stream}",
@@ -106,7 +106,7 @@ async def test_requests_to_the_server_are_not_replied_to(nc, js, filled, make_ev
 
 
 @pytest.mark.parametrize("reply", ["a.*", "a.>", "a..b", ".a"])
-async def test_replies_that_are_not_subjects_are_refused(nc, subject, make_event, send_raw, reply):
+async def test_invalid_reply_subjects_are_rejected(nc, subject, make_event, send_raw, reply):
     async with await subscribe(nc, subject) as requests:
         send_raw(subject, None, b"", reply)
         assert await code_of(respond(await anext(requests), make_event())) == "invalid-subject"
@@ -115,7 +115,7 @@ async def test_replies_that_are_not_subjects_are_refused(nc, subject, make_event
 
 @asynccontextmanager
 async def imported():
-    """A stream ORDERS with a message, and a connection that reaches its API under another prefix."""
+    """A stream ORDERS with a message, and a connection with another prefix of its API."""
     with NatsServer(jetstream=True, config=ACCOUNTS) as server:
         async with (
             await nats.connect(server.url, user="hub", password="s3cret") as hub,
@@ -126,7 +126,7 @@ async def imported():
             yield server, hub.jetstream(), app
 
 
-async def test_an_imported_api_is_refused_whether_its_prefix_is_known_or_not(make_event):
+async def test_imported_api_is_rejected_with_known_and_unknown_prefix(make_event):
     async with imported() as (_, hub, app):
         for _ in range(2):
             async with await subscribe(app, "service") as requests:
@@ -139,12 +139,12 @@ async def test_an_imported_api_is_refused_whether_its_prefix_is_known_or_not(mak
                 for allowed in (None, [">"]):
                     assert await code_of(requeue(js, letter(subject, "ORDERS"), allowed=allowed)) == "forbidden-subject"
         assert await count(hub, "ORDERS") == 1
-        # With a known prefix nothing below it is data, however it looks and whatever is allowed.
+        # No subject below a known prefix is data, even if it is allowed.
         assert await code_of(replay(app, [captured("hub.api.X")], allowed=[">"])) == "forbidden-subject"
         assert (await requeue(js, letter("orders.new", "ORDERS"))).stream == "ORDERS"
 
 
-async def test_the_prefix_of_a_connection_is_known_from_its_context(monkeypatch, tmp_path):
+async def test_prefix_of_a_connection_is_taken_from_its_context(monkeypatch, tmp_path):
     async with imported() as (server, _, _):
         directory = tmp_path / "nats" / "context"
         directory.mkdir(parents=True)
@@ -156,8 +156,8 @@ async def test_the_prefix_of_a_connection_is_known_from_its_context(monkeypatch,
                 check_foreign_subject(nc, "hub.api.X", allowed=[">"])
 
 
-async def test_data_that_looks_like_an_api_can_be_allowed(nc, js):
-    """Subjects in capitals; requeueing needs no option, because the stream listens on them."""
+async def test_data_subjects_like_an_api_can_be_allowed(nc, js):
+    """Upper-case subjects; requeueing needs no option, because the stream has these subjects."""
     subject = "SHOP.CONSUMER.CREATE.42"
     await js.add_stream(name="SHOP", subjects=["SHOP.>"], storage="memory")
     assert await code_of(replay(nc, [captured(subject)])) == "forbidden-subject"
@@ -167,7 +167,7 @@ async def test_data_that_looks_like_an_api_can_be_allowed(nc, js):
 
 
 async def test_keys_of_a_bucket_are_data(nc, js, subject):
-    """They are replayed, and requeued if the dead letter is one of the bucket's stream."""
+    """They are replayed, and requeued if the dead letter is from the bucket's stream."""
     bucket = subject.replace(".", "_")
     store = await js.create_key_value(bucket=bucket)
     key = f"$KV.{bucket}.color"
@@ -181,8 +181,8 @@ async def test_keys_of_a_bucket_are_data(nc, js, subject):
 # --- Subjects of a stream --------------------------------------------------------------------------------------------
 
 
-async def test_an_original_goes_to_its_own_stream_only(js, stream, subject, dead):
-    """Not to that of the dead letters, and not to one that the author of the letter names and that does not exist."""
+async def test_original_is_requeued_to_its_own_stream_only(js, stream, subject, dead):
+    """Not to the stream of dead letters, and not to a missing stream that the author of the dead letter names."""
     other = dead.replace(".", "_")
     assert await code_of(requeue(js, letter(dead, stream))) == "forbidden-subject"
     assert await code_of(requeue(js, letter(subject, "NONE"))) == "stream-not-found"
@@ -193,13 +193,13 @@ async def test_an_original_goes_to_its_own_stream_only(js, stream, subject, dead
 
 
 @pytest.mark.parametrize("name", ["ORDERS.billing", "ORDERS billing", "*", ">", "a\r\nb", "é é"])
-async def test_names_of_streams_are_checked_before_the_server_is_asked(nc, js, subject, name):
+async def test_stream_names_are_checked_before_the_request(nc, js, subject, name):
     before = nc.stats["out_msgs"]
     assert await code_of(requeue(js, letter(subject, name))) == "invalid-subject"
     assert nc.stats["out_msgs"] == before
 
 
-async def test_an_invalid_pattern_is_an_error(nc, js, subject):
+async def test_invalid_pattern_is_an_error(nc, js, subject):
     assert await code_of(requeue(js, letter(subject, "S"), allowed=["a..b"])) == "invalid-subject"
     assert await code_of(replay(nc, [captured(subject)], allowed=["a..b"])) == "invalid-subject"
 
@@ -221,7 +221,7 @@ async def each(items):
 
 @pytest.fixture
 async def derived(js, stream):
-    """A function that adds a stream made from others; they are deleted after the test."""
+    """Add a stream that mirrors or sources others; it is deleted after the test."""
     added = []
 
     async def derived(name, **config):
@@ -234,8 +234,8 @@ async def derived(js, stream):
         await js.delete_stream(name)
 
 
-async def test_originals_of_mirrors_and_sourced_streams_go_to_where_they_came_from(js, stream, subject, derived):
-    """A mirror of a mirror, too; the copies arrive there again."""
+async def test_originals_of_mirrors_are_requeued_to_the_source_stream(js, stream, subject, derived):
+    """Also of mirrors of mirrors and of sourced streams, which receive the copies again."""
     mirror = await derived("mirror", mirror=StreamSource(name=stream))
     second = await derived("second", mirror=StreamSource(name=mirror))
     gathered = await derived("gathered", subjects=[f"own.{subject}"], sources=[StreamSource(name=second)])
@@ -245,10 +245,10 @@ async def test_originals_of_mirrors_and_sourced_streams_go_to_where_they_came_fr
     assert await code_of(requeue(js, letter(f"own.{subject}", mirror))) == "forbidden-subject"
 
 
-async def test_a_source_that_is_gone_does_not_keep_others(js, stream, subject, derived):
+async def test_missing_source_does_not_prevent_others(js, stream, subject, derived):
     await js.add_stream(name=f"{stream}_gone", subjects=[f"gone.{subject}"], storage="memory")
     sources = [StreamSource(name=f"{stream}_gone"), StreamSource(name=stream)]
-    sources.append(StreamSource(name="X", external=ExternalStream(api="nobody.api", deliver="nobody.deliver")))
+    sources.append(StreamSource(name="X", external=ExternalStream(api="missing.api", deliver="missing.deliver")))
     gathered = await derived("gathered", sources=sources)
     await js.delete_stream(f"{stream}_gone")
     assert (await requeue(js, letter(subject, gathered), timeout=2)).stream == stream
@@ -260,8 +260,8 @@ async def test_streams_that_source_each_other_are_looked_up_once(js, stream, sub
     assert set(await StreamApi.of(js).origin_subjects(two)) == {f"one.{subject}", f"two.{subject}"}
 
 
-async def test_a_transformed_subject_needs_to_be_allowed(js, stream, subject, derived):
-    """The stream does not listen on what it has stored, so only the operator knows where it belongs."""
+async def test_transformed_subject_must_be_allowed(js, stream, subject, derived):
+    """The stored subject is not a subject of the stream, so the operator must state where it belongs."""
     transform = SubjectTransform(src=f"in.{subject}", dest=f"out.{subject}")
     config = {"subjects": [f"in.{subject}"], "subject_transform": transform}
     name = await derived("changed", **config)

@@ -31,7 +31,7 @@ async def sequences(js, stream, **options):
 
 @pytest.fixture
 async def ten(js, subject, stream):
-    """A stream of ten messages, on two subjects in turn."""
+    """A stream of ten messages, alternating between two subjects."""
     for number in range(1, 11):
         await js.publish(f"{subject}.{'even' if number % 2 == 0 else 'odd'}", str(number).encode())
     return stream
@@ -41,14 +41,14 @@ async def ten(js, subject, stream):
 
 
 @pytest.mark.parametrize("mode", ContentMode)
-async def test_a_published_event_is_stored(js, subject, stream, make_event, mode):
+async def test_published_event_is_stored(js, subject, stream, make_event, mode):
     ack = await ce_js.publish(js, make_event(1, {"a": 1}), subject, mode=mode)
     assert (ack.stream, ack.seq) == (stream, 1)
     ((message),) = await read(js, stream)
     assert from_nats_message(message).get_data() == {"a": 1}
 
 
-async def test_the_same_event_is_stored_once(js, subject, stream, make_event):
+async def test_duplicate_event_is_stored_once(js, subject, stream, make_event):
     event = make_event()
     first = await ce_js.publish(js, event, subject)
     second = await ce_js.publish(js, event, subject)
@@ -58,8 +58,8 @@ async def test_the_same_event_is_stored_once(js, subject, stream, make_event):
     assert ("Nats-Msg-Id", dedup_id(event)) in message.headers
 
 
-async def test_a_message_may_have_a_time_to_live(nc, js, subject, make_event):
-    """The server answers for the header: a stream without TTLs refuses it."""
+async def test_message_may_have_a_time_to_live(nc, js, subject, make_event):
+    """A stream without TTLs refuses the header."""
     version = nc.connected_server_version
     if (version.major, version.minor) < (2, 11):
         pytest.skip("nats-server has had TTLs of messages since 2.11")
@@ -79,8 +79,8 @@ async def test_a_message_may_have_a_time_to_live(nc, js, subject, make_event):
     assert headers == {"Nats-TTL": "1h"}
 
 
-async def test_the_callers_headers_are_not_changed(js, subject, stream, make_event):
-    """nats-py's own ``js.publish(stream=...)`` writes into the caller's dict."""
+async def test_headers_of_the_caller_are_not_modified(js, subject, stream, make_event):
+    """``js.publish(stream=...)`` of nats-py modifies the dict of the caller."""
     headers = {"Nats-Expected-Stream": stream}
     await ce_js.publish(js, make_event(), subject, headers=headers)
     assert headers == {"Nats-Expected-Stream": stream}
@@ -90,7 +90,7 @@ async def test_the_callers_headers_are_not_changed(js, subject, stream, make_eve
 
 
 async def refusal(js, event, subject, headers, way_out):
-    """The error of an event that the stream refuses."""
+    """Return the error of an event that the stream refuses."""
     if way_out == "publish":
         with pytest.raises(DeliveryError) as info:
             await ce_js.publish(js, event, subject, headers=headers)
@@ -115,9 +115,7 @@ async def refusal(js, event, subject, headers, way_out):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-async def test_what_a_stream_refuses_has_the_server_s_number(
-    js, subject, stream, make_event, way_out, headers, number, text
-):
+async def test_refusal_has_the_err_code_of_the_server(js, subject, stream, make_event, way_out, headers, number, text):
     await ce_js.publish(js, make_event(1), subject)
     await ce_js.publish(js, make_event(2), f"{subject}.x", headers={"Nats-Msg-Id": "second"})
     error = await refusal(js, make_event(3), subject, headers, way_out)
@@ -127,8 +125,8 @@ async def test_what_a_stream_refuses_has_the_server_s_number(
     assert await sequences(js, stream) == [1, 2]
 
 
-async def test_expectations_that_hold(js, subject, stream, make_event):
-    """Of the stream, its last message, that of the subject and that of other subjects."""
+async def test_fulfilled_expectations_are_accepted(js, subject, stream, make_event):
+    """Of the stream, its last message, the last message on the subject, and a new subject."""
     expected = [
         {"Nats-Expected-Stream": stream},
         {"Nats-Expected-Last-Sequence": "1", "Nats-Expected-Last-Msg-Id": dedup_id(make_event(0))},
@@ -143,8 +141,8 @@ async def test_expectations_that_hold(js, subject, stream, make_event):
     ] * 3
 
 
-async def test_one_of_several_writers_decides(js, subject, stream, make_event):
-    """All of them have read the same state."""
+async def test_one_of_several_concurrent_writers_succeeds(js, subject, stream, make_event):
+    """All of them expect the same state."""
     headers = {"Nats-Expected-Last-Subject-Sequence": "0"}
     writes = [ce_js.publish(js, make_event(number), subject, headers=headers) for number in range(20)]
     results = await asyncio.gather(*writes, return_exceptions=True)
@@ -153,7 +151,7 @@ async def test_one_of_several_writers_decides(js, subject, stream, make_event):
     assert len(await read(js, stream)) == 1
 
 
-async def test_a_scheduled_event_comes_at_its_time(nc, js, subject, make_event):
+async def test_scheduled_event_is_published_at_its_time(nc, js, subject, make_event):
     version = nc.connected_server_version
     if (version.major, version.minor) < (2, 12):
         pytest.skip("nats-server has had schedules since 2.12")
@@ -173,20 +171,20 @@ async def test_a_scheduled_event_comes_at_its_time(nc, js, subject, make_event):
     await js.delete_stream(name)
 
 
-async def test_a_subject_without_a_stream_has_no_responders(js, subject, make_event):
+async def test_subject_without_a_stream_has_no_responders(js, subject, make_event):
     with pytest.raises(DeliveryError) as info:
-        await ce_js.publish(js, make_event(), f"nobody.{subject}")
+        await ce_js.publish(js, make_event(), f"unbound.{subject}")
     assert info.value.code == "no-responders"
 
 
-async def test_a_stream_that_does_not_answer_is_a_timeout(nc, js, subject, make_event):
+async def test_unanswered_publish_is_a_timeout(nc, js, subject, make_event):
     await nc.subscribe(subject)
     with pytest.raises(DeliveryError) as info:
         await ce_js.publish(js, make_event(), subject, timeout=0.05)
     assert info.value.code == "timeout"
 
 
-async def test_an_answer_that_is_no_acknowledgement_is_a_delivery_error(nc, js, subject, make_event):
+async def test_reply_that_is_not_a_puback_is_a_delivery_error(nc, js, subject, make_event):
     async def answer(message):
         await nc.publish(message.reply, answers.pop())
 
@@ -197,12 +195,12 @@ async def test_an_answer_that_is_no_acknowledgement_is_a_delivery_error(nc, js, 
             await ce_js.publish(js, make_event(), subject)
 
 
-async def test_a_header_that_is_no_text_is_an_encode_error(js, subject, make_event):
+async def test_header_value_that_is_not_a_str_is_an_encode_error(js, subject, make_event):
     with pytest.raises(EncodeError):
         await ce_js.publish(js, make_event(), subject, headers={"n": 1})
 
 
-async def test_the_largest_header_block_is_one_byte_under_64_kib(nc, js, subject, stream, make_event):
+async def test_largest_header_block_is_one_byte_under_64_kib(nc, js, subject, stream, make_event):
     with pytest.raises(EncodeError) as info:
         await ce_js.publish(js, make_event(), subject, headers={"x": "a" * 2**16})
     assert info.value.code == "headers-too-large"
@@ -222,7 +220,7 @@ async def test_the_largest_header_block_is_one_byte_under_64_kib(nc, js, subject
         await js.publish(subject, b"", headers={**headers, "x": "a" * (largest + 1)})
 
 
-async def test_a_payload_beyond_the_server_is_an_encode_error(nc, js, subject, make_event):
+async def test_payload_over_max_payload_is_an_encode_error(nc, js, subject, make_event):
     with pytest.raises(EncodeError) as info:
         await ce_js.publish(js, make_event(data=b"x" * nc.max_payload), subject)
     assert info.value.code == "payload-too-large"
@@ -231,7 +229,7 @@ async def test_a_payload_beyond_the_server_is_an_encode_error(nc, js, subject, m
 # --- Reading ---------------------------------------------------------------------------------------------------------
 
 
-async def test_all_messages_come_in_order(way, js, ten):
+async def test_messages_are_yielded_in_order(way, js, ten):
     messages = await read(js, ten)
     assert [message.sequence for message in messages] == list(range(1, 11))
     assert [message.data for message in messages] == [str(number).encode() for number in range(1, 11)]
@@ -239,7 +237,7 @@ async def test_all_messages_come_in_order(way, js, ten):
     assert [message.subject.rpartition(".")[2] for message in messages] == ["odd", "even"] * 5
 
 
-async def test_batches_have_the_size_asked_for(way, js, ten):
+async def test_batches_have_batch_size(way, js, ten):
     assert [len(batch) async for batch in read_stream(js, ten, batch_size=4)] == [4, 4, 2]
     assert [len(batch) async for batch in read_stream(js, ten, batch_size=5)] == [5, 5]
 
@@ -252,17 +250,17 @@ async def test_start_and_end_are_inclusive(way, js, ten):
     assert await sequences(js, ten, start=5, end=4) == []
 
 
-async def test_a_subject_filters(way, js, ten, subject):
+async def test_subject_is_filtered(way, js, ten, subject):
     assert await sequences(js, ten, subject=f"{subject}.even") == [2, 4, 6, 8, 10]
     assert await sequences(js, ten, subject="test.*.odd", start=4, end=8) == [5, 7]
     assert await sequences(js, ten, subject="nothing.here") == []
 
 
-async def test_an_empty_stream_ends_at_once(way, js, stream):
+async def test_empty_stream_ends_at_once(way, js, stream):
     assert [batch async for batch in read_stream(js, stream)] == []
 
 
-async def test_deleted_messages_do_not_stall(way, js, ten, subject):
+async def test_deleted_messages_are_skipped(way, js, ten, subject):
     for number in (1, 4, 5, 9, 10):
         await js.delete_msg(ten, number)
     assert await sequences(js, ten) == [2, 3, 6, 7, 8]
@@ -271,8 +269,8 @@ async def test_deleted_messages_do_not_stall(way, js, ten, subject):
     assert await sequences(js, ten, subject=f"{subject}.even") == [2, 6, 8]
 
 
-async def test_a_wide_gap_is_stepped_over(way, nc, js, subject, stream, until_stored):
-    """The requests are counted: not one for each message that is left out."""
+async def test_wide_gap_is_skipped(way, nc, js, subject, stream, until_stored):
+    """Without a request for each skipped message."""
     await js.publish(f"{subject}.a", b"")
     for _ in range(2000):
         await nc.publish(f"{subject}.b", b"")
@@ -283,14 +281,14 @@ async def test_a_wide_gap_is_stepped_over(way, nc, js, subject, stream, until_st
     assert nc.stats["out_msgs"] - before < 200
 
 
-async def test_a_purged_stream_ends_at_once(way, js, ten):
+async def test_purged_stream_ends_at_once(way, js, ten):
     await js.purge_stream(ten)
     assert await sequences(js, ten) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_any_holes_and_any_filter_give_what_is_there(way, nc, js, subject, stream, until_stored, seed):
-    """Hundreds of messages with runs of holes, against a list that is kept beside."""
+async def test_random_gaps_and_filters(way, nc, js, subject, stream, until_stored, seed):
+    """Hundreds of messages with gaps, compared with a list of the remaining ones."""
     random = Random(seed)
     kept = {}
     for number in range(1, 401):
@@ -311,8 +309,8 @@ async def test_any_holes_and_any_filter_give_what_is_there(way, nc, js, subject,
 
 
 @pytest.mark.parametrize("end", [None, 15])
-async def test_it_ends_where_the_stream_ended_at_the_beginning(way, js, ten, subject, end, monkeypatch):
-    monkeypatch.setattr(one_by_one, "_MAX_REQUESTS", 1)  # else it has asked for the next ones before they are there
+async def test_messages_published_during_the_read_are_not_yielded(way, js, ten, subject, end, monkeypatch):
+    monkeypatch.setattr(one_by_one, "_MAX_REQUESTS", 1)  # so that no later message is requested before it exists
     seen = []
     async for batch in read_stream(js, ten, end=end, batch_size=1):
         seen += [message.sequence for message in batch]
@@ -321,12 +319,12 @@ async def test_it_ends_where_the_stream_ended_at_the_beginning(way, js, ten, sub
     assert (await js.stream_info(ten)).state.last_seq == 20
 
 
-async def test_reading_a_few_messages_makes_no_consumer(js, ten):
+async def test_few_messages_are_read_without_a_consumer(js, ten):
     async for _ in read_stream(js, ten, batch_size=3):
         assert (await js.stream_info(ten)).state.consumer_count == 0
 
 
-async def test_reading_many_leaves_no_consumer(nc, js, subject, stream, until_stored):
+async def test_consumer_is_deleted_after_reading_many_messages(nc, js, subject, stream, until_stored):
     for number in range(3_000):
         await nc.publish(subject, b"%d" % number)
     await until_stored(stream, 3_000)
@@ -339,15 +337,15 @@ async def test_reading_many_leaves_no_consumer(nc, js, subject, stream, until_st
     assert (await js.stream_info(stream)).state.consumer_count == 0
 
 
-async def test_several_subjects_filter(way, js, ten, subject):
+async def test_several_subjects_are_filtered(way, js, ten, subject):
     await js.publish(f"{subject}.more", b"")
     assert await sequences(js, ten, subject=[f"{subject}.even", f"{subject}.more"]) == [2, 4, 6, 8, 10, 11]
     assert await sequences(js, ten, subject=[f"{subject}.*", f"{subject}.odd"]) == list(range(1, 12))
     assert await sequences(js, ten, subject=[">", f"{subject}.odd"]) == list(range(1, 12))
 
 
-async def test_both_ways_give_the_same(js, subject, stream, send_raw, until_stored, monkeypatch):
-    """And what the server itself says of each message."""
+async def test_both_ways_return_equal_messages(js, subject, stream, send_raw, until_stored, monkeypatch):
+    """They equal the answers of the server's API."""
     lines = [
         b"a: \xff%d\r\nA:b\r\na: \xff%d\r\n",
         b"no colon\r\n\r\n: x\r\nb\xe2\x82:\xe2\x82\r\n",
@@ -374,8 +372,8 @@ async def test_both_ways_give_the_same(js, subject, stream, send_raw, until_stor
         ]
 
 
-async def test_the_connection_serves_others_meanwhile(way, nc, js, ten, subject):
-    """Two readers, a subscriber and a request on one connection, each with what is its own."""
+async def test_connection_is_shared_with_other_operations(way, nc, js, ten, subject):
+    """Two readers, a subscriber and a request on one connection; each receives its own messages."""
     seen = []
 
     async def note(message):
@@ -396,7 +394,7 @@ async def test_the_connection_serves_others_meanwhile(way, nc, js, ten, subject)
 
 @pytest.fixture
 async def many():
-    """A server of its own, and a connection that comes back soon, with a stream of 30,000 messages in files."""
+    """A separate server with a stream of 30,000 messages in files, and a connection that reconnects quickly."""
     with NatsServer(jetstream=True) as server:
         nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1)
         js = nc.jetstream(timeout=30)
@@ -408,7 +406,7 @@ async def many():
         await disconnect(nc)
 
 
-async def test_reading_goes_on_after_a_restart(many):
+async def test_read_continues_after_a_restart(many):
     server, js = many
     found = []
     async with aclosing(read_stream(js, "MANY")) as batches:
@@ -420,7 +418,7 @@ async def test_reading_goes_on_after_a_restart(many):
     assert found == list(range(30_000))
 
 
-async def test_a_server_that_stays_away_is_a_delivery_error(many):
+async def test_killed_server_is_a_delivery_error(many):
     server, js = many
     async with aclosing(read_stream(client_of(js).jetstream(timeout=1), "MANY", retry_timeout=1)) as batches:
         await anext(batches)
@@ -430,8 +428,8 @@ async def test_a_server_that_stays_away_is_a_delivery_error(many):
                 pass
 
 
-async def test_a_connection_that_is_closed_is_a_delivery_error(many):
-    """At once, however long it may try."""
+async def test_closed_connection_is_a_delivery_error(many):
+    """At once, despite a long timeout."""
     _, js = many
     async with aclosing(read_stream(client_of(js).jetstream(timeout=600), "MANY")) as batches:
         await anext(batches)
@@ -441,7 +439,7 @@ async def test_a_connection_that_is_closed_is_a_delivery_error(many):
                 pass
 
 
-async def test_another_stream_of_that_name_is_an_error(many):
+async def test_recreated_stream_is_an_error(many):
     _, js = many
     async with aclosing(read_stream(js, "MANY")) as batches:
         await anext(batches)
@@ -468,7 +466,7 @@ async def read_and(remove, js, found, stream="MANY", **options):
 
 @pytest.fixture(params=["purged", "purged in part", "limited"])
 def remove(request, many):
-    """A function that removes messages, and the first sequence that is kept."""
+    """Return a function that removes messages, and the first remaining sequence."""
     _, js = many
 
     async def limit():
@@ -481,8 +479,8 @@ def remove(request, many):
     }[request.param]
 
 
-async def test_what_is_removed_during_a_read_is_an_error(way, many, remove):
-    """All that was read before is yielded."""
+async def test_messages_removed_during_a_read_are_an_error(way, many, remove):
+    """Messages that were read before are yielded."""
     _, js = many
     found = []
     with pytest.raises(DataLossError, match=r"stream MANY: .*messages \d+ to \d+ are gone without") as info:
@@ -493,7 +491,7 @@ async def test_what_is_removed_during_a_read_is_an_error(way, many, remove):
 
 
 async def test_reading_continues_if_on_loss_returns(way, many, remove):
-    """One by one, some are read while others are being removed."""
+    """When read one by one, some are read while others are being removed."""
     _, js = many
     found, losses = [], []
     await read_and(remove[0], js, found, on_loss=losses.append)
@@ -504,7 +502,7 @@ async def test_reading_continues_if_on_loss_returns(way, many, remove):
     assert loss.message.startswith("stream MANY: messages") == (len(missing) == loss.last - loss.first + 1)
 
 
-async def test_a_loss_during_a_read_of_some_subjects_is_an_error(many):
+async def test_loss_during_a_read_of_some_subjects_is_an_error(many):
     _, js = many
     found = []
     with pytest.raises(DataLossError, match="stream MANY: "):
@@ -512,7 +510,7 @@ async def test_a_loss_during_a_read_of_some_subjects_is_an_error(many):
     assert found == list(range(1, found[-1] + 1))
 
 
-async def test_an_error_of_on_loss_ends_the_read(many):
+async def test_exception_of_on_loss_ends_the_read(many):
     def refuse(error):
         raise KeyError(error.first)
 
@@ -523,8 +521,8 @@ async def test_an_error_of_on_loss_ends_the_read(many):
     assert found == list(range(1, info.value.args[0]))
 
 
-async def test_what_a_work_queue_hands_out_is_named(js, subject):
-    """A reader cannot know whether consumers acknowledged messages, or a purge removed them."""
+async def test_loss_in_a_work_queue_names_consumers(js, subject):
+    """A reader cannot distinguish acknowledged messages from purged ones."""
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory", retention="workqueue")
     worker = await js.pull_subscribe(subject, durable="worker")
@@ -541,8 +539,8 @@ async def test_what_a_work_queue_hands_out_is_named(js, subject):
     await js.delete_stream(name)
 
 
-async def test_a_stream_at_its_limits_can_be_read_from_its_beginning(js, subject, stream, monkeypatch):
-    """It removes a message for each one that is published; those before the first batch are not a part of the read."""
+async def test_stream_at_its_limits_is_read_from_its_beginning(js, subject, stream, monkeypatch):
+    """It removes a message for each new one; those before the first batch are not part of the read."""
     monkeypatch.setattr(ranges, "_FEW", 0)
     await js.update_stream(name=stream, subjects=[subject], storage="memory", max_msgs=2_000)
     for _ in range(2_000):
@@ -563,8 +561,8 @@ async def test_a_stream_at_its_limits_can_be_read_from_its_beginning(js, subject
 
 
 @pytest.mark.parametrize("subject_filter", [">", "many"])
-async def test_what_the_reader_deletes_is_not_lost(way, many, subject_filter):
-    """Nor are messages that were deleted before: the stream begins after them once nothing is left before them."""
+async def test_messages_deleted_by_the_reader_are_no_loss(way, many, subject_filter):
+    """Nor are earlier deletions, which the stream begins after once all messages before them are removed."""
     _, js = many
     gone = {*range(1_001, 1_011), *range(2_990, 3_001)}  # after the first batch, and at the end
     for number in gone:
@@ -577,7 +575,7 @@ async def test_what_the_reader_deletes_is_not_lost(way, many, subject_filter):
     assert found == [number for number in range(1, 3_001) if number not in gone]
 
 
-async def test_a_capture_keeps_what_was_read_before_a_loss(many, tmp_path):
+async def test_capture_has_the_messages_before_a_loss(many, tmp_path):
     _, js = many
     path = tmp_path / "many.jsonl"
 
@@ -593,7 +591,7 @@ async def test_a_capture_keeps_what_was_read_before_a_loss(many, tmp_path):
     assert [message.sequence for message in read_capture(path)] == list(range(1, info.value.first))
 
 
-async def test_leaving_early_leaves_no_tasks(way, js, ten):
+async def test_closed_iterator_leaves_no_tasks(way, js, ten):
     before = asyncio.all_tasks()
     async with aclosing(read_stream(js, ten, batch_size=1)) as batches:
         async for _ in batches:
@@ -601,8 +599,8 @@ async def test_leaving_early_leaves_no_tasks(way, js, ten):
     assert asyncio.all_tasks() == before
 
 
-async def test_large_messages_come_through(way, nc, js, subject, stream):
-    """More than the server lets wait for one client, asked for at once, would cut the connection."""
+async def test_large_messages_are_read(way, nc, js, subject, stream):
+    """The server disconnects a client that requests more than max_pending at once."""
     count = 100
     payload = b"x" * (nc.max_payload - 1000)
     for _ in range(count):
@@ -612,7 +610,7 @@ async def test_large_messages_come_through(way, nc, js, subject, stream):
     assert max(map(len, sizes)) < count
 
 
-async def test_the_time_has_nanoseconds(way, js, ten):
+async def test_timestamp_has_nanoseconds(way, js, ten):
     for message in await read(js, ten):
         stored = await js.get_msg(ten, message.sequence)
         assert message.timestamp.replace(microsecond=0) == stored.time.replace(microsecond=0)
@@ -620,13 +618,13 @@ async def test_the_time_has_nanoseconds(way, js, ten):
         assert len(message.timestamp.text) > len("2020-01-01T00:00:00.000000Z") or message.timestamp.nanosecond == 0
 
 
-async def test_a_missing_stream_is_a_delivery_error(js):
+async def test_missing_stream_is_a_delivery_error(js):
     with pytest.raises(DeliveryError) as info:
         await read(js, "NO_SUCH_STREAM")
     assert info.value.code == "stream-not-found"
 
 
-async def test_a_stream_that_goes_away_is_a_delivery_error(way, many):
+async def test_deleted_stream_is_a_delivery_error(way, many):
     _, js = many
     async with aclosing(read_stream(js, "MANY")) as batches:
         await anext(batches)
@@ -636,11 +634,11 @@ async def test_a_stream_that_goes_away_is_a_delivery_error(way, many):
                 pass
 
 
-# --- nats-py's own way to a stored message ---------------------------------------------------------------------------
+# --- Stored messages of nats-py --------------------------------------------------------------------------------------
 
 
-async def test_get_msg_beyond_ascii_decodes(js, subject, stream, send_raw, until_stored):
-    """``js.get_msg()`` parses headers as mail, and gives objects in place of values beyond ASCII."""
+async def test_non_ascii_headers_of_get_msg_are_decoded(js, subject, stream, send_raw, until_stored):
+    """``js.get_msg()`` parses headers as mail, and returns objects in place of non-ASCII values."""
     send_raw(subject, MINIMAL + "ce-subject: Euro € 😀\r\n".encode())
     await until_stored(stream, 1)
     message = await js.get_msg(stream, 1)
@@ -649,8 +647,8 @@ async def test_get_msg_beyond_ascii_decodes(js, subject, stream, send_raw, until
     assert from_nats_message(message).get_subject() == "Euro € 😀"
 
 
-async def test_a_direct_get_decodes(js, subject):
-    """The server puts headers of its own on a message that had none."""
+async def test_message_of_a_direct_get_is_decoded(js, subject):
+    """The server adds headers to a message without headers."""
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], allow_direct=True)
     await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')

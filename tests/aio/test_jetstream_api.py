@@ -1,4 +1,4 @@
-"""Questions to streams, on a real server."""
+"""Requests to JetStream's API, on a real server."""
 
 import time
 from random import Random
@@ -18,7 +18,7 @@ def api(nc):
     return StreamApi(nc)
 
 
-async def test_the_state_of_a_stream(api, js, subject, stream):
+async def test_state_of_a_stream(api, js, subject, stream):
     state = await api.state(stream)
     assert (state.first, state.last, state.messages, state.retention) == (1, 0, 0, "limits")
     for _ in range(5):
@@ -33,7 +33,7 @@ async def test_the_state_of_a_stream(api, js, subject, stream):
     assert (purged.first, purged.last, purged.messages) == (6, 5, 0)
 
 
-async def test_the_next_sequence(api, js, subject, stream):
+async def test_next_sequence(api, js, subject, stream):
     for number in range(1, 101):
         await js.publish(f"{subject}.{number % 10}", b"")
     for number in (5, 15, 16):
@@ -48,7 +48,7 @@ async def test_the_next_sequence(api, js, subject, stream):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_search_by_time_finds_what_a_look_at_all_finds(api, js, subject, stream, seed):
+async def test_search_by_time_equals_a_scan(api, js, subject, stream, seed):
     random = Random(seed)
     for _ in range(40):
         await js.publish(subject, b"")
@@ -65,7 +65,7 @@ async def test_a_search_by_time_finds_what_a_look_at_all_finds(api, js, subject,
         assert [number for number in times if number >= start] == [n for n, at in times.items() if at >= instant]
 
 
-async def test_refusals_have_the_servers_number(api):
+async def test_refusals_have_the_err_code_of_the_server(api):
     with pytest.raises(ApiError, match="there is no stream NOTHING") as info:
         await api.state("NOTHING")
     assert (info.value.err_code, info.value.is_temporary, info.value.code) == (10059, False, "stream-not-found")
@@ -73,7 +73,7 @@ async def test_refusals_have_the_servers_number(api):
         await api.next_sequence("NOTHING", 1)
 
 
-async def test_a_request_that_makes_no_sense_is_refused(api, stream):
+async def test_invalid_request_is_an_error(api, stream):
     with pytest.raises(ApiError, match=r"^request-refused: ") as info:
         await api.create_consumer(stream, "c", {"deliver_policy": "by_start_sequence"})
     assert (info.value.err_code > 0, info.value.is_temporary) == (True, False)
@@ -83,7 +83,7 @@ async def test_a_request_that_makes_no_sense_is_refused(api, stream):
         await api.delete_consumer(stream, "c")
 
 
-async def test_no_jetstream_is_a_delivery_error():
+async def test_server_without_jetstream_is_a_delivery_error():
     with NatsServer() as server:
         nc = await nats.connect(server.url)
         with pytest.raises(DeliveryError, match="stream S: JetStream is not enabled on the server"):
@@ -91,7 +91,7 @@ async def test_no_jetstream_is_a_delivery_error():
         await nc.close()
 
 
-async def test_an_answer_of_somebody_else_is_a_delivery_error():
+async def test_answer_of_another_client_is_a_delivery_error():
     async def answer(message):
         await message.respond(b"?")
 
@@ -103,7 +103,7 @@ async def test_an_answer_of_somebody_else_is_a_delivery_error():
         await nc.close()
 
 
-async def test_leaving_never_raises(server):
+async def test_disconnect_never_raises(server):
     nc = nats.aio.client.Client()
     await disconnect(nc)
     await nc.connect(server.url)

@@ -1,4 +1,4 @@
-"""What is used of nats-py though it is private: in one module, and missed with a clear error."""
+"""Private names of nats-py are used in one module, and a clear error reports missing ones."""
 
 import ast
 from importlib.metadata import version
@@ -20,7 +20,7 @@ PACKAGE = Path(ce_nats.__file__).parent
 
 
 def names_used():
-    """All names in calls of _get() and _set()."""
+    """Return all names in calls of _get() and _set()."""
     for node in ast.walk(ast.parse(Path(_nats.__file__).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("_get", "_set"):
             yield from (
@@ -31,8 +31,8 @@ def names_used():
             )
 
 
-def test_private_names_stand_in_one_module():
-    """Other modules have private names of their own, on ``self``; those of nats-py are read from nothing else."""
+def test_private_names_are_used_in_one_module():
+    """In other modules, attributes with these names are those of ``self``, ``cls`` and ``consumer``."""
     names = {"_process_msg", *names_used()}
     assert {"_nc", "_flush_queue", "_server_info", "_client"} <= names
     found = [
@@ -71,7 +71,7 @@ async def read(js, stream):
         (Subscription, "_conn", lambda nc, js, stream, subject, event: receive(nc, subject)),
     ],
 )
-async def test_a_version_without_a_name_is_named(server, stream, subject, make_event, monkeypatch, owner, name, use):
+async def test_error_for_a_missing_private_name(server, stream, subject, make_event, monkeypatch, owner, name, use):
     nc = await nats.connect(server.url)
     js = nc.jetstream()
 
@@ -94,7 +94,7 @@ async def test_a_version_without_a_name_is_named(server, stream, subject, make_e
     await nc.close()
 
 
-async def test_connecting_needs_more(server, monkeypatch):
+async def test_error_for_a_missing_private_name_of_connecting(server, monkeypatch):
     monkeypatch.delattr(Client, "_connect_to_server")
     with pytest.raises(CeNatsError, match=r"nats-py must have Client\._connect_to_server, got version 2\."):
         await connect(server.url)

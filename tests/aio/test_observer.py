@@ -1,4 +1,4 @@
-"""What became of each message, as hooks of consumers and publishers are told."""
+"""Outcomes of messages, as reported to hooks of consumers and publishers."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ until = partial(waiting.until, seconds=60)
 
 @pytest.fixture
 def outcomes():
-    """What the hook was told, in its order."""
+    """Outcomes that were reported to the hook, in order."""
     return []
 
 
@@ -37,7 +37,7 @@ def publish(js, subject, stream, make_event):
 
 @pytest.fixture
 def consume(js, stream, dead, outcomes):
-    """A consumer whose hook fills ``outcomes``; retries come at once."""
+    """Return a consumer whose hook appends to ``outcomes``; retries are immediate."""
 
     def consume(name="c", **options):
         create = ConsumerConfig(ack_wait=60)
@@ -52,7 +52,7 @@ async def take(consumer):
 
 
 async def run(consumer, handler, outcomes, count):
-    """Run until the hook was told so often."""
+    """Run until the hook has received a number of outcomes."""
     task = asyncio.create_task(consumer.run(handler))
     await until(lambda: len(outcomes) >= count or task.done())
     consumer.stop()
@@ -63,7 +63,7 @@ async def run(consumer, handler, outcomes, count):
 
 
 async def test_each_delivery_has_one_outcome(js, subject, publish, consume, outcomes):
-    """Acknowledged, redelivered and acknowledged, rejected, exhausted, and no event at all."""
+    """Acknowledged, redelivered and acknowledged, rejected, exhausted, and undecodable."""
     await publish(1, 2, 3, 4)
     await js.publish(subject, b"no event")
 
@@ -79,8 +79,8 @@ async def test_each_delivery_has_one_outcome(js, subject, publish, consume, outc
 
     async with consume(max_deliveries=3, backoff=[0.01], on_error=lambda *_: None) as consumer:
         await run(consumer, handle, outcomes, 8)
-    told = sorted((one.delivery.sequence, one.delivery.deliveries, str(one.kind), one.reason) for one in outcomes)
-    assert told == [
+    found = sorted((one.delivery.sequence, one.delivery.deliveries, str(one.kind), one.reason) for one in outcomes)
+    assert found == [
         (1, 1, "acknowledged", None),
         (2, 1, "redelivered", None),
         (2, 2, "acknowledged", None),
@@ -104,7 +104,7 @@ async def test_each_delivery_has_one_outcome(js, subject, publish, consume, outc
             assert 0.009 <= one.seconds < 60
 
 
-async def test_without_a_subject_for_dead_letters_messages_are_terminated(publish, consume, outcomes):
+async def test_message_without_dead_letter_subject_is_terminated(publish, consume, outcomes):
     await publish(1)
     async with consume(dead_letter=None) as consumer:
         with pytest.raises(Reject):
@@ -113,7 +113,7 @@ async def test_without_a_subject_for_dead_letters_messages_are_terminated(publis
     assert [(one.kind, one.reason) for one in outcomes] == [(OutcomeKind.TERMINATED, Reason.REJECTED)]
 
 
-async def test_what_was_fetched_and_not_handled_is_released(publish, consume, outcomes):
+async def test_unhandled_messages_are_released(publish, consume, outcomes):
     await publish(1, 2, 3)
     async with consume() as consumer, await take(consumer):
         await until(lambda: len(consumer._in_flight._ready) == 2)
@@ -124,7 +124,7 @@ async def test_what_was_fetched_and_not_handled_is_released(publish, consume, ou
     ]
 
 
-async def test_a_handler_that_is_cancelled_releases(publish, consume, outcomes):
+async def test_message_of_a_cancelled_handler_is_released(publish, consume, outcomes):
     await publish(1)
     began = asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_a_handler_that_is_cancelled_releases(publish, consume, outcomes):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert {one.kind for one in outcomes} == {OutcomeKind.RELEASED}  # it may have been fetched once more
+    assert {one.kind for one in outcomes} == {OutcomeKind.RELEASED}  # it may have been fetched again
     assert isinstance(outcomes[0].error, asyncio.CancelledError)
     assert [one.seconds is None for one in outcomes] == [False] + [True] * (len(outcomes) - 1)
 
@@ -153,8 +153,8 @@ async def test_a_handler_that_is_cancelled_releases(publish, consume, outcomes):
     ],
 )
 @pytest.mark.parametrize("in_block", [True, False])
-async def test_a_program_that_settles_itself(publish, consume, outcomes, settle, kind, delay, in_block):
-    """In a block it is told at the end of that, with what the block raised; without one, at once."""
+async def test_explicitly_settled_message_is_reported(publish, consume, outcomes, settle, kind, delay, in_block):
+    """In a block the outcome is reported at its end, with its exception; without a block, at once."""
     await publish(1)
     async with consume() as consumer:
         delivery = await take(consumer)
@@ -175,8 +175,8 @@ async def test_a_program_that_settles_itself(publish, consume, outcomes, settle,
     assert len(outcomes) == 1
 
 
-async def test_a_server_that_cannot_be_told(server, stream, publish, outcomes):
-    """The message is redelivered after ``ack_wait``, and not acknowledged as far as anybody knows."""
+async def test_unsent_acknowledgement_is_reported(server, stream, publish, outcomes):
+    """The outcome is unsettled: the message is redelivered after ``ack_wait``."""
     await publish(1)
     nc = await nats.connect(server.url)
     options = {"dead_letter": None, "create": ConsumerConfig(), "on_outcome": outcomes.append}
@@ -188,8 +188,8 @@ async def test_a_server_that_cannot_be_told(server, stream, publish, outcomes):
     assert [(one.kind, one.error) for one in outcomes] == [(OutcomeKind.UNSETTLED, info.value)]
 
 
-async def test_a_hook_that_raises_changes_nothing(js, stream, publish, consume, caplog):
-    """It is logged; each message is handled and acknowledged once."""
+async def test_exception_in_a_hook_changes_nothing(js, stream, publish, consume, caplog):
+    """The exception is logged; each message is handled and acknowledged once."""
     await publish(*range(20))
     handled = []
 
@@ -210,8 +210,8 @@ async def test_a_hook_that_raises_changes_nothing(js, stream, publish, consume, 
     assert [record.exc_info[0] for record in caplog.records] == [KeyError] * 20
 
 
-async def test_delays_of_a_consumer_differ(publish, consume, outcomes, nc):
-    """With a Backoff a part of each is random; what the server is told is what the hook is told."""
+async def test_reported_delays_are_those_sent(publish, consume, outcomes, nc):
+    """Delays of a Backoff are partly random; the hook receives the delays that the server receives."""
     sent = asyncio.Queue()
 
     async def note(message):
@@ -229,14 +229,14 @@ async def test_delays_of_a_consumer_differ(publish, consume, outcomes, nc):
     delays = [one.delay for one in outcomes]
     assert len(set(delays)) > 10
     assert all(100 <= delay <= 200 for delay in delays)
-    told = [json.loads(answer.removeprefix(b"-NAK "))["delay"] for answer in answers]
-    assert sorted(told) == pytest.approx(sorted(delay * 1e9 for delay in delays))
+    found = [json.loads(answer.removeprefix(b"-NAK "))["delay"] for answer in answers]
+    assert sorted(found) == pytest.approx(sorted(delay * 1e9 for delay in delays))
 
 
 # --- Publishers ------------------------------------------------------------------------------------------------------
 
 
-async def test_each_event_that_is_sent_has_one_outcome(js, subject, stream, make_event, outcomes):
+async def test_each_published_event_has_one_outcome(js, subject, stream, make_event, outcomes):
     template = SubjectTemplate(f"{subject}.{{type}}")
     events = [make_event(1), make_event(2)]
     async with Publisher(js, on_outcome=outcomes.append) as publisher:
@@ -252,21 +252,21 @@ async def test_each_event_that_is_sent_has_one_outcome(js, subject, stream, make
     assert (second.subject, second.template) == (template.format(events[1]), template.template)
 
 
-async def test_what_the_server_refuses(js, subject, stream, make_event, outcomes):
+async def test_refused_event_has_an_outcome(js, subject, stream, make_event, outcomes):
     with pytest.raises(PublishError):
         async with Publisher(js, on_outcome=outcomes.append) as publisher:
             await publisher.publish(make_event(1), subject, headers={"Nats-Expected-Last-Sequence": "7"})
     with pytest.raises(PublishError):
         async with Publisher(js, on_outcome=outcomes.append) as publisher:
-            await publisher.publish(make_event(1), "nobody.listens")
+            await publisher.publish(make_event(1), "unbound")
     assert [(one.kind, one.error.code) for one in outcomes] == [
         (OutcomeKind.REFUSED, "publish-refused"),
         (OutcomeKind.REFUSED, "no-responders"),
     ]
 
 
-async def test_acknowledgements_that_do_not_come(nc, js, subject, make_event, outcomes):
-    """Given up after a time, or at the end of a block that was cancelled."""
+async def test_missing_acknowledgements_have_an_outcome(nc, js, subject, make_event, outcomes):
+    """After a timeout, and at the end of a cancelled block."""
 
     async def ignore(_):
         pass
@@ -282,7 +282,7 @@ async def test_acknowledgements_that_do_not_come(nc, js, subject, make_event, ou
     assert [(one.kind, one.error.code) for one in outcomes] == [(OutcomeKind.UNACKNOWLEDGED, "timeout")] * 2
 
 
-async def test_a_publishers_hook_that_raises_changes_nothing(js, stream, subject, make_event, caplog):
+async def test_exception_in_a_publishers_hook_changes_nothing(js, stream, subject, make_event, caplog):
     def fail(outcome):
         raise KeyError(outcome.subject)
 
@@ -298,7 +298,7 @@ async def test_a_publishers_hook_that_raises_changes_nothing(js, stream, subject
 
 
 class Failing:
-    """Raises wherever it is called; of what it returns, too."""
+    """Raises in every call, also of the objects that it returns."""
 
     def __init__(self, then=None):
         self.then = then
@@ -315,7 +315,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("instruments", [Failing(), Failing(then=Failing())])
-async def test_an_instrumentation_that_raises_changes_nothing(
+async def test_exception_in_an_instrumentation_changes_nothing(
     js, stream, subject, make_event, consume, outcomes, instruments, caplog
 ):
     async with Publisher(js, on_outcome=outcomes.append, instrumentation=instruments) as publisher:

@@ -1,4 +1,4 @@
-"""Denied permissions and lost connections: each operation says so itself, on real servers."""
+"""Denied permissions and lost connections: each operation raises the error, on real servers."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ from tests.support import waiting
 
 SECONDS = 20
 until = partial(waiting.until, seconds=SECONDS)
-# Longer than any test waits for: what is seen before was not a timeout.
+# Longer than the limit of any test, so that no error is a timeout.
 LONG = 60
 
 PERMISSIONS = {
-    "anybody": {},
+    "unrestricted": {},
     "reader": {
         "publish": {"allow": ["Allowed.>", "$JS.API.STREAM.INFO.>", "$JS.API.CONSUMER.>"]},
         "subscribe": {"deny": ["Secret.>"]},
@@ -52,18 +52,18 @@ def server():
 
 @pytest.fixture
 def connected(server):
-    """A connection of a user, and the errors that its ``error_cb`` was told of."""
+    """A connection of a user, and the errors that were passed to its ``error_cb``."""
 
     @asynccontextmanager
     async def connect(user, **options):
-        told = []
+        reported = []
 
         async def note(error):
-            told.append(str(error))
+            reported.append(str(error))
 
         nc = await nats.connect(server.url, user=user, password="p", error_cb=note, **options)
         try:
-            yield nc, told
+            yield nc, reported
         finally:
             await nc.close()
 
@@ -72,7 +72,7 @@ def connected(server):
 
 @asynccontextmanager
 async def denied(*words):
-    """The block fails with ``permission-denied``, long before any timeout, and the error has these words."""
+    """Check that the block fails with ``permission-denied``, before any timeout, and that the error has these words."""
     began = time.monotonic()
     with pytest.raises(DeliveryError) as info:
         yield info
@@ -82,12 +82,12 @@ async def denied(*words):
 
 
 async def test_flush_raises_a_denied_publish(connected, make_event):
-    async with connected("reader") as (nc, told):
+    async with connected("reader") as (nc, reported):
         await publish(nc, make_event(), "Orders.Paid")
         async with denied("publish", "orders.paid"):
             await flush(nc)
-        assert [text for text in told if "orders.paid" in text]  # as nats-py does anyway
-        await flush(nc)  # once is enough
+        assert [text for text in reported if "orders.paid" in text]  # by nats-py, as always
+        await flush(nc)  # it is raised once
         await publish(nc, make_event(), "Allowed.Paid")
         await flush(nc)
 
@@ -100,35 +100,35 @@ async def test_flush_counts_denied_publishes(connected, make_event):
             await flush(nc)
 
 
-async def test_a_subscription_that_is_denied_is_none(connected):
-    async with connected("reader") as (nc, told):
+async def test_denied_subscription_is_an_error(connected):
+    async with connected("reader") as (nc, reported):
         async with denied("subscribe", "'Secret.Plans'"):
             await subscribe(nc, "Secret.Plans", queue="q")
-        assert told == []
+        assert reported == []
         assert nc._subs == {}
         async with await subscribe(nc, "Allowed.Plans"):
             pass
 
 
 async def test_events_of_a_denied_subscription_raise(connected):
-    """Made by nats-py, so that nobody has waited for the server's answer."""
+    """A subscription of nats-py, which does not wait for the server's answer."""
     async with connected("reader") as (nc, _):
         received = events(await nc.subscribe("Secret.Plans"))
         async with denied("'Secret.Plans'"):
             await asyncio.wait_for(anext(received), SECONDS)
 
 
-async def test_a_request_that_is_denied(connected, make_event):
-    async with connected("reader") as (nc, told):
+async def test_denied_request_is_an_error(connected, make_event):
+    async with connected("reader") as (nc, reported):
         async with denied("publish", "'Orders.Quote'"):
             await request(nc, make_event(), "Orders.Quote", timeout=LONG)
-        assert told == []
+        assert reported == []
 
 
-async def test_only_the_request_at_fault_is_told(connected, make_event):
-    """Two requests under way on one connection; the other one waits for its answer."""
+async def test_denial_fails_only_its_request(connected, make_event):
+    """Two requests in flight on one connection; the other one continues to wait for its answer."""
     async with (
-        connected("anybody") as (other, _),
+        connected("unrestricted") as (other, _),
         connected("reader") as (nc, _),
         await subscribe(other, "Allowed.Quote") as questions,
     ):
@@ -140,16 +140,16 @@ async def test_only_the_request_at_fault_is_told(connected, make_event):
         assert (await waiting_for).event.get_id() == "event 3"
 
 
-async def test_requests_without_an_inbox(connected, make_event):
-    """nats-py subscribes to its inbox once, so that the server denies it once, and every request needs it."""
+async def test_denied_inbox_fails_every_request(connected, make_event):
+    """nats-py subscribes to its inbox once, so the server denies it once, but every request needs it."""
     async with connected("deaf") as (nc, _):
         for _ in range(2):
             async with denied("subscribe", "_INBOX."):
                 await request(nc, make_event(), "Allowed.Quote", timeout=LONG)
 
 
-async def test_a_request_can_be_cancelled(connected, make_event):
-    async with connected("anybody") as (other, _), connected("reader") as (nc, _):
+async def test_request_can_be_cancelled(connected, make_event):
+    async with connected("unrestricted") as (other, _), connected("reader") as (nc, _):
         async with await subscribe(other, "Allowed.Quote") as questions:
             task = asyncio.create_task(request(nc, make_event(), "Allowed.Quote", timeout=LONG))
             await anext(questions)
@@ -160,27 +160,27 @@ async def test_a_request_can_be_cancelled(connected, make_event):
         assert nc._resp_map == {}
 
 
-async def test_publishing_to_a_stream_is_denied(connected, make_event):
-    async with connected("reader") as (nc, told):
+async def test_denied_publish_to_a_stream_is_an_error(connected, make_event):
+    async with connected("reader") as (nc, reported):
         async with denied("publish", "'Orders.Paid'"):
             await publish_to_stream(nc.jetstream(), make_event(), "Orders.Paid", timeout=LONG)
-        assert told == []
+        assert reported == []
 
 
-async def test_reading_a_stream_is_denied(connected, make_event):
-    async with connected("anybody") as (nc, _):
+async def test_denied_read_of_a_stream_is_an_error(connected, make_event):
+    async with connected("unrestricted") as (nc, _):
         js = nc.jetstream()
         await js.add_stream(name="READ", subjects=["Read.>"], storage="memory")
         ack = await publish_to_stream(js, make_event(), "Read.one")
         assert isinstance(ack, PubAck)
-    async with connected("reader") as (nc, told):
+    async with connected("reader") as (nc, reported):
         js = nc.jetstream(timeout=LONG)
         async with denied("publish", "'$JS.API.STREAM.MSG.GET.READ'"):
             async for _ in read_stream(js, "READ"):
                 pass
         async with denied("'$JS.API.STREAM.MSG.GET.READ'"):
             await StreamApi(nc, timeout=LONG).next_sequence("READ", 1)
-        assert told == []
+        assert reported == []
     async with connected("deaf") as (nc, _), denied("subscribe", "_INBOX."):
         async for _ in read_stream(nc.jetstream(timeout=LONG), "READ"):
             pass
@@ -192,7 +192,7 @@ async def test_reading_a_stream_is_denied(connected, make_event):
 @pytest.fixture
 async def work(connected, make_event):
     """A stream with two events, a consumer ``c`` with a short ``ack_wait``, and a stream for dead letters."""
-    async with connected("anybody") as (nc, _):
+    async with connected("unrestricted") as (nc, _):
         js = nc.jetstream()
         await js.add_stream(name="Work", subjects=["Work.>"], storage="memory")
         await js.add_stream(name="Dead", subjects=["Dead.>"], storage="memory")
@@ -205,8 +205,8 @@ async def work(connected, make_event):
 
 
 @pytest.mark.usefixtures("work")
-async def test_a_publisher_fails_what_is_denied_and_nothing_else(connected, make_event):
-    async with connected("publisher") as (nc, told):
+async def test_publisher_fails_only_denied_messages(connected, make_event):
+    async with connected("publisher") as (nc, reported):
         async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
             for number in range(6):
                 await publisher.publish(make_event(number), f"Work.{'denied' if number % 2 else 'one'}.{number}")
@@ -218,10 +218,10 @@ async def test_a_publisher_fails_what_is_denied_and_nothing_else(connected, make
         ]
         assert "'Work.denied.1'" in str(failures[0].error)
         assert publisher.acknowledged == 3
-        assert told == []
+        assert reported == []
 
 
-async def test_a_publisher_whose_acknowledgements_are_denied(connected, make_event):
+async def test_denied_acknowledgements_fail_a_publisher(connected, make_event):
     async with connected("deaf") as (nc, _):
         async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
             await publisher.publish(make_event(), "Work.one")
@@ -234,7 +234,7 @@ async def test_a_publisher_whose_acknowledgements_are_denied(connected, make_eve
 
 @pytest.mark.usefixtures("work")
 @pytest.mark.parametrize("acknowledged", [True, False])
-async def test_the_sink_is_denied(server, acknowledged):
+async def test_denial_fails_the_sink(server, acknowledged):
     async def connect(client):
         await client.connect(server.url, user="publisher", password="p")
 
@@ -253,17 +253,17 @@ async def test_the_sink_is_denied(server, acknowledged):
         ("deaf", "c", "_INBOX."),
     ],
 )
-async def test_a_consumer_that_cannot_be_entered(connected, user, name, subject):
-    async with connected(user) as (nc, told):
+async def test_denied_consumer_cannot_be_entered(connected, user, name, subject):
+    async with connected(user) as (nc, reported):
         create = ConsumerConfig(filter_subject="Work.one")
         consumer = PullConsumer(nc.jetstream(timeout=LONG), "Work", name, dead_letter=None, create=create)
         async with denied(subject):
             await consumer.__aenter__()
-        assert [text for text in told if "CONSUMER" in text] == []
+        assert [text for text in reported if "CONSUMER" in text] == []
 
 
 @pytest.mark.usefixtures("work")
-async def test_a_consumer_that_cannot_fetch(connected):
+async def test_denied_fetch_ends_the_iteration(connected):
     async with connected("no next") as (nc, _):
         consumer = PullConsumer(nc.jetstream(), "Work", "c", dead_letter=None)
         async with consumer, denied("consumer c of stream Work", "$js.api.consumer.msg.next.work.c"):
@@ -271,14 +271,14 @@ async def test_a_consumer_that_cannot_fetch(connected):
 
 
 @pytest.mark.parametrize("double_ack", [True, False])
-async def test_a_consumer_that_cannot_acknowledge(connected, work, double_ack):
-    """Its handlers would be called again and again with the same events, which would be dead letters in the end."""
+async def test_denied_acknowledgement_ends_the_iteration(connected, work, double_ack):
+    """Otherwise handlers would be called repeatedly with the same events, which would be dead-lettered at last."""
     handled, errors = [], []
 
     async def handle(delivery):
         event = delivery.event
         handled.append(event.get_id())
-        await nc.flush()  # so that the server has said what it denies
+        await nc.flush()  # so that the server's denial has arrived
 
     async with connected("no acks") as (nc, _):
         options = {"dead_letter": "Dead.work", "on_error": lambda error, _: errors.append(error)}
@@ -291,8 +291,8 @@ async def test_a_consumer_that_cannot_acknowledge(connected, work, double_ack):
     assert (await work.stream_info("Dead")).state.messages == 0
 
 
-async def test_a_dead_letter_that_is_denied(connected, work):
-    """The original is kept, and the error says why there is no dead letter."""
+async def test_denied_dead_letter_keeps_the_original(connected, work):
+    """The error reports why there is no dead letter."""
     errors = asyncio.Queue()
     async with connected("no letters") as (nc, _):
         options = {"dead_letter": "Dead.work", "on_error": lambda error, _: errors.put_nowait(error)}
@@ -312,8 +312,8 @@ async def test_a_dead_letter_that_is_denied(connected, work):
         ("deaf", "_INBOX."),
     ],
 )
-async def test_reading_a_range_is_denied(server, user, subject):
-    """By the reader of the Spark source, which tries again after other errors."""
+async def test_denied_read_of_a_range_is_an_error(server, user, subject):
+    """By the reader of the Spark source, which retries after other errors."""
 
     async def connect(client):
         await client.connect(server.url, user=user, password="p")
@@ -323,24 +323,24 @@ async def test_reading_a_range_is_denied(server, user, subject):
             pass
 
 
-async def test_a_connection_has_one_watch(connected):
-    """However often it is asked for, and the connection's own callbacks are called as before."""
-    async with connected("reader") as (nc, told):
+async def test_connection_has_one_watch(connected):
+    """Each call returns the same one, and callbacks of the connection are called as before."""
+    async with connected("reader") as (nc, reported):
         assert ConnectionWatch.of(nc) is ConnectionWatch.of(nc)
         await nc._error_cb(RuntimeError("something else"))
-        assert told == ["something else"]
+        assert reported == ["something else"]
 
 
-# --- Connections that are lost for good ------------------------------------------------------------------------------
+# --- Connections that are lost permanently ---------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def restless(server, **options):
-    """A connection that gives up soon, and how often it was lost and restored."""
+    """A connection with few reconnect attempts, and how often it was lost and restored."""
     seen = []
 
     async def ignore(error):
-        """That the connection is lost is what the tests are about."""
+        """Suppress nats-py's log of lost connections, which the tests cause."""
 
     async def lost():
         seen.append("lost")
@@ -357,7 +357,7 @@ async def restless(server, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"allow_reconnect": False}])
-async def test_events_of_a_lost_connection_raise(make_event, options):
+async def test_iteration_raises_after_a_lost_connection(make_event, options):
     with NatsServer() as server:
         async with restless(server, **options) as (nc, _), await subscribe(nc, "orders") as received:
             await publish(nc, make_event(), "orders")
@@ -370,8 +370,8 @@ async def test_events_of_a_lost_connection_raise(make_event, options):
             assert info.value.__cause__ is not None
 
 
-async def test_events_end_when_their_owner_closes_the_connection(make_event):
-    """Also after the connection was lost and came back, of which nats-py keeps the error."""
+async def test_iteration_ends_when_the_caller_closes_the_connection(make_event):
+    """Also after a reconnect, although nats-py keeps the error of the loss."""
     with NatsServer() as server:
         async with restless(server, max_reconnect_attempts=-1) as (nc, seen):
             received = await subscribe(nc, "orders")
@@ -386,8 +386,8 @@ async def test_events_end_when_their_owner_closes_the_connection(make_event):
 
 
 @pytest.mark.parametrize("way", ["unsubscribe", "drain", "stop", "drain connection"])
-async def test_events_end_when_the_program_ends_them(server, connected, way):
-    async with connected("anybody") as (nc, _):
+async def test_iteration_ends_when_the_caller_ends_the_subscription(server, connected, way):
+    async with connected("unrestricted") as (nc, _):
         received = await subscribe(nc, "orders")
         ending = asyncio.create_task(anext(received, None))
         await asyncio.sleep(0)
@@ -402,17 +402,17 @@ async def test_events_end_when_the_program_ends_them(server, connected, way):
         assert await asyncio.wait_for(ending, SECONDS) is None
 
 
-async def test_a_denial_is_no_loss(connected, make_event):
-    """nats-py keeps a denial as the connection's last error, and then its owner closes it."""
-    async with connected("reader") as (nc, told):
+async def test_denial_is_not_a_lost_connection(connected, make_event):
+    """nats-py keeps the denial as last error of the connection, which the caller closes."""
+    async with connected("reader") as (nc, reported):
         received = await subscribe(nc, "Allowed.Plans")
         await nc.publish("orders", b"")
-        await until(lambda: told)
+        await until(lambda: reported)
         await nc.close()
         assert await anext(received, None) is None
 
 
-async def test_a_connection_that_the_server_ends_is_lost(make_event):
+async def test_connection_closed_by_the_server_is_lost(make_event):
     """nats-py does not reconnect after such an error."""
     with NatsServer(config="max_payload: 1000") as server:
         async with restless(server) as (nc, _), await subscribe(nc, "orders") as received:

@@ -38,7 +38,7 @@ def subject() -> str:
 
 @pytest.fixture
 async def stream(js: JetStreamContext, subject: str) -> AsyncIterator[str]:
-    """A stream that listens on ``subject`` and everything below it."""
+    """A stream with the subjects ``subject`` and ``subject.>``."""
     name = subject.replace(".", "_")
     # In memory: a file store sometimes fails to delete a stream just after a write ("stream store EOF").
     await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory")

@@ -7,11 +7,11 @@ import nats
 import pytest
 from nats.js.errors import BadRequestError
 
-SECONDS = 60  # for what has to happen
+SECONDS = 60  # generous, because the machine may be busy
 
 
 async def ignore(error):
-    """That connections are lost is what the tests are about."""
+    """Suppress nats-py's log of lost connections, which the tests cause."""
 
 
 @asynccontextmanager
@@ -25,7 +25,7 @@ async def connected(*servers):
 
 
 async def add_stream(js, name, **options):
-    """Add a stream with three replicas. For a moment after a server has come back the others refuse to place one."""
+    """Add a stream with three replicas; retry while the others consider a restarted server offline."""
     for _ in range(10 * SECONDS):
         try:
             await js.add_stream(name=name, num_replicas=3, **options)
@@ -35,11 +35,11 @@ async def add_stream(js, name, **options):
             await asyncio.sleep(0.1)
         else:
             return
-    pytest.fail("the cluster takes no streams")
+    pytest.fail("the cluster must accept a stream")
 
 
 async def until_replicated(js, name):
-    """Wait until each of a stream's replicas may become its leader."""
+    """Wait until all replicas of a stream are current."""
     for _ in range(20 * SECONDS):
         if all(replica.current for replica in (await js.stream_info(name)).cluster.replicas):
             return

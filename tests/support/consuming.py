@@ -8,12 +8,12 @@ from nats.js.api import ConsumerConfig
 from ce_nats.aio import PullConsumer
 from ce_nats.aio import jetstream as ce_js
 
-SECONDS = 60  # to wait for what has to happen
+SECONDS = 60  # generous, because the machine may be busy
 
 
 @pytest.fixture
 def publish(js, subject, stream, make_event):
-    """Publish events with these numbers for ids."""
+    """Publish events with these numbers in their ids."""
 
     async def publish(*numbers, **options):
         for number in numbers:
@@ -24,7 +24,7 @@ def publish(js, subject, stream, make_event):
 
 @pytest.fixture
 def consume(js, stream, dead):
-    """A consumer of the stream, made at its first use; retries come at once unless the test says otherwise."""
+    """Return a consumer of the stream, created at its first use; retries are immediate by default."""
 
     def consume(name="c", *, ack_wait=60, headers_only=None, **options):
         create = ConsumerConfig(ack_wait=ack_wait, headers_only=headers_only)
@@ -35,7 +35,7 @@ def consume(js, stream, dead):
 
 @pytest.fixture
 async def acks(nc):
-    """What is sent about deliveries: payloads of acknowledgements, in their order."""
+    """Queue of the payloads of acknowledgements, in order."""
     sent = asyncio.Queue()
 
     async def note(message):
@@ -48,7 +48,7 @@ async def acks(nc):
 
 @pytest.fixture
 def is_settled(js, stream):
-    """Wait until the consumer has nothing outstanding and has had everything."""
+    """Wait until the consumer has no unacknowledged and no undelivered messages."""
 
     async def wait(name="c", stream=stream):
         for _ in range(500):
@@ -66,7 +66,7 @@ async def after(awaitable):
 
 
 async def take(consumer):
-    """The next delivery."""
+    """Return the next delivery."""
     return await after(anext(consumer))
 
 

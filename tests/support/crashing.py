@@ -1,4 +1,4 @@
-"""A service whose handler ends the process at some messages: run by test_isolation.py, again and again."""
+"""A service whose handler ends the process at some messages; test_isolation.py runs it repeatedly."""
 
 import asyncio
 import os

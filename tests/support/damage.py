@@ -299,7 +299,7 @@ def in_bytes(messages: list[Message], seed: int) -> list[RawMessage]:
 
 
 def has_only_utf8(message: RawMessage) -> bool:
-    """Whether all headers are UTF-8."""
+    """Return whether all headers are UTF-8."""
     try:
         b"".join(part for pair in message[0] for part in (*pair, b" ")).decode()
     except UnicodeDecodeError:
@@ -317,5 +317,5 @@ def in_python(message: Message | RawMessage) -> Any:
 
 
 def as_text(part: str | bytes) -> str:
-    """Return a header name or value as a message has it that was read from a stream."""
+    """Return a header name or value as in a message that was read from a stream."""
     return part if isinstance(part, str) else part.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""A Kafka broker, from Maven's central repository, for as long as a test needs it."""
+"""Run a Kafka broker from Maven's central repository."""
 
 import os
 import shutil
@@ -37,13 +37,13 @@ SECONDS = 120
 
 def libraries() -> Path:
     """
-    Kafka's jars.
+    Return the directory of Kafka's jars.
 
-    Raises:
-        NotAvailable: They cannot be had.
+     Raises:
+         NotAvailable: Maven is not installed, or the download failed.
     """
     if shutil.which("mvn") is None:
-        raise NotAvailable("no mvn is installed, which downloads Kafka")
+        raise NotAvailable("mvn must be on PATH, to download Kafka")
 
     def make(directory: Path) -> None:
         (directory / "pom.xml").write_text(POM)
@@ -54,7 +54,7 @@ def libraries() -> Path:
 
 @contextmanager
 def broker(directory: Path) -> Iterator[str]:
-    """A broker that keeps its data in a directory; gives its address."""
+    """Run a broker with its data in a directory, and yield its address."""
     port, controller = _free_ports(2)
     settings = directory / "server.properties"
     settings.write_text(SETTINGS.format(port=port, controller=controller, directory=directory))
@@ -69,14 +69,14 @@ def broker(directory: Path) -> Iterator[str]:
     with (directory / "kafka.log").open("wb") as log:
         process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
     try:
-        _wait_until_it_listens(process, port)
+        _wait_until_ready(process, port)
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     end = time.monotonic() + SECONDS
     while process.poll() is None and time.monotonic() < end:
         try:

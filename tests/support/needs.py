@@ -1,4 +1,4 @@
-"""Marks for tests that need a newer version of pyspark."""
+"""Marks of tests that need a newer version of pyspark."""
 
 import pytest
 

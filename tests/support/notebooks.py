@@ -1,7 +1,7 @@
 """
-Executes the notebooks of ``examples/``, each in a kernel and a directory of its own.
+Execute the notebooks of ``examples/``, each in a separate kernel and directory.
 
-``python -m tests.support.notebooks`` renews the outputs that are in the repository.
+``python -m tests.support.notebooks`` updates the outputs in the repository.
 """
 
 import argparse
@@ -14,13 +14,13 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-# A cell with this tag starts a program whose logs go to standard error; they are not kept.
+# Standard error of cells with this tag is discarded, because they start a program that logs.
 LOGS = "logs"
 SECONDS = 600  # for a cell
 
 
 def executed(path):
-    """A notebook with the outputs that its cells have now, and nothing of this machine besides."""
+    """Execute a notebook, and return it with new outputs, without paths and logs of this machine."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as directory:
         os.environ |= {"IPYTHONDIR": directory, "JUPYTER_CONFIG_DIR": directory, "JUPYTER_RUNTIME_DIR": directory}
@@ -40,7 +40,7 @@ def executed(path):
 def main():
     parser = argparse.ArgumentParser(description="Execute notebooks.")
     parser.add_argument("notebooks", nargs="*", type=Path, default=NOTEBOOKS)
-    parser.add_argument("--into", type=Path, help="directory for the results; by default each takes its own place")
+    parser.add_argument("--into", type=Path, help="directory for the results; by default the notebooks are overwritten")
     options = parser.parse_args()
     for path in options.notebooks:
         nbformat.write(executed(path), (options.into or path.parent) / path.name)

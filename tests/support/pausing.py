@@ -1,4 +1,4 @@
-"""Pause servers: their connections stay open, and they answer nothing."""
+"""Pause servers: connections stay open, requests are not answered."""
 
 import os
 import signal

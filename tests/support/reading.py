@@ -1,4 +1,4 @@
-"""Read a stream, through a consumer and message by message."""
+"""Read a stream through a consumer, and one by one through the API."""
 
 import pytest
 
@@ -13,6 +13,6 @@ async def read(js, stream, **options):
 
 @pytest.fixture(params=["consumer", "one by one"])
 def way(request, monkeypatch):
-    """Read through a consumer, and message by message, which is the default for a few messages."""
+    """Read through a consumer, and one by one, which is the default for a few messages."""
     monkeypatch.setattr(ranges, "_FEW", 0 if request.param == "consumer" else 2**63)
     return request.param

@@ -1,4 +1,4 @@
-"""A network that is slow, interrupted or bursty: a TCP proxy of a server."""
+"""A slow, interrupted or bursty network: a TCP proxy of a server."""
 
 import asyncio
 import threading
@@ -7,11 +7,11 @@ from contextlib import suppress
 
 class Relay:
     """
-    A proxy of the server at a URL, as a context manager. It runs in a thread.
+    TCP proxy of the server at a URL, as a context manager. It runs in a thread.
 
-    Attributes:
-        url: URL of the proxy.
-        delay: Seconds by which bytes from clients arrive later, from now on.
+        Attributes:
+            url: URL of the proxy.
+            delay: Seconds of delay for bytes from clients; may be changed at any time.
     """
 
     def __init__(self, url):
@@ -20,7 +20,7 @@ class Relay:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._started = threading.Event()
         self._open = {}  # writers by the tasks that serve them
-        self._held = None  # what is to be sent after an interruption, as (writer, bytes)
+        self._held = None  # bytes to send after an interruption, as (writer, bytes)
         self._burst = None
         self.url = ""
         self.delay = 0.0
@@ -35,20 +35,20 @@ class Relay:
         self._thread.join()
 
     def interrupt(self):
-        """Hold everything back in both directions, with all connections open."""
+        """Hold back all bytes in both directions, with all connections open."""
         self._held = []
 
     def resume(self):
-        """Send what was held back."""
+        """Send the bytes that were held back, and forward again."""
         self._loop.call_soon_threadsafe(self._release)
 
     def burst(self, request, last):
         """
-        Hold answers back after a request, and send them at once.
+        Hold back answers after a request, and send them together.
 
-        Args:
-            request: Bytes that begin it.
-            last: Bytes from the server that end it.
+                Args:
+        request: Bytes of a request that start it.
+        last: Bytes of the last answer to hold back.
         """
         self._burst = _Burst(request, last)
 
@@ -75,7 +75,7 @@ class Relay:
             while chunk := await reader.read(65536):
                 if self._burst is not None:
                     self._burst.note_request(chunk)
-                due = max(self._loop.time() + self.delay, due + 1e-6)  # in order, although the delay may fall
+                due = max(self._loop.time() + self.delay, due + 1e-6)  # in order, although the delay may decrease
                 self._loop.call_at(due, self._send, writer, chunk)
         writer.close()
 
@@ -109,7 +109,7 @@ class _Burst:
         self._is_collecting = self._is_collecting or self._request in chunk
 
     def collect(self, chunk):
-        """Return what is to be sent now."""
+        """Return the bytes to send now."""
         if not self._is_collecting:
             return chunk
         self._collected += chunk

@@ -1,4 +1,4 @@
-"""A server that answers published messages from a script, as real servers rarely do, and counts what is sent."""
+"""A server that answers published messages from a script: for answers that real servers rarely give."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ NO_RESPONDERS = object()
 
 
 class ScriptedServer:
-    """Answers each published message with the next line of a script; the API of JetStream knows no stream."""
+    """Answers each published message with the next line of a script; its JetStream API has no streams."""
 
     def __init__(self, script):
         self.script = list(script)

@@ -28,7 +28,7 @@ CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "da
 
 @dataclass
 class Event:
-    """A minimal event class; it checks nothing."""
+    """Minimal event class without validation."""
 
     attributes: Any
     data: Any = None
@@ -65,7 +65,7 @@ def refused(fault: type[CeNatsError], code: str, call: Callable[..., Any], *args
 
 
 def attempt(fault: type[CeNatsError], call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Call a function; return (result, None), or (None, error) for an error of this class. Other errors are raised."""
+    """Call a function; return (result, None), or (None, error) for an error of this class. Raise other errors."""
     try:
         return call(*args, **kwargs), None
     except fault as error:

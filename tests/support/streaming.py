@@ -19,15 +19,18 @@ HEARTBEATS = ("-hbi", "1s", "-hbt", "500ms", "-hbf", "20")
 
 class StreamingServer:
     """
-    A server process, as a context manager. All methods block. ``url`` is that of its NATS, ``monitor`` that of its
-    monitoring.
+    A nats-streaming-server process, as a context manager. All methods block.
 
-    Args:
-        executable: From ``tests.support.programs.streaming_server()``.
-        flags: Further command-line flags.
-        over: URL of the nats-server to connect to; None uses the embedded one.
-        file_store: Store channels in files, so that they survive a restart.
-        cluster: Name of the cluster.
+        Args:
+            executable: From ``tests.support.programs.streaming_server()``.
+            flags: Further command-line flags.
+            over: URL of the nats-server to connect to; None uses the embedded one.
+            file_store: Store channels in files, so that they survive a restart.
+    cluster: Name of the cluster.
+
+        Attributes:
+            url: URL of the NATS server that clients connect to.
+            monitor: URL of the monitoring endpoint.
     """
 
     def __init__(self, executable, *flags, over=None, file_store=False, cluster=CLUSTER):
@@ -84,7 +87,7 @@ class StreamingServer:
         self._process.wait()
 
     def pause(self):
-        """Pause the server: it answers nothing, and its connections stay open."""
+        """Pause the server: connections stay open, requests are not answered."""
         pause(self._process)
 
     def resume(self):

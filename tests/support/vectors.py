@@ -1,6 +1,4 @@
-"""
-The conformance vectors as pytest parameters.
-"""
+"""Conformance cases as pytest parameters."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
 @pytest.fixture
 def fetch(js, stream):
-    """The next message of the stream, as a pull consumer gets it."""
+    """Fetch the next message of the stream through a pull consumer."""
 
     async def fetch(durable="c"):
         subscription = await js.pull_subscribe("", durable, stream)
@@ -40,8 +40,8 @@ async def stored_block(js, dead, sequence=1):
     return stored.hdrs[10:]
 
 
-async def test_bytes_and_headers_are_the_originals(js, subject, fetch, send_raw, dead):
-    """Repeats, order, bytes that are no UTF-8 and lines that are no headers, none of which nats-py could send."""
+async def test_dead_letter_has_the_bytes_and_headers_of_its_original(js, subject, fetch, send_raw, dead):
+    """Including repeated headers, their order, non-UTF-8 bytes and malformed lines, which nats-py cannot send."""
     lines = EVENT + b"a: 1\r\na:2\r\nno header\r\nx:  \xff\xc0\xa0 \r\nA: \xe2\x82\xac\r\n"
     send_raw(subject, lines, b"\0\xff\r\n")
     message = await fetch()
@@ -58,7 +58,9 @@ async def test_bytes_and_headers_are_the_originals(js, subject, fetch, send_raw,
 
 
 @pytest.mark.parametrize("block", [None, b""])
-async def test_a_message_without_headers_has_the_letters_only(js, subject, fetch, send_raw, dead, dead_letters, block):
+async def test_dead_letter_of_message_without_headers_has_no_other_headers(
+    js, subject, fetch, send_raw, dead, dead_letters, block
+):
     send_raw(subject, block, b"x")
     message = await fetch()
     await store(js, dead, letter_of(message), message)
@@ -67,12 +69,12 @@ async def test_a_message_without_headers_has_the_letters_only(js, subject, fetch
     assert DeadLetter.split(stored.headers) == (letter_of(message), [])
 
 
-async def test_headers_for_the_server_have_no_effect_again(js, subject, stream, fetch, dead, dead_letters):
-    """The dead letters' stream would drop all that it has, or refuse the message."""
+async def test_server_headers_of_the_original_have_no_effect(js, subject, stream, fetch, dead, dead_letters):
+    """Otherwise the stream of dead letters would delete its messages, or refuse the dead letter."""
     for name in (stream, dead.replace(".", "_")):
         config = (await js.stream_info(name)).config
         await js.update_stream(config.evolve(allow_rollup_hdrs=True))
-    await js.publish(dead, b"here before")
+    await js.publish(dead, b"stored before")
     orders = {"Nats-Rollup": "all", "Nats-Expected-Stream": stream, "Nats-Expected-Last-Sequence": "0"}
     mine = {"Dead-Letter-Reason": "mine"}
     await js.publish(subject, b"", headers={**orders, "traceparent": "t", **mine})
@@ -83,8 +85,8 @@ async def test_headers_for_the_server_have_no_effect_again(js, subject, stream, 
     assert not orders.keys() & dict(stored.headers).keys()
 
 
-async def test_a_message_from_a_sourced_stream_can_be_a_dead_letter(js, subject, stream, dead, dead_letters):
-    """The server marks the copies with a header that it refuses from others."""
+async def test_message_of_a_sourced_stream_is_stored_as_dead_letter(js, subject, stream, dead, dead_letters):
+    """Copies have a header that the server refuses from clients."""
     copies = f"{stream}_copies"
     await js.publish(subject, b"x")
     await js.add_stream(name=copies, sources=[StreamSource(name=stream)], storage="memory")
@@ -96,8 +98,8 @@ async def test_a_message_from_a_sourced_stream_can_be_a_dead_letter(js, subject,
     await js.delete_stream(copies)
 
 
-async def test_a_dead_letter_is_stored_once(js, subject, fetch, dead, dead_letters):
-    """For each consumer; ids that the originals have do not count."""
+async def test_dead_letter_is_stored_once_per_consumer(js, subject, fetch, dead, dead_letters):
+    """Message ids of the originals are not used."""
     for _ in range(2):
         await js.publish(subject, b"x")
     first, second = await fetch(), await fetch()
@@ -108,7 +110,7 @@ async def test_a_dead_letter_is_stored_once(js, subject, fetch, dead, dead_lette
     await dead_letters(3)
 
 
-async def test_the_originals_message_id_does_not_count(js, subject, stream, fetch, dead, dead_letters):
+async def test_message_id_of_the_original_is_not_used(js, subject, stream, fetch, dead, dead_letters):
     await js.publish(subject, b"1", headers={"Nats-Msg-Id": "same"})
     first = await fetch()
     await store(js, dead, letter_of(first), first)
@@ -118,8 +120,8 @@ async def test_the_originals_message_id_does_not_count(js, subject, stream, fetc
 
 
 @pytest.mark.parametrize("block", [b"no version\r\nx: 1\r\n\r\n", b"NATS/1.0\r\nx: 1"])
-async def test_a_block_that_is_none_is_kept_whole(nc, subject, js, fetch, dead, dead_letters, block):
-    """The server does not look inside. Such a block cannot stand among headers."""
+async def test_malformed_header_block_is_kept_verbatim(nc, subject, js, fetch, dead, dead_letters, block):
+    """The server does not parse header blocks. A malformed one is kept as base64."""
     await nc._send_command(f"HPUB {subject} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
     message = await fetch()
     await store(js, dead, letter_of(message), message)
@@ -127,7 +129,7 @@ async def test_a_block_that_is_none_is_kept_whole(nc, subject, js, fetch, dead, 
     assert b64decode(dict(stored.headers)["Dead-Letter-Block"]) == block
 
 
-async def test_what_the_stream_has_no_more_is_kept_as_it_was_delivered(
+async def test_dead_letter_of_deleted_message_has_the_delivered_headers(
     js, subject, stream, fetch, send_raw, dead, dead_letters
 ):
     send_raw(subject, b"a: 1\r\na: 2\r\n", b"x")
@@ -140,7 +142,7 @@ async def test_what_the_stream_has_no_more_is_kept_as_it_was_delivered(
     assert (known.is_complete, originals, stored.data) == (False, [("a", "2")], b"x")
 
 
-async def test_another_message_under_the_same_sequence_is_not_the_original(js, subject, stream, fetch):
+async def test_original_is_not_a_later_message_with_the_same_sequence(js, subject, stream, fetch):
     await js.publish(subject, b"x")
     message = await fetch()
     assert (await original(js, message)).data == b"x"
@@ -151,19 +153,19 @@ async def test_another_message_under_the_same_sequence_is_not_the_original(js, s
 
 
 @pytest.mark.parametrize("answer", [None, b"thanks", b"{}", b'{"error": {"code": 503, "description": "full"}}'])
-async def test_without_an_acknowledgement_it_is_a_delivery_error(nc, js, subject, fetch, answer):
+async def test_missing_acknowledgement_is_a_delivery_error(nc, js, subject, fetch, answer):
     async def respond(message):
         await nc.publish(message.reply, answer)
 
     await js.publish(subject, b"x")
     message = await fetch()
     if answer is not None:
-        await nc.subscribe(f"nobody.{subject}", cb=respond)
+        await nc.subscribe(f"unbound.{subject}", cb=respond)
     with pytest.raises(DeliveryError):
-        await store(js, f"nobody.{subject}", letter_of(message), message)
+        await store(js, f"unbound.{subject}", letter_of(message), message)
 
 
-async def test_a_stream_that_refuses_is_a_delivery_error(js, subject, fetch):
+async def test_refusal_by_the_stream_is_a_delivery_error(js, subject, fetch):
     name = f"small.{subject}"
     await js.add_stream(name=name.replace(".", "_"), subjects=[name], max_msg_size=10, storage="memory")
     await js.publish(subject, json.dumps("x" * 20).encode())
@@ -173,7 +175,7 @@ async def test_a_stream_that_refuses_is_a_delivery_error(js, subject, fetch):
     await js.delete_stream(name.replace(".", "_"))
 
 
-async def test_a_subject_that_is_none_is_an_encode_error(js, subject, fetch):
+async def test_invalid_dead_letter_subject_is_an_encode_error(js, subject, fetch):
     await js.publish(subject, b"x")
     message = await fetch()
     with pytest.raises(EncodeError) as info:
@@ -181,8 +183,8 @@ async def test_a_subject_that_is_none_is_an_encode_error(js, subject, fetch):
     assert info.value.code == "invalid-subject"
 
 
-async def test_a_dead_letter_whose_copy_is_being_replicated_is_stored(nc, js, subject, fetch):
-    """The answer of a stream with replicas, which is none that nothing can be done about."""
+async def test_dead_letter_is_resent_while_its_copy_is_replicated(nc, js, subject, fetch):
+    """Streams with replicas answer so; it is a temporary error."""
     answers = [
         b'{"error": {"code": 409, "err_code": 10158, "description": "in process"}}',
         b'{"stream": "S", "seq": 1}',
@@ -202,17 +204,17 @@ async def test_a_dead_letter_whose_copy_is_being_replicated_is_stored(nc, js, su
 
 
 @pytest.fixture
-def put_aside(js, dead, stream):
-    """Dead letters whose originals were on these subjects, and a reader of all that there are."""
+def store_letters(js, dead, stream):
+    """Store dead letters with originals on these subjects; returns a reader of all dead letters."""
 
-    async def put_aside(*subjects):
+    async def store_letters(*subjects):
         for number, subject in enumerate(subjects, 1):
             letter = DeadLetter(Reason.REJECTED, "", "", subject, stream, "c", number, 1)
             await js.publish_async(dead, b"%d" % number, headers=dict(letter.headers()))
         await js.publish_async_completed()
         return read_letters(js, dead)
 
-    return put_aside
+    return store_letters
 
 
 async def read_letters(js, dead):
@@ -225,9 +227,9 @@ async def read_data(js, stream):
     return [int(message.data) async for batch in read_stream(js, stream) for message in batch]
 
 
-async def test_originals_are_requeued_in_order_and_their_letters_deleted(js, subject, stream, dead, put_aside):
-    count = 700  # more than are under way at a time
-    letters = await put_aside(*(f"{subject}.{number % 3}" for number in range(count)))
+async def test_originals_are_requeued_in_order_and_dead_letters_deleted(js, subject, stream, dead, store_letters):
+    count = 700  # more than are in flight at once
+    letters = await store_letters(*(f"{subject}.{number % 3}" for number in range(count)))
     outcomes = [outcome async for outcome in requeue_all(js, letters)]
     assert [(each.sequence, each.ack.seq, each.is_deleted, each.error) for each in outcomes] == [
         (number, number, True, None) for number in range(1, count + 1)
@@ -236,9 +238,9 @@ async def test_originals_are_requeued_in_order_and_their_letters_deleted(js, sub
     assert [letter async for letter in read_letters(js, dead)] == []
 
 
-async def test_what_cannot_be_requeued_stays_and_is_told_of(js, subject, stream, dead, put_aside):
-    letters = await put_aside(subject, f"nobody.{subject}", "", subject)
-    await js.publish(dead, b"5")  # no dead letter
+async def test_dead_letters_that_cannot_be_requeued_stay_and_have_an_error(js, subject, stream, dead, store_letters):
+    letters = await store_letters(subject, f"unbound.{subject}", "", subject)
+    await js.publish(dead, b"5")  # not a dead letter
     outcomes = [outcome async for outcome in requeue_all(js, letters, timeout=2)]
     assert [(each.sequence, each.is_deleted, each.error and str(each.error.code)) for each in outcomes] == [
         (1, True, None),
@@ -251,9 +253,9 @@ async def test_what_cannot_be_requeued_stays_and_is_told_of(js, subject, stream,
     assert await read_data(js, stream) == [1, 4]
 
 
-async def test_many_are_under_way_and_none_is_deleted_before_its_original_is_stored(nc, js, subject, dead, put_aside):
-    """Acknowledgements come when all originals have: were they sent one by one, there would never be one."""
-    letters = await put_aside(*[f"nobody.{subject}"] * 100)
+async def test_dead_letters_are_deleted_after_their_originals_are_stored(nc, js, subject, dead, store_letters):
+    """The stream acknowledges after 100 originals, so they must be in flight together."""
+    letters = await store_letters(*[f"unbound.{subject}"] * 100)
     waiting, left = [], []
 
     async def acknowledge(message):
@@ -263,30 +265,30 @@ async def test_many_are_under_way_and_none_is_deleted_before_its_original_is_sto
             for number, each in enumerate(waiting, 1):
                 await each.respond(b'{"stream":"S","seq":%d}' % number)
 
-    await nc.subscribe(f"nobody.{subject}", cb=acknowledge)
-    outcomes = [outcome async for outcome in requeue_all(js, letters, allowed=["nobody.>"], timeout=20)]
+    await nc.subscribe(f"unbound.{subject}", cb=acknowledge)
+    outcomes = [outcome async for outcome in requeue_all(js, letters, allowed=["unbound.>"], timeout=20)]
     assert left == list(range(1, 101))
     assert all(outcome.is_deleted for outcome in outcomes)
 
 
-async def test_an_original_that_no_stream_takes_stays(js, subject, dead, put_aside):
-    letters = await put_aside(f"nobody.{subject}")
-    (outcome,) = [outcome async for outcome in requeue_all(js, letters, allowed=["nobody.>"], timeout=2)]
+async def test_dead_letter_stays_if_no_stream_has_its_subject(js, subject, dead, store_letters):
+    letters = await store_letters(f"unbound.{subject}")
+    (outcome,) = [outcome async for outcome in requeue_all(js, letters, allowed=["unbound.>"], timeout=2)]
     assert (outcome.is_deleted, str(outcome.error.code)) == (False, "no-responders")
     assert [letter.sequence async for letter in read_letters(js, dead)] == [1]
 
 
-async def test_letters_can_be_kept(js, subject, stream, dead, put_aside):
-    letters = await put_aside(subject)
+async def test_dead_letters_are_kept_without_delete(js, subject, stream, dead, store_letters):
+    letters = await store_letters(subject)
     (outcome,) = [outcome async for outcome in requeue_all(js, letters, delete=False)]
     assert (outcome.ack.seq, outcome.is_deleted, outcome.error) == (1, False, None)
     assert len([letter async for letter in read_letters(js, dead)]) == 1
 
 
-async def test_given_up_halfway_nothing_is_lost(js, subject, stream, dead, put_aside):
-    """Each is a dead letter still, or stored; the rest is requeued later, none of it twice."""
+async def test_interrupted_requeue_loses_nothing(js, subject, stream, dead, store_letters):
+    """Each original is still a dead letter or stored; the rest is requeued later, without duplicates."""
     count = 1500
-    outcomes = requeue_all(js, await put_aside(*[subject] * count))
+    outcomes = requeue_all(js, await store_letters(*[subject] * count))
     assert (await anext(outcomes)).is_deleted
     await outcomes.aclose()
     left = {letter.sequence async for letter in read_letters(js, dead)}

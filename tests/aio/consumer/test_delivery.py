@@ -21,7 +21,7 @@ async def test_block_settles_its_message_explicitly(publish, consume, acks, is_s
         assert await after(acks.get()) == b"-NAK"
         async with (delivery := await take(consumer)):
             await delivery.ack()
-            await delivery.reject()  # too late
+            await delivery.reject()  # has no effect
         assert await after(acks.get()) == b""
     await is_settled()
     assert acks.empty()
@@ -76,7 +76,7 @@ async def test_message_is_released_if_cancelled_while_its_dead_letter_is_stored(
 
 
 async def test_cancelled_inner_task_is_a_failure_of_the_block(publish, consume, acks):
-    """Released at once it would come back at once. (Python 3.10 does not tell the two apart.)"""
+    """Otherwise it would be redelivered at once, repeatedly. (Python 3.10 cannot distinguish the two cancellations.)"""
     await publish(1)
 
     async def handle(consumer):

@@ -15,7 +15,7 @@ __all__ = ["consume", "publish"]
 
 
 async def test_idle_consumer_renews_its_requests(publish, consume, monkeypatch):
-    """Requests expire, and heartbeats come meanwhile; neither is a message."""
+    """Expired requests and heartbeats are not messages."""
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._EXPIRES_SECONDS", 0.25)
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._HEARTBEAT_SECONDS", 0.1)
     async with consume() as consumer:
@@ -27,7 +27,7 @@ async def test_idle_consumer_renews_its_requests(publish, consume, monkeypatch):
 
 
 async def test_request_over_the_consumers_limit_is_an_error(nc, js, stream, publish, consume):
-    """Once there is a message: the first request is for one."""
+    """At the second request: the first one has a batch of 1."""
     await publish(1)
     config = {"name": "c", "durable_name": "c", "ack_policy": "explicit", "max_batch": 10}
     request = msgspec.json.encode({"stream_name": stream, "config": config})
@@ -51,7 +51,7 @@ async def test_consumer_deleted_before_a_request_ends_the_iteration(js, stream, 
 
 
 async def test_unanswered_requests_to_a_deleted_consumer_end_the_iteration(js, stream, publish, consume, monkeypatch):
-    """nats-server 2.10.25 does not answer them; here a subscriber hides that nobody does."""
+    """nats-server 2.10.25 does not answer them; here a silent subscriber suppresses the no-responders status."""
     monkeypatch.setattr("ce_nats.aio.consumer._fetch._MAX_IDLE_SECONDS", 0.5)
     await publish(1)
     async with consume(prefetch=1) as consumer:

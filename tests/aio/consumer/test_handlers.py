@@ -1,4 +1,4 @@
-"""Handlers that PullConsumer.run() calls: side by side, failing, cancelled, and such that never return."""
+"""Handlers that PullConsumer.run() calls: concurrent, failing, cancelled, and hanging."""
 
 import asyncio
 import functools
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 __all__ = ["acks", "consume", "is_settled", "publish"]
 
 
-async def test_handlers_run_side_by_side(publish, consume, is_settled):
+async def test_handlers_run_concurrently(publish, consume, is_settled):
     await publish(*range(40))
     running, most, numbers = set(), [], []
 
@@ -40,7 +40,7 @@ async def test_handlers_run_side_by_side(publish, consume, is_settled):
     await is_settled()
 
 
-async def test_failures_of_handlers_are_reported_and_the_rest_goes_on(publish, consume, is_settled, dead_letters):
+async def test_failures_of_handlers_are_reported_and_others_continue(publish, consume, is_settled, dead_letters):
     await publish(*range(5))
     reported, handled = [], []
 
@@ -96,7 +96,7 @@ async def test_rejections_are_logged_in_one_line(publish, consume, caplog):
     assert record.exc_info is None
 
 
-async def test_cancelling_a_run_cancels_its_handlers(publish, consume, acks):
+async def test_cancelled_run_cancels_its_handlers(publish, consume, acks):
     await publish(1)
     async with consume(backoff=[100]) as consumer:
         entered = asyncio.Event()
@@ -122,10 +122,10 @@ async def later(delivery):
 
 class Service:
     async def __call__(self, delivery):
-        """An object that is called like one."""
+        """A callable object with an async __call__."""
 
     async def method(self, delivery):
-        """A bound method of one."""
+        """An async bound method."""
 
 
 @functools.wraps(later)
@@ -142,8 +142,8 @@ async def generate(delivery):
     [lambda delivery: None, print, generate, 5, None, functools.partial(print, 1), Service, Service.__call__.__get__],
     ids=["lambda", "builtin", "generator", "number", "None", "partial", "class", "wrapper"],
 )
-async def test_handlers_that_are_not_async_are_refused(publish, consume, handler):
-    """Before they are called; of a lambda it is known when it was called once."""
+async def test_handlers_that_are_not_async_are_rejected(publish, consume, handler):
+    """Before the first call; a lambda after it, because only its result shows what it returns."""
     await publish(1)
     async with consume() as consumer:
         with pytest.raises(TypeError, match=r"^handler must be an async function \(async def\), got "):
@@ -160,7 +160,7 @@ async def test_handlers_that_are_not_async_are_refused(publish, consume, handler
     ],
     ids=["function", "object", "method", "partial", "partial-object", "decorated", "lambda"],
 )
-async def test_whatever_is_async_is_a_handler(publish, consume, is_settled, handler):
+async def test_any_async_callable_is_a_handler(publish, consume, is_settled, handler):
     await publish(1)
     async with consume() as consumer:
         running = asyncio.create_task(consumer.run(handler))
@@ -170,8 +170,8 @@ async def test_whatever_is_async_is_a_handler(publish, consume, is_settled, hand
 
 
 @pytest.mark.parametrize("hook", ["on_error", "on_outcome"])
-async def test_hooks_that_are_async_are_refused(js, hook):
-    """Nothing would await them, and what they are given would be lost."""
+async def test_async_hooks_are_rejected(js, hook):
+    """Nothing would await them, so errors and outcomes would be lost."""
     with pytest.raises(TypeError, match=f"^{hook} must be a function that is not async"):
         PullConsumer(js, "S", "c", dead_letter=None, **{hook: later})
 
@@ -179,7 +179,7 @@ async def test_hooks_that_are_async_are_refused(js, hook):
 # --- Cancellation inside a handler -----------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_task_of_a_handler_is_a_failure_of_the_handler(publish, consume, is_settled, dead_letters):
+async def test_cancelled_inner_task_is_a_failure_of_the_handler(publish, consume, is_settled, dead_letters):
     await publish(1, 2)
     reported, handled = [], []
 
@@ -206,7 +206,7 @@ async def test_a_cancelled_task_of_a_handler_is_a_failure_of_the_handler(publish
     assert DeadLetter.split(letter.headers)[0].error == "handler-cancelled"
 
 
-async def test_a_handler_that_suppresses_its_cancellation_gets_no_further_message(publish, consume):
+async def test_handler_that_suppresses_cancellation_gets_no_further_message(publish, consume):
     await publish(1, 2)
     handled = []
     async with consume() as consumer:
@@ -233,7 +233,7 @@ async def test_a_handler_that_suppresses_its_cancellation_gets_no_further_messag
 
 @pytest.fixture
 def hang(publish, consume, monkeypatch):
-    """Run a handler that never returns, and stop the consumer; returns consumer and run."""
+    """Run a handler that never returns, and stop the consumer; returns the task of the run."""
     monkeypatch.setattr("ce_nats.aio.consumer._handlers._FIRST_LOG_SECONDS", 0.05)
 
     async def start(consumer, **options):
@@ -252,7 +252,7 @@ def hang(publish, consume, monkeypatch):
     return start
 
 
-async def test_handlers_that_do_not_return_are_named_in_the_log(consume, hang, subject, caplog):
+async def test_hanging_handlers_are_logged(consume, hang, subject, caplog):
     async with consume() as consumer:
         running = await hang(consumer)
         await until(lambda: len(caplog.records) >= 2, SECONDS)
@@ -262,7 +262,7 @@ async def test_handlers_that_do_not_return_are_named_in_the_log(consume, hang, s
     assert f"waiting for handlers: sequence 1 on '{subject}', running for" in caplog.records[0].getMessage()
 
 
-async def test_handlers_that_do_not_return_are_cancelled_after_a_limit(consume, hang, acks, caplog):
+async def test_hanging_handlers_are_cancelled_after_stop_timeout(consume, hang, acks, caplog):
     async with consume(backoff=[100]) as consumer:
         running = await hang(consumer, stop_timeout=0.2)
         await after(running)
@@ -270,7 +270,7 @@ async def test_handlers_that_do_not_return_are_cancelled_after_a_limit(consume, 
     assert "cancelling the handlers that still run: sequence 1 on" in caplog.records[-1].getMessage()
 
 
-async def test_a_limit_does_not_cancel_handlers_that_return_in_time(publish, consume, is_settled, caplog):
+async def test_stop_timeout_does_not_cancel_handlers_that_return_in_time(publish, consume, is_settled, caplog):
     await publish(1)
     async with consume() as consumer:
 
@@ -284,7 +284,7 @@ async def test_a_limit_does_not_cancel_handlers_that_return_in_time(publish, con
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"stop_timeout": -1}])
-async def test_numbers_out_of_range_are_refused(consume, options):
+async def test_numbers_out_of_range_are_rejected(consume, options):
     async with consume() as consumer:
         with pytest.raises(ValueError, match=r" must be .* got "):
             await consumer.run(later, **options)

@@ -1,4 +1,4 @@
-"""Deliveries that a program drops, and such that are held while it uses them."""
+"""Deliveries in flight: ack deadlines, dropped deliveries, and release at the end."""
 
 import asyncio
 import gc
@@ -17,8 +17,8 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-async def test_a_loop_that_settles_nothing_is_warned_at_once(publish, consume, is_settled, caplog):
-    """As soon as the first delivery is gone; and everything is released at the end."""
+async def test_loop_that_settles_nothing_is_warned_once(publish, consume, is_settled, caplog):
+    """When the first unsettled delivery is garbage-collected; all are released at the end."""
     await publish(1, 2, 3)
     async with consume() as consumer:
         seen = []
@@ -38,14 +38,14 @@ async def test_a_loop_that_settles_nothing_is_warned_at_once(publish, consume, i
     assert len(warnings_of(caplog)) == 1
 
 
-async def test_deliveries_that_are_settled_later_are_not_warned_of(publish, consume, is_settled, caplog):
+async def test_deliveries_settled_later_cause_no_warning(publish, consume, is_settled, caplog):
     await publish(*range(10))
     async with consume() as consumer:
         collected = [await take(consumer) for _ in range(10)]
         for delivery in collected[:5]:
             await delivery.ack()
         for delivery in collected[5:8]:
-            await delivery.message.ack()  # nats-py's own
+            await delivery.message.ack()  # with nats-py
         for delivery in collected[8:]:
             async with delivery:
                 pass
@@ -57,12 +57,12 @@ async def test_deliveries_that_are_settled_later_are_not_warned_of(publish, cons
     assert warnings_of(caplog) == []
 
 
-async def test_a_dropped_delivery_is_held_until_the_consumer_is_left(publish, consume, acks):
+async def test_dropped_delivery_is_held_until_the_block_ends(publish, consume, acks):
     await publish(1)
     async with consume(ack_wait=1) as consumer:
         await take(consumer)
         gc.collect()
-        for _ in range(4):  # ack_wait is over by then
+        for _ in range(4):  # longer than ack_wait
             assert await after(acks.get()) == b"+WPI"
         await publish(2)
         async with (delivery := await take(consumer)):
@@ -72,21 +72,19 @@ async def test_a_dropped_delivery_is_held_until_the_consumer_is_left(publish, co
 
 
 async def drained(acks):
-    """The last acknowledgement."""
+    """Skip acknowledgements up to the release, and return it."""
     last = b""
     while last != b"-NAK":
         last = await after(acks.get())
     return last
 
 
-async def test_a_sync_loop_that_settles_nothing_is_warned_and_ends_without_further_warnings(
-    server, stream, publish, consume, caplog
-):
+async def test_sync_loop_that_settles_nothing_is_warned_once(server, stream, publish, consume, caplog):
     from ce_nats import sync
 
     await publish(1, 2, 3)
     async with consume():
-        pass  # creates it
+        pass  # creates the consumer
 
     def read():
         with sync.connect(server.url) as nc, nc.consumer(stream, "c", dead_letter=None, timeout=1) as consumer:
@@ -96,7 +94,7 @@ async def test_a_sync_loop_that_settles_nothing_is_warned_and_ends_without_furth
     assert len(warnings_of(caplog)) == 1
 
 
-async def test_leaving_a_sync_consumer_warns_of_nothing(server, stream, publish, consume, caplog):
+async def test_end_of_a_sync_consumer_causes_no_warning(server, stream, publish, consume, caplog):
     from ce_nats import sync
 
     await publish(*range(5))
@@ -116,7 +114,7 @@ async def test_leaving_a_sync_consumer_warns_of_nothing(server, stream, publish,
 
 
 async def test_ack_deadlines_are_extended_while_a_handler_runs(publish, consume, acks, is_settled):
-    """And so do messages that wait for their turn."""
+    """Those of queued messages, too."""
     await publish(1, 2)
     async with consume(ack_wait=1.5) as consumer:
         async with (delivery := await take(consumer)):
@@ -132,7 +130,7 @@ async def test_message_redelivered_while_held_is_one_delivery(nc, publish, consu
     await publish(1, 2)
     async with consume() as consumer:
         async with (delivery := await take(consumer)) as event:
-            await nc.publish(delivery.message.reply, b"-NAK")  # the server does so by itself when ack_wait is over
+            await nc.publish(delivery.message.reply, b"-NAK")  # as the server does after ack_wait
             await until(lambda: delivery.deliveries == 2)
             assert number_of(event) == 1
         async with await take(consumer) as event:
@@ -158,7 +156,7 @@ async def test_unhandled_messages_are_released_at_once(publish, consume, is_sett
 
 
 async def test_messages_in_transit_are_released_at_once(js, subject, stream, make_event, consume, is_settled):
-    """Events so large that most are still on their way when the first one is there."""
+    """Events are so large that most are in transit when the first one arrives."""
     for number in range(30):
         await ce_js.publish(js, make_event(number, b"x" * 400_000), subject)
     async with consume() as first:

@@ -1,4 +1,4 @@
-"""Processes end again and again: what ended them is dead-lettered, and nothing else."""
+"""A process that crashes repeatedly: only the messages that crash it are dead-lettered."""
 
 import asyncio
 import os
@@ -24,8 +24,8 @@ SERVICE = ROOT / "tests" / "support" / "crashing.py"
 SECONDS = 60
 
 
-def live_once(*arguments):
-    """Run the service until it ends, or has nothing left to do; returns what it handled, and its exit status."""
+def run_service(*arguments):
+    """Run the service until it exits; returns the sequences that it handled, and its exit status."""
     command = [sys.executable, str(SERVICE), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
@@ -34,31 +34,31 @@ def live_once(*arguments):
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_only_messages_that_end_the_process_are_dead_lettered(
+async def test_only_messages_that_crash_the_process_are_dead_lettered(
     server, js, stream, subject, dead, make_event, dead_letters, concurrency
 ):
     poison = {8, 30}
     for number in range(1, 61):
         await ce_js.publish(js, make_event(number, "poison" if number in poison else "harmless"), subject)
     handled = Counter()
-    lives = 0
+    runs = 0
     while True:
-        numbers, status = await asyncio.to_thread(live_once, server.url, stream, dead, concurrency)
+        numbers, status = await asyncio.to_thread(run_service, server.url, stream, dead, concurrency)
         handled.update(numbers)
-        lives += 1
+        runs += 1
         if status == 0:
             break
-        assert lives <= 30
+        assert runs <= 30
     assert set(handled) == set(range(1, 61)) - poison
     letters = [DeadLetter.split(letter.headers)[0] for letter in await dead_letters(2)]
     assert {letter.sequence for letter in letters} == poison
     assert {(letter.reason, letter.error) for letter in letters} == {(Reason.PROCESS_ENDED, "process-ended")}
     assert all(letter.text.startswith("the process ended while it was handled") for letter in letters)
-    assert lives >= MAX_DELIVERIES + 5
+    assert runs >= MAX_DELIVERIES + 5
 
 
 @pytest.mark.parametrize("has_dead_letter", [True, False])
-async def test_messages_that_were_prefetched_survive_any_number_of_stops(
+async def test_prefetched_messages_survive_repeated_stops(
     js, stream, subject, dead, make_event, dead_letters, has_dead_letter
 ):
     for number in range(40):
@@ -91,17 +91,17 @@ async def test_messages_that_were_prefetched_survive_any_number_of_stops(
     await dead_letters(0)
 
 
-async def test_messages_behind_a_handler_that_blocks_are_not_dead_lettered(
+async def test_messages_queued_behind_a_blocking_handler_are_not_dead_lettered(
     js, stream, subject, dead, make_event, dead_letters, caplog
 ):
-    """Their ack deadlines pass again and again while they wait, and the server counts."""
+    """Their ack deadlines expire repeatedly while they wait, and the server counts deliveries."""
     for number in range(10):
         await ce_js.publish(js, make_event(number, "harmless"), subject)
     handled = []
 
     async def live(count, seconds):
         async def handle(delivery):
-            time.sleep(seconds)  # noqa: ASYNC251 - this is the fault
+            time.sleep(seconds)  # noqa: ASYNC251 - blocking is the fault
             handled.append(delivery.sequence)
             if len(set(handled)) >= count:
                 consumer.stop()
@@ -126,7 +126,7 @@ def test_messages_are_fetched_one_by_one_at_first_and_after_suspects(counts):
         assert isolation.is_one_by_one == (max(counts[: index + 1]) > 5)
 
 
-def test_messages_of_an_earlier_process_are_fetched_one_by_one_until_they_were_redelivered():
+def test_messages_are_fetched_one_by_one_until_those_of_an_earlier_process_were_redelivered():
     isolation = Isolation(5, 0.0, is_expected=True)
     isolation.receive(1)
     assert isolation.is_one_by_one
@@ -134,8 +134,8 @@ def test_messages_of_an_earlier_process_are_fetched_one_by_one_until_they_were_r
     assert not isolation.is_one_by_one
 
 
-async def test_a_suspect_is_handled_alone(js, stream, subject, dead, make_event):
-    """Its handler begins when those before it have returned, and others begin when it has returned."""
+async def test_suspect_is_handled_alone(js, stream, subject, dead, make_event):
+    """Its handler begins after earlier ones have returned; later ones begin after it has returned."""
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=60))
     for number in range(6):
         await ce_js.publish(js, make_event(number), subject)
@@ -167,8 +167,8 @@ async def test_a_suspect_is_handled_alone(js, stream, subject, dead, make_event)
     assert any(len(others) > 1 for others in beside.values())
 
 
-async def test_a_suspect_does_not_wait_for_ever_for_others(js, stream, subject, dead, make_event, monkeypatch):
-    """A program may collect deliveries and settle them together."""
+async def test_suspect_waits_for_others_only_for_a_limited_time(js, stream, subject, dead, make_event, monkeypatch):
+    """The caller may collect deliveries and settle them together."""
     monkeypatch.setattr("ce_nats.aio.consumer._isolation._MAX_ALONE_SECONDS", 0.1)
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=60))
     for number in range(4):

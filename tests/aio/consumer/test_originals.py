@@ -14,13 +14,13 @@ from ce_nats.redelivery import DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from tests.support.waiting import until
 
-SECONDS = 60  # to wait for what has to happen
+SECONDS = 60  # generous, because the machine may be busy
 HEADERS = b"a: " + b"x" * 65_182 + b"\r\n"  # with the version and the empty line, 65,200 bytes
 
 
 @pytest.fixture
 def poison(nc, js, subject, stream, send_raw, until_stored):
-    """A function that stores messages that are not events and leave no room for a dead letter's headers."""
+    """Store messages that are not events and leave no room for a dead letter's headers."""
 
     async def poison(payloads=1, headers=1):
         for _ in range(payloads):
@@ -34,7 +34,7 @@ def poison(nc, js, subject, stream, send_raw, until_stored):
 
 @pytest.fixture
 def consume(js, stream, dead):
-    """A function that handles messages until a number of dead letters is stored; returns events and errors."""
+    """Handle messages until a number of dead letters is stored; returns ids of handled events, and errors."""
 
     async def consume(letters, events=0, *, handler=None, stream=stream, dead=dead, **config):
         handled, errors = [], []
@@ -89,8 +89,10 @@ def letter_of(message, **fields):
     return DeadLetter(**{**known, "consumer": "c", **numbers, **fields})
 
 
-async def test_poison_of_any_size_does_not_block_a_consumer(js, subject, stream, dead, poison, consume, make_event):
-    """As many as may be unacknowledged, so that nothing else would be delivered while they are redelivered."""
+async def test_undecodable_messages_of_any_size_do_not_block_a_consumer(
+    js, subject, stream, dead, poison, consume, make_event
+):
+    """As many as max_ack_pending: while they were redelivered, nothing else would be delivered."""
     await poison(5, 1)
     await publish(js, make_event(7), subject)
     handled, errors = await consume(6, 1, max_ack_pending=6)
@@ -104,14 +106,14 @@ async def test_poison_of_any_size_does_not_block_a_consumer(js, subject, stream,
         assert (one.is_complete, one.is_copied, one.is_reference, headers) == (False, False, True, [])
         assert one.time == str(originals[one.sequence - 1].timestamp)
     assert {letter.data for letter in letters} == {b""}
-    # The originals stay in the stream, and nothing is outstanding.
+    # The originals stay in the stream, and nothing is unacknowledged.
     assert [len(message.data) for message in originals[:6]] == [1048576] * 5 + [12]
     info = await js.consumer_info(stream, "c")
     assert (info.num_ack_pending, info.num_redelivered, info.delivered.consumer_seq) == (0, 0, 7)
 
 
-async def test_an_original_is_requeued_from_its_stream(js, subject, stream, dead, poison, consume):
-    """With its bytes and headers; one that fills max_payload leaves no room for a Nats-Msg-Id."""
+async def test_original_is_requeued_from_its_stream(js, subject, stream, dead, poison, consume):
+    """With its bytes and headers. A payload of max_payload leaves no room for a Nats-Msg-Id."""
     await poison(1, 1)
     await consume(2)
     letters = await all_of(js, dead.replace(".", "_"))
@@ -145,7 +147,7 @@ async def code_of(awaitable):
     return str(info.value.code)
 
 
-async def test_an_original_that_is_gone_is_an_error(js, stream, reference):
+async def test_deleted_original_is_an_error(js, stream, reference):
     await js.delete_msg(stream, 1)
     with pytest.raises(CeNatsError, match=f"message-not-found: stream {stream} no longer has message 1"):
         await requeue(js, reference)
@@ -153,7 +155,7 @@ async def test_an_original_that_is_gone_is_an_error(js, stream, reference):
     assert await code_of(requeue(js, reference)) == "message-not-found"
 
 
-async def test_another_message_with_the_same_sequence_is_not_the_original(js, stream, subject, reference):
+async def test_later_message_with_the_same_sequence_is_not_the_original(js, stream, subject, reference):
     await js.delete_stream(stream)
     await js.add_stream(name=stream, subjects=[subject], storage="memory")
     await js.publish(subject, b"secret")
@@ -163,8 +165,8 @@ async def test_another_message_with_the_same_sequence_is_not_the_original(js, st
 
 
 @pytest.mark.parametrize("allowed", [None, ["test.>"]])
-async def test_a_reference_cannot_have_other_messages_published(js, stream, subject, reference, allowed):
-    """Its author may subscribe to some of the stream's subjects, and not to others."""
+async def test_reference_cannot_have_other_messages_published(js, stream, subject, reference, allowed):
+    """The author of a dead letter may have permission to read some subjects of the stream only."""
     forged = [
         (name, f"{subject}.mine" if name == "Dead-Letter-Subject" else value) for name, value in reference.headers
     ]
@@ -183,13 +185,13 @@ async def test_a_reference_cannot_have_other_messages_published(js, stream, subj
         ("Stream", "ORDERS.>", "invalid-subject"),
     ],
 )
-async def test_a_malformed_reference_is_an_error(js, reference, subject, name, value, code):
+async def test_malformed_reference_is_an_error(js, reference, subject, name, value, code):
     headers = [(known, value if known == f"Dead-Letter-{name}" else old) for known, old in reference.headers]
     assert await code_of(requeue(js, reference._replace(headers=headers), allowed=[subject])) == code
 
 
-async def test_a_malformed_header_block_of_an_original_is_not_requeued(nc, js, subject, stream, dead, consume):
-    """The block would be kept in base64, which is longer."""
+async def test_malformed_header_block_of_an_original_is_not_requeued(nc, js, subject, stream, dead, consume):
+    """A dead letter has such a block in base64, which is longer."""
     block = b"no version\r\n" + b"x" * 60_000
     await nc._send_command(f"HPUB {subject} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
     await nc.flush()
@@ -200,10 +202,10 @@ async def test_a_malformed_header_block_of_an_original_is_not_requeued(nc, js, s
 
 
 @pytest.mark.parametrize("retention", [RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST])
-async def test_a_stream_that_removes_what_is_terminated_loses_what_does_not_fit(
+async def test_original_that_does_not_fit_is_lost_if_its_stream_deletes_it(
     nc, js, subject, dead, consume, make_event, retention
 ):
-    """The dead letter and on_error say so, and the consumer continues."""
+    """Both retentions delete terminated messages. The dead letter and on_error report it; the consumer continues."""
     name, subject = f"queue_{retention.value}_{subject.replace('.', '_')}", f"queue.{retention.value}.{subject}"
     await js.add_stream(name=name, subjects=[subject], storage="memory", retention=retention)
     await js.add_consumer(name, ConsumerConfig(durable_name="c", ack_policy="explicit"))
@@ -220,8 +222,8 @@ async def test_a_stream_that_removes_what_is_terminated_loses_what_does_not_fit(
     await js.delete_stream(name)
 
 
-async def test_a_handled_event_that_does_not_fit_refers_to_its_original(nc, js, subject, dead, consume, make_event):
-    """Rejected and exhausted ones, too."""
+async def test_dead_letter_of_a_large_handled_event_refers_to_its_original(nc, js, subject, dead, consume, make_event):
+    """After a rejection, and after the last delivery."""
     data = b"x" * (nc.max_payload - 200)
     await publish(js, make_event(1, data, datacontenttype="a/b"), subject, dedup=None)
 
@@ -235,8 +237,8 @@ async def test_a_handled_event_that_does_not_fit_refers_to_its_original(nc, js, 
     assert (await requeue(js, letter)).seq == 2
 
 
-async def test_the_limit_of_the_dead_letters_stream_counts(js, subject, stream):
-    """At first the copy does not fit, then the text of the error does not."""
+async def test_max_msg_size_of_the_dead_letter_stream_limits_copies(js, subject, stream):
+    """First the copy does not fit, then the text of the error does not, either."""
     name = f"small.{subject}"
     size = 550
     await js.add_stream(name=name.replace(".", "_"), subjects=[name], max_msg_size=size, storage="memory")
@@ -252,7 +254,7 @@ async def test_the_limit_of_the_dead_letters_stream_counts(js, subject, stream):
     await js.delete_stream(name.replace(".", "_"))
 
 
-async def test_without_permission_to_ask_for_the_retention_the_letter_refers_to_its_original(make_event):
+async def test_dead_letter_refers_to_its_original_without_permission_for_stream_info(make_event):
     config = """
     max_payload: 8KB
     authorization { users: [

@@ -14,7 +14,7 @@ from tests.support.consuming import acks, after, consume, is_settled, number_of,
 __all__ = ["acks", "consume", "is_settled", "publish"]
 
 
-# --- Settling --------------------------------------------------------------------------------------------------------
+# --- Events, errors and limits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"prefetch": 1}, {"double_ack": True}])
@@ -32,7 +32,9 @@ async def test_each_event_is_handled_and_acknowledged(publish, consume, is_settl
     await is_settled()
 
 
-async def test_what_is_no_event_is_put_aside_and_not_given_out(js, subject, publish, consume, is_settled, dead_letters):
+async def test_undecodable_messages_are_dead_lettered_and_not_yielded(
+    js, subject, publish, consume, is_settled, dead_letters
+):
     headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "s", "ce-type": "%C0%A0"}
     await js.publish(subject, b"no event")
     await js.publish(subject, b"", headers=headers)
@@ -47,7 +49,7 @@ async def test_what_is_no_event_is_put_aside_and_not_given_out(js, subject, publ
     assert dict(letters[1][1]) == headers
 
 
-async def test_a_hook_for_errors_that_raises_stops_nothing(publish, consume, is_settled, caplog):
+async def test_exception_in_on_error_does_not_stop_the_consumer(publish, consume, is_settled, caplog):
     await publish(1, 2)
 
     def fail(error, delivery):
@@ -69,8 +71,8 @@ async def test_a_hook_for_errors_that_raises_stops_nothing(publish, consume, is_
     await is_settled()
 
 
-async def test_a_limit_of_the_consumer_counts(js, stream, publish, consume, dead_letters, caplog):
-    """The server would give up in silence after its own number of deliveries."""
+async def test_max_deliver_of_the_consumer_limits_deliveries(js, stream, publish, consume, dead_letters, caplog):
+    """The server drops a message without a report after max_deliver deliveries."""
     await publish(1)
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", max_deliver=2))
     async with consume() as consumer:
@@ -82,11 +84,11 @@ async def test_a_limit_of_the_consumer_counts(js, stream, publish, consume, dead
     await dead_letters(1)
 
 
-# --- Holding and giving back -----------------------------------------------------------------------------------------
+# --- Cancelling and stopping -----------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_wait_loses_nothing(js, subject, publish, consume, dead_letters, is_settled):
-    """Neither for an event nor while a dead letter is stored, wherever the cancellation strikes."""
+async def test_cancelled_anext_loses_no_message(js, subject, publish, consume, dead_letters, is_settled):
+    """Cancelled at each await while a dead letter is stored and an event arrives."""
     async with consume() as consumer:
         delivery = None
         for turns in range(60):
@@ -107,7 +109,7 @@ async def test_a_cancelled_wait_loses_nothing(js, subject, publish, consume, dea
     await dead_letters(1)
 
 
-async def test_stopping_lets_handlers_finish(publish, consume, is_settled):
+async def test_stop_lets_handlers_finish(publish, consume, is_settled):
     await publish(*range(10))
     handled = []
 
@@ -132,7 +134,7 @@ async def test_stopping_lets_handlers_finish(publish, consume, is_settled):
     await is_settled()
 
 
-# --- What is no event, and headers alone -----------------------------------------------------------------------------
+# --- Tombstones and headers-only consumers ---------------------------------------------------------------------------
 
 
 async def test_tombstones_are_neither_events_nor_errors(js, subject, dead, make_event, dead_letters, is_settled):
@@ -156,7 +158,9 @@ async def test_tombstones_are_neither_events_nor_errors(js, subject, dead, make_
     await js.delete_key_value(bucket)
 
 
-async def test_headers_alone_give_attributes(publish, consume, js, subject, make_event, is_settled, dead_letters):
+async def test_headers_only_deliveries_have_attributes(
+    publish, consume, js, subject, make_event, is_settled, dead_letters
+):
     await publish(1)
     await ce_js.publish(js, make_event(2), subject)
     await ce_js.publish(js, make_event(3, {"n": 3}), subject, mode=ContentMode.STRUCTURED)
@@ -183,7 +187,7 @@ async def test_headers_alone_give_attributes(publish, consume, js, subject, make
 # --- The consumer on the server --------------------------------------------------------------------------------------
 
 
-async def test_only_pull_consumers_with_single_acknowledgements_will_do(js, stream, consume):
+async def test_consumer_must_be_pull_with_explicit_acknowledgements(js, stream, consume):
     await js.add_consumer(stream, ConsumerConfig(durable_name="push", deliver_subject="x", ack_policy="explicit"))
     await js.add_consumer(stream, ConsumerConfig(durable_name="all", ack_policy="all"))
     for name in ("push", "all"):
@@ -197,8 +201,8 @@ async def test_only_pull_consumers_with_single_acknowledgements_will_do(js, stre
         await anext(consume())
 
 
-async def test_an_existing_consumer_is_used_unchanged(js, stream, publish, consume, caplog):
-    """And the log says in what it differs from the configuration that was given."""
+async def test_existing_consumer_is_used_unchanged(js, stream, publish, consume, caplog):
+    """Differences from the given configuration are logged."""
     await js.add_consumer(stream, ConsumerConfig(durable_name="c", ack_wait=7, description="theirs"))
     await publish(1)
     async with consume(ack_wait=60) as consumer, await take(consumer):
@@ -228,12 +232,12 @@ async def test_an_existing_consumer_is_used_unchanged(js, stream, publish, consu
         ({"extension_types": 5}, TypeError),
     ],
 )
-async def test_options_that_make_no_sense_are_refused(consume, options, error):
+async def test_invalid_options_are_rejected(consume, options, error):
     with pytest.raises(error):
         consume(**options)
 
 
-async def test_options_reach_the_decoder(js, subject, stream, consume):
+async def test_options_are_passed_to_the_decoder(js, subject, stream, consume):
     await js.publish(
         subject,
         b"[1]",

@@ -16,7 +16,7 @@ __all__ = ["acks", "consume", "is_settled", "publish"]
 
 
 async def test_failed_message_is_retried_with_growing_delay_and_dead_lettered(publish, consume, acks, dead_letters):
-    """With the delay that the policy has for the delivery count, and as a dead letter in the end."""
+    """The delay depends on the delivery count."""
     await publish(1)
     async with consume(backoff=[0.01, 0.02], max_deliveries=3) as consumer:
         for deliveries in (1, 2, 3):
@@ -96,9 +96,9 @@ async def test_data_mismatch_is_dead_lettered_at_once(js, subject, publish, cons
     assert numbers == [1, 3]
     assert [error.code for error in reported] == ["data-mismatch"]
     [letter] = await dead_letters(1)
-    told, _ = DeadLetter.split(letter.headers)
-    assert (told.reason, told.error, told.deliveries) == (Reason.REJECTED, "data-mismatch", 1)
-    assert "`$.n`" in told.text
+    known, _ = DeadLetter.split(letter.headers)
+    assert (known.reason, known.error, known.deliveries) == (Reason.REJECTED, "data-mismatch", 1)
+    assert "`$.n`" in known.text
     assert letter.data == b'{"n":"two"}'
     await is_settled()
 
@@ -142,7 +142,7 @@ async def test_double_ack_waits_for_confirmation(js, stream, publish, consume):
 
 @pytest.fixture
 def deliver_without_outcome(js, stream):
-    """Have the messages of the stream delivered a number of times, without an outcome."""
+    """Have the messages of the stream delivered a number of times and released, as by processes that crashed."""
 
     async def deliver(times, name="c"):
         await js.add_consumer(stream, ConsumerConfig(durable_name=name, ack_wait=60))
@@ -158,7 +158,7 @@ def deliver_without_outcome(js, stream):
 async def test_message_over_the_delivery_limit_is_handled_before_it_is_dead_lettered(
     publish, consume, dead_letters, deliver_without_outcome
 ):
-    """The server counts deliveries of which no handler knows."""
+    """The server also counts deliveries that reached no handler."""
     await publish(1)
     await deliver_without_outcome(3)
     async with consume(max_deliveries=2) as consumer:
@@ -174,7 +174,7 @@ async def test_message_over_the_delivery_limit_is_handled_before_it_is_dead_lett
 async def test_message_without_outcome_is_dead_lettered_and_reported(
     publish, consume, dead, dead_letters, deliver_without_outcome, is_settled, caplog, has_dead_letter
 ):
-    """Their handlers did not live to say what happened. It is logged and reported how they end."""
+    """As if their handlers had crashed; the outcome is logged and reported."""
     await publish(1)
     await deliver_without_outcome(7)
     reported = []

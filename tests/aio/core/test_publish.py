@@ -30,7 +30,7 @@ async def subscription(nc, subject):
     return await nc.subscribe(subject)
 
 
-async def test_a_binary_event_is_headers_and_payload(nc, subject, subscription, make_event):
+async def test_binary_mode_sends_headers_and_payload(nc, subject, subscription, make_event):
     event = make_event(7, {"a": "ü"}, subject="Euro € 😀", datacontenttype="application/json")
     await publish(nc, event, subject)
     message = await subscription.next_msg()
@@ -46,14 +46,14 @@ async def test_a_binary_event_is_headers_and_payload(nc, subject, subscription, 
     assert from_nats_message(message).get_subject() == "Euro € 😀"
 
 
-async def test_a_structured_event_is_one_header_and_json(nc, subject, subscription, make_event):
+async def test_structured_mode_sends_one_header_and_json(nc, subject, subscription, make_event):
     await publish(nc, make_event(7, b"\0\xff"), subject, mode=ContentMode.STRUCTURED)
     message = await subscription.next_msg()
     assert message.headers == {"Content-Type": "application/cloudevents+json"}
     assert from_nats_message(message).get_data() == b"\0\xff"
 
 
-async def test_a_structured_event_in_another_format(nc, subject, subscription, make_event):
+async def test_structured_mode_in_protobuf_format(nc, subject, subscription, make_event):
     await publish(nc, make_event(7, b"\0\xff", n=1), subject, mode="structured", format="protobuf")
     message = await subscription.next_msg()
     assert message.headers == {"Content-Type": "application/cloudevents+protobuf"}
@@ -61,21 +61,21 @@ async def test_a_structured_event_in_another_format(nc, subject, subscription, m
     assert (event.get_extension("n"), event.get_data()) == (1, b"\0\xff")
 
 
-async def test_reply_and_further_headers_are_sent(nc, subject, subscription, make_event):
+async def test_reply_subject_and_additional_headers_are_sent(nc, subject, subscription, make_event):
     await publish(nc, make_event(), subject, reply="answers.here", headers={"Trace": "ä"})
     message = await subscription.next_msg()
     assert message.reply == "answers.here"
     assert message.headers["Trace"] == "ä"
 
 
-async def test_the_callers_headers_are_not_changed(nc, subject, make_event):
+async def test_headers_of_the_caller_are_not_modified(nc, subject, make_event):
     headers = {"Trace": "1"}
     await publish(nc, make_event(), subject, headers=headers)
     assert headers == {"Trace": "1"}
 
 
 async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_event, until_stored):
-    """nats-py takes one value per name from a dict; from Headers it takes all."""
+    """nats-py sends one value per name of a dict; Headers are sent completely."""
     await publish(nc, make_event(), subject, headers=[("Tag", "b"), ("tag", "c"), ("Tag", "a")])
     await until_stored(stream, 1)
     ((message,),) = [batch async for batch in read_stream(js, stream)]
@@ -83,31 +83,31 @@ async def test_repeated_headers_are_sent_in_order(nc, js, subject, stream, make_
 
 
 @pytest.mark.parametrize("value", [" x", "x ", "x\t", "\u00a0x", "x\u2003"], ids=ascii)
-async def test_a_value_that_nats_py_would_strip_is_refused(nc, subject, make_event, value):
+async def test_header_value_that_nats_py_would_strip_is_rejected(nc, subject, make_event, value):
     with pytest.raises(EncodeError) as info:
         await publish(nc, make_event(), subject, headers={"Trace": value})
     assert (info.value.code, info.value.header) == ("invalid-header-value", "Trace")
 
 
-async def test_outer_spaces_of_attributes_survive(nc, subject, subscription, make_event):
+async def test_leading_and_trailing_spaces_of_attributes_are_kept(nc, subject, subscription, make_event):
     await publish(nc, make_event(subject=" x\u00a0"), subject)
     assert from_nats_message(await subscription.next_msg()).get_subject() == " x\u00a0"
 
 
-async def test_a_header_name_that_nats_py_refuses_is_an_encode_error(nc, subject, make_event):
+async def test_header_name_that_nats_py_rejects_is_an_encode_error(nc, subject, make_event):
     """ADR-4 allows more characters in names than nats-py does."""
     with pytest.raises(EncodeError) as info:
         await publish(nc, make_event(), subject, headers={"a(b)": "1"})
     assert (info.value.code, info.value.header) == ("invalid-header-name", "a(b)")
 
 
-async def test_a_publication_needs_a_subject(nc, make_event):
+async def test_subject_must_not_be_empty(nc, make_event):
     with pytest.raises(EncodeError) as info:
         await publish(nc, make_event(), "")
     assert info.value.code == "invalid-subject"
 
 
-async def test_a_bad_event_is_not_sent(nc, subject, subscription, make_event):
+async def test_invalid_event_is_not_sent(nc, subject, subscription, make_event):
     with pytest.raises(EncodeError):
         await publish(nc, make_event(number=1.5, ext=1.5), subject)
     await publish(nc, make_event(2), subject)
@@ -115,8 +115,8 @@ async def test_a_bad_event_is_not_sent(nc, subject, subscription, make_event):
 
 
 @pytest.mark.parametrize("mode", ContentMode)
-async def test_headers_count_towards_the_largest_payload(make_event, mode):
-    """The largest message that the server takes arrives; one byte more is refused, and the connection lives on."""
+async def test_headers_count_towards_max_payload(make_event, mode):
+    """The largest message arrives; one byte more is rejected before it is sent, and the connection stays open."""
     cut = asyncio.Event()
 
     async def on_closed() -> None:
@@ -141,7 +141,7 @@ async def test_headers_count_towards_the_largest_payload(make_event, mode):
             message = await subscription.next_msg()
         assert from_nats_message(message).get_data() == "x" * (1500 + sent - 1)
 
-        # nats-py looks at the payload only. For the byte too many the server cuts the connection.
+        # nats-py checks the payload only, and the server closes the connection for one byte too many.
         await nc.publish("s", message.data + b"x", headers=message.headers)
         await asyncio.wait_for(cut.wait(), 60)
 
@@ -149,8 +149,8 @@ async def test_headers_count_towards_the_largest_payload(make_event, mode):
 async def _ignore(error: Exception) -> None: ...
 
 
-async def test_flush_waits_for_everything_published(nc, subject, subscription, make_event):
-    """nats-py's own flush() comes back before the server has what was published in the same go."""
+async def test_flush_waits_for_all_published_messages(nc, subject, subscription, make_event):
+    """nats-py's flush() returns before messages that were published in the same loop iteration arrive."""
     event = make_event(data="x" * 1000, datacontenttype="text/plain")
     await flush(nc)
     for _ in range(500):
@@ -159,7 +159,7 @@ async def test_flush_waits_for_everything_published(nc, subject, subscription, m
     assert subscription.pending_msgs == 500
 
 
-async def test_a_closed_connection_is_a_delivery_error(server, make_event):
+async def test_publish_on_a_closed_connection_is_a_delivery_error(server, make_event):
     nc = await nats.connect(server.url)
     await nc.close()
     with pytest.raises(DeliveryError) as info:
@@ -168,8 +168,8 @@ async def test_a_closed_connection_is_a_delivery_error(server, make_event):
     assert isinstance(info.value.__cause__, nats.errors.ConnectionClosedError)
 
 
-async def test_a_full_buffer_is_a_delivery_error(make_event):
-    """While there is no connection, nats-py keeps what is published, up to a limit."""
+async def test_full_buffer_is_a_delivery_error(make_event):
+    """While disconnected, nats-py buffers messages up to a limit."""
     lost = asyncio.Event()
 
     async def note():
@@ -197,8 +197,8 @@ async def headerless():
         await nc.close()
 
 
-async def test_headers_are_refused_where_the_server_takes_none(headerless, make_event):
-    """Sent all the same, they would cost the connection, as the last lines show."""
+async def test_headers_are_rejected_if_the_server_does_not_support_them(headerless, make_event):
+    """If they were sent, the server would close the connection, as the last lines show."""
     for mode in ContentMode:
         with pytest.raises(EncodeError) as info:
             await publish(headerless, make_event(), "s", mode=mode)
@@ -209,7 +209,7 @@ async def test_headers_are_refused_where_the_server_takes_none(headerless, make_
         await flush(headerless)
 
 
-async def test_json_without_headers_where_that_is_wanted(headerless, make_event):
+async def test_headerless_sends_json_without_headers(headerless, make_event):
     subscription = await headerless.subscribe("s")
     for mode in ContentMode:
         await publish(headerless, make_event(7, b"\0"), "s", mode=mode, headerless=True)
@@ -225,7 +225,7 @@ async def test_json_without_headers_where_that_is_wanted(headerless, make_event)
     assert info.value.code == "headers-not-supported"
 
 
-async def test_headers_are_sent_where_they_can_be(nc, subject, subscription, make_event):
+async def test_headerless_sends_headers_if_the_server_supports_them(nc, subject, subscription, make_event):
     await publish(nc, make_event(), subject, headerless=True)
     assert (await subscription.next_msg()).headers["ce-type"] == "com.example.test"
 
@@ -233,7 +233,7 @@ async def test_headers_are_sent_where_they_can_be(nc, subject, subscription, mak
 # --- Subjects and traces ---------------------------------------------------------------------------------------------
 
 
-async def test_a_template_gives_the_subject(nc, subject, make_event):
+async def test_subject_is_built_from_a_template(nc, subject, make_event):
     template = SubjectTemplate(f"{subject}.{{source}}.{{type:tokens}}")
     subscription = await nc.subscribe(template.wildcard)
     await publish(nc, make_event(source="/a.b > *"), template)
@@ -242,8 +242,8 @@ async def test_a_template_gives_the_subject(nc, subject, make_event):
     assert template.parse(message.subject) == {"source": "/a.b > *", "type": "com.example.test"}
 
 
-async def test_placeholder_in_a_string_is_refused_everywhere(nc, js, server, make_event):
-    """And nothing is sent; "orders.{type}" was published as it is."""
+async def test_placeholder_in_a_plain_string_is_rejected_everywhere(nc, js, server, make_event):
+    """Nothing is sent: "orders.{type}" would be published verbatim."""
     everything = await nc.subscribe("orders.>")
     event, subject = make_event(), "orders.{type}"
     stored = StoredMessage("a", "", [], b"", "S", 1, Timestamp("2026-01-01T00:00:00Z"))
@@ -274,8 +274,8 @@ def _publish_in_thread(url, event, subject):
         connection.publish(event, subject)
 
 
-async def test_braces_of_existing_subjects_stay(nc, make_event):
-    """Those of captured messages, and of a requester's inbox."""
+async def test_braces_in_existing_subjects_are_accepted(nc, make_event):
+    """Subjects of captured messages and of inboxes may contain braces."""
     async with await subscribe(nc, "orders.>") as received, await subscribe(nc, "inbox.{1}") as replies:
         stored = StoredMessage("orders.{type}", "", [], b"{}", "S", 1, Timestamp("2026-01-01T00:00:00Z"))
         await replay(nc, [stored], acknowledged=False)
@@ -285,8 +285,8 @@ async def test_braces_of_existing_subjects_stay(nc, make_event):
         assert (await anext(replies)).event.get_id() == "event 2"
 
 
-async def test_a_subject_that_fills_the_line_is_refused(nc, make_event):
-    """The server cuts the connection where the line is longer than 4096 bytes."""
+async def test_subject_that_exceeds_the_control_line_is_rejected(nc, make_event):
+    """The server closes the connection for a control line longer than 4096 bytes."""
     long = "é" * 1920
     subscription = await nc.subscribe("*")
     await publish(nc, make_event(), long)
@@ -296,7 +296,7 @@ async def test_a_subject_that_fills_the_line_is_refused(nc, make_event):
     assert info.value.code == "invalid-subject"
 
 
-async def test_a_trace_is_sent_in_headers_and_in_the_event(nc, subject, subscription, make_event):
+async def test_trace_is_sent_in_headers_and_in_the_event(nc, subject, subscription, make_event):
     trace = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01", "rojo=1")
     headers = {"X": "1"}
     await publish(nc, make_event(), subject, trace=trace, headers=headers)
@@ -305,13 +305,13 @@ async def test_a_trace_is_sent_in_headers_and_in_the_event(nc, subject, subscrip
     assert headers == {"X": "1"}
 
 
-async def test_the_trace_that_an_event_began_with_stays(nc, subject, subscription, make_event):
+async def test_existing_trace_of_an_event_is_kept(nc, subject, subscription, make_event):
     began = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01")
     hop = TraceContext("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01", "rojo=1")
     await publish(nc, make_event(**began.fields()), subject, trace=hop)
     message = await subscription.next_msg()
     assert trace_of_event(from_nats_message(message)) == began
     assert trace_of_headers(message.headers) == hop
-    # A caller who writes the headers knows what is in them.
+    # Headers of the caller take precedence.
     await publish(nc, make_event(), subject, trace=hop, headers=began.fields())
     assert trace_of_headers((await subscription.next_msg()).headers) == began

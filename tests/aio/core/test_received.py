@@ -1,4 +1,4 @@
-"""Received things have the same members everywhere: from core NATS, from JetStream, and from NATS Streaming."""
+"""Received messages have the same members everywhere: core NATS, JetStream and NATS Streaming."""
 
 import inspect
 
@@ -19,16 +19,16 @@ def test_members(kind):
 
 @pytest.mark.parametrize("name", ["ack", "nak", "reject"])
 def test_verbs(name):
-    """The same parameters, so that code for one takes the other."""
+    """Methods have the same parameters, so that code for one works with the other."""
     assert inspect.signature(getattr(Delivery, name)) == inspect.signature(getattr(stan.Delivery, name))
 
 
-def test_a_delivery_is_received():
-    """What takes one takes the other."""
+def test_delivery_is_a_received():
+    """A function for Received accepts a Delivery."""
     assert issubclass(Delivery, Received)
 
 
-async def test_of_core_nats(nc, subject, make_event):
+async def test_message_of_core_nats(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(), subject, reply="a.reply")
         await flush(nc)
@@ -37,8 +37,8 @@ async def test_of_core_nats(nc, subject, make_event):
     assert item.event.get_id() == "event 1"
 
 
-async def test_of_a_push_consumer(js, subject, stream, make_event):
-    """Whose messages nats-py acknowledges."""
+async def test_message_of_a_push_consumer(js, subject, stream, make_event):
+    """nats-py acknowledges its messages."""
     await ce_js.publish(js, make_event(1), subject)
     await ce_js.publish(js, make_event(2), subject)
     subscription = await js.subscribe(subject, config=ConsumerConfig(ack_policy="explicit"), manual_ack=True)
@@ -53,7 +53,7 @@ async def test_of_a_push_consumer(js, subject, stream, make_event):
     assert (again.sequence, again.deliveries, again.event.get_id()) == (2, 2, "event 2")
 
 
-async def test_of_a_pull_consumer(js, subject, stream, make_event):
+async def test_message_of_a_pull_consumer(js, subject, stream, make_event):
     await ce_js.publish(js, make_event(1), subject)
     async with PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig()) as consumer:
         delivery = await anext(consumer)
@@ -65,8 +65,8 @@ async def test_of_a_pull_consumer(js, subject, stream, make_event):
         await again.ack()
 
 
-async def test_a_handler_gets_the_delivery(js, subject, stream, make_event):
-    """And may settle it itself."""
+async def test_handler_receives_the_delivery(js, subject, stream, make_event):
+    """It may settle the delivery explicitly."""
     seen = []
     await ce_js.publish(js, make_event(1), subject)
     async with PullConsumer(js, stream, "c", dead_letter=None, create=ConsumerConfig(), backoff=[100]) as consumer:

@@ -16,7 +16,7 @@ HOP = TraceContext("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01", "c
 
 @asynccontextmanager
 async def responder(nc, subject, answer):
-    """Somebody who calls ``answer(received)`` for each request; its failure comes out at the end of the block."""
+    """Run a responder that calls ``answer(received)`` for each request; its exception is raised when the block ends."""
 
     async def work(requests):
         async for received in requests:
@@ -30,7 +30,7 @@ async def responder(nc, subject, answer):
 
 @pytest.fixture
 def ask(nc, subject, make_event):
-    """Send a request, and give the reply."""
+    """Send a request, and return the reply."""
 
     async def ask(answer, event=None, **options):
         async with responder(nc, subject, answer):
@@ -41,7 +41,7 @@ def ask(nc, subject, make_event):
 
 @pytest.mark.parametrize("mode", ContentMode)
 @pytest.mark.parametrize("reply_mode", ContentMode)
-async def test_events_on_both_sides(ask, make_event, mode, reply_mode):
+async def test_request_and_reply_are_events(ask, make_event, mode, reply_mode):
     async def answer(received):
         assert received.event.get_data() == "?"
         await respond(received, make_event(2, {"a": 1}), mode=reply_mode)
@@ -50,7 +50,7 @@ async def test_events_on_both_sides(ask, make_event, mode, reply_mode):
     assert (received.event.get_id(), received.event.get_data()) == ("event 2", {"a": 1})
 
 
-async def test_another_format_on_both_sides(ask, make_event):
+async def test_request_and_reply_in_protobuf_format(ask, make_event):
     async def answer(received):
         assert received.event.get_data() == "?"
         await respond(received, make_event(2, {"a": 1}), mode="structured", format="protobuf")
@@ -61,8 +61,8 @@ async def test_another_format_on_both_sides(ask, make_event):
 
 
 @pytest.mark.parametrize("correlate", [True, False])
-async def test_a_reply_has_nothing_of_the_request(ask, make_event, correlate):
-    """But what the Correlation extension carries on, where that is wanted."""
+async def test_reply_does_not_inherit_headers_of_the_request(ask, make_event, correlate):
+    """Except attributes of the Correlation extension, with ``correlate=True``."""
 
     async def answer(received):
         assert received.message.headers["X-Token"] == "1"
@@ -75,8 +75,8 @@ async def test_a_reply_has_nothing_of_the_request(ask, make_event, correlate):
     assert (reply.message.headers, reply.message.data) == ({**own, **extensions}, b"")
 
 
-async def test_nats_py_sends_the_request_s_headers_back(nc, subject, make_event):
-    """Why there is a respond() here: a reply made with nats-py's own looks like the request."""
+async def test_respond_of_nats_py_repeats_headers_of_the_request(nc, subject, make_event):
+    """The reason for aio.respond(): a reply of nats-py decodes as the event of the request."""
 
     async def answer(message):
         await message.respond(b'"the answer"')
@@ -86,8 +86,8 @@ async def test_nats_py_sends_the_request_s_headers_back(nc, subject, make_event)
     assert (reply.event.get_id(), reply.message.data) == ("event 1", b'"the answer"')
 
 
-async def test_the_request_s_trace_goes_on(ask, make_event):
-    """The event keeps the trace that it began with; the headers have the hop."""
+async def test_trace_of_the_request_continues_in_the_reply(ask, make_event):
+    """The event keeps its original trace; the headers have the trace of this hop."""
 
     async def answer(received):
         assert received.message.headers["traceparent"] == HOP.traceparent
@@ -100,7 +100,7 @@ async def test_the_request_s_trace_goes_on(ask, make_event):
     assert reply.message.headers["traceparent"] == HOP.traceparent
 
 
-async def test_what_the_reply_has_of_its_own_stays(ask, make_event):
+async def test_trace_and_correlation_of_the_reply_are_kept(ask, make_event):
     own = {"traceparent": HOP.traceparent, "causationid": "x", "correlationid": "y"}
 
     async def answer(received):
@@ -112,18 +112,18 @@ async def test_what_the_reply_has_of_its_own_stays(ask, make_event):
     assert "tracestate" not in attributes
 
 
-async def test_a_message_of_nats_py_is_a_request_too(nc, subject, make_event):
+async def test_respond_accepts_messages_of_nats_py(nc, subject, make_event):
     async def answer(message):
         await respond(message, make_event(2))
 
     await nc.subscribe(subject, cb=answer)
     event = (await request(nc, make_event(1), subject)).event
     assert event.get_extension("causationid") == "event 1"
-    # What asked need not be an event.
+    # The request need not be an event.
     assert "causationid" not in from_nats_message(await nc.request(subject, b"no event")).get_attributes()
 
 
-async def test_a_reply_that_is_no_event_is_seen_as_such(nc, subject, make_event):
+async def test_reply_that_is_not_an_event_has_an_error(nc, subject, make_event):
     async def answer(message):
         await nc.publish(message.reply, b"what?")
 
@@ -132,7 +132,7 @@ async def test_a_reply_that_is_no_event_is_seen_as_such(nc, subject, make_event)
     assert (reply.error.code, reply.message.data) == ("not-a-cloudevent", b"what?")
 
 
-async def test_a_status_is_no_reply(nc, subject, make_event, send_raw):
+async def test_status_message_is_an_error(nc, subject, make_event, send_raw):
     async def answer(message):
         send_raw(message.reply, b"Status: 408\r\n")
 
@@ -142,7 +142,7 @@ async def test_a_status_is_no_reply(nc, subject, make_event, send_raw):
     assert info.value.code == "unexpected-answer"
 
 
-async def test_nobody_listens(nc, subject, make_event):
+async def test_no_responders(nc, subject, make_event):
     with pytest.raises(DeliveryError) as info:
         await request(nc, make_event(), SubjectTemplate(subject + ".{type:tokens}"))
     assert info.value.code == "no-responders"
@@ -150,15 +150,15 @@ async def test_nobody_listens(nc, subject, make_event):
     assert isinstance(info.value.__cause__, nats.errors.NoRespondersError)
 
 
-async def test_nobody_answers(nc, subject, make_event):
+async def test_timeout(nc, subject, make_event):
     await nc.subscribe(subject)
     with pytest.raises(DeliveryError) as info:
         await request(nc, make_event(), subject, timeout=0.05)
     assert info.value.code == "timeout"
 
 
-async def test_a_message_that_asks_for_nothing(nc, js, subject, stream, make_event):
-    """JetStream delivers messages with a reply subject for acknowledgements: a reply there would be taken for one."""
+async def test_respond_needs_a_request(nc, js, subject, stream, make_event):
+    """JetStream's messages have a reply subject for acknowledgements: a reply would be an acknowledgement."""
     plain = await nc.subscribe(subject)
     consumer = await js.subscribe(subject, stream=stream, manual_ack=True)
     await nc.publish(subject, b"{}")
@@ -168,8 +168,8 @@ async def test_a_message_that_asks_for_nothing(nc, js, subject, stream, make_eve
         assert info.value.code == "invalid-subject"
 
 
-async def test_without_headers(make_event):
-    """Requests and replies as JSON; nobody says there that nobody listens."""
+async def test_request_and_reply_without_headers(make_event):
+    """Sent as JSON. Servers without headers send no no-responders status."""
 
     async def answer(received):
         await respond(received, make_event(2), headerless=True)

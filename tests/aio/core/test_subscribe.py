@@ -8,7 +8,7 @@ import pytest
 from ce_nats import DecodeError, Dialect, EncodeError, from_nats_message
 from ce_nats.aio import events, flush, publish, subscribe
 
-# What sdk-go's protocols put on the wire, as captured on a socket (INTEROP W1 to W4).
+# Messages of sdk-go's protocols, as captured on a socket (INTEROP W1 to W4).
 SDK_GO_JSON = (
     b'{"specversion":"1.0","id":"id 1","source":"/src/%C3%BC?q=a b","type":"com.example.t",'
     b'"subject":"Euro \xe2\x82\xac \xf0\x9f\x98\x80 100% \\"q\\"","datacontenttype":"application/json",'
@@ -24,11 +24,11 @@ MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
 
 async def take(received, count):
-    """The next messages."""
+    """Return the next messages."""
     return [await asyncio.wait_for(anext(received), 30) for _ in range(count)]
 
 
-async def test_events_come_in_order(nc, subject, make_event):
+async def test_events_arrive_in_order(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         for number in range(3):
             await publish(nc, make_event(number, {"n": number}), subject)
@@ -38,7 +38,7 @@ async def test_events_come_in_order(nc, subject, make_event):
     assert [item.error for item in items] == [None, None, None]
 
 
-async def test_a_bad_message_neither_stops_nor_vanishes(nc, subject, make_event):
+async def test_undecodable_message_is_yielded_with_its_error(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(1), subject)
         await nc.publish(subject, b"payload", headers={"ce-id": "100%"})
@@ -52,7 +52,7 @@ async def test_a_bad_message_neither_stops_nor_vanishes(nc, subject, make_event)
     assert info.value is bad.error
 
 
-async def test_a_received_item_is_legible(nc, subject, make_event):
+async def test_repr_of_a_received_message(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(), subject)
         await nc.publish(subject, b"{", headers={"Content-Type": "application/cloudevents+json"})
@@ -61,7 +61,7 @@ async def test_a_received_item_is_legible(nc, subject, make_event):
     assert "invalid-json" in repr(bad)
 
 
-async def test_options_reach_the_decoder(nc, subject):
+async def test_options_are_passed_to_the_decoder(nc, subject):
     received = await subscribe(nc, subject, parse_data=False, extension_types={"n": int})
     headers = {"ce-id": "1", "ce-source": "s", "ce-type": "t", "ce-specversion": "1.0", "ce-n": "5"}
     await nc.publish(subject, b"{}", headers={**headers, "ce-datacontenttype": "application/json"})
@@ -70,7 +70,7 @@ async def test_options_reach_the_decoder(nc, subject):
     assert item.event.get_extension("n") == 5
 
 
-async def test_the_block_ends_the_subscription(nc, subject, make_event):
+async def test_end_of_the_block_unsubscribes(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(), subject)
         await take(received, 1)
@@ -78,10 +78,10 @@ async def test_the_block_ends_the_subscription(nc, subject, make_event):
     await flush(nc)
     assert received.subscription.delivered == 1
     assert [item async for item in received] == []
-    await received.stop()  # once more does no harm
+    await received.stop()  # the second call does nothing
 
 
-async def test_draining_gives_what_has_arrived_and_ends(nc, subject, make_event):
+async def test_drain_yields_received_messages_and_ends(nc, subject, make_event):
     received = await subscribe(nc, subject)
     for number in range(5):
         await publish(nc, make_event(number), subject)
@@ -91,7 +91,7 @@ async def test_draining_gives_what_has_arrived_and_ends(nc, subject, make_event)
     await draining
 
 
-async def test_a_closed_connection_ends_the_iteration(server, subject):
+async def test_closed_connection_ends_the_iteration(server, subject):
     nc = await nats.connect(server.url)
     async with await subscribe(nc, subject) as received:
         waiting = asyncio.create_task(anext(received, None))
@@ -100,7 +100,7 @@ async def test_a_closed_connection_ends_the_iteration(server, subject):
         assert await asyncio.wait_for(waiting, 30) is None
 
 
-async def test_a_timeout_does_not_end_the_iteration(nc, subject, make_event):
+async def test_timeout_does_not_end_the_iteration(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(anext(received), 0.02)
@@ -109,7 +109,7 @@ async def test_a_timeout_does_not_end_the_iteration(nc, subject, make_event):
         assert item.event.get_id() == "event 1"
 
 
-async def test_a_queue_group_shares_the_messages(nc, server, subject, make_event):
+async def test_queue_group_distributes_messages(nc, server, subject, make_event):
     other = await nats.connect(server.url)
     groups = [await subscribe(connection, subject, queue="workers") for connection in (nc, other)]
     await flush(other)
@@ -124,8 +124,8 @@ async def test_a_queue_group_shares_the_messages(nc, server, subject, make_event
     await other.close()
 
 
-async def test_an_existing_subscription_will_do(nc, js, subject, stream, make_event):
-    """A push consumer's subscription too: messages can be acknowledged through ``message``."""
+async def test_existing_subscription_is_accepted(nc, js, subject, stream, make_event):
+    """Also of a push consumer: messages can be acknowledged through ``message``."""
     await publish(nc, make_event(), subject)
     subscription = await js.subscribe(subject, stream=stream, manual_ack=True)
     ((item),) = await take(events(subscription), 1)
@@ -135,7 +135,7 @@ async def test_an_existing_subscription_will_do(nc, js, subject, stream, make_ev
     await subscription.unsubscribe()
 
 
-async def test_a_subscription_with_a_callback_is_refused(nc, subject):
+async def test_subscription_with_a_callback_is_rejected(nc, subject):
     async def callback(message):
         pass
 
@@ -144,16 +144,16 @@ async def test_a_subscription_with_a_callback_is_refused(nc, subject):
         events(subscription)
 
 
-async def test_a_bad_subject_is_refused(nc):
+async def test_invalid_subject_is_rejected(nc):
     with pytest.raises(EncodeError) as info:
         await subscribe(nc, "a..b")
     assert info.value.code == "invalid-subject"
 
 
-# --- What peers, the server and nats-py do to messages ---------------------------------------------------------------
+# --- Messages of other SDKs, of the server and of nats-py ------------------------------------------------------------
 
 
-async def test_w1_a_structured_event_without_headers(nc, subject, send_raw):
+async def test_w1_structured_event_without_headers(nc, subject, send_raw):
     async with await subscribe(nc, subject) as received:
         send_raw(subject, None, SDK_GO_JSON)
         ((item),) = await take(received, 1)
@@ -163,7 +163,7 @@ async def test_w1_a_structured_event_without_headers(nc, subject, send_raw):
     assert (item.event.get_extension("exbool"), item.event.get_extension("exint")) == (True, 42)
 
 
-async def test_w2_a_binary_event_of_sdk_go_needs_its_dialect(nc, subject, send_raw):
+async def test_w2_binary_event_of_sdk_go_needs_its_dialect(nc, subject, send_raw):
     async with (
         await subscribe(nc, subject) as strict,
         await subscribe(nc, subject, dialect=Dialect.SDK_GO) as lenient,
@@ -176,7 +176,7 @@ async def test_w2_a_binary_event_of_sdk_go_needs_its_dialect(nc, subject, send_r
     assert taken.event.get_data() == {"a": 1}
 
 
-async def test_w3_a_binary_event_without_data(nc, subject, send_raw):
+async def test_w3_binary_event_without_data(nc, subject, send_raw):
     async with await subscribe(nc, subject) as received:
         send_raw(subject, MINIMAL)
         ((item),) = await take(received, 1)
@@ -184,15 +184,15 @@ async def test_w3_a_binary_event_without_data(nc, subject, send_raw):
     assert item.event.has_data is False
 
 
-async def test_w4_a_message_id_does_not_make_it_binary(nc, subject, send_raw):
+async def test_w4_message_id_does_not_make_binary_mode(nc, subject, send_raw):
     async with await subscribe(nc, subject) as received:
         send_raw(subject, b"Nats-Msg-Id: id 1\r\n", SDK_GO_JSON)
         ((item),) = await take(received, 1)
     assert item.event.get_id() == "id 1"
 
 
-async def test_w5_a_republished_event(nc, js, subject):
-    """RePublish puts headers of its own on an event that has none."""
+async def test_w5_republished_event(nc, js, subject):
+    """RePublish adds headers to an event without headers."""
     name = subject.replace(".", "_")
     republish = nats.js.api.RePublish(src=f"{subject}.in", dest=f"{subject}.out")
     await js.add_stream(name=name, subjects=[f"{subject}.in"], republish=republish)
@@ -204,8 +204,8 @@ async def test_w5_a_republished_event(nc, js, subject):
     await js.delete_stream(name)
 
 
-async def test_w6_headers_without_their_payload(nc, js, subject, stream, make_event):
-    """A headers-only consumer: attributes are there, data was not delivered; a JSON event is not there at all."""
+async def test_w6_headers_without_payload(nc, js, subject, stream, make_event):
+    """A headers-only consumer delivers attributes of binary mode without data, and nothing of a JSON event."""
     await publish(nc, make_event(data=b"12345"), subject)
     await js.publish(subject, SDK_GO_JSON)
     subscription = await js.subscribe(subject, stream=stream, headers_only=True, manual_ack=True)
@@ -217,7 +217,7 @@ async def test_w6_headers_without_their_payload(nc, js, subject, stream, make_ev
     await subscription.unsubscribe()
 
 
-async def test_w7_a_tombstone_is_reported(nc, js, subject):
+async def test_w7_tombstone_is_reported(nc, js, subject):
     bucket = subject.replace(".", "_")
     values = await js.create_key_value(bucket=bucket)
     async with await subscribe(nc, f"$KV.{bucket}.>") as received:
@@ -228,18 +228,18 @@ async def test_w7_a_tombstone_is_reported(nc, js, subject):
     await js.delete_key_value(bucket)
 
 
-async def test_a_status_message_is_skipped(nc, subject, make_event):
-    """Nobody listens, so the server itself answers with status 503, in the midst of events."""
+async def test_status_message_is_skipped(nc, subject, make_event):
+    """The no-responders status 503 of the server arrives between events."""
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(1), subject)
-        await nc.publish(f"nobody.listens.{subject}", b"", reply=subject)
+        await nc.publish(f"no.subscriber.{subject}", b"", reply=subject)
         await publish(nc, make_event(2), subject)
         items = await take(received, 2)
     assert received.subscription.delivered == 3
     assert [item.event.get_id() for item in items] == ["event 1", "event 2"]
 
 
-async def test_a_header_named_status_does_not_hide_a_message(nc, subject, make_event):
+async def test_header_named_status_does_not_hide_a_message(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(1), subject, headers={"Status": "503"})
         await nc.publish(subject, b"not an event", headers={"Status": "503"})
@@ -251,23 +251,23 @@ async def test_a_header_named_status_does_not_hide_a_message(nc, subject, make_e
     assert broken.error.code == "missing-attribute"
 
 
-async def test_of_repeated_attributes_nats_py_shows_the_last(nc, subject, send_raw):
-    """A limit, written down: the error that it is can be seen in a stream only, through read_stream."""
+async def test_nats_py_returns_the_last_of_duplicate_attributes(nc, subject, send_raw):
+    """A known limit: the duplicate-attribute error is only detected in streams, by read_stream."""
     async with await subscribe(nc, subject) as received:
         send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
         ((item),) = await take(received, 1)
     assert item.event.get_id() == "2"
 
 
-async def test_attributes_repeated_in_another_case_are_an_error(nc, subject, send_raw):
+async def test_attributes_that_differ_in_case_are_duplicates(nc, subject, send_raw):
     async with await subscribe(nc, subject) as received:
         send_raw(subject, MINIMAL + b"CE-ID: 2\r\n")
         ((item),) = await take(received, 1)
     assert (item.error.code, item.error.attribute) == ("duplicate-attribute", "id")
 
 
-async def test_any_headers_give_an_item(nc, subject, send_raw):
-    """Lines that are no headers, bytes that are no UTF-8: one message in, one item out."""
+async def test_any_header_block_yields_a_message(nc, subject, send_raw):
+    """Malformed lines and non-UTF-8 bytes: each message is yielded."""
     blocks = [b"no colon\r\n", b"ce-id: \xff\r\n", b" folded: x\r\n", b": no name\r\n", b"\xff: x\r\n", b"\0\0: \0\r\n"]
     async with await subscribe(nc, subject) as received:
         for block in blocks:
@@ -276,8 +276,8 @@ async def test_any_headers_give_an_item(nc, subject, send_raw):
     assert all(item.error for item in items)
 
 
-async def test_an_answer_does_not_inherit_the_question(nc, subject, make_event):
-    """``message.respond()`` of nats-py repeats the request's headers; publishing to ``reply`` does not."""
+async def test_reply_does_not_inherit_headers_of_the_request(nc, subject, make_event):
+    """``message.respond()`` of nats-py repeats the headers of the request; publishing to ``reply`` does not."""
     answers = await nc.subscribe(f"{subject}.answers")
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(1, ext="question"), subject, reply=f"{subject}.answers")

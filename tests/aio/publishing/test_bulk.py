@@ -1,4 +1,4 @@
-"""Many messages at once, into a real server: what is outstanding, what is sent again, and what is refused."""
+"""Publish in windows to a real server: unacknowledged, resent and refused messages."""
 
 import asyncio
 import json
@@ -15,13 +15,13 @@ from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from tests.support.pausing import paused
 
-SECONDS = 60  # for any one test's publishing; one that hangs fails
+SECONDS = 60  # for the publishing of one test, so that a hanging one fails
 
 
 def connecting_to(url):
     async def connect(client):
         async def ignore(error):
-            """nats-py would log it."""
+            """Suppress nats-py's log."""
 
         try:
             await client.connect(
@@ -39,7 +39,7 @@ def connect(server):
 
 
 def numbered(subject, numbers, payload=b""):
-    """Messages with an id each."""
+    """Return messages with a Nats-Msg-Id each."""
     return [NatsMessage(subject, payload or b"%d" % n, Headers({"Nats-Msg-Id": f"{subject}-{n}"})) for n in numbers]
 
 
@@ -52,10 +52,10 @@ async def stored(js, stream):
     return [message async for batch in read_stream(js, stream) for message in batch]
 
 
-# --- What arrives ----------------------------------------------------------------------------------------------------
+# --- Stored messages -------------------------------------------------------------------------------------------------
 
 
-async def test_messages_are_stored_as_they_are_and_in_order(connect, js, subject, stream):
+async def test_messages_are_stored_unchanged_and_in_order(connect, js, subject, stream):
     messages = [
         NatsMessage(
             f"{subject}.{number % 3}", bytes([number % 256]) * number, Headers([("n", str(number)), ("N", "ü")])
@@ -69,7 +69,7 @@ async def test_messages_are_stored_as_they_are_and_in_order(connect, js, subject
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9])
-async def test_the_last_window_may_be_any_part_of_one(connect, js, subject, stream, count):
+async def test_last_window_may_be_partial(connect, js, subject, stream, count):
     assert await publish(connect, numbered(subject, range(count)), window=8) == PublishResult(count, 0)
     assert (await js.stream_info(stream)).state.messages == count
 
@@ -80,13 +80,13 @@ async def test_duplicates_are_counted(connect, js, subject, stream):
     assert (await js.stream_info(stream)).state.messages == 20
 
 
-async def test_a_window_of_messages_as_large_as_they_may_be(connect, js, subject, stream):
+async def test_window_of_messages_of_max_payload(connect, js, subject, stream):
     messages = [NatsMessage(subject, bytes(2**20 - 12)) for _ in range(150)]
     assert await publish(connect, messages, window=150) == PublishResult(150, 0)
     assert (await js.stream_info(stream)).state.bytes > 150 * 2**20
 
 
-async def test_one_connection_for_all_calls(subject, stream, server):
+async def test_connection_is_reused_by_later_calls(subject, stream, server):
     clients = []
 
     async def connect(client):
@@ -102,8 +102,8 @@ async def test_one_connection_for_all_calls(subject, stream, server):
     assert clients[0].is_closed
 
 
-async def test_no_more_than_a_window_is_outstanding(connect, nc, subject):
-    """Against one that acknowledges when it has a whole window: were there more on their way, it would have them."""
+async def test_at_most_a_window_is_unacknowledged(connect, nc, subject):
+    """The receiver acknowledges after a whole window; it would have received messages beyond it."""
     seen, most = [], 0
     subscription = await nc.subscribe(subject)
     await nc.flush()
@@ -127,7 +127,7 @@ async def test_no_more_than_a_window_is_outstanding(connect, nc, subject):
     assert most == 25
 
 
-# --- Servers that go away --------------------------------------------------------------------------------------------
+# --- Unavailable servers ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def ids_in(server):
 
 
 @pytest.mark.parametrize("stop", ["kill", "restart"])
-async def test_a_restart_in_the_middle_loses_and_doubles_nothing(own_server, stop):
+async def test_restart_loses_and_duplicates_nothing(own_server, stop):
     await make_stream(own_server)
     messages = numbered("s", range(9_000), payload=bytes(500))
     async with BulkPublisher(connecting_to(own_server.url), window=300, ack_timeout=2) as publisher:
@@ -178,12 +178,12 @@ async def test_a_restart_in_the_middle_loses_and_doubles_nothing(own_server, sto
     assert counts == Counter(message.headers.get("Nats-Msg-Id") for message in messages)
 
 
-async def test_a_server_that_was_never_there_is_an_error():
+async def test_unreachable_server_is_an_error():
     with pytest.raises(DeliveryError, match="cannot connect"):
         await publish(connecting_to("nats://127.0.0.1:1"), numbered("s", range(3)), retry_timeout=0.3)
 
 
-async def test_a_server_that_stays_away_is_an_error(own_server):
+async def test_server_that_does_not_return_is_an_error(own_server):
     await make_stream(own_server)
     async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.5, retry_timeout=0.5) as publisher:
         await publisher.publish(numbered("s", range(3)))
@@ -193,8 +193,8 @@ async def test_a_server_that_stays_away_is_an_error(own_server):
     assert info.value.code in (ErrorCode.CONNECTION_FAILED, ErrorCode.CONNECTION_CLOSED, ErrorCode.TIMEOUT)
 
 
-async def test_a_server_that_says_nothing_is_an_error(own_server):
-    """A stopped process keeps its connections."""
+async def test_paused_server_is_an_error(own_server):
+    """Connections of a paused process stay open."""
     await make_stream(own_server)
     async with BulkPublisher(connecting_to(own_server.url), ack_timeout=0.3, retry_timeout=0.3) as publisher:
         await publisher.publish(numbered("s", range(3)))
@@ -205,13 +205,13 @@ async def test_a_server_that_says_nothing_is_an_error(own_server):
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_listening_is_an_error_at_once(connect, subject):
+async def test_no_responders_is_an_error_at_once(connect, subject):
     with pytest.raises(DeliveryError, match=f"{subject}: ") as info:
         await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
     assert info.value.code == ErrorCode.NO_RESPONDERS
 
 
-async def test_a_stream_that_is_full_refuses(connect, js, subject):
+async def test_full_stream_is_an_error(connect, js, subject):
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory", max_msgs=5, discard="new")
     with pytest.raises(DeliveryError, match=f"{subject}: .*maximum messages"):
@@ -220,7 +220,7 @@ async def test_a_stream_that_is_full_refuses(connect, js, subject):
     await js.delete_stream(name)
 
 
-async def test_an_answer_of_something_else_is_no_acknowledgement(connect, nc, subject):
+async def test_reply_that_is_not_a_puback_is_an_error(connect, nc, subject):
     async def answer(message):
         await message.respond(b"thanks")
 
@@ -230,15 +230,15 @@ async def test_an_answer_of_something_else_is_no_acknowledgement(connect, nc, su
         await asyncio.wait_for(publish(connect, numbered(subject, range(3)), retry_timeout=600), SECONDS)
 
 
-async def test_an_expectation_that_does_not_hold_is_refused(connect, js, subject, stream):
+async def test_failed_expectation_is_an_error(connect, js, subject, stream):
     message = NatsMessage(subject, b"", Headers({"Nats-Expected-Last-Sequence": "7"}))
     with pytest.raises(DeliveryError, match="wrong last sequence"):
         await publish(connect, [message])
     assert (await js.stream_info(stream)).state.messages == 0
 
 
-async def test_a_stream_that_goes_away_is_an_error_after_a_while(connect, js, subject):
-    """It could be that its server has just come back and is not ready."""
+async def test_deleted_stream_is_an_error_after_retries(connect, js, subject):
+    """Its server could have been restarted and not be ready yet."""
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory")
     async with BulkPublisher(connect, retry_timeout=0.5) as publisher:
@@ -257,7 +257,7 @@ async def test_a_stream_that_goes_away_is_an_error_after_a_while(connect, js, su
     ],
     ids=["payload", "payload and headers", "headers"],
 )
-async def test_what_a_server_does_not_take_is_refused_before_its_window(connect, js, subject, stream, message, code):
+async def test_message_over_a_server_limit_is_rejected_before_its_window(connect, js, subject, stream, message, code):
     bad = NatsMessage(subject, message.data, message.headers)
     good = numbered(subject, range(6))
     with pytest.raises(EncodeError) as info:
@@ -271,13 +271,13 @@ async def test_what_a_server_does_not_take_is_refused_before_its_window(connect,
     [(NatsMessage("{}", b"", Headers({"a:b": "c"})), EncodeError), (NatsMessage("", b""), DeliveryError)],
     ids=["header name", "no subject"],
 )
-async def test_what_nats_py_does_not_take_is_refused_at_once(connect, subject, stream, message, error):
+async def test_message_that_nats_py_rejects_is_an_error_at_once(connect, subject, stream, message, error):
     bad = NatsMessage(message.subject.format(subject), b"", message.headers)
     with pytest.raises(error):
         await asyncio.wait_for(publish(connect, [*numbered(subject, range(3)), bad], retry_timeout=600), SECONDS)
 
 
-async def test_the_limit_is_the_servers_own():
+async def test_limit_is_that_of_the_server():
     with NatsServer(jetstream=True, config="max_payload: 1000") as server:
         await make_stream(server, storage="memory")
         fits, larger = (NatsMessage("s", bytes(size)) for size in (1000, 1001))
@@ -289,10 +289,10 @@ async def test_the_limit_is_the_servers_own():
 # --- Core NATS -------------------------------------------------------------------------------------------------------
 
 
-async def test_core_nats_needs_nobody_to_answer(connect, nc, subject):
+async def test_core_nats_needs_no_acknowledgement(connect, nc, subject):
     subscription = await nc.subscribe(subject)
     await flush(nc)
-    headers = Headers({"name": "v" * 2**16})  # more than JetStream would store
+    headers = Headers({"name": "v" * 2**16})  # more than a stream stores
     sent = await publish(
         connect, [*numbered(subject, range(999)), NatsMessage(subject, b"x", headers)], acknowledged=False
     )
@@ -303,7 +303,7 @@ async def test_core_nats_needs_nobody_to_answer(connect, nc, subject):
     assert all(message.reply == "" for message in messages)
 
 
-async def test_core_nats_has_limits_too(connect, subject):
+async def test_core_nats_checks_limits(connect, subject):
     with pytest.raises(EncodeError) as info:
         await publish(connect, [NatsMessage(subject, bytes(2**20 + 1))], acknowledged=False)
     assert info.value.code == "payload-too-large"

@@ -44,7 +44,7 @@ async def failure(item):
     return info.value
 
 
-async def test_an_acknowledgement():
+async def test_acknowledgement_completes_the_future():
     async with pending_acks(ACK) as (server, acks):
         item = await send(acks, "a")
         assert (await asyncio.wait_for(item.ack, SECONDS)).seq == 7
@@ -55,14 +55,14 @@ async def test_an_acknowledgement():
 
 
 @pytest.mark.parametrize(("attempts", "expected"), [(0, True), (1, False)])
-async def test_a_duplicate_of_another_sender(attempts, expected):
-    """A copy that was sent here before is found by the stream, too, and is no news."""
+async def test_duplicate_of_another_sender(attempts, expected):
+    """A duplicate of a message that was resent is not reported."""
     async with pending_acks({**ACK, "duplicate": True}) as (_, acks):
         item = await acks.send(NatsMessage("orders", b""), b"", attempts=attempts)
         assert is_duplicate(item, await asyncio.wait_for(item.ack, SECONDS)) is expected
 
 
-async def test_a_refusal_is_final():
+async def test_refusal_is_final():
     async with pending_acks(REFUSED) as (server, acks):
         error = await failure(await send(acks, "a", Nats_Msg_Id="1"))
         assert (error.code, error.message) == ("publish-refused", "orders: wrong last sequence: 3 (10071)")
@@ -72,14 +72,14 @@ async def test_a_refusal_is_final():
 
 
 @pytest.mark.parametrize("answer", [{}, {"seq": 1}, "text", [1], {"stream": 1}], ids=str)
-async def test_what_is_not_an_acknowledgement(answer):
+async def test_reply_that_is_not_a_puback_is_an_error(answer):
     async with pending_acks(answer) as (_, acks):
         assert (await failure(await send(acks))).code == "unexpected-answer"
         assert not acks.has_stream
 
 
-async def test_a_copy_in_process_is_sent_again():
-    """Without a Nats-Msg-Id, too: the server says that it has not stored this one."""
+async def test_message_is_resent_while_its_copy_is_in_process():
+    """Also without a Nats-Msg-Id: the server reports that this one is not stored."""
     async with pending_acks(IN_PROCESS, IN_PROCESS, ACK) as (server, acks):
         item = await send(acks)
         await asyncio.wait_for(item.ack, SECONDS)
@@ -87,7 +87,7 @@ async def test_a_copy_in_process_is_sent_again():
         assert item.attempts == 1
 
 
-async def test_no_answer_is_sent_again_where_a_copy_is_recognized():
+async def test_unanswered_message_with_an_id_is_resent():
     async with pending_acks(NO_ANSWER, NO_ANSWER, ACK, ack_timeout=0.1) as (server, acks):
         item = await send(acks, Nats_Msg_Id="1")
         await asyncio.wait_for(item.ack, SECONDS)
@@ -102,19 +102,19 @@ async def test_no_answer_is_sent_again_where_a_copy_is_recognized():
     [{}, {"Nats_Msg_Id": "1", "Nats_Expected_Last_Sequence": "0"}],
     ids=["without an id", "with an expectation"],
 )
-async def test_no_answer_is_a_timeout_where_a_copy_could_be_stored_or_refused(headers):
+async def test_unanswered_message_that_cannot_be_resent_is_a_timeout(headers):
     async with pending_acks(NO_ANSWER, ACK, ack_timeout=0.1) as (server, acks):
         assert (await failure(await send(acks, **headers))).code == "timeout"
         assert len(server.received) == 1
 
 
-async def test_no_answer_until_the_end():
+async def test_resending_ends_with_a_timeout():
     async with pending_acks(ack_timeout=0.1, retry_timeout=0.5) as (server, acks):
         assert (await failure(await send(acks, Nats_Msg_Id="1"))).code == "timeout"
         assert len(server.received) > 1
 
 
-async def test_no_stream_is_asked_for_before_it_is_believed():
+async def test_no_responders_is_retried_until_the_stream_lookup_confirms_it():
     async with pending_acks(*[NO_RESPONDERS] * 100) as (server, acks):
         error = await failure(await send(acks))
         assert error.code == "no-responders"
@@ -122,7 +122,7 @@ async def test_no_stream_is_asked_for_before_it_is_believed():
         assert len(server.received) > 1
 
 
-async def test_a_stream_that_has_acknowledged_may_be_without_a_leader():
+async def test_no_responders_after_an_acknowledgement_is_retried():
     async with pending_acks(ACK, NO_RESPONDERS, ACK) as (server, acks):
         await asyncio.wait_for((await send(acks)).ack, SECONDS)
         await asyncio.wait_for((await send(acks)).ack, SECONDS)
@@ -140,8 +140,8 @@ async def test_send_waits_for_a_slot_in_the_window():
         assert first.ack.done()
 
 
-async def test_the_end_of_the_connection_is_a_timeout():
-    """It may have been stored, and nobody will ever say so."""
+async def test_closed_connection_is_a_timeout():
+    """The message may be stored; no acknowledgement can arrive."""
     async with pending_acks() as (server, acks):
         item = await send(acks, Nats_Msg_Id="1")
         await server.receives(1)
@@ -149,7 +149,7 @@ async def test_the_end_of_the_connection_is_a_timeout():
         assert (await failure(item)).code == "timeout"
 
 
-async def test_answers_that_nobody_waits_for_are_dropped():
+async def test_late_answers_are_ignored():
     async with pending_acks(ACK) as (server, acks):
         item = await send(acks, "a")
         await asyncio.wait_for(item.ack, SECONDS)
@@ -158,7 +158,7 @@ async def test_answers_that_nobody_waits_for_are_dropped():
         assert len(server.done) == 1
 
 
-async def test_outside_of_the_block():
+async def test_send_outside_of_the_block_is_an_error():
     async with pending_acks() as (_, acks):
         pass
     with pytest.raises(DeliveryError) as info:
@@ -166,7 +166,7 @@ async def test_outside_of_the_block():
     assert info.value.code == "not-open"
 
 
-async def test_leaving_the_block_cancels_what_is_pending():
+async def test_end_of_the_block_cancels_pending_futures():
     async with pending_acks() as (_, acks):
         item = await send(acks)
     assert item.ack.cancelled()

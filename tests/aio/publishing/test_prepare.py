@@ -23,7 +23,7 @@ async def test_message_id_can_be_omitted_or_given(js, subject, stream, make_even
 
 
 async def test_bare_id_is_the_message_id_of_knative(js, subject, stream, make_event):
-    """Knative's channel sends ``Nats-Msg-Id: <id>``, as it stands; a stream of both keeps one of the two."""
+    """Knative's channel sends ``Nats-Msg-Id: <id>``, unescaped; a stream with both stores one."""
     await js.publish(subject, b"{}", headers={"Nats-Msg-Id": "event Ω%1"})
     ack = await ce_js.publish(js, make_event("Ω%1"), subject, dedup=event_id)
     assert ack.duplicate

@@ -15,7 +15,7 @@ from ce_nats.testing import NatsServer
 
 
 async def stored(js, stream):
-    """All messages of a stream, in one list."""
+    """Return all messages of a stream in one list."""
     return [message async for batch in read_stream(js, stream) for message in batch]
 
 
@@ -25,10 +25,10 @@ async def ids(js, stream):
 
 class Listener:
     """
-    Somebody who gets what is published, and acknowledges when a test says so.
+    Receives published messages, and acknowledges when a test asks for it.
 
     Attributes:
-        messages: What came, in its order.
+        messages: Received messages, in order.
     """
 
     def __init__(self):
@@ -56,7 +56,7 @@ async def listener(nc, subject):
     return listener
 
 
-# --- What is published -----------------------------------------------------------------------------------------------
+# --- Published events ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ContentMode)
@@ -68,7 +68,7 @@ async def test_all_events_are_stored_in_order(js, subject, stream, make_event, m
     assert (publisher.acknowledged, publisher.duplicates) == (500, 0)
 
 
-async def test_another_format(js, subject, stream, make_event):
+async def test_structured_mode_in_protobuf_format(js, subject, stream, make_event):
     async with Publisher(js, mode="structured", format="protobuf") as publisher:
         await publisher.publish(make_event(1, {"a": 1}), subject)
     await ce_js.publish(js, make_event(2, {"a": 2}), subject, mode="structured", format="protobuf")
@@ -77,8 +77,8 @@ async def test_another_format(js, subject, stream, make_event):
     assert [from_nats_message(message).get_data() for message in messages] == [{"a": 1}, {"a": 2}]
 
 
-async def test_the_bytes_are_those_of_publish(js, subject, stream, make_event):
-    """Publisher writes frames past nats-py's publish(); what the server stores must not show it."""
+async def test_messages_equal_those_of_publish(js, subject, stream, make_event):
+    """Publisher writes frames without nats-py's publish(); the stored messages must not differ."""
     sent = [
         (make_event(1, {"a": "ü"}, subject="Euro € 😀"), None),
         (make_event(2), {"Nats-Expected-Stream": stream, "Trace": "é"}),
@@ -102,7 +102,7 @@ async def test_duplicates_are_counted(js, subject, stream, make_event):
     assert len(await stored(js, stream)) == 10
 
 
-async def test_options_of_a_single_event(js, subject, stream, make_event):
+async def test_options_apply_to_a_single_event(js, subject, stream, make_event):
     trace = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b9c7c989f97918e1-01")
     headers = {"Nats-Expected-Last-Sequence": "0"}
     async with Publisher(js, dedup=ce_js.event_id) as publisher:
@@ -114,7 +114,7 @@ async def test_options_of_a_single_event(js, subject, stream, make_event):
     assert headers == {"Nats-Expected-Last-Sequence": "0"}
 
 
-async def test_several_tasks_share_a_window(js, subject, stream, make_event):
+async def test_tasks_share_a_window(js, subject, stream, make_event):
     async def work(first):
         for number in range(first, first + 50):
             await publisher.publish(make_event(number), subject)
@@ -124,7 +124,7 @@ async def test_several_tasks_share_a_window(js, subject, stream, make_event):
     assert sorted(await ids(js, stream)) == sorted(f"event {number}" for number in range(500))
 
 
-async def test_without_headers(make_event):
+async def test_headerless_messages(make_event):
     with NatsServer(jetstream=True, config="no_header_support: true") as server:
         nc = await nats.connect(server.url)
         js = nc.jetstream()
@@ -144,7 +144,7 @@ async def test_without_headers(make_event):
 # --- The window ------------------------------------------------------------------------------------------------------
 
 
-async def test_publishing_waits_for_room(js, subject, listener, make_event):
+async def test_publish_waits_for_a_slot(js, subject, listener, make_event):
     async with Publisher(js, window=2) as publisher:
         for number in range(2):
             await publisher.publish(make_event(number), subject)
@@ -160,7 +160,7 @@ async def test_publishing_waits_for_room(js, subject, listener, make_event):
     assert publisher.acknowledged == 3
 
 
-async def test_flush_waits_for_all(js, subject, stream, make_event):
+async def test_flush_waits_for_all_acknowledgements(js, subject, stream, make_event):
     async with Publisher(js) as publisher:
         for number in range(100):
             await publisher.publish(make_event(number), subject)
@@ -168,7 +168,7 @@ async def test_flush_waits_for_all(js, subject, stream, make_event):
         assert publisher.acknowledged == 100
 
 
-async def test_an_exception_waits_too(js, subject, listener, make_event):
+async def test_block_with_an_exception_waits_for_acknowledgements(js, subject, listener, make_event):
     async def leave():
         async with publisher:
             await publisher.publish(make_event(0), subject)
@@ -183,7 +183,7 @@ async def test_an_exception_waits_too(js, subject, listener, make_event):
     assert (publisher.acknowledged, publisher.failures) == (1, [])
 
 
-async def test_a_cancellation_waits_for_nothing(js, subject, listener, make_event):
+async def test_cancelled_block_does_not_wait(js, subject, listener, make_event):
     async def hang():
         async with publisher:
             acks.append(await publisher.publish(event, subject))
@@ -199,8 +199,8 @@ async def test_a_cancellation_waits_for_nothing(js, subject, listener, make_even
     assert (failure.event, failure.error.code, acks[0].cancelled()) == (event, "timeout", True)
 
 
-async def test_a_future_may_be_cancelled(js, subject, listener, make_event):
-    """As ``asyncio.wait_for()`` does it; the event is under way all the same."""
+async def test_future_may_be_cancelled(js, subject, listener, make_event):
+    """As ``asyncio.wait_for()`` does; the event stays in flight."""
     async with Publisher(js) as publisher:
         (await publisher.publish(make_event(), subject)).cancel()
         await listener.until(1)
@@ -208,34 +208,34 @@ async def test_a_future_may_be_cancelled(js, subject, listener, make_event):
     assert publisher.acknowledged == 1
 
 
-async def test_nothing_is_left_behind(nc, js, subject, stream, make_event):
+async def test_no_tasks_and_subscriptions_are_left(nc, js, subject, stream, make_event):
     tasks, subscriptions = asyncio.all_tasks(), len(nc._subs)
     async with Publisher(js) as publisher:
         await publisher.publish(make_event(), subject)
-    await asyncio.sleep(0)  # so that the task of the subscription sees that it is cancelled
+    await asyncio.sleep(0)  # so that the subscription's task processes its cancellation
     assert (asyncio.all_tasks(), len(nc._subs)) == (tasks, subscriptions)
 
 
 # --- Failures --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_failure_has_its_event(js, subject, stream, make_event):
-    """At the end of the block; the others are stored."""
+async def test_failure_has_its_event(js, subject, stream, make_event):
+    """Raised at the end of the block; the other events are stored."""
     events = [make_event(number) for number in range(5)]
     publisher = await Publisher(js).__aenter__()
     for event in events:
-        await publisher.publish(event, f"{subject}.x" if event is not events[3] else f"nobody.{subject}")
+        await publisher.publish(event, f"{subject}.x" if event is not events[3] else f"unbound.{subject}")
     with pytest.raises(PublishError) as info:
         await publisher.__aexit__(None, None, None)
     (failure,) = info.value.failures
-    assert (failure.event, failure.subject) == (events[3], f"nobody.{subject}")
+    assert (failure.event, failure.subject) == (events[3], f"unbound.{subject}")
     assert info.value.code == failure.error.code == "no-responders"
     assert publisher.acknowledged == 4
     assert await ids(js, stream) == ["event 0", "event 1", "event 2", "event 4"]
 
 
-async def test_a_refusal_has_the_server_s_number(js, subject, stream, make_event):
-    """nats-py's publish_async() leaves the futures of refused messages open for ever."""
+async def test_refusal_has_the_err_code_of_the_server(js, subject, stream, make_event):
+    """nats-py's publish_async() never completes the futures of refused messages."""
     wrong = {"Nats-Expected-Last-Sequence": "7"}
     async with Publisher(js) as publisher:
         acks = [await publisher.publish(make_event(number), subject, headers=wrong) for number in range(2)]
@@ -249,10 +249,10 @@ async def test_a_refusal_has_the_server_s_number(js, subject, stream, make_event
     assert all(ack.exception().__cause__.err_code == 10071 for ack in acks)
 
 
-async def test_a_failure_is_raised_once(js, subject, stream, make_event):
-    """By the next publish(), which sends nothing then; after that one may go on."""
+async def test_failure_is_raised_once(js, subject, stream, make_event):
+    """By the next publish(), which sends nothing; later calls work."""
     async with Publisher(js) as publisher:
-        ack = await publisher.publish(make_event(0), f"nobody.{subject}")
+        ack = await publisher.publish(make_event(0), f"unbound.{subject}")
         await asyncio.wait([ack])
         with pytest.raises(PublishError):
             await publisher.publish(make_event(1), subject)
@@ -261,7 +261,7 @@ async def test_a_failure_is_raised_once(js, subject, stream, make_event):
 
 
 @pytest.mark.parametrize("answer", [b"thanks", b"", b"[]", b"{}", b'"error"', b'{"error":5}', b'{"error":{}}', b"\xff"])
-async def test_an_answer_that_is_no_acknowledgement(nc, js, subject, make_event, answer):
+async def test_reply_that_is_not_a_puback_is_a_failure(nc, js, subject, make_event, answer):
     async def reply(message):
         await nc.publish(message.reply, answer)
 
@@ -272,7 +272,7 @@ async def test_an_answer_that_is_no_acknowledgement(nc, js, subject, make_event,
     assert info.value.code == "unexpected-answer"
 
 
-async def test_what_cannot_be_sent_is_not(nc, js, subject, stream, make_event):
+async def test_invalid_event_is_not_sent(nc, js, subject, stream, make_event):
     async with Publisher(js) as publisher:
         for event, headers, code in [
             (make_event(x=1.5), None, "invalid-attribute-type"),
@@ -289,8 +289,8 @@ async def test_what_cannot_be_sent_is_not(nc, js, subject, stream, make_event):
     assert len(await stored(js, stream)) == 1
 
 
-async def test_a_closed_connection(server, subject, make_event):
-    """Nobody waits for acknowledgements that cannot come."""
+async def test_closed_connection_fails_pending_messages(server, subject, make_event):
+    """The caller does not wait for acknowledgements that cannot arrive."""
     nc = await nats.connect(server.url)
     await nc.subscribe(subject)
     publisher = await Publisher(nc.jetstream(), ack_timeout=60, retry_timeout=60).__aenter__()
@@ -305,7 +305,7 @@ async def test_a_closed_connection(server, subject, make_event):
         await Publisher(nc.jetstream()).__aenter__()
 
 
-async def test_events_are_published_in_the_block_only(js, subject, stream, make_event):
+async def test_publish_outside_of_the_block_is_an_error(js, subject, stream, make_event):
     publisher = Publisher(js)
     with pytest.raises(DeliveryError):
         await publisher.publish(make_event(), subject)
@@ -316,10 +316,10 @@ async def test_events_are_published_in_the_block_only(js, subject, stream, make_
     assert await ids(js, stream) == ["event 1"]
 
 
-# --- What gets lost --------------------------------------------------------------------------------------------------
+# --- Lost messages ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_is_sent_again_until_it_is_acknowledged(js, subject, listener, make_event):
+async def test_message_is_resent_until_it_is_acknowledged(js, subject, listener, make_event):
     async with Publisher(js, ack_timeout=0.05) as publisher:
         await publisher.publish(make_event(), subject)
         await listener.until(3)
@@ -333,9 +333,7 @@ async def test_a_message_is_sent_again_until_it_is_acknowledged(js, subject, lis
     [(None, None), (ce_js.event_id, {"Nats-Expected-Last-Subject-Sequence": "0"})],
     ids=["no id", "expectation"],
 )
-async def test_what_the_server_could_not_tell_from_a_copy_is_sent_once(
-    js, subject, listener, make_event, dedup, headers
-):
+async def test_message_without_deduplication_is_sent_once(js, subject, listener, make_event, dedup, headers):
     with pytest.raises(PublishError) as info:
         async with Publisher(js, ack_timeout=0.05, dedup=dedup) as publisher:
             await publisher.publish(make_event(), subject, headers=headers)
@@ -343,8 +341,8 @@ async def test_what_the_server_could_not_tell_from_a_copy_is_sent_once(
     assert len(listener.messages) == 1
 
 
-async def test_the_copy_of_a_message_with_expectations(nc, js, subject, stream):
-    """From 2.12 on the server refuses it, although the message is stored; before, it was a duplicate."""
+async def test_resent_message_with_expectations(nc, js, subject, stream):
+    """The message is stored, and the server refuses the copy since 2.12; before, it was a duplicate."""
     headers = {"Nats-Msg-Id": "1", "Nats-Expected-Last-Sequence": "0"}
     await js.publish(subject, b"", headers=headers)
     version = nc.connected_server_version
@@ -356,7 +354,7 @@ async def test_the_copy_of_a_message_with_expectations(nc, js, subject, stream):
     assert info.value.err_code == 10071
 
 
-async def test_sending_again_comes_to_an_end(js, subject, listener, make_event):
+async def test_resending_ends_after_retry_timeout(js, subject, listener, make_event):
     with pytest.raises(PublishError) as info:
         async with Publisher(js, ack_timeout=0.05, retry_timeout=1) as publisher:
             await publisher.publish(make_event(), subject)
@@ -375,10 +373,10 @@ async def connection(server, **options):
         await nc.close()
 
 
-# nats-py keeps 2 MiB by default while it is not connected; with 0 it refuses what is published then.
+# nats-py buffers 2 MiB by default while disconnected; with 0 it rejects messages.
 @pytest.mark.parametrize("pending_size", [2 * 2**20, 0])
-async def test_a_killed_server_costs_no_event(make_event, pending_size):
-    """Killed with a window under way, and started again: each event is in the stream exactly once."""
+async def test_killed_server_loses_and_duplicates_no_event(make_event, pending_size):
+    """The server is killed with a window in flight and restarted: each event is stored exactly once."""
     count = 3000
     with NatsServer(jetstream=True) as server:
         async with connection(server, pending_size=pending_size) as nc:

@@ -19,22 +19,22 @@ async def all_of(js, stream):
     return [stored async for batch in read_stream(js, stream) for stored in batch]
 
 
-async def test_nothing_is_changed(nc, js, stream, subject):
-    """Names that nats-py refuses, repeats, an empty value, bytes that are no UTF-8, no headers, no payload."""
+async def test_messages_are_replayed_unchanged(nc, js, stream, subject):
+    """Header names that nats-py rejects, repeats, an empty value, non-UTF-8 bytes, no headers, no payload."""
     sent = [
         message(
             subject, [("ce-id", "1"), ("Tag", "b"), ("tag", "c"), ("Tag", "a"), ("(x)", ""), ("raw", RAW)], b"\0\xff"
         ),
         message(f"{subject}.ü", data=b""),
     ]
-    told = []
-    result = await replay(nc, sent, on_progress=told.append)
-    assert (result.messages, result.duplicates, told) == (2, 0, [1, 2])
+    progress = []
+    result = await replay(nc, sent, on_progress=progress.append)
+    assert (result.messages, result.duplicates, progress) == (2, 0, [1, 2])
     found = await all_of(js, stream)
     assert [one[:4] for one in found] == [one[:4] for one in sent]
 
 
-async def test_core_nats_and_another_subject(nc, subject):
+async def test_replay_to_core_nats_and_another_subject(nc, subject):
     subscription = await nc.subscribe(f"{subject}.other")
     sent = [message(subject, [("a", "1")], b"\xff"), message(subject, data=b"2")]
     result = await replay(nc, sent, acknowledged=False, subject=f"{subject}.other")
@@ -55,21 +55,21 @@ async def test_duplicates_are_counted(nc, stream, subject):
         ("a", {"headers": [("a", "x" * 2**16)]}, "headers-too-large"),
     ],
 )
-async def test_what_the_server_would_cut_the_connection_for(nc, subject, fields, code):
+async def test_message_over_a_server_limit_is_rejected(nc, subject, fields, code):
     with pytest.raises(EncodeError) as info:
         await replay(nc, [message(subject, **fields)])
     assert info.value.code == code
     assert nc.is_connected
 
 
-async def test_nobody_listens(nc, subject):
+async def test_no_responders(nc, subject):
     with pytest.raises(DeliveryError) as info:
         await replay(nc, [message(subject)])
     assert info.value.code == "no-responders"
 
 
-async def test_requeue_leaves_headers_for_the_server_aside(nc, js, stream, subject):
-    """The original would have emptied the stream once more; its id would make the stream drop it."""
+async def test_requeue_omits_server_headers(nc, js, stream, subject):
+    """Nats-Rollup would empty the stream again; the stream would drop a repeated Nats-Msg-Id."""
     await js.publish(subject, b"before", headers={"Nats-Msg-Id": "theirs"})
     put_aside = [("Dead-Letter-Header", "Nats-Rollup all"), ("Dead-Letter-Header", "Dead-Letter-Reason rejected")]
     own = [("Nats-Msg-Id", "own"), *letter(subject, stream=stream).headers()]
@@ -97,6 +97,6 @@ def letter(subject, **fields):
         ([("ce-id", "1")], DecodeError),
     ],
 )
-async def test_requeue_refuses_what_is_not_all_there(js, headers, kind):
+async def test_requeue_rejects_incomplete_dead_letters(js, headers, kind):
     with pytest.raises(kind):
         await requeue(js, message("dead", headers))

@@ -1,4 +1,4 @@
-"""Whether a stream listens, as each kind of server says it: at once where it knows, else at the end of the time."""
+"""Look up whether a stream has a subject: an error at once if the server answers, else at the timeout."""
 
 import asyncio
 
@@ -22,13 +22,13 @@ NO_API = 'authorization { users: [{ user: u, password: p, permissions: { publish
 
 
 async def ignore(error):
-    """A denied permission, say."""
+    """Suppress nats-py's log, of denied permissions for example."""
 
 
 async def failure_of(nc, make_event, *, retry_timeout):
-    """The error of an event that no stream listens for."""
+    """Return the error of an event on a subject without a stream."""
     async with Publisher(nc.jetstream(), ack_timeout=0.3, retry_timeout=retry_timeout) as publisher:
-        await publisher.publish(make_event(), "nobody.listens")
+        await publisher.publish(make_event(), "no.stream")
         with pytest.raises(PublishError) as info:
             await asyncio.wait_for(publisher.flush(), 20)
     assert info.value.code == "no-responders"
@@ -45,29 +45,27 @@ async def failure_of(nc, make_event, *, retry_timeout):
     ],
     ids=["no JetStream", "JetStream", "account with it", "account without it"],
 )
-async def test_servers_that_know_are_believed_at_once(make_event, options, user, reason):
+async def test_missing_stream_is_an_error_at_once(make_event, options, user, reason):
     with NatsServer(**options) as server:
         async with await nats.connect(server.url, **({"user": user, "password": "p"} if user else {})) as nc:
-            assert f"nobody.listens: no stream listens: {reason}" in await failure_of(
-                nc, make_event, retry_timeout=LONG
-            )
+            assert f"no.stream: no stream listens: {reason}" in await failure_of(nc, make_event, retry_timeout=LONG)
             with pytest.raises(DeliveryError, match=reason) as info:
-                await asyncio.wait_for(ce_js.publish(nc.jetstream(), make_event(), "nobody.listens", timeout=LONG), 20)
+                await asyncio.wait_for(ce_js.publish(nc.jetstream(), make_event(), "no.stream", timeout=LONG), 20)
             assert info.value.code == "no-responders"
 
 
-async def test_who_may_not_ask_waits_for_a_stream(make_event):
-    """It may be that there is one whose leader is being elected. At the end of the time there was none."""
+async def test_missing_stream_is_an_error_at_the_timeout_without_permission_to_ask(make_event):
+    """A leader of the stream could be being elected."""
     with NatsServer(jetstream=True, config=NO_API) as server:
         async with await nats.connect(server.url, user="u", password="p", error_cb=ignore) as nc:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            assert await failure_of(nc, make_event, retry_timeout=1) == "nobody.listens: no stream listens"
+            assert await failure_of(nc, make_event, retry_timeout=1) == "no.stream: no stream listens"
             assert loop.time() - began >= 1
 
 
-async def test_a_subject_is_asked_for_no_more_often_than_needed(nc, js, subject, stream, make_event):
-    """Once a second for a hundred events that find nobody, not for each."""
+async def test_lookups_of_a_subject_are_limited(nc, js, subject, stream, make_event):
+    """Once per second for a hundred events without responders, not for each event."""
     asked = []
 
     async def note(message):
@@ -78,7 +76,7 @@ async def test_a_subject_is_asked_for_no_more_often_than_needed(nc, js, subject,
         await other.flush()
         async with Publisher(js) as publisher:
             for number in range(100):
-                await publisher.publish(make_event(number), f"nobody.{subject}")
+                await publisher.publish(make_event(number), f"unbound.{subject}")
             with pytest.raises(PublishError) as info:
                 await asyncio.wait_for(publisher.flush(), 20)
         await other.flush()
@@ -86,8 +84,8 @@ async def test_a_subject_is_asked_for_no_more_often_than_needed(nc, js, subject,
     assert 2 <= sum(subject.encode() in data for data in asked) <= 5
 
 
-async def test_messages_without_an_id_wait_for_their_stream_too(js, subject, make_event):
-    """Nobody has got what comes back, so it is no copy that is sent."""
+async def test_message_without_an_id_is_retried_until_its_stream_exists(js, subject, make_event):
+    """A message without responders has reached no stream, so resending cannot duplicate it."""
     name = subject.replace(".", "_")
     async with Publisher(js, dedup=None, retry_timeout=20) as publisher:
         await publisher.publish(make_event(1), subject)
@@ -102,8 +100,8 @@ async def test_messages_without_an_id_wait_for_their_stream_too(js, subject, mak
     await js.delete_stream(name)
 
 
-async def test_an_api_that_says_nothing_holds_nothing_up(make_event):
-    """As it is while JetStream's own leader is being elected: the stream may be back earlier."""
+async def test_unanswered_lookup_does_not_delay_publishing(make_event):
+    """JetStream's API does not answer during the election of its leader; the stream may be available earlier."""
     asked = asyncio.Event()
 
     async def say_nothing(_):

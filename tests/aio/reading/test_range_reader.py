@@ -1,4 +1,4 @@
-"""Ranges of a stream, read from a real server, with everything that can be missing in one."""
+"""Ranges of a stream, read from a real server, with all kinds of missing messages."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from ce_nats.testing import NatsServer
 from tests.support.pausing import paused
 from tests.support.waiting import until
 
-SECONDS = 60  # for any one read; one that hangs fails
+SECONDS = 60  # for one read, so that a hanging one fails
 
 
 def connecting_to(url):
@@ -40,7 +40,7 @@ def connect(server):
 
 @pytest.fixture(params=["consumer", "api"])
 def way(request, monkeypatch):
-    """Both ways to read; the API's is the one that a nats-py without the hook would leave."""
+    """Read through a consumer, and through the API, which is used if nats-py lacks the hook for raw messages."""
     monkeypatch.setattr(ranges, "SEES_RAW_MESSAGES", request.param == "consumer")
 
 
@@ -77,26 +77,26 @@ async def until_state(condition, js, stream):
 
 @pytest.fixture
 async def ten(nc, js, subject, stream):
-    """Ten messages, on two subjects in turn."""
+    """A stream of ten messages, alternating between two subjects."""
     for number in range(1, 11):
         await js.publish(f"{subject}.{'odd' if number % 2 else 'even'}", str(number).encode())
     return stream
 
 
-# --- What is there ---------------------------------------------------------------------------------------------------
+# --- Existing messages -----------------------------------------------------------------------------------------------
 
 
-def test_the_hook_into_nats_py_is_there():
-    """Without it everything still works, at a tenth of the rate."""
+def test_hook_for_raw_messages_exists():
+    """Without it reading works at a tenth of the rate."""
     assert ranges.SEES_RAW_MESSAGES
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 10), (3, 7), (10, 10), (1, 1), (5, 4), (11, 10)])
-async def test_both_ends_are_inclusive(connect, way, ten, first, last):
+async def test_first_and_last_are_inclusive(connect, way, ten, first, last):
     assert await numbers(connect, ten, first, last) == list(range(first, last + 1))
 
 
-async def test_messages_are_as_on_the_wire(connect, way, js, subject, stream, send_raw):
+async def test_messages_are_bytes_on_the_wire(connect, way, js, subject, stream, send_raw):
     send_raw(subject, b"b: 1\r\na: \xff\r\nB: 3\r\nb: 1\r\n", b"\0\xfe")
     send_raw(subject, None, b"{}")
     (batch,) = await batches_of(connect, StreamRange(stream, 1, 2))
@@ -107,33 +107,33 @@ async def test_messages_are_as_on_the_wire(connect, way, js, subject, stream, se
     assert int(batch.messages[0][1].split(b".")[7]) // 10**9 == int(stored.time.timestamp())
 
 
-async def test_a_stored_status_line_is_a_message(connect, way, js, subject, stream, send_raw):
-    """Only what the server says ends a request, not what somebody published."""
+async def test_stored_header_status_does_not_end_a_request(connect, way, js, subject, stream, send_raw):
+    """Only a status of the server ends a request, not a message of a client."""
     for _ in range(3):
         await js.publish(subject, b"", headers={"Status": "404"})
     assert await numbers(connect, stream, 1, 3) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("patterns", [("*.*.even",), ("{}.odd", "{}.even"), ("{}.even", "nothing.here")])
-async def test_subjects_filter(connect, way, ten, subject, patterns):
+async def test_subjects_are_filtered(connect, way, ten, subject, patterns):
     patterns = tuple(pattern.format(subject) for pattern in patterns)
     expected = [number for number in range(3, 10) if number % 2 == 0 or "odd" in patterns[0]]
     assert await numbers(connect, ten, 3, 9, subjects=patterns) == expected
 
 
-async def test_nothing_on_a_subject_ends_at_once(connect, way, ten):
+async def test_subject_without_messages_ends_at_once(connect, way, ten):
     wanted = StreamRange(ten, 1, 10, subjects=("nothing.here",))
     assert await batches_of(connect, wanted, request_timeout=600) == []
 
 
-async def test_many_messages_come_in_batches(connect, nc, js, subject, stream):
+async def test_messages_are_read_in_batches(connect, nc, js, subject, stream):
     await fill(nc, js, stream, subject, 25_000)
     batches = await batches_of(connect, StreamRange(stream, 2, 24_999))
     assert [metadata(reply)[0] for batch in batches for _, reply, _, _ in batch.messages] == list(range(2, 25_000))
     assert max(len(batch.messages) for batch in batches) == 10_000
 
 
-async def test_ten_thousand_subjects(connect, nc, js, subject, stream):
+async def test_filters_on_ten_thousand_subjects(connect, nc, js, subject, stream):
     await fill(nc, js, stream, subject + ".{}.x", 10_000)
     chosen = tuple(f"{subject}.{number}.*" for number in range(0, 10_000, 200))
     assert await numbers(connect, stream, 1, 10_000, subjects=chosen) == list(range(1, 10_001, 200))
@@ -141,8 +141,8 @@ async def test_ten_thousand_subjects(connect, nc, js, subject, stream):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_any_holes_and_any_filter_give_what_is_there(connect, way, nc, js, subject, stream, seed):
-    """Against a list that is kept beside."""
+async def test_random_gaps_and_filters(connect, way, nc, js, subject, stream, seed):
+    """Compared with a list of the messages that were not deleted."""
     random = Random(seed)
     kept = {number: random.choice("aab") for number in range(1, 401)}
     for letter in kept.values():
@@ -161,8 +161,8 @@ async def test_any_holes_and_any_filter_give_what_is_there(connect, way, nc, js,
         assert found == [number for number in kept if first <= number <= last and letter in ("*", kept[number])]
 
 
-async def test_hardly_anything_is_sent_behind_the_end(connect, nc, js, subject, stream, monkeypatch):
-    """How many messages a range with a filter has is not known before; asking for more costs the server and the net."""
+async def test_few_messages_after_the_range_are_sent(connect, nc, js, subject, stream, monkeypatch):
+    """The number of messages in a filtered range is unknown; requesting too many costs the server and the network."""
     for number in range(30_000):
         await nc.publish(f"{subject}.{number % 10}", b"")
     await flush(nc)
@@ -182,12 +182,12 @@ async def test_hardly_anything_is_sent_behind_the_end(connect, nc, js, subject, 
     assert sum(sent) < 1_700
 
 
-# --- What is not there -----------------------------------------------------------------------------------------------
+# --- Missing messages ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gone", [(1, 2), (4, 5, 6), (9, 10), tuple(range(1, 11)), (1, 5, 10)])
-async def test_deleted_messages_do_not_stall(connect, way, js, ten, gone):
-    """That the first ones were deleted one by one cannot be told from a purge; the range is the stream's own."""
+async def test_deleted_messages_are_skipped(connect, way, js, ten, gone):
+    """The range begins with the stream, because single deletions at its beginning look like a purge."""
     for number in gone:
         await js.delete_msg(ten, number)
     state = (await js.stream_info(ten)).state
@@ -196,12 +196,12 @@ async def test_deleted_messages_do_not_stall(connect, way, js, ten, gone):
     assert await numbers(connect, ten, first, 10) == kept
 
 
-async def test_an_empty_stream_has_nothing(connect, way, stream):
+async def test_empty_stream_yields_nothing(connect, way, stream):
     assert await numbers(connect, stream, 1, 0) == []
 
 
 @pytest.mark.parametrize("subjects", [(), ("test.>",)])
-async def test_a_purge_is_a_loss(connect, way, js, ten, subjects):
+async def test_purge_is_a_loss(connect, way, js, ten, subjects):
     await js.purge_stream(ten, seq=5)
     with pytest.raises(DataLossError, match=rf"stream {ten}: messages 2 to 4 are gone .* begins at 5"):
         await numbers(connect, ten, 2, 10, subjects=subjects)
@@ -211,7 +211,7 @@ async def test_a_purge_is_a_loss(connect, way, js, ten, subjects):
     assert await numbers(connect, ten, 2, 10, subjects=subjects, from_beginning=True) == [5, 6, 7, 8, 9, 10]
 
 
-async def test_a_loss_can_be_borne(connect, way, js, ten):
+async def test_on_loss_may_accept_a_loss(connect, way, js, ten):
     await js.purge_stream(ten)
     losses = []
     assert await batches_of(connect, StreamRange(ten, 1, 10), on_loss=losses.append) == []
@@ -219,7 +219,7 @@ async def test_a_loss_can_be_borne(connect, way, js, ten):
     assert "messages 1 to 10 are gone" in str(losses[0])
 
 
-async def test_limits_that_run_over_are_a_loss(connect, way, js, subject, stream):
+async def test_messages_removed_by_max_msgs_are_a_loss(connect, way, js, subject, stream):
     await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=5)
     for _ in range(12):
         await js.publish(subject, b"")
@@ -230,8 +230,8 @@ async def test_limits_that_run_over_are_a_loss(connect, way, js, subject, stream
     assert (batch.first, batch.last, len(batch.messages), len(losses)) == (8, 12, 5, 1)
 
 
-async def test_what_was_overwritten_is_not_missed(connect, way, nc, js, subject, stream):
-    """A stream that keeps the last message of each subject, as a key-value bucket does, is all holes."""
+async def test_replaced_messages_are_no_loss(connect, way, nc, js, subject, stream):
+    """A stream that keeps the last message of each subject, as a key-value bucket, has many gaps."""
     await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs_per_subject=1)
     for number in range(3_000):
         await nc.publish(f"{subject}.{number if number % 30 == 0 else 'busy'}", b"")
@@ -243,7 +243,7 @@ async def test_what_was_overwritten_is_not_missed(connect, way, nc, js, subject,
     assert await numbers(connect, stream, 2, 30) == []
 
 
-async def test_limits_by_age_are_a_loss(connect, js, subject):
+async def test_messages_removed_by_max_age_are_a_loss(connect, js, subject):
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory", max_age=0.5, duplicate_window=0.5)
     for _ in range(5):
@@ -256,8 +256,8 @@ async def test_limits_by_age_are_a_loss(connect, js, subject):
 
 
 @pytest.mark.parametrize("subjects", [False, True])
-async def test_a_purge_between_two_batches_is_a_loss(connect, nc, js, subject, stream, subjects):
-    """What was read before the purge is not lost, and what stays is read."""
+async def test_purge_between_two_batches_is_a_loss(connect, nc, js, subject, stream, subjects):
+    """Messages that were read before the purge are not lost; remaining messages are read."""
     await fill(nc, js, stream, subject, 20_000)
     wanted = StreamRange(stream, 1, 20_000, subjects=(subject,) if subjects else ())
     losses, found = [], []
@@ -270,7 +270,7 @@ async def test_a_purge_between_two_batches_is_a_loss(connect, nc, js, subject, s
     assert [error.message.partition(" gone")[0] for error in losses] == [f"stream {stream}: messages 1001 to 15000 are"]
 
 
-async def test_a_purge_behind_the_reader_is_none(connect, nc, js, subject, stream):
+async def test_purge_of_read_messages_is_no_loss(connect, nc, js, subject, stream):
     await fill(nc, js, stream, subject, 5_000)
     found = 0
     async with aclosing(read_range(connect, StreamRange(stream, 1, 5_000))) as batches:
@@ -280,8 +280,8 @@ async def test_a_purge_behind_the_reader_is_none(connect, nc, js, subject, strea
     assert found == 5_000
 
 
-async def test_limits_at_work_do_not_hurt_a_read_from_the_beginning(connect, nc, js, subject, stream):
-    """A full stream gives up a message for every one that is published; its beginning never stands still."""
+async def test_read_from_the_beginning_of_a_stream_at_its_limits(connect, nc, js, subject, stream):
+    """A full stream removes a message for each new one, so that its first sequence changes all the time."""
     await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=2_000)
     await fill(nc, js, stream, subject, 2_000)
     busy = asyncio.create_task(keep_publishing(js, subject))
@@ -300,7 +300,7 @@ async def keep_publishing(js, subject):
         await js.publish(subject, b"")
 
 
-async def test_a_stream_created_again_is_a_loss(connect, way, js, subject, stream):
+async def test_recreated_stream_is_a_loss(connect, way, js, subject, stream):
     await js.publish(subject, b"")
     created = (await StreamApi(js._nc).state(stream)).created
     assert await numbers(connect, stream, 1, 1, created=created) == [1]
@@ -312,18 +312,18 @@ async def test_a_stream_created_again_is_a_loss(connect, way, js, subject, strea
     assert await batches_of(connect, StreamRange(stream, 1, 1, created), on_loss=lambda error: None) == []
 
 
-async def test_a_stream_that_ends_before_the_range_is_a_loss(connect, way, ten):
-    """As one that was restored from a backup."""
+async def test_stream_that_ends_before_the_range_is_a_loss(connect, way, ten):
+    """For example after it was restored from a backup."""
     with pytest.raises(DataLossError, match="messages 11 to 12 are gone"):
         await numbers(connect, ten, 8, 12)
 
 
-async def test_a_missing_stream_is_an_error_at_once(connect, way):
+async def test_missing_stream_is_an_error_at_once(connect, way):
     with pytest.raises(DeliveryError, match="there is no stream NOTHING"):
         await batches_of(connect, StreamRange("NOTHING", 1, 10), request_timeout=600, retry_timeout=600)
 
 
-async def test_a_stream_that_goes_away_is_an_error(connect, nc, js, subject):
+async def test_deleted_stream_is_an_error(connect, nc, js, subject):
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory")
     await fill(nc, js, name, subject, 3_000)
@@ -334,10 +334,10 @@ async def test_a_stream_that_goes_away_is_an_error(connect, nc, js, subject):
             await asyncio.wait_for(anext(batches), SECONDS)
 
 
-# --- Large messages, and servers that go away ------------------------------------------------------------------------
+# --- Large messages, and unavailable servers -------------------------------------------------------------------------
 
 
-async def test_messages_of_a_megabyte(connect, nc, js, subject, stream):
+async def test_batches_of_large_messages_are_limited_in_bytes(connect, nc, js, subject, stream):
     payload = bytes(nc.max_payload - 100)
     for _ in range(40):
         await js.publish(subject, payload)
@@ -356,7 +356,7 @@ def own_server():
 
 @pytest.fixture
 async def filled(own_server):
-    """A stream of 30,000 messages in files, on a server of its own."""
+    """A stream of 30,000 messages in files, on ``own_server``."""
     nc = await nats.connect(own_server.url)
     js = nc.jetstream()
     await js.add_stream(name="FILLED", subjects=["filled"])
@@ -365,7 +365,7 @@ async def filled(own_server):
     return "FILLED"
 
 
-async def test_a_message_larger_than_a_batch(own_server):
+async def test_message_larger_than_a_batch(own_server):
     nc = await nats.connect(own_server.url)
     js = nc.jetstream()
     await js.add_stream(name="LARGE", subjects=["large"], storage="memory")
@@ -377,8 +377,8 @@ async def test_a_message_larger_than_a_batch(own_server):
 
 
 @pytest.mark.parametrize("stop", ["kill", "restart"])
-async def test_a_restart_does_not_disturb(own_server, filled, stop):
-    """Each message comes once, in order."""
+async def test_read_continues_after_a_restart(own_server, filled, stop):
+    """Each message is yielded once, in order."""
     found = []
     async with aclosing(read_range(connecting_to(own_server.url), StreamRange(filled, 1, 30_000))) as batches:
         async for batch in batches:
@@ -386,12 +386,12 @@ async def test_a_restart_does_not_disturb(own_server, filled, stop):
             if len(found) == 1_000:
                 if stop == "kill":
                     own_server.kill()
-                # Not in a thread: the reader stands still meanwhile, as it does while Spark is busy.
+                # Not in a thread, so that the reader is blocked, as it is while Spark is busy.
                 own_server.restart()
     assert found == list(range(1, 30_001))
 
 
-async def test_a_restart_while_messages_are_awaited(own_server, filled):
+async def test_read_continues_after_a_restart_during_a_request(own_server, filled):
     async def restart_during_a_read():
         async with await nats.connect(own_server.url) as nc:
             js = nc.jetstream()
@@ -409,7 +409,7 @@ async def test_a_restart_while_messages_are_awaited(own_server, filled):
     assert all(read == list(range(1, 30_001)) for read in found)
 
 
-async def test_a_server_that_stays_away_is_an_error(own_server, filled):
+async def test_killed_server_is_an_error(own_server, filled):
     read = partial(read_range, connecting_to(own_server.url), StreamRange(filled, 1, 30_000), retry_timeout=1)
     async with aclosing(read()) as batches:
         await anext(batches)
@@ -417,11 +417,11 @@ async def test_a_server_that_stays_away_is_an_error(own_server, filled):
         started = time.perf_counter()
         with pytest.raises(DeliveryError, match=r"stream FILLED, from message 1001 on:"):
             await asyncio.wait_for(anext(batches), SECONDS)
-        assert time.perf_counter() - started < 25  # by default it would try for 30 seconds
+        assert time.perf_counter() - started < 25  # the default is 30 seconds
 
 
-async def test_a_server_that_says_nothing_is_an_error(own_server, filled):
-    """A stopped process keeps its connections."""
+async def test_paused_server_is_an_error(own_server, filled):
+    """Connections of a paused process stay open."""
     read = partial(
         read_range,
         connecting_to(own_server.url),
@@ -435,8 +435,8 @@ async def test_a_server_that_says_nothing_is_an_error(own_server, filled):
             await asyncio.wait_for(anext(batches), SECONDS)
 
 
-async def test_a_consumer_that_the_server_forgot_is_made_again(connect, nc, js, subject, stream, monkeypatch):
-    """As when Spark takes longer over a batch than the server keeps an idle consumer."""
+async def test_expired_consumer_is_recreated(connect, nc, js, subject, stream, monkeypatch):
+    """Spark may process a batch for longer than the server keeps an inactive consumer."""
     monkeypatch.setattr(ranges, "_INACTIVE_SECONDS", 0.1)
     await fill(nc, js, stream, subject, 3_000)
     found = []
@@ -448,10 +448,10 @@ async def test_a_consumer_that_the_server_forgot_is_made_again(connect, nc, js, 
     assert found == list(range(1, 3_001))
 
 
-# --- What is left behind ---------------------------------------------------------------------------------------------
+# --- Cleanup and side effects ----------------------------------------------------------------------------------------
 
 
-async def test_no_consumer_is_left(connect, nc, js, subject, stream):
+async def test_consumer_is_deleted_at_the_end(connect, nc, js, subject, stream):
     await fill(nc, js, stream, subject, 3_000)
     await numbers(connect, stream, 1, 3_000)
     assert (await js.stream_info(stream)).state.consumer_count == 0
@@ -463,7 +463,7 @@ async def test_no_consumer_is_left(connect, nc, js, subject, stream):
     assert (await js.stream_info(stream)).state.consumer_count == 0
 
 
-async def test_leaving_early_leaves_no_tasks(connect, nc, js, subject, stream):
+async def test_closed_iterator_leaves_no_tasks(connect, nc, js, subject, stream):
     await fill(nc, js, stream, subject, 3_000)
     before = asyncio.all_tasks()
     async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
@@ -472,8 +472,8 @@ async def test_leaving_early_leaves_no_tasks(connect, nc, js, subject, stream):
 
 
 @pytest.mark.parametrize("retention", [RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST])
-async def test_reading_takes_nothing_away(connect, js, subject, retention):
-    """A consumer would keep an interest stream's messages for itself, and a work queue refuses a second one."""
+async def test_reading_removes_no_messages(connect, js, subject, retention):
+    """A consumer would be an additional interest of an interest stream, and a work queue allows only one."""
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory", retention=retention)
     worker = await js.pull_subscribe(subject, durable="worker", config=ConsumerConfig(ack_wait=60))
@@ -490,7 +490,7 @@ async def test_reading_takes_nothing_away(connect, js, subject, retention):
     await js.delete_stream(name)
 
 
-async def test_a_stream_that_takes_no_more_consumers_is_read(connect, js, subject):
+async def test_stream_at_its_consumer_limit_is_read(connect, js, subject):
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory", max_consumers=1)
     await js.pull_subscribe(subject, durable="only")
@@ -499,7 +499,7 @@ async def test_a_stream_that_takes_no_more_consumers_is_read(connect, js, subjec
     await js.delete_stream(name)
 
 
-async def test_a_domain_is_reached_by_its_prefix():
+async def test_domain_is_selected_by_its_prefix():
     with NatsServer(jetstream=True, config="jetstream { domain: hub }") as server:
         nc = await nats.connect(server.url)
         js = nc.jetstream(domain="hub")
@@ -511,7 +511,7 @@ async def test_a_domain_is_reached_by_its_prefix():
         assert [data for _, _, data, _ in batch.messages] == [b"x"]
 
 
-async def test_both_ways_give_the_same(connect, js, subject, stream, send_raw, monkeypatch):
+async def test_consumer_and_api_return_equal_messages(connect, js, subject, stream, send_raw, monkeypatch):
     for number in range(20):
         send_raw(f"{subject}.{number}", b"a: \xff%d\r\n" % number if number % 3 else None, b"%d" % number)
     found = []

@@ -22,15 +22,15 @@ MINIMAL = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
 @pytest.mark.parametrize("denied", ["CONSUMER.CREATE", "CONSUMER.MSG.NEXT"])
 async def test_stream_is_read_one_by_one_without_permission_for_a_consumer(denied):
-    """And nobody is told of a denial that does not matter."""
+    """The denial is not reported to ``error_cb``."""
     config = f"""authorization {{ users: [
       {{user: admin, password: x}}
       {{user: reader, password: x, permissions: {{publish: {{deny: ["$JS.API.{denied}.>"]}}}}}}
     ] }}"""
-    told = []
+    reported = []
 
-    async def tell(error):
-        told.append(error)
+    async def report(error):
+        reported.append(error)
 
     with NatsServer(jetstream=True, config=config) as server:
         async with await nats.connect(server.url, user="admin", password="x") as admin:
@@ -38,16 +38,16 @@ async def test_stream_is_read_one_by_one_without_permission_for_a_consumer(denie
             await js.add_stream(name="S", subjects=["s"], storage="memory")
             for number in range(500):
                 await js.publish("s", b"%d" % number)
-            reader = await nats.connect(server.url, user="reader", password="x", error_cb=tell)
+            reader = await nats.connect(server.url, user="reader", password="x", error_cb=report)
             messages = await read(reader.jetstream(timeout=60), "S")
             assert [int(message.data) for message in messages] == list(range(500))
             assert (await js.stream_info("S")).state.consumer_count == 0
             await reader.close()
-    assert told == []
+    assert reported == []
 
 
 async def test_stream_of_another_account_is_read_through_its_exports():
-    """Two subjects of the API, which is all that reading one by one needs."""
+    """Reading one by one needs two subjects of the API."""
     config = """accounts {
       A { jetstream: enabled, users: [{user: a, password: x}], exports: [
         {service: "$JS.API.STREAM.INFO.S"}, {service: "$JS.API.STREAM.MSG.GET.S"}
@@ -76,7 +76,7 @@ async def test_repeated_headers_are_kept_in_order(way, js, subject, stream, send
 
 
 async def test_duplicate_attribute_is_detected(way, js, subject, stream, send_raw, until_stored):
-    """nats-py's own messages show the last value only, as if nothing were wrong."""
+    """Messages of nats-py only have the last value."""
     send_raw(subject, MINIMAL + b"ce-id: 2\r\n")
     await until_stored(stream, 1)
     ((message),) = await read(js, stream)
@@ -119,7 +119,7 @@ async def test_stream_is_captured(way, js, subject, stream, send_raw, tmp_path, 
 
 
 async def test_header_of_a_sourced_stream_does_not_make_binary_mode(way, js, subject, stream, make_event):
-    """An event without headers of its own does not become a binary one through the header of the copy."""
+    """The copy of an event without headers has one header, and stays structured."""
     await js.publish(subject, b'{"specversion":"1.0","id":"1","source":"s","type":"t"}')
     copy = f"{stream}_copy"
     await js.add_stream(name=copy, sources=[StreamSource(name=stream)])
@@ -142,7 +142,7 @@ async def test_header_of_a_sourced_stream_does_not_make_binary_mode(way, js, sub
     ],
 )
 def test_both_forms_of_the_reply_subject_are_parsed(reply):
-    """ADR-15 has the second one, for domains."""
+    """The second form, with a domain, is defined in ADR-15."""
     assert metadata(reply) == (41, 7)
 
 

@@ -1,4 +1,4 @@
-"""What three servers do that one does not: replication that takes its time, elections, statuses ahead of messages."""
+"""Behaviour of three servers: slow replication, elections, statuses that overtake messages."""
 
 import asyncio
 
@@ -27,26 +27,26 @@ async def stream(cluster, subject):
         js = nc.jetstream(timeout=SECONDS)
         await clusters.add_stream(js, name, subjects=[subject], storage="memory")
         await clusters.until_replicated(js, name)
-    return name  # it goes with the cluster: to delete it takes JetStream's leader, which a test may have killed
+    return name  # not deleted: that needs JetStream's leader, which a test may have killed
 
 
 @pytest.fixture
 def roles(cluster, stream):
-    """The stream's leader, and the two others."""
+    """The leader of the stream, and the two other servers."""
     leader = cluster.leader(stream)
     return leader, [server for server in cluster.servers if server is not leader]
 
 
 @pytest.fixture
 async def slow(roles, subject):
-    """A stream that replicates nothing until the test says so: a connection to its leader, what came there, and go."""
+    """A stream with paused replication: a connection to its leader, the messages there, and a function to resume."""
     leader, followers = roles
     seen = []
 
     async def note(message):
         seen.append(message)
 
-    def go_on():
+    def resume():
         for server in followers:
             server.resume()
 
@@ -56,9 +56,9 @@ async def slow(roles, subject):
         for server in followers:
             server.pause()
         try:
-            yield nc, seen, go_on
+            yield nc, seen, resume
         finally:
-            go_on()
+            resume()
 
 
 async def ids(cluster, stream):
@@ -79,8 +79,8 @@ def connecting_to(server):
     return connect
 
 
-async def until_nobody_answers(nc, subject):
-    """Wait until the servers know that the stream's leader is gone."""
+async def until_leader_is_missed(nc, subject):
+    """Wait until the servers have noticed that the stream's leader is gone."""
     for _ in range(2 * SECONDS):
         try:
             await nc.request(subject, b"", headers={"Nats-Expected-Stream": "another"}, timeout=0.5)
@@ -88,7 +88,7 @@ async def until_nobody_answers(nc, subject):
             return
         except nats.errors.TimeoutError:
             pass
-    pytest.fail("there is still somebody who answers")
+    pytest.fail("requests to the stream must fail")
 
 
 def with_id(event, subject):
@@ -104,51 +104,51 @@ def with_id(event, subject):
     )
 
 
-# --- Copies that overtake the replication of what they are copies of -------------------------------------------------
+# --- Messages that are resent before they are replicated -------------------------------------------------------------
 
 
-async def test_a_copy_that_comes_too_early_is_no_failure(cluster, slow, subject, stream, make_event):
-    """Each event is sent again while its first copy is replicated; the server refuses the second one then."""
-    nc, seen, go_on = slow
+async def test_event_resent_during_replication_is_stored_once(cluster, slow, subject, stream, make_event):
+    """Each event is resent while it is replicated; the server refuses the copy meanwhile."""
+    nc, seen, resume = slow
     events, expected = events_of(make_event, 20)
     async with Publisher(nc.jetstream(), ack_timeout=0.3, retry_timeout=SECONDS) as publisher:
         for event in events:
             await publisher.publish(event, subject)
         await until(lambda: publisher.failures or len(seen) >= 3 * len(events))
         assert publisher.failures == []
-        go_on()
+        resume()
     assert (publisher.acknowledged, publisher.duplicates) == (len(events), 0)
     assert await ids(cluster, stream) == expected
 
 
-async def test_a_window_that_is_sent_again_too_early_is_no_failure(cluster, roles, slow, subject, stream, make_event):
-    """On a connection of its own each time, as Spark's workers do it."""
-    _, seen, go_on = slow
+async def test_window_resent_during_replication_is_stored_once(cluster, roles, slow, subject, stream, make_event):
+    """On a new connection each time, as Spark's workers do."""
+    _, seen, resume = slow
     events, expected = events_of(make_event, 20)
     messages = [with_id(event, subject) for event in events]
     async with BulkPublisher(connecting_to(roles[0]), ack_timeout=0.5, retry_timeout=SECONDS) as publisher:
         publishing = asyncio.create_task(publisher.publish(messages))
         await until(lambda: publishing.done() or len(seen) >= 3 * len(events))
-        go_on()
+        resume()
         assert await publishing == PublishResult(len(events), 0)
     assert await ids(cluster, stream) == expected
 
 
-async def test_an_event_that_somebody_else_is_publishing(cluster, slow, subject, stream, make_event):
-    """It is a duplicate as soon as it is stored."""
-    nc, seen, go_on = slow
+async def test_event_published_by_two_clients_is_a_duplicate(cluster, slow, subject, stream, make_event):
+    """Once the first one is stored."""
+    nc, seen, resume = slow
     js = nc.jetstream(timeout=SECONDS)
     first = asyncio.create_task(ce_js.publish(js, make_event(), subject))
     await until(lambda: len(seen) == 1)
     second = asyncio.create_task(ce_js.publish(js, make_event(), subject))
     await until(lambda: second.done() or len(seen) >= 3)
-    go_on()
+    resume()
     assert [bool((await each).duplicate) for each in (first, second)] == [False, True]
     assert await ids(cluster, stream) == ["event 1"]
 
 
-async def test_replication_that_takes_too_long_is_a_timeout(slow, subject, make_event):
-    """The event may be stored yet."""
+async def test_slow_replication_is_a_timeout(slow, subject, make_event):
+    """The event may be stored later."""
     nc, seen, _ = slow
     js = nc.jetstream()
     first = asyncio.create_task(ce_js.publish(js, make_event(), subject, timeout=SECONDS))
@@ -167,14 +167,14 @@ async def test_replication_that_takes_too_long_is_a_timeout(slow, subject, make_
 # --- Elections -------------------------------------------------------------------------------------------------------
 
 
-async def test_who_begins_to_publish_during_an_election_waits_for_it(cluster, roles, subject, stream, make_event):
-    """There has not been an acknowledgement yet that told of a stream. Nothing is sent twice, with an id or without."""
+async def test_first_publish_during_an_election_waits_for_it(cluster, roles, subject, stream, make_event):
+    """No acknowledgement has shown yet that a stream exists. No event is stored twice, with or without an id."""
     leader, followers = roles
     events, expected = events_of(make_event, 6)
     async with connected(*followers) as nc:
         js = nc.jetstream()
         leader.kill()
-        await until_nobody_answers(nc, subject)
+        await until_leader_is_missed(nc, subject)
         async with (
             Publisher(js, retry_timeout=SECONDS) as publisher,
             Publisher(js, retry_timeout=SECONDS, dedup=None) as plain,
@@ -192,8 +192,8 @@ async def test_who_begins_to_publish_during_an_election_waits_for_it(cluster, ro
     assert sorted(await ids(cluster, stream)) == expected
 
 
-async def test_where_nothing_listens_the_servers_say_so(cluster, subject, make_event):
-    """One that is no leader, too."""
+async def test_missing_stream_is_an_error_on_all_servers(cluster, subject, make_event):
+    """Also on one that is not the leader."""
     for server in cluster.servers:
         async with connected(server) as nc:
             async with Publisher(nc.jetstream(), retry_timeout=600) as publisher:
@@ -203,20 +203,20 @@ async def test_where_nothing_listens_the_servers_say_so(cluster, subject, make_e
             assert info.value.code == "no-responders"
 
 
-async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, subject):
-    """The others know of it, and cannot answer for it."""
+async def test_stream_without_its_server_is_temporarily_unavailable(cluster, subject):
+    """The other servers know that the stream exists."""
     name = subject.replace(".", "_")
     async with connected(*cluster.servers) as nc:
         await nc.jetstream(timeout=SECONDS).add_stream(name=name, subjects=[subject], num_replicas=1)
     alone = cluster.leader(name)
-    # SIGTERM: it tells the others that it goes; that a server was killed they notice after minutes.
+    # SIGTERM, which the server announces to the others; a killed server is noticed after minutes.
     testing._end(alone._processes)
     async with connected(*[server for server in cluster.servers if server is not alone]) as nc:
         api = StreamApi(nc).without_retries()
         for _ in range(SECONDS):
             with pytest.raises(DeliveryError) as info:
                 await api.state(name)
-            if info.value.code != "timeout":  # until the others have missed it
+            if info.value.code != "timeout":  # until the others have noticed
                 break
     assert info.value.code == "temporarily-unavailable"
     alone.start()
@@ -227,8 +227,8 @@ async def test_a_stream_without_its_server_is_temporarily_unavailable(cluster, s
 # --- Pulling ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster, subject, stream, make_event):
-    """The server says so ahead of the messages, which wait for the replication of where the consumer is."""
+async def test_batch_completed_before_its_messages_is_not_a_refusal(cluster, subject, stream, make_event):
+    """The status overtakes the messages, which wait for the replication of the consumer's position."""
     count, handled, seen, refusals = 100, [], [], []
 
     async with connected(*cluster.servers) as nc:
@@ -247,12 +247,12 @@ async def test_a_batch_that_is_complete_before_it_has_come_is_no_refusal(cluster
                     break
     assert handled == [f"event {number}" for number in range(count)]
     assert "Batch Completed" in seen
-    # On a busy machine the consumer may lose its leader, which is a refusal.
+    # On a busy machine the consumer may lose its leader, which is a refused request.
     assert "Batch Completed" not in refusals
 
 
 def _note_statuses(fetcher, seen, refusals):
-    """Note each status that comes from now on, and those after which the fetcher pauses."""
+    """Record each status from now on, and those after which the fetcher pauses."""
     receive = fetcher._receive_status
 
     async def receive_and_note(message):

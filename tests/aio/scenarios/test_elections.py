@@ -1,4 +1,4 @@
-"""What is read and requested while three servers have no leader, because it was killed."""
+"""Reads and requests during an election, after the leader of three servers was killed."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ from ce_nats.spark.connector._streams import Streams
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
 
-# An election takes longer, so whatever gives up after one request fails.
+# An election takes longer, so that an operation without retries fails.
 ONE_REQUEST = 0.5
 COUNT = 3_000
 ALL = list(range(1, COUNT + 1))
@@ -45,7 +45,7 @@ async def stream(cluster, subject):
 
 @pytest.fixture
 async def letters(cluster, stream, subject):
-    """A stream of dead letters, whose originals are from ``stream``."""
+    """A stream of dead letters, with originals from ``stream``."""
     name = f"{stream}_dead"
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=SECONDS)
@@ -82,7 +82,7 @@ def first_id_without_asyncio(urls, stream, consumer):
 
 
 async def sequences_as_in_spark(url, stream):
-    """On a connection for each attempt."""
+    """With a new connection for each attempt."""
 
     async def connect(client):
         await client.connect(url)
@@ -100,7 +100,7 @@ def last_as_in_spark(urls, stream):
 
 
 async def command(urls, *arguments):
-    """Standard output of a command, which succeeds."""
+    """Run a command, which must succeed, and return its standard output."""
     options = ["--server", ",".join(urls), "--timeout", str(ONE_REQUEST)]
     line = [sys.executable, "-m", "ce_nats", *map(str, arguments), *options]
     process = await asyncio.create_subprocess_exec(*line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -113,7 +113,7 @@ async def command(urls, *arguments):
 
 
 @pytest.mark.parametrize("leader", ["of the stream", "of the consumer", "of JetStream"])
-async def test_what_begins_in_an_election_waits_for_it(cluster, stream, leader, tmp_path):
+async def test_operation_started_during_an_election_waits_for_it(cluster, stream, leader, tmp_path):
     of = {"of the stream": [stream], "of the consumer": [stream, "existing"], "of JetStream": []}[leader]
     remaining = kill_leader(cluster, *of)
     urls = tuple(server.url for server in remaining)
@@ -137,7 +137,7 @@ async def test_what_begins_in_an_election_waits_for_it(cluster, stream, leader, 
 
 
 @pytest.mark.parametrize("is_consumer", [False, True], ids=["one by one", "consumer"])
-async def test_a_read_continues_after_an_election(cluster, stream, is_consumer, monkeypatch):
+async def test_read_continues_after_an_election(cluster, stream, is_consumer, monkeypatch):
     monkeypatch.setattr("ce_nats.aio.reading._range_reader._FEW", 0 if is_consumer else COUNT)
     monkeypatch.setattr("ce_nats.aio.reading._range_reader._ONE_BY_ONE", 500)
     found = []
@@ -149,7 +149,7 @@ async def test_a_read_continues_after_an_election(cluster, stream, is_consumer, 
     assert found == ALL
 
 
-async def test_the_time_to_wait_is_limited(cluster, stream):
+async def test_time_to_wait_is_limited(cluster, stream):
     """Without a majority there is no election."""
     first, second = kill_leader(cluster, stream)
     second.kill()
@@ -159,7 +159,7 @@ async def test_the_time_to_wait_is_limited(cluster, stream):
         assert info.value.code in ("timeout", "temporarily-unavailable", "no-responders")
 
 
-async def test_a_stream_that_does_not_exist_is_not_waited_for(cluster):
+async def test_missing_stream_is_an_error_at_once(cluster):
     for server in cluster.servers:
         async with connected(server) as nc:
             js = nc.jetstream(timeout=SECONDS)
@@ -171,7 +171,7 @@ async def test_a_stream_that_does_not_exist_is_not_waited_for(cluster):
 
 
 async def requeued(cluster, stream):
-    """Payloads of what was stored in ``stream`` after its first messages."""
+    """Return the payloads that were stored in ``stream`` after its first messages."""
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=SECONDS)
         return sorted([message.data async for batch in read_stream(js, stream, start=COUNT + 1) for message in batch])
@@ -180,8 +180,8 @@ async def requeued(cluster, stream):
 AGAIN = sorted(b"again %d" % number for number in ALL)
 
 
-async def test_dead_letters_are_requeued_and_deleted_in_an_election(cluster, stream, letters):
-    """The leader of their stream is killed while hundreds of deletions are in flight."""
+async def test_dead_letters_are_requeued_and_deleted_during_an_election(cluster, stream, letters):
+    """The leader of the dead letters' stream is killed while hundreds of deletions are in flight."""
     results = []
     async with connected(*cluster.servers) as nc:
         js = nc.jetstream(timeout=ONE_REQUEST)
@@ -195,7 +195,7 @@ async def test_dead_letters_are_requeued_and_deleted_in_an_election(cluster, str
     assert await requeued(cluster, stream) == AGAIN
 
 
-async def test_the_command_requeues_in_an_election(cluster, stream, letters):
+async def test_command_requeues_during_an_election(cluster, stream, letters):
     urls = [server.url for server in kill_leader(cluster, letters)]
     stdout = await command(urls, "dead-letters", "requeue", letters, "--all")
     assert stdout.count("\n") == COUNT

@@ -1,7 +1,7 @@
 """
-What goes wrong while events are consumed: with N events in, each is handled at least once, and none that was not sent.
+Faults while events are consumed: each of N events is handled at least once, and no other event is.
 
-Each test has a server of its own, and counts: what was handled, how often the connection was lost, what is left over.
+Each test has a separate server, and counts handled events, lost connections and remaining messages.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ce_nats.redelivery import DeadLetter
 from ce_nats.testing import NatsServer
 from tests.support import waiting
 
-SECONDS = 60  # to wait for what has to happen
+SECONDS = 60  # generous, because the machine may be busy
 until = partial(waiting.until, seconds=SECONDS)
 
 EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
@@ -31,7 +31,7 @@ EVENT = b'{"specversion":"1.0","id":"%d","source":"/faults","type":"t"}'
 @asynccontextmanager
 async def connected(server, **more):
     async def ignore(error):
-        """That the connection is lost is what the tests are about."""
+        """Suppress nats-py's log of lost connections, which the tests cause."""
 
     options = {"reconnect_time_wait": 0.02, "max_reconnect_attempts": -1, "connect_timeout": 1, "error_cb": ignore}
     nc = await nats.connect(server.url, **options, **more)
@@ -60,7 +60,7 @@ def js(nc):
 
 @pytest.fixture
 async def fill(js):
-    """A stream E of so many events, and a stream for dead letters."""
+    """Create a stream E with a number of events, and a stream for dead letters."""
 
     async def fill(count, padding=b""):
         await js.add_stream(name="E", subjects=["e"])
@@ -79,13 +79,13 @@ def consumer_of(js, *, ack_wait=30, **options):
 
 
 class Handled(Counter):
-    """How often each event was handled."""
+    """Count how often each event was handled."""
 
     def add(self, event):
         self[int(event.get_id())] += 1
 
 
-async def nothing_is_left(js):
+async def is_consumed(js):
     for _ in range(100 * SECONDS):
         info = await js.consumer_info("E", "c")
         if info.num_pending == info.num_ack_pending == 0:
@@ -95,16 +95,16 @@ async def nothing_is_left(js):
 
 
 async def run_until(js, consumer, handle, condition, *, concurrency=1):
-    """Run a handler until a condition holds and nothing is left."""
+    """Run a handler until a condition holds and all messages are acknowledged."""
     running = asyncio.create_task(consumer.run(handle, concurrency=concurrency))
     await until(lambda: condition() or running.done())
-    await nothing_is_left(js)
+    await is_consumed(js)
     consumer.stop()
     await asyncio.wait_for(running, SECONDS)
 
 
 @pytest.mark.parametrize(("restarts", "concurrency"), [(1, 1), (3, 8)])
-async def test_the_server_is_killed_and_restarted(server, nc, js, fill, restarts, concurrency):
+async def test_killed_and_restarted_server(server, nc, js, fill, restarts, concurrency):
     count = 1000
     await fill(count)
     handled = Handled()
@@ -125,8 +125,8 @@ async def test_the_server_is_killed_and_restarted(server, nc, js, fill, restarts
     assert (await js.stream_info("DEAD")).state.messages == 0
 
 
-async def test_the_connection_is_lost_with_messages_unacknowledged(server, js, fill):
-    """They are acknowledged on the next one; what was on its way to the old one comes again after ack_wait."""
+async def test_connection_lost_with_unacknowledged_messages(server, js, fill):
+    """They are acknowledged on the next connection; messages in transit are redelivered after ack_wait."""
     count = 200
     await fill(count)
     handled = Handled()
@@ -141,18 +141,18 @@ async def test_the_connection_is_lost_with_messages_unacknowledged(server, js, f
             event = delivery.event
             handled.add(event)
             if len(handled) == 50 and not lost.is_set():
-                await flush(nc)  # what was acknowledged until now has arrived
+                await flush(nc)  # acknowledgements up to now have arrived
                 nc._transport._io_writer.transport.abort()
             if len(handled) > 40:
-                await lost.wait()  # so that ten handlers hold messages while there is no connection
+                await lost.wait()  # so that ten handlers hold messages while disconnected
 
         await run_until(js, consumer, handle, lambda: len(handled) == count, concurrency=10)
         assert nc.stats["reconnects"] == 1
     assert handled == Counter(range(count))
 
 
-async def test_a_handler_hangs_past_ack_wait(server, js, fill):
-    """Another consumer waits for its message, and does not get it."""
+async def test_handler_that_runs_longer_than_ack_wait(server, js, fill):
+    """Its message is not delivered to another waiting consumer."""
     await fill(2)
     handled, others = Handled(), Handled()
     since = []
@@ -180,8 +180,8 @@ async def test_a_handler_hangs_past_ack_wait(server, js, fill):
     assert handled + others == Counter(range(2))
 
 
-async def test_a_process_dies_with_unacknowledged_messages(server, js, fill):
-    """They are delivered again to another one, which handles some for the second time."""
+async def test_process_that_ends_with_unacknowledged_messages(server, js, fill):
+    """They are redelivered to another process, which handles some for the second time."""
     count = 100
     await fill(count)
     handled = Handled()
@@ -191,7 +191,7 @@ async def test_a_process_dies_with_unacknowledged_messages(server, js, fill):
             delivery = await asyncio.wait_for(anext(consumer), SECONDS)
             handled.add(delivery.event)
         nc._transport._io_writer.transport.abort()
-        await nc.close()  # nothing was acknowledged, and nothing is given back
+        await nc.close()  # nothing was acknowledged, and nothing is released
         await consumer.__aexit__(None, None, None)
 
     async def handle(delivery):
@@ -205,10 +205,10 @@ async def test_a_process_dies_with_unacknowledged_messages(server, js, fill):
 
 
 @pytest.mark.parametrize("is_flooded", [False, True])
-async def test_a_slow_consumer(is_flooded):
+async def test_handler_that_blocks_the_event_loop(is_flooded):
     """
-    A handler that blocks the event loop does not read what the server sends. The server cuts off a client that has more
-    waiting than it may, so less than that is asked for; where others send too much, what was lost is delivered again.
+    A blocked event loop reads nothing. The server disconnects a client with more than max_pending bytes waiting, so
+    fewer are requested; if other clients send too much, lost messages are redelivered.
     """
     count, padding = 50, b" " * 900_000
     with NatsServer(jetstream=True, config="max_pending: 24MB") as server:
@@ -224,7 +224,7 @@ async def test_a_slow_consumer(is_flooded):
                 event = delivery.event
                 handled.add(event)
                 if len(handled) == 3:
-                    time.sleep(0.3)  # noqa: ASYNC251 - it is to block
+                    time.sleep(0.3)  # noqa: ASYNC251 - blocking is the fault
                     if is_flooded:
                         flood(server, padding, 60)
 
@@ -250,8 +250,8 @@ def flood(server, payload, count):
         assert lines.readline() == b"PONG\r\n"
 
 
-async def test_no_stream_listens_for_dead_letters(js, fill):
-    """The original is neither lost nor terminated, and the rest goes on; when there is a stream, it is stored."""
+async def test_missing_stream_for_dead_letters(js, fill):
+    """The original is not lost or terminated, others are handled; it is dead-lettered once the stream exists."""
     count = 10
     await fill(count)
     handled, reported = Handled(), []
@@ -266,13 +266,13 @@ async def test_no_stream_listens_for_dead_letters(js, fill):
         handled.add(event)
 
     async with consumer_of(js, on_error=report, backoff=[0.02], max_deliveries=2) as consumer:
-        await js.delete_stream("DEAD")  # it was there when the consumer was entered
+        await js.delete_stream("DEAD")  # the stream existed when the consumer was entered
         await js.publish("e", b"no event")
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: len(reported) >= 4 and len(handled) == count)
         assert (await js.consumer_info("E", "c")).ack_floor.stream_seq == count
         await js.add_stream(name="DEAD", subjects=["dead"])
-        await nothing_is_left(js)
+        await is_consumed(js)
         consumer.stop()
         await asyncio.wait_for(running, SECONDS)
     assert handled == Counter(range(count))

@@ -1,4 +1,4 @@
-"""Malformed messages, and a read loop of nats-py that has ended: an error each, on a real server."""
+"""Malformed messages, and a read loop of nats-py that has ended: each is an error, on a real server."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ EVENT = b'{"specversion":"1.0","id":"1","source":"s","type":"t"}'
 
 @pytest.fixture
 def send_frames(server):
-    """Send bytes to the server as they are, and wait until it has them."""
+    """Send raw bytes to the server, and wait until it has received them."""
 
     def send(*frames):
         options = json.dumps({"verbose": False, "headers": True, "no_responders": True}).encode()
@@ -57,8 +57,8 @@ MALFORMED = {
     "subject": (lambda at: pub(at + b".\xff"), "invalid-utf8"),
     "reply": (lambda at: pub(at, reply=b"reply.\xff"), "invalid-utf8"),
     "a block of one byte": (lambda at: hpub(at, b"x"), "invalid-header-block"),
-    "a block that is cut": (lambda at: hpub(at, b"NATS/1."), "invalid-header-block"),
-    "a version alone": (lambda at: hpub(at, b"NATS/1.0"), "invalid-header-block"),
+    "a truncated block": (lambda at: hpub(at, b"NATS/1."), "invalid-header-block"),
+    "only a version": (lambda at: hpub(at, b"NATS/1.0"), "invalid-header-block"),
     "status": (lambda at: hpub(at, b"NATS/1.0 \xff\xff\xff\r\n\r\n"), "invalid-header-version"),
     "description": (lambda at: hpub(at, b"NATS/1.0 404 \xff\r\n\r\n"), "invalid-utf8"),
     "description and headers": (lambda at: hpub(at, b"NATS/1.0 404 \xff\r\nA: b\r\n\r\n"), "invalid-utf8"),
@@ -68,7 +68,7 @@ malformed = pytest.mark.parametrize(("frame", "code"), MALFORMED.values(), ids=M
 
 @malformed
 async def test_malformed_message_is_an_error_of_that_message(nc, subject, send_frames, frame, code):
-    """On a connection of nats-py's own; the messages after it arrive, on the same connection."""
+    """On a connection of nats-py; later messages arrive on the same connection."""
     at = f"{subject}.m".encode()
     async with await subscribe(nc, f"{subject}.>") as received:
         send_frames(frame(at), frame(at), pub(at))
@@ -113,11 +113,11 @@ async def test_malformed_reply_is_an_error_of_the_reply(nc, subject, send_frames
     assert reply.error.code == code
 
 
-@pytest.mark.parametrize("kind", ["subject", "a block of one byte", "a block that is cut", "a version alone"])
+@pytest.mark.parametrize("kind", ["subject", "a block of one byte", "a truncated block", "only a version"])
 async def test_malformed_message_of_a_stream_is_dead_lettered(
     js, stream, subject, dead, dead_letters, send_frames, kind
 ):
-    """With its original bytes. (A stream keeps no reply subjects, and recent servers remove status lines.)"""
+    """With its original bytes. (Streams store no reply subjects, and recent servers remove status lines.)"""
     frame, code = MALFORMED[kind]
     sent = frame(f"{subject}.m".encode())
     send_frames(sent, pub(subject.encode()))
@@ -138,7 +138,7 @@ async def test_malformed_message_of_a_stream_is_dead_lettered(
 
 
 async def test_control_characters_do_not_split_a_subject(nc, js, stream, subject, send_frames):
-    """nats-py took "a<VT>2" for a message of subscription 2, and others for an error of the protocol."""
+    """nats-py parses "a<VT>2" as a message of subscription 2, and others as a protocol error."""
     other = await nc.subscribe("other")
     received = events(await nc.subscribe(f"{subject}.>"))
     await nc.flush()
@@ -154,7 +154,7 @@ async def test_control_characters_do_not_split_a_subject(nc, js, stream, subject
     assert nc.stats["reconnects"] == 0
 
 
-def test_malformed_messages_of_a_connection_of_sync(server, subject, send_frames):
+def test_malformed_messages_on_a_sync_connection(server, subject, send_frames):
     with sync.connect(server.url) as nc, nc.subscribe(f"{subject}.>", timeout=SECONDS) as received:
         send_frames(*(frame(subject.encode() + b".m") for frame, _ in MALFORMED.values()), pub(f"{subject}.m".encode()))
         found = [next(received).error.code for _ in MALFORMED]
@@ -173,8 +173,8 @@ blocks = st.one_of(
 
 
 @given(blocks, st.binary(max_size=10), st.binary(max_size=10))
-async def test_normal_messages_are_read_as_by_nats_py(block, subject, reply):
-    """Its own functions are not called, for speed."""
+async def test_valid_messages_are_parsed_as_by_nats_py(block, subject, reply):
+    """Its functions are not called, for speed."""
     plain, watched = Client(), Client()
     ConnectionWatch.of(watched)
     try:
@@ -196,12 +196,12 @@ async def test_normal_messages_are_read_as_by_nats_py(block, subject, reply):
 
 
 async def cancel_reading(nc, server):
-    """As Ctrl-C does before Python 3.11: every task is cancelled."""
+    """Cancel every task, as Ctrl-C does before Python 3.11."""
     nc._reading_task.cancel()
 
 
 async def raise_in_reading(nc, server):
-    """An ordered consumer of nats-py raises for a reply subject that is not JetStream's."""
+    """Have an ordered consumer of nats-py raise, for a reply subject that is not JetStream's."""
     js = nc.jetstream()
     await js.add_stream(name="ordered", subjects=["ordered"], storage="memory")
     ordered = await js.subscribe("ordered", ordered_consumer=True)
@@ -266,7 +266,7 @@ async def test_waiting_operations_fail_if_reading_ends(ending, stream, subject, 
 
 
 async def test_flush_fails_if_reading_ends(server):
-    """While it waits; the server is paused."""
+    """During the call; the server is paused."""
     with NatsServer() as server:
         nc = await nats.connect(server.url)
         server.pause()
@@ -275,13 +275,13 @@ async def test_flush_fails_if_reading_ends(server):
         nc._reading_task.cancel()
         try:
             with pytest.raises(DeliveryError, match=REASON):
-                await asyncio.wait_for(flushing, 8)  # nats-py gives up after 10
+                await asyncio.wait_for(flushing, 8)  # nats-py's limit is 10
         finally:
             server.resume()
             await nc.close()
 
 
-async def test_reading_that_has_ended_before_is_noticed(server, subject):
+async def test_operations_fail_if_reading_has_ended_before(server, subject):
     nc = await nats.connect(server.url)
     nc._reading_task.cancel()
     await asyncio.gather(nc._reading_task, return_exceptions=True)
@@ -290,7 +290,7 @@ async def test_reading_that_has_ended_before_is_noticed(server, subject):
             await soon(anext(received))
 
 
-async def test_reading_that_ends_after_a_reconnect_is_noticed(subject):
+async def test_operations_fail_if_reading_ends_after_a_reconnect(subject):
     with NatsServer() as server:
         restored = asyncio.Event()
 
@@ -306,8 +306,8 @@ async def test_reading_that_ends_after_a_reconnect_is_noticed(subject):
                 await soon(anext(received))
 
 
-def test_reading_that_ends_with_the_program_is_no_error(server):
-    """asyncio.run() cancels all tasks; a connection that was not closed logs nothing then."""
+def test_end_of_the_program_is_not_an_error(server):
+    """asyncio.run() cancels all tasks; an open connection logs nothing then."""
     code = """
 import asyncio, nats, sys
 from ce_nats.aio import subscribe
@@ -323,7 +323,7 @@ asyncio.run(main())
 
 
 async def test_flush_waits_for_a_reconnect(subject, make_event):
-    """nats-py's own returns at once, with the event in its buffer."""
+    """nats-py's flush() returns at once, with the event in its buffer."""
     with NatsServer() as server:
         lost = asyncio.Event()
 
@@ -345,7 +345,7 @@ async def test_flush_waits_for_a_reconnect(subject, make_event):
 
 
 async def test_cancelled_flush_does_not_end_reading(nc, subject, make_event):
-    """nats-py sets the result of the future that waited for the PONG, which is cancelled."""
+    """nats-py sets the result of the cancelled future that waited for the PONG."""
     async with await subscribe(nc, subject) as received:
         for _ in range(10):
             flushing = asyncio.create_task(flush(nc))

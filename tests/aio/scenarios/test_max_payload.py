@@ -1,4 +1,4 @@
-"""A server whose ``max_payload`` is lowered by a reload closes connections with messages above it."""
+"""A server closes connections with too large messages after a reload that lowers ``max_payload``."""
 
 import asyncio
 import signal
@@ -41,11 +41,11 @@ def soon(awaitable):
 
 
 async def ignore(error):
-    """The errors are what the tests are about."""
+    """Suppress nats-py's log of errors that the tests cause."""
 
 
 async def test_connection_is_restored(lowering, make_event, caplog):
-    """What is too large fails; everything else continues on the same connection."""
+    """Messages that are too large fail; others continue on the same connection."""
     server, lower = lowering
     async with connect(server.url, reconnect_time_wait=0.05) as nc:
         js = nc.jetstream()
@@ -90,7 +90,7 @@ async def test_request_reports_why_the_connection_was_lost(lowering, make_event,
 
 @pytest.mark.parametrize("options", [None, {"max_reconnect_attempts": 0}])
 async def test_errors_have_the_reason_if_the_connection_is_closed(lowering, make_event, options):
-    """On a connection of nats-py, which does not reconnect after this error, or if reconnects are turned off."""
+    """On a connection of nats-py, which does not reconnect after this error, and with reconnects disabled."""
     server, lower = lowering
     given = {"error_cb": ignore}
     nc = await (nats.connect(server.url, **given) if options is None else connect(server.url, **given, **options))

@@ -1,4 +1,4 @@
-"""Arguments that are taken for one another, and servers without JetStream: what is said then."""
+"""Error texts for swapped arguments, servers without JetStream, and missing streams."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ async def enter_publisher(js):
     ],
     ids=["publish", "flush", "subscribe", "request", "replay", "stan", "migrate"],
 )
-async def test_jetstream_for_a_connection(js, make_event, use):
+async def test_jetstream_in_place_of_a_connection(js, make_event, use):
     with pytest.raises(TypeError, match=NO_CLIENT):
         await use(js, make_event())
 
@@ -75,12 +75,12 @@ async def test_jetstream_for_a_connection(js, make_event, use):
     ],
     ids=["publish", "read_stream", "Publisher", "PullConsumer", "requeue", "migrate"],
 )
-async def test_a_connection_for_jetstream(nc, make_event, use):
+async def test_connection_in_place_of_jetstream(nc, make_event, use):
     with pytest.raises(TypeError, match=NO_JETSTREAM):
         await use(nc, make_event())
 
 
-async def test_other_arguments(nc, js):
+async def test_other_wrong_types(nc, js):
     with pytest.raises(TypeError, match=r"^nc must be a connection .*, got str$"):
         StreamApi("nats://127.0.0.1:4222")
     with pytest.raises(TypeError, match=r"^subscription must be a Subscription .*, got nats\.aio\.client\.Client$"):
@@ -89,7 +89,7 @@ async def test_other_arguments(nc, js):
         await consume(js, create={"ack_wait": 30})
 
 
-async def test_a_server_without_jetstream(make_event):
+async def test_server_without_jetstream(make_event):
     with NatsServer() as server:
         async with await aio.connect(server.url) as nc:
             js = nc.jetstream()
@@ -100,10 +100,12 @@ async def test_a_server_without_jetstream(make_event):
             with pytest.raises(DeliveryError, match="a: no stream listens: the server has no JetStream"):
                 await aio.jetstream.publish(js, make_event(), "a")
             with pytest.raises(DeliveryError, match=r"no answer on '\$JS\.hub\.API': JetStream has another prefix"):
-                await read(nc.jetstream(domain="hub"), retry_timeout=1)  # what is behind it may be away for a while
+                await read(
+                    nc.jetstream(domain="hub"), retry_timeout=1
+                )  # the server with that prefix may be temporarily unavailable
 
 
-async def test_an_account_without_jetstream(make_event):
+async def test_account_without_jetstream(make_event):
     with NatsServer(jetstream=True, config=ACCOUNTS) as server:
         async with await aio.connect(f"nats://other:x@127.0.0.1:{server.port}") as nc:
             js = nc.jetstream()
@@ -116,14 +118,14 @@ async def test_an_account_without_jetstream(make_event):
                 await StreamApi(nc).state("S")
 
 
-async def test_a_subject_without_a_stream(js, make_event, subject):
+async def test_subject_without_a_stream(js, make_event, subject):
     with pytest.raises(DeliveryError, match=r"create one with js\.add_stream\(name=\.\.\., subjects=\['test\.") as info:
         await aio.jetstream.publish(js, make_event(), subject)
     assert info.value.code is ErrorCode.NO_RESPONDERS
 
 
-async def test_a_subject_for_dead_letters_without_a_stream(js, stream, subject):
-    """It is noticed before the first message, which would otherwise be tried and kept for ever."""
+async def test_dead_letter_subject_without_a_stream(js, stream, subject):
+    """It is an error before the first message, which would otherwise be retried forever."""
     dead = f"dead.{subject}"
 
     async def enter():
@@ -143,29 +145,29 @@ async def test_a_subject_for_dead_letters_without_a_stream(js, stream, subject):
 
 
 @pytest.mark.parametrize("answer", ["denied", "silence"])
-async def test_a_question_about_dead_letters_that_is_not_answered(answer):
-    """The least permissions of a consumer do not include it."""
+async def test_unanswered_lookup_of_the_dead_letter_stream_is_ignored(answer):
+    """The minimum permissions of a consumer do not include it."""
     names = "$JS.API.STREAM.NAMES"
     deny = f'permissions: {{publish: {{deny: ["{names}"]}}}}' if answer == "denied" else ""
-    to = "" if answer == "denied" else f'mappings: {{"{names}": "nobody.answers"}}'
+    to = "" if answer == "denied" else f'mappings: {{"{names}": "not.answered"}}'
     config = f"accounts {{ A {{ jetstream: enabled, users: [{{user: a, password: x, {deny}}}], {to} }} }}"
     with NatsServer(jetstream=True, config=config) as server:
-        told = []
+        reported = []
 
-        async def tell(error):
-            told.append(error)
+        async def report(error):
+            reported.append(error)
 
-        async with await aio.connect(f"nats://a:x@127.0.0.1:{server.port}", error_cb=tell) as nc:
+        async with await aio.connect(f"nats://a:x@127.0.0.1:{server.port}", error_cb=report) as nc:
             js = nc.jetstream()
             await js.add_stream(name="S", subjects=["orders"], storage="memory")
             if answer == "silence":
-                await nc.subscribe("nobody.answers", cb=_say_nothing)
+                await nc.subscribe("not.answered", cb=_ignore)
             await asyncio.wait_for(consume(js, dead_letter="dead", create=ConsumerConfig()), 20)
             await nc.flush()
-        assert told == []
+        assert reported == []
 
 
-async def _say_nothing(message):
+async def _ignore(message):
     pass
 
 

@@ -11,7 +11,7 @@ from ce_nats.testing import NatsServer
 
 
 async def test_async_with_opens_and_closes_without_await(server: NatsServer) -> None:
-    """``async with`` connects, subscribes and closes; ``await`` does as before."""
+    """``async with`` connects, subscribes and closes; ``await`` returns an open connection."""
     async with connect(server.url) as nc, subscribe(nc, "orders") as received:
         connected: Client = nc
         entered: Events = received
@@ -40,7 +40,7 @@ async def test_connection_is_closed_after_an_error_in_its_block(server: NatsServ
 
 
 async def test_result_is_a_coroutine(server: NatsServer) -> None:
-    """It was one, so that tasks can be created from it, and it can be closed before it begins."""
+    """Tasks can be created with it, and it can be closed before it starts."""
     nc = await asyncio.create_task(connect(server.url))
     await nc.close()
     (nc,) = await asyncio.gather(connect(server.url))

@@ -12,8 +12,8 @@ def test_random_numbers_differ():
 
 
 @pytest.mark.parametrize("seconds", [0, 0.2])
-async def test_a_pause_lasts_at_least_half(seconds):
-    """The event loop may wake by one tick of its clock too early."""
+async def test_pause_lasts_at_least_half_of_its_maximum(seconds):
+    """The event loop may wake one tick of its clock early."""
     before = time.monotonic()
     await pause(seconds)
     assert time.monotonic() - before >= seconds / 2 - time.get_clock_info("monotonic").resolution
