@@ -4,9 +4,9 @@ All exceptions of the package, and the list of stable error codes.
     CeNatsError                         base class; raised itself for an unsupported version of nats-py
     ├── EncodeError (also ValueError)   an event, message or option to send is invalid
     ├── DecodeError (also ValueError)   a received message or event is invalid, or has other data than expected
-    └── DeliveryError                   a server refused, did not answer, or is not connected (network only)
+    └── DeliveryError                   a server refused, did not reply, or is not connected (network only)
         ├── ApiError                    JetStream's API refused a request
-        ├── NoStreamError               no stream listens on the subject
+        ├── NoStreamError               no stream has the subject
         ├── DataLossError               messages were removed from the stream before they were read
         ├── PublishError                events of a publisher were not acknowledged
         └── StanError                   a server of NATS Streaming refused or did not answer
@@ -53,28 +53,28 @@ class ErrorCode(str, Enum):
     """
     Stable codes of all errors.
 
-    Codes of the codec name the rule that a message or an event violates; ``data-mismatch`` says that the data is not of
-    the type that the program asked for. ``forbidden-subject`` says that a subject from a message (of a dead letter, a
-    captured message or a request) is not published to: the server itself acts on it, or the stream that the dead letter
-    names does not listen on it. Codes of the network tell what a program can do:
+    Codes of the codec name the rule that a message or an event violates; ``data-mismatch`` means that the data is not
+    of the type that the program requested. ``forbidden-subject`` means that a subject from a message (a dead letter, a
+    captured message or a request) must not be published to: the server itself acts on it, or the stream in the dead
+    letter does not have it. Codes of the network, and what a program can do about them:
 
     - ``connection-failed``: no connection could be made; check URLs and TLS, or try again later.
-    - ``authentication-failed``: the server refused the credentials; use others, retrying does not help.
-    - ``connection-closed``: the connection was closed, or lost permanently; make a new one.
+    - ``authentication-failed``: the server rejected the credentials; use others, retrying does not help.
+    - ``connection-closed``: the connection was closed, or lost permanently; create a new one.
     - ``permission-denied``: the user lacks permission on the subject named; change the server's configuration.
-    - ``timeout``: no answer arrived in time, and the request may have been processed; send it again only if a duplicate
-      does no harm, as with a ``Nats-Msg-Id``.
-    - ``no-responders``: no subscriber and no stream listens on the subject, so nothing was processed; try again later,
-      or create the subscriber or stream.
-    - ``temporarily-unavailable``: JetStream cannot answer now (no leader, or no resources); try again later.
-    - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then send again.
+    - ``timeout``: no reply arrived in time, and the request may have been processed; resend it only if a duplicate is
+      harmless, as with a ``Nats-Msg-Id``.
+    - ``no-responders``: the subject has no subscriber and no stream, so nothing was processed; try again later, or
+      create the subscriber or stream.
+    - ``temporarily-unavailable``: JetStream cannot reply now (no leader, or no resources); try again later.
+    - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then resend.
     - ``publish-refused``: a stream refused the message; an :class:`ApiError` has the server's ``err_code``. Change the
       message, or the stream's limits.
     - ``request-refused``: the server refused a request other than a publish; change the request.
     - ``stream-not-found``: the stream (in NATS Streaming: channel) does not exist; create it or correct the name.
     - ``consumer-not-found``: the consumer (in NATS Streaming: durable) does not exist, or was deleted; create it or
       correct the name.
-    - ``consumer-in-use``: another client is using the durable; stop that client.
+    - ``consumer-in-use``: another client uses the durable; stop that client.
     - ``message-not-found``: the stream has no message with this sequence; it was deleted, or never existed.
     - ``incompatible-config``: the stream or the consumer exists, and its configuration does not allow the operation;
       change the configuration, or use another one.
@@ -82,14 +82,14 @@ class ErrorCode(str, Enum):
       one that was deleted and created again; start over with a new target.
     - ``data-lost``: messages were removed from a stream before they were read; decide whether to continue without them.
     - ``unexpected-answer``: the reply does not follow the protocol; look for another program on the same subject.
-    - ``not-open``: a publisher, consumer or subscription was used before it was entered or after it was closed; make a
-      new one.
+    - ``not-open``: a publisher, consumer or subscription was used before it was entered or after it was closed; create
+      a new one.
     - ``unsupported-nats-py``: the installed nats-py lacks a required function; install another version.
-    - ``process-ended``: a message was delivered again and again and its handler never returned, because it ends the
-      process; look at the dead letter, and at the end of the process.
+    - ``process-ended``: a message was redelivered repeatedly and its handler never returned, because it ends the
+      process; examine the dead letter, and why the process ended.
     - ``handler-cancelled``: a task that a handler awaited was cancelled, and the handler with it; treated like an
       exception of the handler.
-    - ``delivery-failed``: any other failure; ``__cause__`` is the client library's own error.
+    - ``delivery-failed``: any other failure; ``__cause__`` is the error of the client library.
     """
 
     # The message as a whole.
@@ -180,10 +180,10 @@ class ErrorCode(str, Enum):
         return self.value
 
 
-# Characters of an error's text. Values in it are shortened separately; this holds whatever a library says.
+# Maximum number of characters of an error's text. Values in it are shortened separately; texts of libraries are not.
 _MAX_TEXT: Final = 2000
 
-# The requirement of each code by default; code that raises an error may name a more specific one.
+# The default requirement of each code; an error may be raised with a more specific one.
 _RULES: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_A_CLOUDEVENT: "NB-3-04",
     ErrorCode.BATCH_NOT_SUPPORTED: "NB-1.3-02",
@@ -291,15 +291,15 @@ class DecodeError(CeNatsError, ValueError):
 
 
 class DeliveryError(CeNatsError):
-    """A server refused, did not answer, or is not connected; ``__cause__`` is the client library's own error."""
+    """A server refused, did not reply, or is not connected; ``__cause__`` is the error of the client library."""
 
 
 class ApiError(DeliveryError):
     """
-    JetStream's API answered a request with an error.
+    JetStream's API replied to a request with an error.
 
     Attributes:
-        err_code: The number of the error in the server's answer; 0 if the answer had none.
+        err_code: The number of the error in the server's reply; 0 if the reply had none.
     """
 
     err_code: int = 0
@@ -311,7 +311,7 @@ class ApiError(DeliveryError):
 
 
 class NoStreamError(DeliveryError):
-    """``no-responders``, and JetStream's API confirms that no stream listens on the subject: retrying does not help."""
+    """``no-responders``, and JetStream's API confirms that no stream has the subject: retrying does not help."""
 
 
 class DataLossError(DeliveryError):
@@ -320,9 +320,9 @@ class DataLossError(DeliveryError):
 
     Attributes:
         stream: Name of the stream.
-        first: Sequence of the first message that is lost, as far as that is known; 0 if it is not.
-        last: Sequence of the last message that is lost; 0 if it is not known. Some of those between may have been read.
-        is_other_stream: The stream was deleted, and another one with its name was created.
+        first: Sequence of the first lost message; 0 if not known.
+        last: Sequence of the last lost message; 0 if not known. Some messages between the two may have been read.
+        is_other_stream: Whether the stream was deleted, and another one with its name was created.
     """
 
     stream: str = ""
@@ -335,7 +335,7 @@ class DataLossError(DeliveryError):
         cls, stream: str, first: int, last: int, begins: int, *, retention: str = "limits", is_partial: bool = False
     ) -> DataLossError:
         """
-        Return the error for messages that were removed because the stream now begins at ``begins``.
+        Return the error for messages before ``begins``, the first sequence of the stream now.
 
         Args:
             stream: Name of the stream.
@@ -363,7 +363,7 @@ class DataLossError(DeliveryError):
         """Return the error for a stream created at ``then`` that was deleted and created again at ``now``."""
         error = cls(
             ErrorCode.DATA_LOST,
-            f"stream {stream}: it was created at {then}, and now there is one that was created at {now}: "
+            f"stream {stream}: it was created at {then}, and the stream with its name now was created at {now}: "
             "it was deleted and created again, and its messages are gone",
         )
         error.stream, error.is_other_stream = stream, True
@@ -372,7 +372,7 @@ class DataLossError(DeliveryError):
     @classmethod
     def deleted(cls, stream: str) -> DataLossError:
         """Return the error for a stream that was deleted."""
-        text = f"stream {stream}: it does not exist any more: it was deleted, and its messages are gone"
+        text = f"stream {stream}: it no longer exists: it was deleted, and its messages are gone"
         return cls(ErrorCode.DATA_LOST, text)
 
     @classmethod
@@ -381,14 +381,14 @@ class DataLossError(DeliveryError):
         error = cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: it had messages up to {known}, and now ends at {last}: "
-            f"messages {last + 1} to {known} are gone, as when a backup is restored",
+            f"messages {last + 1} to {known} are gone, for example because a backup was restored",
         )
         error.stream, error.first, error.last = stream, last + 1, known
         return error
 
     @classmethod
     def not_copied(cls, stream: str, sequence: int) -> DataLossError:
-        """Return the error for a message that did not fit into its dead letter, and that its stream does not keep."""
+        """Return the error for a message that did not fit into its dead letter and is no longer in its stream."""
         return cls(
             ErrorCode.DATA_LOST,
             f"stream {stream}: message {sequence} did not fit into its dead letter, which has neither its headers nor "
@@ -418,14 +418,14 @@ class PublishError(DeliveryError):
     Events were not acknowledged. Code and text are those of the first failure.
 
     Attributes:
-        failures: All failures that were not raised before, in the order in which they occurred.
+        failures: All failures that no earlier error contained, in the order in which they occurred.
     """
 
     failures: tuple[Failure, ...] = ()
 
 
 class StanError(DeliveryError):
-    """A server of NATS Streaming refused a request, did not answer, or has dropped the client."""
+    """A server of NATS Streaming refused a request, did not reply, or dropped the client."""
 
     @property
     def text(self) -> str:
@@ -434,16 +434,16 @@ class StanError(DeliveryError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server refused the request, so that sending it again would have the same result."""
+        """Whether the server refused the request, so that retrying it would have the same result."""
         return self.code in (ErrorCode.REQUEST_REFUSED, ErrorCode.PUBLISH_REFUSED)
 
 
 class Reject(Exception):  # noqa: N818 - not an error of the program, but a result of a handler
-    """Raise it in a handler to reject an event that can never be processed: its message is dead-lettered at once."""
+    """Raised by a handler to reject an event that can never be processed; its message is dead-lettered at once."""
 
 
 def _blank(kind: type[CeNatsError], args: tuple[Any, ...]) -> CeNatsError:
-    """Make an error without attributes. ``__init__`` is not called: that of a subclass may take other arguments."""
+    """Create an error without attributes. ``__init__`` is not called: that of a subclass may have other arguments."""
     return kind.__new__(kind, *args)
 
 
@@ -548,8 +548,8 @@ def visible(text: str) -> str:
     r"""
     Return text with each character that is not printable as its escape in JSON, such as ``\u001b``.
 
-    These are control characters, which a terminal would obey, characters that change the direction of text or are
-    invisible, and unpaired surrogates. JSON remains the same JSON.
+    These are control characters, which a terminal would interpret, characters that change the direction of text or are
+    invisible, and unpaired surrogates. The meaning of JSON text does not change.
     """
     return text if text.isprintable() else "".join(map(_visible, text))
 

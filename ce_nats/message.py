@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 # "The field-name must be composed of printable ASCII characters (values between 33. and 126., except colon)."
 _FIELD_NAME: Final = re.compile(r"[!-9;-~]+")
 # "The field-body may be composed of any ASCII characters, except CR or LF." Non-ASCII text of the user is sent as
-# UTF-8. ADR-4 allows NUL; it is refused, because C clients end the value there.
+# UTF-8. ADR-4 allows NUL; it is an error here, because C clients truncate the value at it.
 _FORBIDDEN_IN_VALUE: Final = re.compile("[\r\n\0\ud800-\udfff]")
 _ONLY_STRINGS: Final = {str}
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}

@@ -1,11 +1,11 @@
 """
 The policy for deliveries: acknowledge, redeliver later, or dead-letter.
 
-``decide`` is a pure function of what happened, how often the message was delivered, a policy and a random number, so
-that fixtures in any language can test it. :class:`DeadLetter` is the content of a dead letter's own headers.
+``decide`` is a pure function of the outcome, the number of deliveries, a policy and a random number, so that fixtures
+in any language can test it. :class:`DeadLetter` is the content of the headers that describe a dead letter.
 
-A dead letter has the payload and the headers of the original, and further headers that begin with ``Dead-Letter-``,
-a prefix that no CloudEvents attribute has. Headers that instruct the server are not kept under their own names:
+A dead letter has the payload and the headers of the original, and additional headers that begin with ``Dead-Letter-``,
+a prefix that no CloudEvents attribute has. Headers with instructions for the server are not kept under their names:
 ``Nats-Rollup`` would purge the dead letters' stream, ``Nats-Expected-Stream`` and ``Nats-Stream-Source`` would make it
 refuse the message. Each one is kept in a ``Dead-Letter-Header``, whose value is the name, a space and the value.
 """
@@ -37,17 +37,17 @@ __all__ = [
 
 PREFIX: Final = "Dead-Letter-"
 KEPT_HEADER: Final = f"{PREFIX}Header"
-# Holds a malformed header block, as any client may publish one: it cannot stand among headers.
+# Contains a malformed header block, which any client may publish: it cannot be split into headers.
 BLOCK_HEADER: Final = f"{PREFIX}Block"
 # Characters of an exception's text, before escaping.
 _MAX_TEXT_CHARACTERS: Final = 300
 _NUMBER: Final = re.compile("[0-9]{1,20}")
-# A message is tried that often, alone, before it is found guilty of ending the process.
+# Additional deliveries, one message at a time, before the message is considered the one that ends the process.
 _MORE_UNFINISHED: Final = 5
 
 
 class Outcome(str, Enum):
-    """What happened to a delivery."""
+    """Outcome of a delivery."""
 
     RECEIVED = "received"  # it arrived, and is not processed yet
     DONE = "done"  # the handler returned
@@ -62,7 +62,7 @@ class Outcome(str, Enum):
 
 
 class Action(str, Enum):
-    """What to do about a delivery."""
+    """Action for a delivery."""
 
     HANDLE = "handle"
     ACK = "ack"
@@ -74,7 +74,7 @@ class Action(str, Enum):
 
 
 class Reason(str, Enum):
-    """Why a message is a dead letter."""
+    """Reason for dead-lettering a message."""
 
     UNDECODABLE = "undecodable"
     REJECTED = "rejected"
@@ -88,17 +88,17 @@ class Reason(str, Enum):
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """
-    Delays that grow by a factor up to a limit: ``first * factor ** (deliveries - 1)`` seconds, at most ``most``.
+    Exponential delays: ``initial * factor ** (deliveries - 1)`` seconds, at most ``maximum``.
 
-    A part of each delay is random, so that messages that failed together, because a database was down for instance, do
-    not all come back at one moment.
+    A part of each delay is random, so that messages that failed together, for example because a database was down, are
+    not all redelivered at the same time.
 
     Args:
-        first: Delay after the first delivery, in seconds.
-        factor: How much longer each delay is than the one before it, 1 or more.
-        most: Longest delay, in seconds.
-        jitter: Which part of each delay is random, 0 to 1. With 0.5 a delay is between its half and its whole, with 1
-            between nothing and its whole; 0 gives it as it stands.
+        initial: Delay after the first delivery, in seconds.
+        factor: Factor from each delay to the next, 1 or more.
+        maximum: Longest delay, in seconds.
+        jitter: Random part of each delay, 0 to 1. With 0.5 a delay is between half of its value and its value, with 1
+            between zero and its value; 0 disables jitter.
 
     Raises:
         ValueError: A delay is negative, the factor is below 1, or the jitter is not from 0 to 1.
@@ -119,11 +119,11 @@ class Backoff:
 
     def delay(self, deliveries: int, random: float = 0.0) -> float:
         """
-        Seconds to wait.
+        Return the delay in seconds.
 
         Args:
-            deliveries: After so many deliveries, 1 or more.
-            random: A random number, 0 or more and below 1. With 0 the delay is the whole one.
+            deliveries: Number of deliveries so far, 1 or more.
+            random: A random number, 0 or more and below 1. With 0 the delay is not reduced.
         """
         try:
             whole = float(min(self.maximum, self.initial * self.factor ** (deliveries - 1)))
@@ -135,18 +135,19 @@ class Backoff:
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
-    How often a message is delivered, and with which delays.
+    Maximum number of deliveries of a message, and the delays between them.
 
     Args:
-        max_deliveries: Deliveries after which a message whose handler fails is a dead letter, 1 or more.
-        backoff: A :class:`Backoff`, or the delays in seconds one by one, without jitter; the last one is used for all
-            later ones.
-        max_unfinished: Deliveries without an outcome after which a message is a dead letter before it is handled once
-            more, because its handler ends the process; ``max_deliveries`` or more. None: five more than that.
+        max_deliveries: Number of deliveries after which a message whose handler fails is dead-lettered, 1 or more.
+        backoff: A :class:`Backoff`, or a list of delays in seconds, without jitter; the last delay is used for all
+            later deliveries.
+        max_unfinished: Number of deliveries without an outcome after which a message is dead-lettered before it is
+            handled again, because its handler ends the process; ``max_deliveries`` or more. None means five more than
+            ``max_deliveries``.
 
     Raises:
-        ValueError: ``max_deliveries`` is below 1, ``max_unfinished`` is below that, there is no delay, or one is
-            negative.
+        ValueError: ``max_deliveries`` is below 1, ``max_unfinished`` is below ``max_deliveries``, the list of delays is
+            empty, or a delay is negative.
     """
 
     max_deliveries: int = 5
@@ -170,17 +171,17 @@ class RetryPolicy:
 
     @property
     def unfinished_limit(self) -> int:
-        """Number of deliveries above which a message is not handled any more."""
+        """Maximum number of deliveries with which a message is still handled."""
         if self.max_unfinished is not None:
             return self.max_unfinished
         return self.max_deliveries + _MORE_UNFINISHED
 
     def delay(self, deliveries: int, random: float = 0.0) -> float:
         """
-        Seconds to wait.
+        Return the delay in seconds.
 
         Args:
-            deliveries: After so many deliveries, 1 or more.
+            deliveries: Number of deliveries so far, 1 or more.
             random: As for :meth:`Backoff.delay`.
         """
         if isinstance(self.backoff, Backoff):
@@ -191,12 +192,12 @@ class RetryPolicy:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """
-    What to do about a delivery.
+    Decision about a delivery.
 
     Attributes:
-        action: What to do.
+        action: The action.
         delay: Seconds until the message is redelivered, for ``RETRY``; 0 means at once.
-        reason: Why, for ``DEAD_LETTER``.
+        reason: The reason, for ``DEAD_LETTER``.
     """
 
     action: Action
@@ -206,18 +207,19 @@ class Decision:
 
 def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float = 0.0) -> Decision:
     """
-    Decide what to do about a delivery.
+    Return the action for a delivery.
 
-    The server also counts deliveries of messages that no handler was given: those that were fetched when the process
-    ended or the consumer was left. So a message that was delivered more than ``max_deliveries`` times is handled, and
-    dead-lettered if its handler fails. Only above ``max_unfinished`` is it dead-lettered without being handled again:
-    its handler ends the process. A message that was released is redelivered at once, however often it was delivered.
+    The server also counts deliveries of messages that were fetched, but not handled before the process ended or the
+    consumer was closed. So a message that was delivered more than ``max_deliveries`` times is still handled, and
+    dead-lettered if its handler fails. It is dead-lettered without being handled again only after more than
+    ``max_unfinished`` deliveries: its handler ends the process. A released message is redelivered at once, after any
+    number of deliveries.
 
     Args:
-        outcome: What happened.
-        deliveries: How often the message was delivered, this time included; 1 or more.
-        policy: How often a message is delivered, and with which delays.
-        random: A random number, 0 or more and below 1, from which the jitter of a delay is made; 0 gives none.
+        outcome: Outcome of the delivery.
+        deliveries: Number of deliveries, including this one; 1 or more.
+        policy: Maximum number of deliveries, and the delays between them.
+        random: A random number, 0 or more and below 1, for the jitter of a delay; 0 means no jitter.
     """
     if outcome in (Outcome.DONE, Outcome.MARKER):
         return Decision(Action.ACK)
@@ -231,7 +233,7 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
         if deliveries <= policy.unfinished_limit:
             return Decision(Action.HANDLE)
         return Decision(Action.DEAD_LETTER, reason=Reason.PROCESS_ENDED)
-    if deliveries < policy.max_deliveries:  # it failed
+    if deliveries < policy.max_deliveries:  # the handler failed
         return Decision(Action.RETRY, delay=policy.delay(deliveries, random))
     return Decision(Action.DEAD_LETTER, reason=Reason.EXHAUSTED)
 
@@ -239,23 +241,23 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """
-    Content of a dead letter's own headers: where the original message is from, and why it was dead-lettered.
+    Content of the headers that describe a dead letter: the origin of the message, and the reason.
 
     Attributes:
-        reason: Why it was dead-lettered.
+        reason: Reason for dead-lettering the message.
         error: The code of the error (:class:`~ce_nats.ErrorCode`), or the name of another exception's class; ``""``
             if no exception is known, because the handler never returned.
         text: The error's text, cut to 300 characters, or ``""``.
-        subject: The original's subject.
-        stream: The original's stream.
+        subject: Subject of the original.
+        stream: Stream of the original.
         consumer: The consumer that dead-lettered it.
-        sequence: Its sequence in that stream.
-        deliveries: How often it was delivered.
+        sequence: Sequence of the original in that stream.
+        deliveries: Number of deliveries of the original.
         is_complete: False if the dead letter does not have the whole original. Either the stream no longer had it: the
             headers are then as nats-py returns them (without repeats, and without bytes that are not UTF-8), and a
             payload that was not delivered is missing. Or ``is_copied`` is False.
-        is_copied: False if a copy of the original did not fit into a message together with the dead letter's own
-            headers. The dead letter then has neither headers nor payload of the original.
+        is_copied: False if a copy of the original together with these headers did not fit into a message. The dead
+            letter then has neither headers nor payload of the original.
         time: Time at which the stream stored the original, in RFC 3339, if there is no copy and the stream keeps the
             original; else ``""``.
     """
@@ -274,7 +276,7 @@ class DeadLetter:
 
     @property
     def is_reference(self) -> bool:
-        """Whether the original is in its stream only; ``stream``, ``sequence`` and ``time`` identify it."""
+        """Whether the original is only in its stream; ``stream``, ``sequence`` and ``time`` identify it."""
         return not self.is_copied and self.time != ""
 
     def headers(self) -> list[tuple[str, str]]:
@@ -296,13 +298,14 @@ class DeadLetter:
     @classmethod
     def split(cls, headers: Iterable[tuple[str, str]]) -> tuple[DeadLetter, list[tuple[str, str]]]:
         """
-        Split a dead letter's headers into its own and those of the original.
+        Split the headers of a dead letter into those that describe it and those of the original.
 
         Args:
             headers: All headers, in wire order, as ``ce_nats.aio.jetstream.read_stream`` returns them.
 
         Returns:
-            The content of its own headers, and the original's headers; those that instruct the server come last.
+            The content of the headers that describe it, and the headers of the original; those with instructions for
+            the server are last.
 
         Raises:
             DecodeError: ``missing-attribute`` or ``invalid-header-value`` if the message is not a dead letter.
@@ -358,10 +361,10 @@ def _number(own: dict[str, str], name: str) -> int:
 
 def is_server_header(name: str) -> bool:
     """
-    Whether a header of the original is kept in a ``Dead-Letter-Header``: it instructs the server, or begins with
-    ``Dead-Letter-``.
+    Whether a header of the original is kept in a ``Dead-Letter-Header``: it is an instruction for the server, or begins
+    with ``Dead-Letter-``.
 
-    ``Nats-Msg-Id`` is kept under its name: of two, the server uses the first, which is the dead letter's own.
+    ``Nats-Msg-Id`` is kept under its name: of two, the server uses the first, which is that of the dead letter.
     """
     return name.startswith(("Nats-", PREFIX)) and name != MSG_ID
 

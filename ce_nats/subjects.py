@@ -33,9 +33,9 @@ _PLAIN_SUBJECT: Final = re.compile(r"[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*")
 _SHORT: Final = 256
 # An illegal character, or a token that is empty or a wildcard.
 _NOT_IN_SUBJECT: Final = re.compile("[\x00-\x20\x7f\ud800-\udfff]|(?:\\A|\\.)[*>]?(?:\\.|\\Z)")
-# Subjects that begin with "$" are the server's own. These two hold data: key-value buckets and object stores.
+# Subjects that begin with "$" are reserved for the server. These two are for data: key-value buckets and object stores.
 _DATA_PREFIXES: Final = ("$KV", "$O")
-# Requests of JetStream's API that change something, after a prefix under which an account has imported it.
+# Requests to JetStream's API that change something, with any prefix under which an account imports the API.
 _API_REQUEST: Final = re.compile(
     r"\.(?:STREAM|CONSUMER|META|SERVER|ACCOUNT)\.(?:[A-Z]+\.)?"
     r"(?:CREATE|UPDATE|DELETE|PURGE|RESTORE|SNAPSHOT|REMOVE|STEPDOWN|MOVE|CANCEL_MOVE|NEXT|PAUSE|RESET|UNPIN)(?:\.|$)"
@@ -80,8 +80,8 @@ def check_subject_from_message(
     """
     Check that a subject from a message (a dead letter, a captured message, a request) can be published to.
 
-    The sender of the message has chosen it, and the program that publishes may have more permissions than the sender.
-    So it must not be one on which the server itself acts, such as ``$JS.API.STREAM.PURGE.ORDERS``: no subject that
+    The sender of the message chose it, and the program that publishes may have more permissions than the sender. So it
+    must not be a subject on which the server itself acts, such as ``$JS.API.STREAM.PURGE.ORDERS``: no subject that
     begins with ``$``, except those of key-value buckets and object stores, and no request to JetStream's API under
     another prefix.
 
@@ -90,7 +90,7 @@ def check_subject_from_message(
         api_prefixes: Known prefixes of JetStream's API, without a dot at the end.
         allowed: Patterns of subjects that hold data, even if they look like requests to JetStream's API under a prefix
             that is not known.
-        is_reply: Whether it is a reply subject, which is an inbox and not a key or an object either.
+        is_reply: Whether it is a reply subject, which must not be a key or an object either.
 
     Raises:
         EncodeError: ``invalid-subject`` or ``forbidden-subject``.
@@ -109,9 +109,9 @@ def check_subject_from_message(
 
 def check_plain_subject(subject: object) -> None:
     """
-    Check that a subject that a program gives can be published to, and is not a template.
+    Check that a subject from the program can be published to, and is not a template.
 
-    Subjects of messages that exist already may have braces: :func:`check_subject`.
+    Subjects of existing messages may contain braces: use :func:`check_subject` for these.
 
     Raises:
         EncodeError: ``invalid-subject``.
@@ -120,7 +120,7 @@ def check_plain_subject(subject: object) -> None:
     if "{" in str(subject):
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT,
-            f"a subject must have no '{{', got {preview(subject)}; SubjectTemplate fills in attributes",
+            f"a subject must not contain '{{', got {preview(subject)}; use SubjectTemplate to fill in attributes",
         )
 
 
@@ -160,7 +160,7 @@ def covers(pattern: str, other: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some subject matches both patterns."""
+    """Whether at least one subject matches both patterns."""
     tokens, others = one.split("."), other.split(".")
     for a, b in zip(tokens, others):
         if ">" in (a, b):
@@ -172,7 +172,7 @@ def overlap(one: str, other: str) -> bool:
 
 def disjoint(patterns: Iterable[str]) -> tuple[str, ...]:
     """
-    Return patterns without those that another one covers. The filter subjects of a consumer must not overlap.
+    Return patterns without those that another pattern covers. The filter subjects of a consumer must not overlap.
 
     Raises:
         EncodeError: ``invalid-subject`` for an invalid pattern, and for two that overlap without one covering the
@@ -191,7 +191,7 @@ def disjoint(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _disjoint_wide(patterns: Iterable[str]) -> list[str]:
-    """:func:`disjoint` for patterns with wildcards."""
+    """Return patterns with wildcards without those that another pattern covers, as :func:`disjoint` does."""
     kept: list[str] = []
     for pattern in patterns:
         if any(covers(known, pattern) for known in kept):

@@ -1,1 +1,1 @@
-"""The NATS protocol binding for CloudEvents: encodes events as NATS messages and decodes them. No network I/O."""
+"""Encode CloudEvents as NATS messages and decode them, by the NATS protocol binding. No network I/O."""

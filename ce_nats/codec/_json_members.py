@@ -1,8 +1,8 @@
 """
-Examine the members of a JSON event by its text, without a second parser.
+Split a JSON event into its members and the text of ``data``, and prove that no member is repeated.
 
-A JSON parser keeps the last of repeated members, and the text of ``data`` has to be kept verbatim. The number of quotes
-in the text proves that no member is repeated.
+A JSON parser keeps only the last of repeated members. Counting the quotes in the text is a cheaper proof than a second
+parser.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def check_name(name: object, error_class: ErrorClass) -> None:
 
 def check_characters(name: str, value: str, error_class: ErrorClass) -> None:
     """
-    Check that a text has only the characters that a CloudEvents String may contain.
+    Check that text has only characters that a CloudEvents String may contain.
 
     Raises:
         error_class: ``invalid-character``.
@@ -195,7 +195,7 @@ def checked_attributes(attributes: Mapping[str, Any]) -> dict[str, JsonScalar]:
     Check every attribute of an event and convert it to its JSON value.
 
     Args:
-        attributes: What the event's ``get_attributes()`` returns; it is not changed.
+        attributes: Result of the event's ``get_attributes()``; it is not changed.
 
     Returns:
         Attributes in the event's order: booleans and integers unchanged, all others as canonical strings.
@@ -322,10 +322,10 @@ def _wrong_type(name: str, value: object, wanted: str, error_class: ErrorClass) 
 
 def check_extension_name(name: object, error_class: ErrorClass) -> None:
     """
-    Check that a name is that of an extension attribute.
+    Check that a name is legal for an extension attribute.
 
     Raises:
-        error_class: ``invalid-attribute-name``, also for an attribute of the specification.
+        error_class: ``invalid-attribute-name``, also for a name that the specification defines.
     """
     check_name(name, error_class)
     if name in CORE:

@@ -33,8 +33,8 @@ class Dialect(str, Enum):
     """
     Variant of binary mode to read.
 
-    ``SPEC`` is the binding. ``SDK_GO`` is what sdk-go's JetStream protocol writes: header values that are neither
-    quoted nor percent-encoded (decoding them would change the event's id), and ``content-type`` for datacontenttype.
+    ``SPEC`` is the binding. ``SDK_GO`` is the form of sdk-go's JetStream protocol: header values are neither quoted nor
+    percent-encoded (decoding them would change the event's id), and ``content-type`` is the datacontenttype.
     """
 
     SPEC = "spec"
@@ -71,11 +71,11 @@ def decode(
     Decode ``ce-`` headers and a payload to an event.
 
     Args:
-        headers: As ``mode.scan`` returns them.
+        headers: The headers from ``mode.scan``.
         payload: Payload bytes; empty means no data.
         content_type: The datacontenttype if no ``ce-`` header has one, for ``Dialect.SDK_GO``.
         dialect: Variant of binary mode that the header values are in.
-        parse_data: False returns the payload as bytes whatever the content type.
+        parse_data: False returns the payload as bytes for every content type.
         extension_types: Python types of extension attributes; others are ``str``.
 
     Raises:
@@ -87,8 +87,7 @@ def decode(
 
 def with_payload(attributes: dict[str, Any], payload: bytes, parse_data: bool) -> DecodedEvent:
     """
-    Return the event with these decoded attributes and the data decoded from the payload; an empty payload means no
-    data.
+    Return the event with decoded attributes and the data in a payload; an empty payload means no data.
 
     Raises:
         DecodeError: As ``data.decode`` does.
@@ -113,7 +112,7 @@ def _attributes(headers: CeHeaders, content_type: str | None, is_raw: bool, type
 
 
 def duplicate_attribute(name: str, header: str) -> DecodeError:
-    """Return the error for a header whose attribute an earlier header has."""
+    """Return the error for a second header of an attribute."""
     error = DecodeError(
         ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} must occur once, got a second header", attribute=name
     )
@@ -128,7 +127,7 @@ def decode_header(name: str, header: str, value: str, *, is_raw: bool = False, w
         name: The attribute's name: the header's in lower case, without the prefix.
         header: The header's name, for error messages.
         value: Header value as received.
-        is_raw: True takes the value without percent-decoding, for ``Dialect.SDK_GO``.
+        is_raw: True skips percent-decoding, for ``Dialect.SDK_GO``.
         wanted: Python type of an extension attribute; ``str`` by default.
 
     Raises:

@@ -1,5 +1,5 @@
 """
-Public entry point of the codec: encode a CloudEvent to a NATS message, and decode it.
+Encode a CloudEvent as a NATS message, and decode it: the entry point of the codec.
 
 NATS protocol binding for CloudEvents, section 3 (1.0.3-wip). No network I/O: messages are plain values.
 """
@@ -65,19 +65,18 @@ def to_nats_message(
             ``get_data()``. Attributes are ``bool``, ``int`` of 32 bits,
             ``str``, ``bytes`` or timezone-aware ``datetime``. Data that is ``bytes`` is sent unchanged; any other value
             without a datacontenttype is sent as JSON with ``application/json``.
-        subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``. A ``str`` must have
-            no ``{``.
+        subject: NATS subject to publish to, a :class:`~ce_nats.SubjectTemplate` of it, or ``""``. A ``str`` must not
+            contain ``{``.
         mode: ``"binary"`` (attributes in headers, data as payload) or ``"structured"`` (the whole event as payload).
-        format: Event format of structured mode: ``"json"``, which None stands for, ``"protobuf"``, the name of one that
-            was registered, or an :class:`~ce_nats.codec.formats.EventFormat`.
+        format: Event format of structured mode: ``"json"`` (the default), ``"protobuf"``, the name of a registered
+            format, or an :class:`~ce_nats.codec.formats.EventFormat`.
         reply: Reply subject, or ``""``.
-        headers: Further headers, for example ``Nats-Msg-Id``, placed after those of the event.
+        headers: Additional headers, for example ``Nats-Msg-Id``, placed after those of the event.
 
     Raises:
         EncodeError: The first invalid attribute in the event's order, then a missing one, then the data, then headers
             and subjects. See :class:`~ce_nats.ErrorCode`.
-        ValueError: ``mode`` has another value;
-            ``format`` is unknown, or given for binary mode.
+        ValueError: ``mode`` is not a content mode; ``format`` is unknown, or given for binary mode.
         ImportError: The format needs an extra that is not installed.
     """
     if mode is not _BINARY and mode is not _STRUCTURED:
@@ -105,11 +104,11 @@ def to_nats_message(
 
 def _other_format(mode: ContentMode, given: Format) -> EventFormat | None:
     """
-    The event format that a caller asked for; None for JSON.
+    Return the event format that a caller requested, or None for JSON.
 
     Raises:
-        ValueError: There is none, or none in binary mode.
-        ImportError: It needs an extra that is not installed.
+        ValueError: The format is unknown, or the mode is binary.
+        ImportError: The format needs an extra that is not installed.
     """
     if mode is _BINARY:
         raise ValueError(f"format must be None in binary mode, got {preview(given)}")
@@ -129,7 +128,7 @@ def from_nats_message(
 
     The event has exactly the attributes of the message; ``time`` is a :class:`~ce_nats.Timestamp`. Data is a JSON
     value for JSON media types, ``str`` for text and XML, else ``bytes``; an empty payload in binary mode means no data.
-    In structured mode the media type of ``Content-Type`` says which event format it is, and without one it is JSON.
+    In structured mode the media type in ``Content-Type`` determines the event format; without it the format is JSON.
 
     Args:
         message: Any object with ``data`` and ``headers``: nats-py's ``Msg`` and ``RawStreamMsg``,
@@ -142,8 +141,8 @@ def from_nats_message(
 
     Raises:
         DecodeError: With a code, and the attribute and the header that caused it. See :class:`~ce_nats.ErrorCode`.
-        ValueError: ``mode`` or ``dialect`` has another value.
-        TypeError: ``extension_types`` is not a mapping, or has another type for an attribute that the message has.
+        ValueError: ``mode`` is not a content mode, or ``dialect`` not a dialect.
+        TypeError: ``extension_types`` is not a mapping, or declares another type for an attribute of the message.
     """
     headers, payload = parts(message)
     check_extension_types(extension_types)
@@ -185,9 +184,9 @@ def dedup_id(event: EventLike) -> str:
     """
     Return a ``Nats-Msg-Id`` that is the same for the same event and differs for different events.
 
-    A CloudEvent is identified by source and id together; with the id alone, JetStream would drop another source's event
-    inside the deduplication window. The value is ``source|id``, both percent-encoded so that it contains no space; for
-    more than 256 characters it is the SHA-256 of that.
+    A CloudEvent is identified by source and id together. With the id alone, JetStream would drop an event of another
+    source with the same id within the duplicate window. The value is ``source|id``, both percent-encoded so that it
+    contains no space; if that has more than 256 characters, the value is its SHA-256.
 
     Raises:
         EncodeError: As :func:`to_nats_message` does for the attributes.
@@ -199,7 +198,7 @@ def dedup_id(event: EventLike) -> str:
 
 
 def dedup_text(source: str, identifier: str) -> str:
-    """Return :func:`dedup_id` for a source and an id that were checked."""
+    """Return the result of :func:`dedup_id` for a source and an id that were checked."""
     text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
     return text if len(text) <= _MAX_DEDUP_ID_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
 
@@ -250,7 +249,7 @@ def _lower_case_content_type(headers: HeadersLike) -> str | None:
 
 
 def _payload(payload: object) -> bytes:
-    """Return a payload as bytes; nats-py's get_msg() returns None for an empty one."""
+    """Return a payload as bytes. nats-py's get_msg() returns None for an empty payload."""
     if payload is None:
         return b""
     if isinstance(payload, (bytes, bytearray, memoryview)):

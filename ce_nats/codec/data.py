@@ -32,7 +32,7 @@ _BINARY, _JSON = DataKind.BINARY, DataKind.JSON
 _BRACKET: Final = ord("[")  # "in" on bytes is several times faster for an int than for bytes
 _PLAIN_TYPES: Final = {str, int, float, bool}
 # Python 3.10 and 3.11 count levels of JSON and Python calls in progress against the same limit.
-_NO_ROOM: Final = "is nested deeper than the interpreter's recursion limit leaves room for"
+_OVER_RECURSION_LIMIT: Final = "is nested deeper than the interpreter's recursion limit allows"
 # Data "of type Binary" (JSON format 3.1.1).
 BYTES: Final = (bytes, bytearray, memoryview)
 
@@ -76,7 +76,7 @@ def encode(value: object, content_type: str | None) -> bytes:
 
     Args:
         value: Event data that is present.
-        content_type: The event's datacontenttype, checked; None means JSON unless the value is bytes.
+        content_type: The event's datacontenttype, already checked; None means JSON unless the value is bytes.
 
     Raises:
         EncodeError: ``invalid-data`` if the value cannot be written in that type; ``unsupported-charset``.
@@ -102,7 +102,7 @@ def encode(value: object, content_type: str | None) -> bytes:
 
 def check_text(value: object, kind: MediaType) -> str:
     """
-    Check that data of a type other than JSON, where it is not bytes, is a string (JSON format 3.1.1).
+    Check that data is a string if it is neither of a JSON media type nor bytes (JSON format 3.1.1).
 
     Raises:
         EncodeError: ``invalid-data``.
@@ -122,7 +122,8 @@ def encode_json(value: object) -> bytes:
     Encode a value as compact UTF-8 JSON that decodes to an equal value.
 
     Accepted are dicts with string keys, lists, tuples, strings, integers of any size, finite floats, booleans and None,
-    nested up to ``MAX_LEVELS`` levels deep; and models (Structs, dataclasses, pydantic's), encoded by their library.
+    nested up to ``MAX_LEVELS`` levels deep; and models (Structs, dataclasses, pydantic models), encoded by their
+    library.
 
     Raises:
         EncodeError: ``invalid-data`` for values that JSON cannot represent (NaN, bytes and dates outside of models,
@@ -149,7 +150,7 @@ def encode_json(value: object) -> bytes:
             raise
         raise _not_json("contains a surrogate or an integer of thousands of digits") from error
     except RecursionError as error:
-        raise _not_json(_NO_ROOM) from error
+        raise _not_json(_OVER_RECURSION_LIMIT) from error
 
 
 def _is_flat(text: bytes) -> bool:
@@ -166,7 +167,7 @@ def _has_plain_values(value: object) -> bool:
 
 
 def _json_value(value: object, levels: int) -> object:
-    """Return a copy made of plain dicts, lists, strings and numbers; the error names what JSON cannot represent."""
+    """Return a copy with plain dicts, lists, strings and numbers; an error names what JSON cannot represent."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -192,13 +193,13 @@ def _json_value(value: object, levels: int) -> object:
 def _plain(model: object) -> object:
     try:
         return models.as_plain(model)
-    except Exception as error:  # a model may have functions of the program that are called here
-        raise _not_json(f"holds {type(model).__name__}, of which its library says: {shortened(str(error))}") from error
+    except Exception as error:  # encoding a model may call user-defined code
+        raise _not_json(f"contains a {type(model).__name__} that cannot be encoded: {shortened(str(error))}") from error
 
 
-def _not_json(what: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
+def _not_json(reason: str, requirement: str = "JF-3.1.1-10") -> EncodeError:
     return EncodeError(
-        ErrorCode.INVALID_DATA, f"the data cannot be JSON: it {what}", attribute="data", requirement=requirement
+        ErrorCode.INVALID_DATA, f"the data cannot be JSON: it {reason}", attribute="data", requirement=requirement
     )
 
 
@@ -208,7 +209,7 @@ def decode(payload: bytes, content_type: str | None) -> Any:
 
     Args:
         payload: Bytes of the data, never empty for JSON.
-        content_type: The event's datacontenttype, checked; None returns the bytes unchanged.
+        content_type: The event's datacontenttype, already checked; None returns the bytes unchanged.
 
     Raises:
         DecodeError: ``invalid-json``, ``invalid-utf8``, ``invalid-data`` or ``unsupported-charset``, attribute
@@ -249,7 +250,7 @@ def check_json_charset(kind: MediaType, error_class: type[CeNatsError]) -> None:
 
 def decode_json(text: bytes) -> Any:
     """
-    Decode strict RFC 8259 JSON: no NaN, no trailing text, no lone surrogates, no numbers outside a float's range.
+    Decode strict RFC 8259 JSON: no NaN, no trailing text, no unpaired surrogates, no numbers outside a float's range.
 
     Raises:
         DecodeError: ``invalid-utf8`` or ``invalid-json``, attribute ``data``. Nesting deeper than ``MAX_LEVELS`` is
@@ -265,7 +266,7 @@ def decode_json(text: bytes) -> Any:
 
 def json_error(text: bytes, error: Exception, what: str, *, attribute: str | None = None) -> DecodeError:
     """Return ``invalid-utf8`` or ``invalid-json`` for text that the JSON parser rejected."""
-    reason = _NO_ROOM if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
+    reason = _OVER_RECURSION_LIMIT if isinstance(error, RecursionError) else f"is not valid JSON: {error}"
     return _invalid(text, f"{what} {reason}", what, attribute, None)
 
 

@@ -1,8 +1,8 @@
 """
-What an event format other than JSON has to carry: attributes that were checked, and data as bytes or text.
+Format-independent event: validated attributes, and data as bytes or str.
 
-CloudEvents 1.0, "Event Format" and "Type System". A format puts an envelope into bytes and back; which attributes and
-which data an event may have is decided here, for all formats alike and by the rules of JSON events.
+CloudEvents 1.0, "Event Format" and "Type System". A format encodes an envelope as bytes and decodes it. The checks of
+attributes and data are in this module, the same for all formats, by the rules of JSON events.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ AttributeValue: TypeAlias = bool | int | str | bytes | Timestamp
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """
-    An event as a format carries it.
+    An event to be encoded by a format, or decoded by one.
 
     Attributes:
         attributes: All attributes by name: ``bool``, ``int`` of 32 bits, ``str``, ``bytes`` or
-            :class:`~ce_nats.Timestamp`, which ``time`` always is; URIs are ``str``.
-        data: ``str`` for text; ``bytes`` for everything else, JSON in UTF-8 too; None where there is none. JSON that a
-            format has read may be a ``str`` as well.
+            :class:`~ce_nats.Timestamp`. ``time`` is always a Timestamp; URIs are ``str``.
+        data: ``str`` for text; ``bytes`` for everything else, including JSON in UTF-8; None if the event has no data.
+            A decoder may return JSON as ``str``, too.
     """
 
     attributes: Mapping[str, AttributeValue]
@@ -50,7 +50,7 @@ class Envelope:
 
 def to_envelope(event: EventLike) -> Envelope:
     """
-    The envelope of an event, checked in the same way as for a JSON event.
+    Return the envelope of an event, checked like a JSON event.
 
     Raises:
         EncodeError: As :func:`~ce_nats.to_nats_message`.
@@ -64,9 +64,9 @@ def _typed_attributes(attributes: Mapping[str, Any]) -> dict[str, AttributeValue
     checked = checked_attributes(attributes)
     typed: dict[str, AttributeValue] = {}
     for key, value in attributes.items():
-        name = str.__str__(key)  # of an enum's member the value, not its name
+        name = str.__str__(key)  # the value of a str enum's member, not its name
         if name not in checked:
-            continue  # an attribute that is None
+            continue  # the value is None
         form = checked[name]
         if name == "time" or isinstance(value, datetime):
             typed[name] = Timestamp._parse(str(form), EncodeError)
@@ -92,14 +92,14 @@ def from_envelope(
     envelope: Envelope, *, parse_data: bool = True, extension_types: ExtensionTypes | None = None
 ) -> DecodedEvent:
     """
-    The event in an envelope, checked.
+    Check an envelope and return its event.
 
-    Data of a media type for JSON is parsed and that of one for text is ``str``, whether the envelope has text or bytes.
-    Without a datacontenttype it is bytes. Empty data that is not text is none.
+    Data of a JSON media type is parsed, and data of a text media type is ``str``, whether the envelope has ``str`` or
+    bytes. Data without a datacontenttype is bytes. Empty data that is not text means no data.
 
     Args:
-        envelope: What a format has read; nothing of it is trusted.
-        parse_data: False gives data as bytes, JSON text verbatim.
+        envelope: The envelope that a format decoded; all of it is checked.
+        parse_data: False returns data as bytes, JSON text verbatim.
         extension_types: Python types of extension attributes.
 
     Raises:
@@ -122,7 +122,7 @@ def _decoded_attribute(name: str, value: object, wanted: Any) -> Any:
 
 
 def _decoded_data(value: bytes | str | None, content_type: str | None, parse_data: bool) -> tuple[Any] | None:
-    """The data, in a tuple; None where there is none."""
+    """Return the data in a tuple, or None if the event has no data."""
     if value is None:
         return None
     kind = media_type.parse(content_type) if content_type is not None else None
@@ -134,7 +134,9 @@ def _decoded_data(value: bytes | str | None, content_type: str | None, parse_dat
     elif isinstance(value, bytes):
         octets = value
     else:
-        raise DecodeError(ErrorCode.INVALID_DATA, f"data is bytes or text, not {preview(value)}", attribute="data")
+        raise DecodeError(
+            ErrorCode.INVALID_DATA, f"the data must be bytes or str, got {preview(value)}", attribute="data"
+        )
     if not octets and not (is_text and isinstance(value, str)):
         return None
     if not parse_data or kind is None or kind.kind is DataKind.BINARY:
@@ -143,10 +145,12 @@ def _decoded_data(value: bytes | str | None, content_type: str | None, parse_dat
 
 
 def _octets(text: str, content_type: str | None) -> bytes:
-    """Bytes of text, in the charset of a media type for text; else in UTF-8."""
+    """Encode text in the charset of a text media type; without a media type in UTF-8."""
     try:
         return text.encode("utf-8") if content_type is None else data.encode(text, content_type)
     except EncodeError as error:
         raise DecodeError(error.code, error.message, attribute="data") from error
     except UnicodeEncodeError as error:
-        raise DecodeError(ErrorCode.INVALID_DATA, "the data holds a surrogate", attribute="data") from error
+        raise DecodeError(
+            ErrorCode.INVALID_DATA, "the data must not contain unpaired surrogates", attribute="data"
+        ) from error

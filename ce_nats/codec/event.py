@@ -1,5 +1,5 @@
 """
-Events: the protocol that every event class satisfies, and DecodedEvent, the CloudEvent that decoding returns.
+The protocol of event classes, and DecodedEvent, the CloudEvent that decoding returns.
 
 The constructor of ``cloudevents`` generates a missing id, time and specversion; a decoder must not.
 """
@@ -152,28 +152,26 @@ class DecodedEvent(CloudEvent):
 
     def data_as(self, model: Any) -> Any:
         """
-        The data as a type of the program, checked.
+        Validate the data and return it as an instance of a type.
 
             order = event.data_as(Order)
 
-        JSON is read as its text, by the rules of the type's library for JSON, whether it was parsed before or not. Of
-        numbers that were parsed, with ``parse_data``, the digits beyond a float's are gone for a ``Decimal``, too.
-        Data of another media type is text or bytes. Data that is absent is read as a JSON null.
+        JSON is converted from its text, by the rules of the type's library, whether it was parsed before or not. With
+        ``parse_data=True`` numbers were parsed as floats, so a ``Decimal`` has the precision of a float. Data of other
+        media types is text or bytes. Missing data is treated as a JSON null.
 
         Args:
-            model: A msgspec Struct, a dataclass, a TypedDict, a pydantic model, or a type made of such:
+            model: A msgspec Struct, a dataclass, a TypedDict, a pydantic model, or a type composed of these:
                 ``list[Order]``, ``Order | None``.
 
         Raises:
-            DecodeError: ``data-mismatch``: the data is not of that type, or not JSON at all; ``__cause__`` is the
-                library's own error. A consumer of JetStream dead-letters the message of a handler that raises this.
-            TypeError: Neither msgspec nor pydantic can read the type; or the data was not delivered, because the
-                consumer takes headers only.
+            DecodeError: ``data-mismatch``: the data is not of that type, or not JSON; ``__cause__`` is the error of the
+                library. A JetStream consumer dead-letters the message of a handler that raises this error.
+            TypeError: Neither msgspec nor pydantic supports the type; or the data was not delivered, because the
+                consumer requests headers only.
         """
         if isinstance(self._data, NotDelivered):
-            raise TypeError(
-                "data_as() must have the data, which is not delivered to a consumer that takes headers only"
-            )
+            raise TypeError("data_as() needs the data, which is not delivered to a headers-only consumer")
         has_data = self.has_data
         try:
             kind, value = self._text_of_data() if has_data else (DataKind.JSON, b"null")
@@ -184,7 +182,7 @@ class DecodedEvent(CloudEvent):
             raise DecodeError(ErrorCode.DATA_MISMATCH, text, attribute="data") from error
 
     def _text_of_data(self) -> tuple[DataKind, Any]:
-        """JSON text of the data where it is JSON; else the ``str`` or ``bytes`` that it is."""
+        """Return the text of JSON data, or data of another media type as ``str`` or ``bytes``."""
         value: Any = self._data
         content_type = self._attributes.get("datacontenttype")
         is_bytes = isinstance(value, data.BYTES)
@@ -219,19 +217,19 @@ class DecodedEvent(CloudEvent):
 
 class ExtendedEvent:
     """
-    An event with additional attributes. Where the event has an attribute of the same name, its own value is kept.
+    An event with additional attributes. If the event already has an attribute of that name, its value is kept.
 
     Args:
         event: Any object with ``get_attributes()`` and ``get_data()``.
-        further: Additional attributes by name.
+        additional: Additional attributes by name.
 
     Raises:
         EncodeError: ``invalid-message`` if ``event`` is not an event.
     """
 
-    def __init__(self, event: EventLike, further: Mapping[str, Any]) -> None:
+    def __init__(self, event: EventLike, additional: Mapping[str, Any]) -> None:
         own, self._data = attributes_and_data(event)
-        self._attributes = {**own, **{name: value for name, value in further.items() if own.get(name) is None}}
+        self._attributes = {**own, **{name: value for name, value in additional.items() if own.get(name) is None}}
         self.has_data: bool = getattr(event, "has_data", False)
         self.is_json: bool = getattr(event, "is_json", False)
 

@@ -1,8 +1,8 @@
 """
 Event formats of structured mode, by media type.
 
-JSON is built in and not in the registry: it has a path of its own (``structured``). Protocol buffers
-come with the extra ``protobuf``. A program may register others; the media type of a message says which one reads it.
+JSON is built in (``structured``) and not in the registry. Protocol buffers need the extra ``protobuf``. Other formats
+can be registered; a message is decoded by the format of its media type.
 
     class MessagePack:
         media_type = "application/cloudevents+msgpack"
@@ -32,16 +32,16 @@ JSON: Final = "json"
 _PROTOBUF: Final = PREFIX + "protobuf"
 # RFC 6838 4.2, in lower case.
 _MEDIA_TYPE: Final = re.compile(r"application/cloudevents\+[a-z0-9][a-z0-9!#$&^_.+-]{0,99}")
-# The module of the class that all protobuf messages have as a base.
+# The module of the base class of all protobuf messages.
 _MESSAGES: Final = "google.protobuf.message"
 
 
 class EventFormat(Protocol):
     """
-    An event format: how a whole event becomes bytes.
+    An event format: encodes a whole event as bytes and decodes it.
 
-    What is in an envelope was checked before ``encode()``, and is checked after ``decode()``: names, types and values
-    of attributes, required ones, and the data by its datacontenttype.
+    The content of an envelope is checked before ``encode()`` and after ``decode()``: names, types and values of
+    attributes, required attributes, and the data by its datacontenttype.
     """
 
     @property
@@ -51,19 +51,20 @@ class EventFormat(Protocol):
 
     def encode(self, envelope: Envelope) -> bytes:
         """
-        The payload of a message.
+        Return the payload of a message.
 
         Raises:
-            EncodeError: The format has no form for something.
+            EncodeError: The format cannot represent the event.
         """
         ...
 
     def decode(self, payload: bytes) -> Envelope:
         """
-        The event in a payload, which may be any bytes.
+        Decode a payload, which may be any bytes.
 
         Raises:
-            DecodeError: It is not an event in this format. Any other exception becomes one, ``not-a-cloudevent``.
+            DecodeError: The payload is not an event in this format. Any other exception is converted to a DecodeError,
+                ``not-a-cloudevent``.
         """
         ...
 
@@ -75,10 +76,10 @@ _formats: Final[dict[str, EventFormat]] = {}
 
 def register(event_format: EventFormat) -> None:
     """
-    Have messages of a media type read by a format, and its name known to :func:`~ce_nats.to_nats_message`.
+    Register a format for messages of its media type, and its name for :func:`~ce_nats.to_nats_message`.
 
-    It holds for the process, and takes the place of a format with the same media type. Columns (:mod:`ce_nats.arrow`,
-    Spark) know JSON only.
+    The registration is valid for the process, and replaces a format with the same media type. Columns
+    (:mod:`ce_nats.arrow`, Spark) support JSON only.
 
     Raises:
         ValueError: The media type is not ``application/cloudevents+x`` in lower case, or is that of JSON.
@@ -88,10 +89,10 @@ def register(event_format: EventFormat) -> None:
 
 def find(event_format: Format) -> EventFormat:
     """
-    The format with a name, ``"protobuf"`` for instance; a format is returned as it is.
+    Return the format with a name, such as ``"protobuf"``; a format object is returned unchanged.
 
     Raises:
-        ValueError: There is none with this name, or the media type of a format is not one that can be registered.
+        ValueError: No format has this name, or the media type of a format object is not valid for :func:`register`.
         ImportError: The format needs an extra that is not installed.
     """
     if not isinstance(event_format, str):
@@ -108,31 +109,31 @@ def find(event_format: Format) -> EventFormat:
 
 def by_media_type(essence: str) -> EventFormat | None:
     """
-    The format that reads a media type; None where there is none, and for JSON.
+    Return the format of a media type, or None for JSON and for an unknown media type.
 
     Args:
         essence: Media type in lower case, without parameters.
 
     Raises:
-        DecodeError: ``unsupported-format`` where it needs an extra that is not installed.
+        DecodeError: ``unsupported-format`` if the format needs an extra that is not installed.
     """
     if essence == _PROTOBUF:
         try:
             _load_protobuf()
         except ImportError as error:
             raise DecodeError(
-                ErrorCode.UNSUPPORTED_FORMAT, f"event format {essence} is not supported here: {error}"
+                ErrorCode.UNSUPPORTED_FORMAT, f"event format {essence} is not supported: {error}"
             ) from error
     return _formats.get(essence)
 
 
 def encode(event_format: EventFormat, event: EventLike) -> bytes:
     """
-    An event in a format.
+    Encode an event in a format.
 
     Raises:
         EncodeError: As :func:`~ce_nats.to_nats_message`.
-        TypeError: The format gave something else than bytes.
+        TypeError: The format's ``encode()`` did not return bytes.
     """
     payload = event_format.encode(to_envelope(_packed(event)))
     if not isinstance(payload, bytes):
@@ -144,7 +145,7 @@ def decode(
     event_format: EventFormat, payload: bytes, *, parse_data: bool, extension_types: ExtensionTypes | None
 ) -> DecodedEvent:
     """
-    The event in a payload.
+    Decode the event in a payload.
 
     Raises:
         DecodeError: As :func:`~ce_nats.from_nats_message`.
@@ -154,7 +155,7 @@ def decode(
         attributes, value = dict(envelope.attributes), envelope.data
     except DecodeError:
         raise
-    except Exception as error:  # whatever a format of the program's own raises for bytes that are not its own
+    except Exception as error:  # a user-defined format may raise anything for bytes that are not in its format
         raise DecodeError(
             ErrorCode.NOT_A_CLOUDEVENT,
             f"the payload is not an event in {event_format.media_type}: {preview(str(error))}",
@@ -170,7 +171,7 @@ def _checked_type(event_format: Any) -> str:
             f"got {preview(event_format if media_type is None else media_type)}"
         )
     if media_type == PREFIX + JSON:
-        raise ValueError(f"{media_type} is built in, and cannot be another format")
+        raise ValueError(f"{media_type} is built in and cannot be registered")
     return media_type
 
 
@@ -182,11 +183,11 @@ def _load_protobuf() -> None:
 
 
 def _packed(event: EventLike) -> EventLike:
-    """The event itself; with bytes for its data where that is a protobuf message."""
+    """Return the event; if its data is a protobuf message, with the message's bytes as data."""
     messages = sys.modules.get(_MESSAGES)
     value = attributes_and_data(event)[1]
     if messages is None or not isinstance(value, messages.Message):
-        return event  # without that module in the process nobody has such a message
+        return event  # the process has not imported protobuf, so the data cannot be such a message
     from .protobuf import PackedEvent
 
     return PackedEvent(event, value)

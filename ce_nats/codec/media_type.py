@@ -23,10 +23,10 @@ _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 # trailing ";" or an empty parameter, which does not affect the type.
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/({_TOKEN})[ \t]*(;.*)?", re.DOTALL)
 _PARAMETER: Final = re.compile(rf";[ \t]*({_TOKEN})[ \t]*=[ \t]*([^;\"]*)")
-# RFC 2978 2.3: names of charsets have at most 40 characters. All registered ones that Python knows consist of these.
+# RFC 2978 2.3: names of charsets have at most 40 characters. Those that Python supports consist of these characters.
 _CHARSET: Final = re.compile(r"[a-z0-9._:-]{1,40}")
 _SEPARATORS: Final = re.compile("[^a-z0-9]+")
-# Charsets of Python that have no alias. Its other codecs without one, such as unicode_escape, are not charsets.
+# Python's charsets without an alias. Its other codecs without an alias, such as unicode_escape, are not charsets.
 _WITHOUT_ALIAS: Final = (
     *("charmap", "cp1006", "cp720", "cp737", "cp856", "cp874", "cp875", "iso8859_1", "koi8_t", "koi8_u", "mac_arabic"),
     *("mac_croatian", "mac_farsi", "mac_romanian", "palmos", "utf_8_sig"),
@@ -108,7 +108,7 @@ def _kind(maintype: str, subtype: str) -> DataKind:
     return DataKind.BINARY
 
 
-# Python never forgets a name that codecs.lookup() was called with, so that it is called with these names only.
+# codecs.lookup() caches every name that it is called with, without a limit, so it is called with these names only.
 _ALIASES: Final = {_normalised(name.lower()): name for name in (*aliases, *aliases.values(), *_WITHOUT_ALIAS)}
 _parsed: Final = BoundedCache(_parse)
 

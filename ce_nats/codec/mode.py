@@ -71,7 +71,7 @@ class Inspection(NamedTuple):
 
     Attributes:
         mode: The content mode.
-        reason: The reason, as a clause of text.
+        reason: The reason, as text.
         headers: The ``ce-`` headers.
         has_cloudevents_header: False if no header identifies the message as a CloudEvent, so that only its payload can.
         format: The event format in structured mode; None for JSON.
@@ -111,7 +111,7 @@ def inspect(message: Message) -> Inspection:
 
 def detect(headers: HeadersLike, data: object, *, has_status: bool = False) -> Inspection:
     """
-    As :func:`inspect`, for the headers and payload from :func:`parts`.
+    Return the content mode for the headers and the payload from :func:`parts`, as :func:`inspect` does for a message.
 
     Raises:
         DecodeError: As :func:`detect_mode`.
@@ -133,7 +133,7 @@ def detect(headers: HeadersLike, data: object, *, has_status: bool = False) -> I
 
 def parts(message: Message) -> tuple[HeadersLike, bytes | None]:
     """
-    Return the headers and the payload of a message. Headers that can be iterated only once are copied.
+    Return the headers and the payload of a message. Headers that can be iterated only once become ``Headers``.
 
     Raises:
         DecodeError: ``invalid-message`` if the message lacks either; the error of :class:`UnreadableHeaders`.
@@ -217,10 +217,10 @@ def _essence(content_type: str) -> str:
 
 def other_format(content_types: list[str]) -> EventFormat | None:
     """
-    The event format that the Content-Type names; None where it names none that is known, and for JSON.
+    Return the event format of the Content-Type, or None for JSON and for an unknown media type.
 
     Raises:
-        DecodeError: ``unsupported-format`` where the format needs an extra that is not installed.
+        DecodeError: ``unsupported-format`` if the format needs an extra that is not installed.
     """
     if len(content_types) != 1 or not (essence := _essence(content_types[0])).startswith(_OTHER_FORMAT):
         return None
@@ -264,7 +264,7 @@ def structured_by(content_types: list[str]) -> str | None:
     if essence.startswith(_OTHER_FORMAT):
         raise DecodeError(
             ErrorCode.UNSUPPORTED_FORMAT,
-            f"the event format must be a known one, got {preview(essence)}",
+            f"the event format must be a registered one, got {preview(essence)}",
             header=CONTENT_TYPE,
         )
     return None

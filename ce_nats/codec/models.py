@@ -1,8 +1,8 @@
 """
-Event data as types of the program, and back: msgspec's Structs, dataclasses, TypedDicts, pydantic's models.
+Convert event data to user-defined types and back: msgspec Structs, dataclasses, TypedDicts, pydantic models.
 
-pydantic reads and writes what is its own, or holds something of its own; msgspec everything else. pydantic is imported
-only for such a type, so that it need not be there.
+pydantic converts its own types and types that contain them; msgspec converts all others. pydantic is optional, and is
+imported only for such a type.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..errors import preview, shortened
 
 __all__ = ["as_plain", "convert", "is_model", "read_json"]
 
-# The last one holds the bounds of pydantic's PositiveInt and the like, which msgspec does not look at.
+# annotated_types has the bounds of types such as pydantic's PositiveInt, which msgspec ignores.
 _PYDANTIC: Final = {"pydantic", "pydantic_core", "annotated_types"}
-_VALIDATOR: Final = "__pydantic_validator__"  # of models and pydantic's own dataclasses
+_VALIDATOR: Final = "__pydantic_validator__"  # of pydantic models and pydantic's dataclasses
 _HOOK: Final = "__get_pydantic_core_schema__"
-# As JSON has them, for dates, decimals and bytes too.
+# None of msgspec's types is kept: dates, decimals and bytes have their form in JSON.
 _NO_TYPES: Final = ()
 
 Readers: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], Any]]
@@ -31,18 +31,18 @@ Readers: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], Any]]
 
 def read_json(text: bytes, model: Any) -> Any:
     """
-    A value of a type, from JSON text that is known to be valid.
+    Convert valid JSON text to a type.
 
     Raises:
-        ValueError: The text has no such value; :func:`error_summary` says it in a line.
-        TypeError: Neither msgspec nor pydantic knows the type.
+        ValueError: The text does not match the type; :func:`error_summary` returns the reason.
+        TypeError: Neither msgspec nor pydantic supports the type.
     """
     return _call(0, text, model)
 
 
 def convert(value: str | bytes, model: Any) -> Any:
     """
-    A value of a type, from text or bytes that are not JSON.
+    Convert text or bytes that are not JSON to a type.
 
     Raises:
         ValueError: As :func:`read_json`.
@@ -52,7 +52,7 @@ def convert(value: str | bytes, model: Any) -> Any:
 
 
 def error_summary(error: ValueError) -> str:
-    """What is wrong with the data, in one line without the data itself as far as the library leaves it out."""
+    """Return the reason of an error in one line, without the data itself if the library can omit it."""
     errors = getattr(error, "errors", None)
     if errors is None:
         return shortened(str(error))
@@ -63,7 +63,7 @@ def error_summary(error: ValueError) -> str:
 
 
 def name_of(model: Any) -> str:
-    """A type as messages name it."""
+    """Return the name of a type for error messages."""
     return model.__qualname__ if isinstance(model, type) and not get_args(model) else preview(model)
 
 
@@ -75,12 +75,12 @@ def is_model(value: object) -> bool:
 
 def as_plain(value: object) -> Any:
     """
-    A model as dicts, lists, strings and numbers, as its library writes it in JSON.
+    Return a model as dicts, lists, strings and numbers, as its library writes it in JSON.
 
-    Fields of pydantic's models have their aliases, by which they are read. NaN stays NaN.
+    Fields of pydantic models have the names of their aliases, by which they are also read. NaN stays NaN.
 
     Raises:
-        Exception: It holds something that has no such form.
+        Exception: The model contains a value that JSON cannot represent.
     """
     kind: Any = type(value)
     adapter = _adapter(kind)
@@ -93,7 +93,7 @@ def _call(which: int, value: Any, model: Any) -> Any:
     try:
         readers = _readers(model)
     except TypeError:
-        readers = _readers.__wrapped__(model)  # not hashable, as an Annotated with a dict; or no type at all
+        readers = _readers.__wrapped__(model)  # not hashable, for example an Annotated with a dict; or not a type
     try:
         return readers[which](value)
     except NotImplementedError as error:
@@ -102,7 +102,7 @@ def _call(which: int, value: Any, model: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _readers(model: Any) -> Readers:
-    """Functions of JSON text, and of text or bytes that are not JSON."""
+    """Return the functions that convert JSON text, and text or bytes that are not JSON."""
     adapter = _adapter.__wrapped__(model)
     if adapter is not None:
         return adapter.validate_json, adapter.validate_python
@@ -112,7 +112,7 @@ def _readers(model: Any) -> Readers:
 
 @lru_cache(maxsize=256)
 def _adapter(kind: Any) -> Any:
-    """Reader and writer of a type that has to be left to pydantic; None for other types."""
+    """Return the reader and writer of a type that pydantic has to convert; None for other types."""
     if "pydantic" not in sys.modules or not _needs_pydantic(kind, set()):
         return None
     from pydantic import TypeAdapter
@@ -121,7 +121,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def _needs_pydantic(kind: Any, seen: set[int]) -> bool:
-    """Whether a type is pydantic's, or is made of types of which one is."""
+    """Whether a type is defined by pydantic, or is composed of types of which one is."""
     if id(kind) in seen:
         return False
     seen.add(id(kind))
@@ -139,9 +139,9 @@ def _uses_pydantic(kind: Any) -> bool:
 
 
 def _dump(value: Any) -> Any:
-    """What msgspec has no form for, inside of something that it has one for."""
+    """Convert a value inside of a model that msgspec does not support."""
     if not _uses_pydantic(type(value)):
-        raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+        raise NotImplementedError(f"{type(value).__name__} cannot be represented in JSON")
     return as_plain(value)
 
 

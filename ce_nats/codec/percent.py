@@ -3,7 +3,7 @@ Percent-encode attribute values for NATS headers, and decode them.
 
 NATS protocol binding, section 3.1.3.2 "NATS Header Values".
 
-These functions convert text to text. The canonical string of a typed value is made in attributes.py.
+These functions convert text to text. attributes.py makes the canonical string of a typed value.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def encode(text: str) -> str:
 
 
 def is_encoded(value: str) -> bool:
-    """Return whether a header value has only characters that need no percent-encoding, and escapes."""
+    """Whether a header value consists of escapes and characters that need no percent-encoding."""
     return _ENCODED_TEXT.fullmatch(value) is not None
 
 

@@ -1,11 +1,11 @@
 """
 The Protobuf event format: a whole event as one message ``io.cloudevents.v1.CloudEvent``.
 
-CloudEvents, "Protobuf Event Format", version 1.0. The required attributes are fields, all others are in a map and have
-their type; data is bytes, text, or a protobuf message in an ``Any``.
+CloudEvents, "Protobuf Event Format", version 1.0. The required attributes are fields, all others are typed values in a
+map; data is bytes, text, or a protobuf message in an ``Any``.
 
-Reading is stricter than the protobuf package, which skips what it does not know and takes the last one of fields that
-stand twice: an event would lose something, and nobody would know. Both are errors.
+Decoding is stricter than the protobuf package, which skips unknown fields and keeps the last of duplicated fields. That
+would silently lose data, so both are errors.
 
 Needs the extra ``protobuf`` (``pip install 'ce-nats[protobuf]'``).
 """
@@ -41,20 +41,20 @@ __all__ = ["ProtobufData", "ProtobufFormat"]
 _M = TypeVar("_M")
 
 MEDIA_TYPE: Final = "application/cloudevents+protobuf"
-# Of data that is a protobuf message.
+# datacontenttype of data that is a protobuf message.
 DATA_TYPE: Final = "application/protobuf"
 _TYPE_PREFIX: Final = "type.googleapis.com/"
 
-# Seconds from 1970 to the beginning of the year 1, and to the end of 9999: what a google.protobuf.Timestamp may hold.
+# Seconds since 1970 at the beginning of the year 1 and at the end of 9999: the range of google.protobuf.Timestamp.
 _SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
 _NANOS: Final = range(1_000_000_000)
 _EPOCH: Final = Timestamp("1970-01-01T00:00:00Z")
 _SECOND: Final = timedelta(seconds=1)
 
-# The attributes that are fields of the message, by the fields' names.
+# The attributes that are fields of the message, with the names of the fields.
 _REQUIRED: Final = {"specversion": "spec_version", "id": "id", "source": "source", "type": "type"}
 _STRINGS: Final = frozenset({"ce_string", "ce_uri", "ce_uri_ref"})
-# Which types the others may have that the specification defines. Real senders have a dataschema in each of three.
+# Allowed types of the optional attributes that the specification defines. Senders use each of the three for dataschema.
 _TYPES: Final[Mapping[str, frozenset[str]]] = {
     "subject": frozenset({"ce_string"}),
     "datacontenttype": frozenset({"ce_string"}),
@@ -65,13 +65,13 @@ _TYPES: Final[Mapping[str, frozenset[str]]] = {
 
 class ProtobufData(bytes):
     """
-    Event data that is a protobuf message: its bytes, and the type that came along.
+    Event data that is a protobuf message: its bytes and its type.
 
-    It is ``bytes`` everywhere; in the Protobuf format it is written as it was read, in ``proto_data``.
+    It is treated as ``bytes`` everywhere; the Protobuf format encodes it in ``proto_data``.
 
     Args:
         value: The message's bytes.
-        type_url: Its type, ``type.googleapis.com/`` and the full name for instance; ``""`` where it is not known.
+        type_url: The message's type, for example ``type.googleapis.com/`` and the full name; ``""`` if not known.
     """
 
     type_url: str
@@ -84,10 +84,10 @@ class ProtobufData(bytes):
     @classmethod
     def of(cls, message: Message) -> ProtobufData:
         """
-        Data of a message; an ``Any`` is data of what it holds.
+        Return the data for a message; for an ``Any``, for the message in it.
 
         Raises:
-            EncodeError: ``invalid-data`` where the message lacks a required field.
+            EncodeError: ``invalid-data`` if the message lacks a required field.
         """
         if isinstance(message, any_pb2.Any):
             return cls(message.value, message.type_url)
@@ -101,24 +101,24 @@ class ProtobufData(bytes):
 
     def unpack(self, message_class: type[_M]) -> _M:
         """
-        The message.
+        Parse the data as a message.
 
         Args:
-            message_class: Its class, from generated code.
+            message_class: Class of the message, from generated code.
 
         Raises:
-            DecodeError: ``invalid-data`` where the data has another type, or is no message of this one.
+            DecodeError: ``invalid-data`` if the data has another type, or does not parse as this type.
         """
         message: Any = message_class()
         name = message.DESCRIPTOR.full_name
         if self.type_url and self.type_url.rpartition("/")[2] != name:
             raise DecodeError(
-                ErrorCode.INVALID_DATA, f"the data must be a {name}, got a {preview(self.type_url)}", attribute="data"
+                ErrorCode.INVALID_DATA, f"the data must be a {name}, got {preview(self.type_url)}", attribute="data"
             )
         try:
             message.ParseFromString(bytes(self))
         except ProtobufError as error:
-            text = f"the data must be a {name}, and does not parse as one"
+            text = f"the data must be a {name}, got bytes that do not parse as one"
             raise DecodeError(ErrorCode.INVALID_DATA, text, attribute="data") from error
         return cast("_M", message)
 
@@ -131,10 +131,10 @@ class ProtobufData(bytes):
 
 class PackedEvent(ExtendedEvent):
     """
-    An event whose data is a protobuf message, with data that can be sent.
+    An event whose data is a protobuf message, with that data as bytes.
 
-    Where the event does not say otherwise, its datacontenttype is ``application/protobuf`` and its dataschema the type
-    of the message, as a URI.
+    If the event lacks them, its datacontenttype is ``application/protobuf`` and its dataschema is the type of the
+    message, as a URI.
     """
 
     def __init__(self, event: EventLike, message: Message) -> None:
@@ -145,7 +145,7 @@ class PackedEvent(ExtendedEvent):
 
 
 def _as_uri(type_url: str) -> str:
-    """A type URL may leave out its scheme, which is ``https`` then (google.protobuf.Any). A URI may not."""
+    """Return a type URL with a scheme, which a URI must have. The default is ``https`` (google.protobuf.Any)."""
     return type_url if ABSOLUTE_URI.match(type_url) else f"https://{type_url}"
 
 
@@ -156,10 +156,10 @@ class ProtobufFormat:
 
     def encode(self, envelope: Envelope) -> bytes:
         """
-        The message, its map in the order of the names.
+        Encode an envelope; attributes in the map are sorted by name.
 
         Raises:
-            EncodeError: ``invalid-timestamp`` for a time that a google.protobuf.Timestamp cannot hold;
+            EncodeError: ``invalid-timestamp`` for a time that a google.protobuf.Timestamp cannot represent;
                 ``invalid-data`` for a protobuf message under a datacontenttype for text or JSON.
         """
         message = _CloudEvent()
@@ -173,7 +173,7 @@ class ProtobufFormat:
 
     def decode(self, payload: bytes) -> Envelope:
         """
-        The event in a message.
+        Decode a message to an envelope.
 
         Raises:
             DecodeError: ``invalid-protobuf``, ``invalid-utf8``, ``duplicate-attribute``, ``data-conflict``,
@@ -186,7 +186,7 @@ class ProtobufFormat:
             message.ParseFromString(payload)
         except ProtobufError as error:
             raise _malformed(f"it is not a CloudEvent: {error}") from error
-        # proto3 cannot tell an empty string from none.
+        # proto3 does not distinguish an empty string from a missing one.
         attributes: dict[str, AttributeValue] = {
             name: value for name, field in _REQUIRED.items() if (value := getattr(message, field))
         }
@@ -208,26 +208,26 @@ def _set(field: Any, name: str, value: AttributeValue) -> None:
     elif isinstance(value, bytes):
         field.ce_bytes = value
     else:
-        field.ce_timestamp.SetInParent()  # 1970-01-01 has nothing else to be set
+        field.ce_timestamp.SetInParent()  # for 1970-01-01 both fields are 0, which alone would not set the message
         field.ce_timestamp.seconds, field.ce_timestamp.nanos = _instant(name, value)
 
 
 def _instant(name: str, value: Timestamp) -> tuple[int, int]:
-    """Seconds since 1970, and nanoseconds; the offset is not kept, and whatever else would be lost is refused."""
+    """Return seconds since 1970 and nanoseconds. The offset is lost; any other loss is an error."""
     text = value.text
     digits = text[20:].rstrip("Z").partition("+")[0].partition("-")[0] if text[19:20] == "." else ""
     seconds = (value - _EPOCH) // _SECOND
     if text[17:19] == "60":
-        why = "has no leap seconds"
+        limit = "no leap seconds"
     elif digits[9:].strip("0"):
-        why = "has nanoseconds, and no fractions of these"
+        limit = "at most nanoseconds"
     elif seconds not in _SECONDS:
-        why = "has the years 0001 to 9999 in UTC"
+        limit = "years from 0001 to 9999 in UTC"
     else:
         return seconds, value.nanosecond
     raise EncodeError(
         ErrorCode.INVALID_TIMESTAMP,
-        f"attribute {preview(name)} is {preview(text)}, and a google.protobuf.Timestamp {why}",
+        f"attribute {preview(name)} must fit in a google.protobuf.Timestamp, which has {limit}, got {preview(text)}",
         attribute=name,
         requirement="A-95",
     )
@@ -238,7 +238,7 @@ def _attribute(name: str, field: Any) -> AttributeValue:
     if name in _REQUIRED:
         raise DecodeError(
             ErrorCode.INVALID_ATTRIBUTE_NAME,
-            f"attribute {preview(name)} is in the map, and has a field of its own",
+            f"attribute {preview(name)} must be in its field, not in the map",
             attribute=name,
             requirement="PF-2.3-01",
         )
@@ -247,7 +247,7 @@ def _attribute(name: str, field: Any) -> AttributeValue:
         wanted = " or ".join(sorted(_TYPES.get(name, {"one of the seven types"})))
         raise DecodeError(
             ErrorCode.INVALID_ATTRIBUTE_TYPE,
-            f"attribute {preview(name)} is {wanted}, not {kind or 'without a value'}",
+            f"attribute {preview(name)} must be {wanted}, got {kind or 'no value'}",
             attribute=name,
             requirement="PF-2.1-01",
         )
@@ -256,12 +256,12 @@ def _attribute(name: str, field: Any) -> AttributeValue:
 
 
 def _timestamp(name: str, value: Any) -> Timestamp:
-    """A time in UTC, with as many digits of a second as it has."""
+    """Return a time in UTC; its text has no trailing zeros."""
     if value.seconds not in _SECONDS or value.nanos not in _NANOS:
         raise DecodeError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"attribute {preview(name)} has {value.seconds} seconds and {value.nanos} nanoseconds, "
-            "which no google.protobuf.Timestamp may hold",
+            f"attribute {preview(name)} must be a valid google.protobuf.Timestamp, "
+            f"got {value.seconds} seconds and {value.nanos} nanoseconds",
             attribute=name,
             requirement="PF-2.1-02",
         )
@@ -305,7 +305,7 @@ def _may_be_message(content_type: object) -> bool:
 
 
 def _data(message: Any, attributes: dict[str, AttributeValue]) -> bytes | str | None:
-    """The data; a dataschema that is the type URL of a message without a scheme gets one, being a URI."""
+    """Return the data; add the scheme to a dataschema that is the message's type URL without a scheme."""
     kind = message.WhichOneof("data")
     if kind != "proto_data":
         value: bytes | str | None = getattr(message, kind) if kind is not None else None
@@ -314,7 +314,7 @@ def _data(message: Any, attributes: dict[str, AttributeValue]) -> bytes | str | 
     if not _may_be_message(content_type):
         raise DecodeError(
             ErrorCode.INVALID_DATA,
-            f"the data is in proto_data, and of type {preview(content_type)}",
+            f"data in proto_data must not be of type {preview(content_type)}",
             attribute="data",
             requirement="PF-3-01",
         )
@@ -328,7 +328,7 @@ def _data(message: Any, attributes: dict[str, AttributeValue]) -> bytes | str | 
 
 
 class _Field(NamedTuple):
-    """A field of a message: its name, its type, and the ``oneof`` it is in, of which there can be but one."""
+    """A field of a message: its name, its type, and its ``oneof``, of which one field at most is present."""
 
     label: str
     type: str
@@ -372,10 +372,10 @@ _SCALARS: Final = {
 
 
 def _cloud_event() -> Any:
-    """The protobuf package's class for ``io.cloudevents.v1.CloudEvent``."""
+    """Return the protobuf package's class for ``io.cloudevents.v1.CloudEvent``."""
     package = "io.cloudevents.v1"
     file = FileDescriptorProto(name="ce_nats/cloudevents.proto", package=package, syntax="proto3")
-    # A pool of its own: the program may have generated code for the same messages.
+    # A separate pool: the program may have generated code for the same messages.
     pool = DescriptorPool()
     for known in (any_pb2, timestamp_pb2):
         file.dependency.append(known.DESCRIPTOR.name)
@@ -411,7 +411,7 @@ _CloudEvent: Final = _cloud_event()
 
 _VARINT: Final = 0
 _LENGTH: Final = 2
-# Field number and wire type, in the number in front of each record.
+# By the tag before each record: field number and wire type.
 _TAGS: Final[Mapping[str, Mapping[int, _Field]]] = {
     name: {number << 3 | (_VARINT if one.type in _NUMBERS else _LENGTH): one for number, one in fields.items()}
     for name, fields in _MESSAGES.items()
@@ -423,7 +423,7 @@ _POSITIVE, _NEGATIVE = range(2**31), range(_LIMIT - 2**31, _LIMIT)
 
 class _Records:
     """
-    The records of a payload, which are looked at before the protobuf package does.
+    The records of a payload, to be checked before the protobuf package parses it.
 
     Args:
         octets: The payload.
@@ -435,12 +435,12 @@ class _Records:
 
     def check(self, name: str, position: int, end: int) -> None:
         """
-        Refuse everything in a message that the protobuf package would skip, change or complain of in its own way.
+        Check that a message has nothing that the protobuf package would skip, change, or report with another error.
 
         Args:
-            name: Of the message.
-            position: Where it begins.
-            end: Where it ends.
+            name: Name of the message.
+            position: Position of its first byte.
+            end: Position after its last byte.
 
         Raises:
             DecodeError: ``invalid-protobuf``, ``invalid-utf8``, ``duplicate-attribute``, ``data-conflict``,
@@ -452,7 +452,7 @@ class _Records:
             tag, position = self._varint(position, end)
             one = fields.get(tag)
             if one is None:
-                raise _malformed(f"{name} has no field {tag >> 3} of wire type {tag & 7}", "A-91")
+                raise _malformed(f"{name} has no field {tag >> 3} with wire type {tag & 7}", "A-91")
             single = one.choice or one.label
             if single in seen:
                 raise _repeated(name, one)
@@ -462,7 +462,7 @@ class _Records:
             if tag & 7 == _LENGTH:
                 start, position = position, position + value
                 if position > end:
-                    raise _malformed(f"the end of {one.label} is missing")
+                    raise _malformed(f"{one.label} is truncated")
                 if one.type == "string":
                     self._check_text(one, start, position)
                 elif one.type != "bytes":
@@ -485,7 +485,7 @@ class _Records:
         if key in self._names:
             name = key.decode("utf-8")
             raise DecodeError(
-                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is in the map twice", attribute=name
+                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} must occur once in the map", attribute=name
             )
         self._names.add(key)
 
@@ -493,20 +493,26 @@ class _Records:
         return read_varint(self._octets, position, end, _malformed)
 
 
-def _malformed(why: str, requirement: str = "PF-4-02") -> DecodeError:
-    return DecodeError(ErrorCode.INVALID_PROTOBUF, f"the payload is not a CloudEvent: {why}", requirement=requirement)
+def _malformed(reason: str, requirement: str = "PF-4-02") -> DecodeError:
+    return DecodeError(
+        ErrorCode.INVALID_PROTOBUF, f"the payload is not a CloudEvent: {reason}", requirement=requirement
+    )
 
 
 def _repeated(name: str, one: _Field) -> DecodeError:
     if one.choice == "data":
-        return DecodeError(ErrorCode.DATA_CONFLICT, "the event has data twice", attribute="data", requirement="A-92")
+        return DecodeError(
+            ErrorCode.DATA_CONFLICT, "the event must have one data field, got two", attribute="data", requirement="A-92"
+        )
     own = {field: attribute for attribute, field in _REQUIRED.items()}.get(one.label)
     if name == "CloudEvent" and own is not None:
-        return DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {own!r} is there twice", attribute=own)
-    return _malformed(f"{one.choice or one.label} is there twice in {name}", "A-92")
+        return DecodeError(
+            ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {own!r} must occur once, got a second field", attribute=own
+        )
+    return _malformed(f"{one.choice or one.label} is duplicated in {name}", "A-92")
 
 
 def _too_wide(one: _Field) -> DecodeError:
     if one.label == "nanos":
-        return DecodeError(ErrorCode.INVALID_TIMESTAMP, "nanos has more than 32 bits", requirement="PF-2.1-02")
-    return DecodeError(ErrorCode.INTEGER_OUT_OF_RANGE, "ce_integer has more than 32 bits")
+        return DecodeError(ErrorCode.INVALID_TIMESTAMP, "nanos must be in range for int32", requirement="PF-2.1-02")
+    return DecodeError(ErrorCode.INTEGER_OUT_OF_RANGE, "ce_integer must be in range for int32")

@@ -46,7 +46,7 @@ def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> byte
     Args:
         attributes: The event's attributes, not checked.
         value: Event data.
-        has_data: False omits the data; with True, a value of None is a JSON null.
+        has_data: False omits the data; True encodes None as a JSON null.
 
     Raises:
         EncodeError: As ``attributes.checked_attributes`` does; ``invalid-data``.
@@ -89,7 +89,7 @@ def decode(
     Args:
         payload: UTF-8 JSON text; one leading byte order mark is ignored.
         has_cloudevents_header: False if no header identifies the message as an event.
-        parse_data: False returns the data as bytes: JSON text unchanged, other text in its charset.
+        parse_data: False returns the data as bytes: JSON text verbatim, other text in its charset.
         extension_types: Python types of extension attributes.
 
     Raises:
@@ -133,10 +133,10 @@ def _members(payload: bytes, has_cloudevents_header: bool) -> dict[str, Any]:
     return members
 
 
-def _no_event(why: str) -> DecodeError:
+def _no_event(reason: str) -> DecodeError:
     return DecodeError(
         ErrorCode.NOT_A_CLOUDEVENT,
-        f"a message without CloudEvents headers must be a CloudEvent in JSON: {why}",
+        f"a message without CloudEvents headers must be a CloudEvent in JSON: {reason}",
     )
 
 

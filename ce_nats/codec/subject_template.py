@@ -26,7 +26,7 @@ _ESCAPED: Final = [chr(byte) if _PLAIN.fullmatch(chr(byte)) else f"%{byte:02X}" 
 
 
 class _Token(NamedTuple):
-    """A token of a template: ``before``, the value of attribute ``name`` unless the name is "", and ``after``."""
+    """A token of a template: ``before``, the value of attribute ``name`` (if not ``""``), and ``after``."""
 
     before: str
     name: str
@@ -41,8 +41,8 @@ class SubjectTemplate:
     ``{name}`` is replaced by the attribute's canonical string in one token. ``{name:tokens}``, which must be the whole
     last token, keeps the dots of the value, so that ``com.example.paid`` becomes three tokens. A token has at most one
     placeholder, with optional text before and after it. Functions that publish events accept a template in place of a
-    subject. A ``str`` is never interpreted as a template, because it may contain text of other senders; it must have no
-    ``{``.
+    subject. A ``str`` is never interpreted as a template, because it may contain text of other senders; it must not
+    contain ``{``.
 
     Args:
         template: Text with placeholders.

@@ -2,7 +2,7 @@
 A datetime that keeps its RFC 3339 text.
 
 CloudEvents "Timestamp" (RFC 3339 5.6). Python's datetime has microseconds and no leap second. An event that is decoded
-and encoded again must lose neither, so the text is kept with the datetime and is sent again.
+and encoded again must lose neither, so the text is kept with the datetime and is encoded again unchanged.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ class Timestamp(datetime):
     @classmethod
     def from_nanoseconds(cls, at: int) -> Timestamp:
         """
-        The time in UTC, so many nanoseconds after 1970; as text without zeros at the end, as nats-server writes it.
+        Return a time in UTC; its text has no trailing zeros, as in nats-server.
 
         Args:
-            at: Negative before 1970; from the year 1 to 9999. Leap seconds do not count.
+            at: Nanoseconds since 1970-01-01 UTC without leap seconds; negative before 1970. The year must be 1 to 9999.
         """
         seconds, fraction = divmod(at, 1_000_000_000)
         year, month, day, hour, minute, second, text = _second(seconds)
@@ -178,9 +178,9 @@ def format_datetime(value: datetime) -> str:
     return text[:-6] + "Z" if text.endswith("+00:00") else text
 
 
-@lru_cache(16)  # messages of a stream ascend in time
+@lru_cache(16)  # timestamps in a stream are ascending
 def _second(seconds: int) -> tuple[int, int, int, int, int, int, str]:
-    """Year to second, and their text."""
+    """Return year, month, day, hour, minute and second, and their text."""
     at = datetime(1970, 1, 1) + timedelta(seconds=seconds)
     return at.year, at.month, at.day, at.hour, at.minute, at.second, at.isoformat()
 
@@ -192,7 +192,7 @@ def _zone(sign: str, hours: int, minutes: int) -> tzinfo:
 
 
 def _ends_a_month(value: datetime) -> bool:
-    """Whether a time is in the last minute of a month in UTC, where alone second 60 is valid (RFC 3339 5.7)."""
+    """Whether a time is in the last minute of a month in UTC. Second 60 is valid only there (RFC 3339 5.7)."""
     try:
         utc = value.astimezone(timezone.utc)
     except OverflowError:

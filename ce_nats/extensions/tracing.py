@@ -4,7 +4,7 @@ Trace contexts in events and headers: the Distributed Tracing extension of Cloud
 The extension attributes ``traceparent`` and ``tracestate`` are the trace context in which an event was created;
 intermediaries do not change them. NATS headers of the same names, without ``ce-``, are the trace context of the last
 hop. The current span is read from OpenTelemetry if the program uses it; OpenTelemetry is not required.
-``ce_nats.otel`` makes spans.
+``ce_nats.otel`` creates spans.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def trace_of_event(event: EventLike) -> TraceContext | None:
 
 
 def trace_of_headers(headers: HeadersLike) -> TraceContext | None:
-    """Return the trace context of a message's sender, from its headers; invalid ones are treated as in events."""
+    """Return the trace context of a message's sender, from its headers. Invalid values as in :func:`trace_of_event`."""
     try:
         known = Headers(headers)
     except DecodeError:
@@ -107,7 +107,7 @@ def trace_of_headers(headers: HeadersLike) -> TraceContext | None:
 
 
 def current_trace() -> TraceContext | None:
-    """Return the current span of OpenTelemetry; None if there is none, or if the program does not use OpenTelemetry."""
+    """Return the trace context of OpenTelemetry's current span; None without one, or without OpenTelemetry."""
     # Not imported: a program that has a span has imported it already.
     opentelemetry = sys.modules.get("opentelemetry.trace")
     if opentelemetry is None:
@@ -116,7 +116,7 @@ def current_trace() -> TraceContext | None:
 
 
 def trace_of_span(span: Any) -> TraceContext | None:
-    """A span of OpenTelemetry; None where it is a span without an id, which is what there is without an SDK."""
+    """Return the trace context of an OpenTelemetry span; None if it has no id, as all spans without an SDK."""
     context = span.get_span_context()
     if not context.is_valid:
         return None

@@ -4,7 +4,7 @@ CloudEvents in Iggy messages, in binary and in structured mode.
 CloudEvents has no binding for Iggy: this one is the NATS binding with typed headers. In binary mode each attribute,
 including datacontenttype, is a header with the key ``ce-`` and its name. Booleans, integers and bytes keep their type,
 all other values are strings, and there is no percent-encoding. In structured mode the header ``content-type`` marks the
-message, and the payload is the JSON event. A value must have 1 to 255 bytes; others are refused, never changed.
+message, and the payload is the JSON event. A value must have 1 to 255 bytes; any other is an error, never changed.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Layout(str, Enum):
 
 def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.STRING_KEYS) -> bytes:
     """
-    Encode a header map, in the map's order; an empty map gives ``b""``.
+    Encode a header map, in the map's order. An empty map is encoded as ``b""``.
 
     Args:
         headers: Values by key. Keys are strings, in ``Layout.TYPED_KEYS`` also :class:`HeaderValue`.
@@ -58,7 +58,7 @@ def encode_headers(headers: HeaderMap, *, layout: Layout = Layout.STRING_KEYS) -
             ``invalid-header-value`` for a value that is not a :class:`HeaderValue`; ``invalid-utf8``;
             ``duplicate-header`` for a key that occurs as a string and as a value; ``headers-too-large`` for more than
             100,000 bytes; ``invalid-header-block`` if ``headers`` is not a mapping.
-        ValueError: ``layout`` has another value.
+        ValueError: ``layout`` is not a layout.
     """
     parts: list[bytes] = []
     for key, value in check_header_map(headers, layout):
@@ -154,7 +154,8 @@ def decode_headers(data: bytes, *, layout: Layout = Layout.STRING_KEYS) -> dict[
     Raises:
         DecodeError: The first error: ``unexpected-header-layout`` if the map has the other layout;
             ``truncated-frame``; ``unknown-header-kind``; ``invalid-header-name`` (a key of 0 or more than 255 bytes, or
-            invalid for its kind); ``invalid-header-value`` (likewise, and a bool that is neither 0 nor 1);
+            invalid for its kind); ``invalid-header-value`` (a value of 0 or more than 255 bytes, or invalid for its
+            kind, such as a bool that is neither 0 nor 1);
             ``invalid-utf8``; ``duplicate-header``; ``invalid-message`` if ``data`` is not bytes.
     """
     layout = choice(Layout, layout, "layout")
@@ -239,7 +240,7 @@ def _decoded(kind: HeaderKind, octets: bytes, code: ErrorCode, what: str, header
 
 
 def key_text(key: HeaderKey) -> str:
-    """Return the form of a key in errors."""
+    """Return the text of a key for error messages."""
     return key if isinstance(key, str) else f"{key.kind.label} {preview(key.python)}"
 
 

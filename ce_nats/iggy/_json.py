@@ -59,8 +59,8 @@ def decode_json(text: bytes | str, *, layout: Layout = Layout.STRING_KEYS) -> Ig
     return as_message(fields, layout=layout)
 
 
-def _not_json(why: object) -> DecodeError:
-    return DecodeError(ErrorCode.INVALID_JSON, f"the message is not JSON: {why}", requirement="IG-07")
+def _not_json(reason: object) -> DecodeError:
+    return DecodeError(ErrorCode.INVALID_JSON, f"the message is not JSON: {reason}", requirement="IG-07")
 
 
 def _distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def as_fields(message: IggyMessage, *, layout: Layout = Layout.STRING_KEYS) -> d
         layout: Layout of the headers.
 
     Raises:
-        EncodeError: ``invalid-frame`` for an id, offset or timestamp that does not fit; ``invalid-message`` if the
+        EncodeError: ``invalid-frame`` for an id, offset or timestamp that is out of range; ``invalid-message`` if the
             payload is not bytes; as ``encode_headers``.
     """
     entries = check_header_map(message.headers, layout)
@@ -125,9 +125,9 @@ def as_message(fields: object, *, layout: Layout = Layout.STRING_KEYS) -> IggyMe
         layout: Layout of the headers.
 
     Raises:
-        DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is not a number or does
-            not fit, and for a payload that is not a string; ``invalid-base64``; ``unexpected-header-layout`` for a
-            list where the layout has an object, and the reverse; ``invalid-header-block`` for headers of another form;
+        DecodeError: ``not-an-object``; ``invalid-frame`` for an id, offset or timestamp that is not a number or is
+            out of range, and for a payload that is not a string; ``invalid-base64``; ``unexpected-header-layout`` for
+            a list if the layout has an object, and the reverse; ``invalid-header-block`` for headers of another form;
             as ``decode_headers``.
     """
     if not isinstance(fields, Mapping):

@@ -46,14 +46,14 @@ def encode_message(message: IggyMessage, *, polled: bool = False) -> bytes:
     """
     Encode a message: id, length of the headers, headers, length of the payload, payload.
 
-    A polled message can be sent again: the server assigns a new offset and timestamp, and keeps the id.
+    A polled message can be encoded for sending: the server assigns a new offset and timestamp, and keeps the id.
 
     Args:
         message: The message.
         polled: Whether offset and timestamp come first, as in messages from a server.
 
     Raises:
-        EncodeError: ``invalid-frame`` for an id, offset or timestamp that is missing or does not fit, or a payload of
+        EncodeError: ``invalid-frame`` for an id, offset or timestamp that is missing or out of range, or a payload of
             4 GiB or more; ``invalid-message`` if the payload is not bytes; as ``encode_headers``.
     """
     front = b""
@@ -80,7 +80,7 @@ def number_of(message: IggyMessage, name: str) -> int:
     Return the id, offset or timestamp of a message to be encoded.
 
     Raises:
-        EncodeError: ``invalid-frame`` if it is missing or does not fit.
+        EncodeError: ``invalid-frame`` if it is missing or out of range.
     """
     return check_number(name, getattr(message, name), EncodeError)
 
@@ -104,7 +104,7 @@ def check_number(name: str, value: object, error_class: type[CeNatsError]) -> in
 
 def decode_messages(data: bytes, *, polled: bool = False) -> list[IggyMessage]:
     """
-    Decode a sequence of messages, to the last byte.
+    Decode a sequence of messages; all bytes must belong to one.
 
     Args:
         data: Bytes of zero or more messages; the commands have no count before them.

@@ -7,7 +7,7 @@ from ..errors import DecodeError, ErrorCode
 
 class Reader:
     """
-    Reads fields from bytes, in order.
+    Reader of fields in bytes, in order.
 
     Args:
         octets: All bytes.
@@ -21,7 +21,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Number of bytes that were not read yet."""
+        """Number of unread bytes."""
         return len(self._octets) - self._position
 
     def take(self, size: int, what: str) -> bytes:
@@ -29,7 +29,7 @@ class Reader:
         Read the next bytes.
 
         Raises:
-            DecodeError: ``truncated-frame`` if fewer are left.
+            DecodeError: ``truncated-frame`` if fewer bytes are left.
         """
         if self.left < size:
             raise DecodeError(

@@ -24,7 +24,7 @@ class AckSubject(NamedTuple):
     Attributes:
         stream: Name of the stream.
         consumer: Name of the consumer.
-        deliveries: How often the message was delivered, this time included.
+        deliveries: Number of deliveries of the message, including this one.
         sequence: Sequence in the stream.
         consumer_sequence: Sequence of the delivery in the consumer.
         timestamp: Time at which the stream stored the message, in nanoseconds since 1970-01-01 UTC.

@@ -2,7 +2,7 @@
 Encode and decode NATS messages: header blocks, and the frames of the client protocol.
 
 ADR-4 "NATS Message Headers", and the "Client Protocol" page of the NATS documentation. Decoding is strict: bytes that
-different decoders could interpret differently are refused, never repaired. No network I/O. The meaning of headers is in
+different decoders could interpret differently are errors, never repaired. No network I/O. The meaning of headers is in
 codec/binding.py.
 """
 
@@ -119,7 +119,7 @@ def encode_header_block(headers: HeadersLike) -> bytes:
     Encode a header block, from ``NATS/1.0`` to the empty line.
 
     ``Name: value``, one line per value in the order given; non-ASCII text is encoded as UTF-8. A value that begins or
-    ends with white space is refused, because decoders remove it: a different value would arrive.
+    ends with white space is an error, because decoders remove it: the receiver would get a different value.
 
     Args:
         headers: Headers in any form that :class:`~ce_nats.Headers` accepts.
@@ -169,8 +169,8 @@ def read_header_block(block: bytes, errors: str) -> HeaderBlock:
 
     Args:
         block: As for :func:`decode_header_block`.
-        errors: What to do with bytes that are not UTF-8: ``strict`` raises ``invalid-utf8``, ``surrogateescape`` keeps
-            them as surrogate escapes (PEP 383), so that headers which are not used are not checked.
+        errors: Handling of bytes that are not UTF-8: ``strict`` raises ``invalid-utf8``, ``surrogateescape`` keeps them
+            as surrogate escapes (PEP 383), so that unused headers are not checked.
 
     Raises:
         DecodeError: As :func:`decode_header_block`.
@@ -216,7 +216,7 @@ def _decode_header_line(line: bytes, errors: str) -> tuple[str, str]:
 
 
 def _line_error(line: bytes) -> DecodeError:
-    """Return the error of a line that is not a header line."""
+    """Return the error for a line that is not a header line."""
     if line.startswith((b" ", b"\t")):
         # RFC 7230 3.2.4 also allows decoders to unfold it; then two decoders would see different headers.
         return DecodeError(
@@ -392,7 +392,7 @@ class FrameReader:
 
     After an error the start of the next frame is unknown, so every further call raises the same error. Frames before
     the invalid one are not lost: if a call finds valid frames and then an invalid one, it returns the valid ones, and
-    the *next* call raises the error. Call :meth:`close` at the end of the bytes; it raises an error that is pending.
+    the *next* call raises the error. Call :meth:`close` at the end of the bytes; it raises a pending error.
 
     Args:
         max_control_line: Maximum size of a control line in bytes, without its CRLF.
@@ -402,7 +402,7 @@ class FrameReader:
         self._max_control_line = max_control_line
         self._buffer = bytearray()
         self._position = 0  # index in the buffer of the first byte not decoded
-        self._searched = 0  # index in the buffer up to which there is no LF after _position
+        self._searched = 0  # index in the buffer up to which no LF was found after _position
         self._head: Frame | None = None  # frame whose control line was decoded, and whose payload is incomplete
         self._error: DecodeError | None = None
 

@@ -322,7 +322,7 @@ def test_without_the_extra() -> None:
     """Reading is an error of the message, writing one of the installation; both name what to install."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     needed = "the event format protobuf needs protobuf: pip install 'ce-nats[protobuf]'"
-    unsupported = f"unsupported-format: event format application/cloudevents+protobuf is not supported here: {needed}"
+    unsupported = f"unsupported-format: event format application/cloudevents+protobuf is not supported: {needed}"
     assert done.stdout.splitlines() == [unsupported, unsupported, needed, "1"]
 
 

@@ -1,4 +1,4 @@
-"""Single values: header values and attribute values of common forms, checked and converted by few calls into C."""
+"""Check and convert single header values and attribute values of common forms, with few calls into C."""
 
 from __future__ import annotations
 
