@@ -1,5 +1,5 @@
 """
-Errors: stable codes, the rule behind each, and messages that stay short.
+Errors: stable codes, the requirement of each, short texts, copies.
 """
 
 import copy
@@ -36,15 +36,15 @@ FAULTS = [EncodeError, DecodeError, DeliveryError]
 LONG = "x" * 100_000
 
 
-def test_the_family() -> None:
-    """What callers catch: two of the three are ValueErrors."""
+def test_class_hierarchy() -> None:
+    """EncodeError and DecodeError are ValueErrors, DeliveryError is not."""
     assert all(issubclass(fault, CeNatsError) for fault in FAULTS)
     assert [issubclass(fault, ValueError) for fault in FAULTS] == [True, True, False]
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_codes_are_plain_words(code: ErrorCode) -> None:
-    """A code is its kebab-case string, in JSON, in a format and in a comparison."""
+def test_codes_are_strings(code: ErrorCode) -> None:
+    """In JSON, in formatting and in comparisons."""
     assert re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", code.value)
     assert code == code.value == str(code) == f"{code}"
     assert json.dumps(code) == f'"{code.value}"'
@@ -52,27 +52,25 @@ def test_codes_are_plain_words(code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_rules_exist(code: ErrorCode) -> None:
-    """The requirement that a code names is one of the documented ones."""
+def test_requirements_of_codes_are_documented(code: ErrorCode) -> None:
     requirement = DecodeError(code, "m").requirement
     assert requirement is None or requirement in load_requirements()
 
 
 @pytest.mark.parametrize("name", ["id", "source", "type", "specversion", "subject", "dataschema", "time"])
-def test_empty_attributes_name_their_own_rule(name: str) -> None:
-    """Each attribute that must not be empty has a requirement of its own."""
+def test_empty_attributes_have_their_own_requirement(name: str) -> None:
     error = DecodeError(ErrorCode.EMPTY_ATTRIBUTE, "m", attribute=name)
     assert error.requirement in load_requirements()
 
 
 def copies(error: CeNatsError) -> list[Any]:
-    """All ways in which an error is copied."""
+    """Return an error copied in all ways."""
     protocols = range(pickle.HIGHEST_PROTOCOL + 1)
     return [*(pickle.loads(pickle.dumps(error, each)) for each in protocols), copy.copy(error), copy.deepcopy(error)]
 
 
 def family(kind: type[CeNatsError] = CeNatsError) -> Iterator[type[CeNatsError]]:
-    """A class of errors and all that are derived from it, in the whole package."""
+    """Yield a class of errors and all its subclasses in the package."""
     for module in pkgutil.walk_packages(ce_nats.__path__, "ce_nats."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -82,8 +80,8 @@ def family(kind: type[CeNatsError] = CeNatsError) -> Iterator[type[CeNatsError]]
             yield from family(child)
 
 
-def test_errors_travel() -> None:
-    """Spark's workers pickle them; nothing is lost, whatever the class has of its own."""
+def test_errors_can_be_copied_and_pickled() -> None:
+    """Spark's workers pickle them; all attributes are kept, including those of subclasses."""
     for extra in ("pyspark", "google.protobuf", "typer"):  # the whole package is imported
         pytest.importorskip(extra)
     kinds = set(family())
@@ -102,8 +100,8 @@ def test_errors_travel() -> None:
             assert not other.__suppress_context__
 
 
-def test_the_whole_tree_is_public() -> None:
-    """Every class of errors stands in one module, and is exported from the root."""
+def test_all_error_classes_are_public() -> None:
+    """They are in one module and exported from the root."""
     for extra in ("pyspark", "google.protobuf", "typer"):  # the whole package is imported
         pytest.importorskip(extra)
     for kind in family():
@@ -112,15 +110,15 @@ def test_the_whole_tree_is_public() -> None:
         assert kind.__name__ in ce_nats.__all__
 
 
-def test_every_code_of_the_network_says_what_to_do() -> None:
-    """From where the network begins to the end, each code has a line of its own in the documentation."""
+def test_codes_of_the_network_are_documented() -> None:
+    """Each has its own line in the docstring."""
     codes = list(ErrorCode)
     documented = re.findall(r"^ +- ``([a-z0-9-]+)``: ", ErrorCode.__doc__ or "", re.MULTILINE)
     assert documented == [code.value for code in codes[codes.index(ErrorCode.CONNECTION_FAILED) :]]
 
 
 class TillError(DeliveryError):
-    """As somebody else writes them: arguments of its own, and slots."""
+    """A user-defined error with other arguments, and slots."""
 
     __slots__ = ("__secret", "empty", "till")
 
@@ -134,8 +132,8 @@ class TillError(DeliveryError):
         return self.__secret
 
 
-def test_errors_of_others_travel() -> None:
-    """A class that takes other arguments, or keeps what it is given in slots, does nothing for it."""
+def test_user_defined_errors_can_be_copied() -> None:
+    """Subclasses with other arguments or slots need no code for it."""
     error = TillError(7)
     for other in copies(error):
         assert (type(other), other.till, other.secret(), other.opened) == (TillError, 7, "s", "at nine")
@@ -144,15 +142,15 @@ def test_errors_of_others_travel() -> None:
 
 
 def raised(cause: BaseException) -> DeliveryError:
-    """An error that has a cause."""
+    """Return an error that has a cause."""
     try:
         raise DeliveryError(ErrorCode.DELIVERY_FAILED, "no") from cause
     except DeliveryError as error:
         return error
 
 
-def test_causes_travel() -> None:
-    """What a server said is behind the copy as it is behind the error, and so are failures in failures."""
+def test_causes_are_copied() -> None:
+    """Also those of the failures in a PublishError."""
     refusal = BadRequestError(code=400, err_code=10071, description="wrong last sequence")
     event = plain_event()
     error = PublishError(ErrorCode.DELIVERY_FAILED, "two")
@@ -166,14 +164,14 @@ def test_causes_travel() -> None:
 
 
 class OneWayError(Exception):
-    """Pickles, but not back again."""
+    """Can be pickled, but not unpickled."""
 
     def __init__(self, *, what: str) -> None:
         super().__init__(what)
 
 
 class MuteError(Exception):
-    """Neither pickles, nor says anything."""
+    """Cannot be pickled and has no text."""
 
     def __str__(self) -> str:
         raise RuntimeError
@@ -183,8 +181,7 @@ class MuteError(Exception):
 
 
 @pytest.mark.parametrize("cause", [OneWayError(what="away"), Exception("away", open), ValueError("away", lambda: 0)])
-def test_causes_that_do_not_pickle_leave_their_text(cause: Exception) -> None:
-    """No error is lost because a client library's error does not pickle."""
+def test_causes_that_cannot_be_pickled_are_replaced_by_their_text(cause: Exception) -> None:
     error = raised(cause)
     assert copy.copy(error).__cause__ is cause
     for other in pickle.loads(pickle.dumps(error)), copy.deepcopy(error):
@@ -192,20 +189,19 @@ def test_causes_that_do_not_pickle_leave_their_text(cause: Exception) -> None:
         assert str(other) == str(error)
 
 
-def test_causes_that_say_nothing_leave_their_class() -> None:
-    """Neither is it where the cause has no text."""
+def test_causes_without_text_are_replaced_by_their_class() -> None:
     assert str(pickle.loads(pickle.dumps(raised(MuteError()))).__cause__) == f"{__name__}.MuteError: "
 
 
-def test_errors_behind_themselves_travel() -> None:
+def test_error_can_be_its_own_cause() -> None:
     """``raise error from error`` is allowed."""
     error = raised(Exception())
     error.__cause__ = error
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_codes_can_be_given_as_strings() -> None:
-    """A code read back from JSON is the code; an unknown one is a mistake."""
+def test_codes_can_be_strings() -> None:
+    """An unknown code is an error."""
     assert DecodeError("invalid-uri", "m").code is ErrorCode.INVALID_URI  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no-such-code"):
         DecodeError("no-such-code", "m")  # type: ignore[arg-type]
@@ -217,7 +213,7 @@ def test_codes_can_be_given_as_strings() -> None:
     ids=["long text", "long bytes", "controls", "long list", "no repr", "many digits"],
 )
 def test_previews_are_one_short_line(value: object) -> None:
-    """Whatever a peer sends or a caller holds, its preview is printable and short."""
+    """For any value."""
     text = preview(value)
     assert 0 < len(text) <= 63
     assert text.isprintable()
@@ -245,37 +241,37 @@ LARGE: dict[str, Callable[[], Any]] = {
     "schema": lambda: decode_headers(dataschema=LONG),
     "specversion": lambda: decode_headers(specversion=LONG),
     "header name": lambda: decode_headers(**{LONG + "_": "a"}),
-    "header of a long name": lambda: decode_headers(**{LONG: "%00"}),
-    "array of a long name": lambda: decode_members(f'"{LONG}":[]'),
-    "number of a long name": lambda: decode_members(f'"{LONG}":99999999999'),
+    "header with a long name": lambda: decode_headers(**{LONG: "%00"}),
+    "array with a long name": lambda: decode_members(f'"{LONG}":[]'),
+    "number with a long name": lambda: decode_members(f'"{LONG}":99999999999'),
     "array": lambda: decode_members(f'"x":["{LONG}"]'),
     "repeated member": lambda: decode_members(f'"{LONG}":1,"{LONG}":2'),
-    "no object": lambda: from_nats_message(structured_message(f'"{LONG}"'.encode())),
+    "not an object": lambda: from_nats_message(structured_message(f'"{LONG}"'.encode())),
     "status": lambda: decode_other(Status=LONG),
-    "header that is no text": lambda: decode_other(**{LONG: 5}),
+    "header that is not text": lambda: decode_other(**{LONG: 5}),
     "format": lambda: decode_other(**{"Content-Type": f"application/cloudevents+{LONG}"}),
-    "payload that is no bytes": lambda: decode_other(LONG),
-    "attribute of a long name": lambda: to_nats_message(plain_event(**{LONG: 1.5})),
+    "payload that is not bytes": lambda: decode_other(LONG),
+    "attribute with a long name": lambda: to_nats_message(plain_event(**{LONG: 1.5})),
     "attribute": lambda: to_nats_message(plain_event(x=[LONG])),
     "data": lambda: to_nats_message(plain_event({"a": {LONG}})),
     "key of data": lambda: to_nats_message(plain_event({("a" * 1000, LONG): 1})),
     "subject": lambda: to_nats_message(plain_event(), LONG + " "),
-    "name of a further header": lambda: to_nats_message(plain_event(), headers={LONG + " ": "a"}),
-    "further header": lambda: to_nats_message(plain_event(), headers={LONG: "\n" + LONG}),
+    "name of an additional header": lambda: to_nats_message(plain_event(), headers={LONG + " ": "a"}),
+    "additional header": lambda: to_nats_message(plain_event(), headers={LONG: "\n" + LONG}),
     "reserved header": lambda: to_nats_message(plain_event(), headers={"ce-" + LONG: "a"}),
     "deduplication": lambda: dedup_id(plain_event(source="\0" + LONG)),
 }
 
 
 @pytest.mark.parametrize("call", LARGE.values(), ids=LARGE.keys())
-def test_messages_are_short(call: Callable[[], Any]) -> None:
-    """No message holds the payload, or all of what a peer sent: logs are no place for megabytes."""
+def test_texts_of_errors_are_short(call: Callable[[], Any]) -> None:
+    """They contain neither the payload nor other long text of a peer."""
     _, error = attempt(CeNatsError, call)
     assert error is not None
     assert len(str(error)) < 400
 
 
 def test_causes_are_kept() -> None:
-    """What the standard library said stands behind the error."""
+    """The exception of the standard library is the __cause__."""
     _, error = attempt(DecodeError, from_nats_message, structured_message(b"\xff"))
     assert isinstance(error.__cause__, ValueError)

@@ -1,7 +1,7 @@
 """
-Headers as an ordered multimap, the shapes they are taken from, and what may stand in a header or a subject.
+Headers as an ordered multimap, the forms that are accepted, and legal headers and subjects.
 
-The vectors of spec-fixtures/headers.json run elsewhere.
+tests/test_fixtures.py runs the vectors of spec-fixtures/headers.json.
 """
 
 import copy
@@ -37,7 +37,7 @@ def refused(fault, code, call, *args):
 
 
 def mail(*lines):
-    """Headers as nats-py's get_msg() parses them."""
+    """Return headers as nats-py's get_msg() parses them."""
     return dict(BytesParser().parsebytes(b"".join(line + b"\r\n" for line in lines) + b"\r\n").items())
 
 
@@ -58,13 +58,13 @@ def mail(*lines):
         ("missing", True, []),
     ],
 )
-def test_get_is_the_first_of_values(headers, name, ignore_case, values):
-    """In wire order, equal values included; a missing name has no values and gives the empty string."""
+def test_get_returns_the_first_value(headers, name, ignore_case, values):
+    """Values are in wire order, with equal ones; a missing name has none, and get() returns the empty string."""
     assert headers.values(name, ignore_case=ignore_case) == values
     assert headers.get(name, ignore_case=ignore_case) == (values[0] if values else "")
 
 
-def test_values_are_a_list_of_their_own(headers):
+def test_values_returns_a_new_list(headers):
     headers.values("Key").append("4")
     headers.items().clear()
     headers.keys().clear()
@@ -73,8 +73,8 @@ def test_values_are_a_list_of_their_own(headers):
 
 
 @pytest.mark.parametrize(("name", "other"), [("K", "\u212a"), ("ä", "Ä"), ("ss", "ß"), ("i", "İ"), ("é", "É")])
-def test_case_is_that_of_ascii(name, other):
-    """A Kelvin sign is no K, although str.lower() makes it one."""
+def test_only_ascii_letters_are_case_insensitive(name, other):
+    """The Kelvin sign is not a K, although str.lower() converts it to one."""
     headers = Headers([(other, "1")])
     assert headers.values(name, ignore_case=True) == []
     headers.append(name, "2", ignore_case=True)
@@ -83,7 +83,7 @@ def test_case_is_that_of_ascii(name, other):
     assert headers.items() == [(other, "1")]
 
 
-def test_ascii_case_is_ignored_beside_other_letters():
+def test_case_is_ignored_in_names_with_other_letters():
     assert Headers([("äB", "1")]).get("äb", ignore_case=True) == "1"
 
 
@@ -103,12 +103,12 @@ def test_ascii_case_is_ignored_beside_other_letters():
     ],
 )
 def test_append(headers, name, ignore_case, known_as):
-    """At the end, as spelt; ignoring case, under the first name that matches."""
+    """At the end, with the given name; ignoring case, under the first name that matches."""
     headers.append(name, "9", ignore_case=ignore_case)
     assert headers.items() == [*PAIRS, (known_as, "9")]
 
 
-def test_append_repeats_equal_pairs(headers):
+def test_append_keeps_equal_pairs(headers):
     headers.append("Key", "1")
     assert headers.values("Key") == ["1", "3", "1"]
 
@@ -123,7 +123,7 @@ def test_append_repeats_equal_pairs(headers):
     ],
 )
 def test_delete_and_set(headers, name, ignore_case, left):
-    """SET is DELETE and APPEND: the pair stands at the end, in the caller's case."""
+    """SET is DELETE and APPEND: the pair is the last, with the given name."""
     changed = headers.copy()
     changed.delete(name, ignore_case=ignore_case)
     assert changed.items() == left
@@ -142,7 +142,7 @@ def test_delete_and_set(headers, name, ignore_case, left):
         (b"Key", "x", ErrorCode.INVALID_HEADER_NAME),
     ],
 )
-def test_a_refused_change_changes_nothing(headers, change, name, value, code):
+def test_invalid_change_has_no_effect(headers, change, name, value, code):
     refused(DecodeError, code, getattr(headers, change), name, value)
     assert headers.items() == PAIRS
 
@@ -156,7 +156,7 @@ def test_length_counts_pairs_and_iteration_names(headers):
     assert dict(headers) == {"Key": "1", "other": "x", "key": "2", "KEY": "3"}
 
 
-# --- Headers where somebody takes a mapping -------------------------------------------------------------------------
+# --- Headers as a mapping --------------------------------------------------------------------------------------------
 
 FIRST = {"Key": "1", "other": "x", "key": "2", "KEY": "3"}
 
@@ -185,16 +185,16 @@ def in_place(known):
         lambda headers: dict(zip(headers.keys(), map(headers.get, headers))),
     ],
 )
-def test_a_dict_has_room_for_the_first_value(headers, merge):
-    """All ways into a dict agree with GET, and the result is one."""
+def test_conversion_to_a_dict_keeps_the_first_value(headers, merge):
+    """In all ways, as in GET."""
     assert isinstance(headers, Mapping)
     found = merge(headers)
     assert (type(found), found) == (dict, FIRST)
     assert list(found) == list(headers)
 
 
-def test_merged_into_a_dict(headers):
-    """The right side wins, and where it is a dict it is one that others may change."""
+def test_dict_merged_with_headers(headers):
+    """Values on the right side replace others; the result is a new dict."""
     known = {"Key": "0", "mine": "0"}
     for merged in (
         known | headers,
@@ -206,8 +206,8 @@ def test_merged_into_a_dict(headers):
     assert known == {"Key": "0", "mine": "0"}
 
 
-def test_a_dict_merged_into_headers(headers):
-    """Repeats of other names stay, and so does what was merged."""
+def test_headers_merged_with_a_dict(headers):
+    """Repeats of other names are kept."""
     for more in ({"Key": "9", "new": ["a", "b"]}, Headers([("Key", "9"), ("new", "a"), ("new", "b")])):
         merged = headers | more
         assert type(merged) is Headers
@@ -224,14 +224,13 @@ def test_a_dict_merged_into_headers(headers):
 
 
 @pytest.mark.parametrize("other", [None, 5, "text", [("a", "1")]])
-def test_merged_with_what_is_no_mapping(headers, other):
+def test_merge_with_another_type_is_a_type_error(headers, other):
     for merge in (lambda: headers | other, lambda: other | headers):
         with pytest.raises(TypeError):
             merge()
 
 
-def test_questions_to_a_mapping(headers):
-    """What code that takes a mapping asks of it."""
+def test_interface_of_a_mapping(headers):
     assert headers.get("missing", None) is None
     assert headers.get("missing", "default") == "default"
     assert headers.get("KeY", None, ignore_case=True) == "1"
@@ -257,8 +256,8 @@ def test_questions_to_a_mapping(headers):
         lambda headers: Headers(to_nats_message(plain_event(), headers=headers).headers.items()[-len(PAIRS) :]),
     ],
 )
-def test_repeats_are_kept_where_headers_are_taken(headers, take):
-    """That they are a mapping costs no pair."""
+def test_functions_that_accept_headers_keep_repeats(headers, take):
+    """Although Headers are a mapping."""
     assert take(headers).items() == PAIRS
 
 
@@ -276,7 +275,7 @@ def test_empty_headers_are_false():
     assert Headers({"a": ""})
 
 
-def test_equality_is_that_of_pairs_in_order():
+def test_equality_compares_pairs_in_order():
     assert Headers([("a", "1"), ("b", "2")]) == Headers({"a": "1", "b": "2"})
     assert Headers([("a", "1"), ("b", "2")]) != Headers([("b", "2"), ("a", "1")])
     assert Headers({"a": "1"}) != Headers({"A": "1"})
@@ -292,7 +291,7 @@ def test_a_copy_is_independent(headers):
         assert headers.items() == PAIRS
 
 
-def test_headers_pickle(headers):
+def test_headers_can_be_pickled(headers):
     assert pickle.loads(pickle.dumps(headers)) == headers
 
 
@@ -300,7 +299,7 @@ def test_repr_shows_pairs():
     assert repr(Headers({"a": "1"})) == "Headers([('a', '1')])"
 
 
-# --- Shapes ---------------------------------------------------------------------------------------------------------
+# --- Forms ----------------------------------------------------------------------------------------------------------
 
 TWO = [("a", "1"), ("b", "2")]
 SHAPES = [
@@ -322,7 +321,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape(shape):
+def test_every_form_is_accepted(shape):
     assert Headers(shape()).items() == TWO
     assert list(header_pairs(shape())) == TWO
     names, values = header_columns(shape())
@@ -342,17 +341,17 @@ def test_lists_keep_their_order():
 
 
 class Text(str):
-    """A value of a class of its own, as enumerations of header names are."""
+    """A subclass of str, like enums of header names."""
 
     __slots__ = ()
 
 
-def test_strings_of_other_classes_are_strings():
+def test_subclasses_of_str_are_accepted():
     assert list(header_columns({Text("a"): Text("1")})[1]) == ["1"]
     assert Headers({Text("a"): Text("1")}) == Headers({"a": "1"})
 
 
-def test_the_source_is_not_changed():
+def test_source_is_not_modified():
     source = {"a": ["1"]}
     headers = Headers(source)
     headers.append("a", "2")
@@ -381,15 +380,15 @@ def test_the_source_is_not_changed():
         ({"a": {"x": "y"}}, ErrorCode.INVALID_HEADER_VALUE),
     ],
 )
-def test_what_are_no_headers(source, code):
+def test_invalid_headers_are_rejected(source, code):
     refused(DecodeError, code, Headers, source)
     refused(DecodeError, code, header_pairs, source)
     refused(DecodeError, code, header_columns, source)
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=3), st.lists, max_leaves=6))
-def test_arbitrary_values_as_headers(source):
-    """Headers of strings, or an error of ours."""
+def test_any_object_is_accepted_or_rejected(source):
+    """Accepted headers are strings."""
     for shape in (source, {"a": source}, [("a", source)], [(source, "b")]):
         try:
             headers = Headers(shape)
@@ -402,7 +401,7 @@ def test_arbitrary_values_as_headers(source):
 
 
 def test_mail_headers_keep_their_bytes():
-    """A value beyond ASCII is an email.header.Header, whose str() has replaced the bytes."""
+    """A non-ASCII value is an email.header.Header, whose str() lacks the bytes."""
     parsed = mail("ce-subject: Grüße € 😀".encode(), b"ce-id: 1", b"ce-long: " + "é".encode() * 500)
     assert "Grüße" not in str(parsed["ce-subject"])
     assert Headers(parsed).items() == [("ce-subject", "Grüße € 😀"), ("ce-id", "1"), ("ce-long", "é" * 500)]
@@ -410,7 +409,7 @@ def test_mail_headers_keep_their_bytes():
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"\xc0\xa0", b"\xed\xa0\x80", b"\xe2\x82"])
-def test_mail_headers_that_are_not_utf8(value):
+def test_mail_headers_must_be_utf8(value):
     error = refused(DecodeError, ErrorCode.INVALID_UTF8, Headers, mail(b"ce-id: " + value))
     assert error.header == "ce-id"
 
@@ -429,12 +428,12 @@ def test_message_defaults():
     assert NatsMessage().headers is not message.headers
 
 
-def test_message_keeps_headers_that_are_headers():
+def test_message_keeps_headers_objects():
     headers = Headers({"a": "1"})
     assert NatsMessage(headers=headers).headers is headers
 
 
-def test_message_refuses_what_are_no_headers():
+def test_message_rejects_invalid_headers():
     refused(DecodeError, ErrorCode.INVALID_HEADER_BLOCK, lambda: NatsMessage(headers=5))
 
 
@@ -464,7 +463,7 @@ def test_header_values(value):
 @pytest.mark.parametrize(
     "value", ["\r", "\n", "\r\n", "x\r\ny: z", "x\n", "\nx", "\0", "x\0y", "\ud800", "\udc00x", " x", "x\t"]
 )
-def test_values_that_no_header_has(value):
+def test_invalid_header_values_are_rejected(value):
     error = refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, check_header, "a", value)
     assert error.header == "a"
     assert "\n" not in str(error)
@@ -485,7 +484,7 @@ def test_values_that_no_header_has(value):
         "a" * 10_000,
     ],
 )
-def test_subjects(subject):
+def test_subjects_are_accepted(subject):
     check_subject(subject)
 
 
@@ -518,7 +517,7 @@ def test_subjects(subject):
         ["a"],
     ],
 )
-def test_what_is_no_subject_to_publish_to(subject):
+def test_invalid_subjects_are_rejected(subject):
     refused(EncodeError, ErrorCode.INVALID_SUBJECT, check_subject, subject)
     refused(DecodeError, ErrorCode.INVALID_SUBJECT, check_subject, subject, DecodeError)
 

@@ -1,4 +1,4 @@
-"""The policy has its fixtures in redelivery.json; here is what they cannot say, and the headers of dead letters."""
+"""Properties of the policy, whose cases are in spec-fixtures/redelivery.json, and the headers of dead letters."""
 
 import pytest
 from hypothesis import given
@@ -22,8 +22,8 @@ randoms = st.floats(0, 1, exclude_max=True)
     st.floats(0, 1),
     randoms,
 )
-def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, factor, jitter, random):
-    """A delay goes with a retry only, is never negative and within the limit; a reason goes with dead letters."""
+def test_delay_and_reason_match_the_action(outcome, deliveries, most, first, factor, jitter, random):
+    """Only a retry has a delay, from zero to the limit; only a dead letter has a reason."""
     decision = decide(outcome, deliveries, RetryPolicy(most, Backoff(first, factor, 60, jitter)), random)
     assert (decision.action is Action.RETRY) or decision.delay == 0
     assert 0 <= decision.delay <= 60
@@ -47,7 +47,7 @@ def test_every_outcome_has_one_consequence(outcome, deliveries, most, first, fac
         lambda: Backoff(jitter=float("nan")),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(make):
+def test_invalid_policies_are_rejected(make):
     with pytest.raises(ValueError, match=r"must be .* got "):
         make()
 
@@ -61,27 +61,27 @@ def test_a_policy_that_makes_no_sense_is_refused(make):
         (1, 0.75, [0.25, 0.5, 1, 1.25, 1.25]),
     ],
 )
-def test_a_part_of_the_delay_is_random(jitter, random, delays):
-    """The given random number decides; the limit holds for the whole delay, so that late delays differ, too."""
+def test_jitter_reduces_the_delay(jitter, random, delays):
+    """The limit applies before jitter, so that late delays differ, too."""
     policy = RetryPolicy(9, Backoff(1, 2, 5, jitter))
     assert [decide(Outcome.FAILED, number, policy, random).delay for number in range(1, 6)] == delays
     assert [policy.delay(number, random) for number in range(1, 6)] == delays
 
 
 @given(randoms)
-def test_the_default_keeps_half_of_the_delay(random):
+def test_default_jitter_is_half_of_the_delay(random):
     assert 0.5 <= Backoff().delay(1, random) <= 1
 
 
 @given(randoms)
-def test_delays_that_are_listed_have_no_jitter(random):
+def test_listed_delays_have_no_jitter(random):
     assert [RetryPolicy(backoff=[1, 5]).delay(number, random) for number in (1, 2, 3)] == [1, 5, 5]
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 names = st.text("abcXYZ-_0", min_size=1)
 numbers = st.integers(1, 2**64 - 1)
-# With the original, with a part of it, without it, and with a reference to it.
+# With the original, with a part of it, without it, and with a reference to it: is_complete, is_copied, time.
 states = st.sampled_from(
     [(True, True, ""), (False, True, ""), (False, False, ""), (False, False, "2026-01-02T03:04:05Z")]
 )
@@ -93,8 +93,8 @@ states = st.sampled_from(
         *(states, st.sampled_from(Reason), texts, texts, texts, names, names, numbers, numbers),
     )
 )
-def test_headers_can_be_read_back(letter):
-    """Whatever an exception says, it is printable ASCII in a header, and not an attribute."""
+def test_headers_round_trip(letter):
+    """Values are printable ASCII for any text of an exception, and are not attributes."""
     headers = letter.headers()
     assert DeadLetter.split(headers) == (letter, [])
     assert all(value.isascii() and value.isprintable() and " " not in value for _, value in headers)
@@ -103,7 +103,7 @@ def test_headers_can_be_read_back(letter):
 
 @pytest.mark.parametrize("value", ["", "x", "-1", str(2**64), "1" * 5000])
 @pytest.mark.parametrize("name", ["Dead-Letter-Sequence", "Dead-Letter-Deliveries"])
-def test_numbers_that_a_stream_cannot_have_are_errors(name, value):
+def test_numbers_out_of_range_are_rejected(name, value):
     headers = [(known, value if known == name else old) for known, old in LETTER.headers()]
     with pytest.raises(DecodeError) as info:
         DeadLetter.split(headers)
@@ -111,22 +111,22 @@ def test_numbers_that_a_stream_cannot_have_are_errors(name, value):
     assert len(str(info.value)) < 300
 
 
-def test_long_and_broken_texts_are_cut_and_replaced():
+def test_long_text_is_cut_and_surrogates_are_replaced():
     letter = DeadLetter(Reason.EXHAUSTED, "E", "\ud800" + "a" * 1000, "s", "S", "", 1, 1)
     assert DeadLetter.split(letter.headers())[0].text == "?" + "a" * 299
 
 
-def test_the_original_is_told_from_the_letter():
-    """The letter's own message id comes first; the original's, and what was put aside, are the original's."""
-    put_aside = [("Dead-Letter-Header", "Nats-Rollup all"), ("Dead-Letter-Header", "Dead-Letter-Header Nats-TTL 1h")]
+def test_headers_of_the_original_are_separated():
+    """The first message id is that of the dead letter; the second, and kept headers, are of the original."""
+    kept = [("Dead-Letter-Header", "Nats-Rollup all"), ("Dead-Letter-Header", "Dead-Letter-Header Nats-TTL 1h")]
     originals = [("ce-id", "1"), ("Nats-Msg-Id", "theirs"), ("a", "1"), ("a", "2")]
-    letter, headers = DeadLetter.split([("Nats-Msg-Id", "own"), *LETTER.headers(), *put_aside, *originals])
+    letter, headers = DeadLetter.split([("Nats-Msg-Id", "own"), *LETTER.headers(), *kept, *originals])
     assert letter == LETTER
     assert headers == [*originals, ("Nats-Rollup", "all"), ("Dead-Letter-Header", "Nats-TTL 1h")]
 
 
 @pytest.mark.parametrize("missing", ["Reason", "Stream", "Sequence", "Deliveries"])
-def test_what_lacks_a_header_is_no_dead_letter(missing):
+def test_missing_header_is_an_error(missing):
     headers = [(name, value) for name, value in LETTER.headers() if name != f"Dead-Letter-{missing}"]
     with pytest.raises(DecodeError) as info:
         DeadLetter.split(headers)
@@ -134,7 +134,7 @@ def test_what_lacks_a_header_is_no_dead_letter(missing):
 
 
 @pytest.mark.parametrize(("name", "value"), [("Reason", "boredom"), ("Sequence", "x"), ("Text", "%"), ("Error", "%FF")])
-def test_what_has_an_unknown_value_is_no_dead_letter(name, value):
+def test_invalid_value_is_an_error(name, value):
     with pytest.raises(DecodeError):
         DeadLetter.split([(f"Dead-Letter-{name}", value), *LETTER.headers()])
 
@@ -154,5 +154,5 @@ def test_what_has_an_unknown_value_is_no_dead_letter(name, value):
         ("traceparent", False),
     ],
 )
-def test_headers_for_the_server_are_put_aside(name, expected):
+def test_headers_for_the_server(name, expected):
     assert is_server_header(name) is expected

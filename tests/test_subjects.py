@@ -14,7 +14,7 @@ PATTERNS = [
 
 
 def matched(pattern):
-    """The subjects that a pattern stands for, worked out token by token."""
+    """Return the subjects that a pattern matches, computed token by token."""
     tokens = pattern.split(".")
 
     def matches(subject):
@@ -26,7 +26,7 @@ def matched(pattern):
     return {subject for subject in SUBJECTS if matches(subject)}
 
 
-def test_covers_and_overlap_say_what_the_sets_say():
+def test_covers_and_overlap_agree_with_sets_of_subjects():
     sets = {pattern: matched(pattern) for pattern in PATTERNS}
     assert sets["*.b.>"] == {"a.b.a", "a.b.b", "b.b.a", "b.b.b"} | {
         f"{a}.b.{b}.{c}" for a, b, c in product("ab", repeat=3)
@@ -43,14 +43,14 @@ def test_covers_and_overlap_say_what_the_sets_say():
 
 
 @pytest.mark.parametrize("pattern", ["a", "a.b", "*", ">", "a.*.>", "a*", ">a.b", "*b.c", "ü.$JS"])
-def test_patterns_are_taken(pattern):
+def test_patterns_are_accepted(pattern):
     check_pattern(pattern)
 
 
 @pytest.mark.parametrize(
     "pattern", ["", ".", "a.", ".a", "a..b", "a b", "a\n", "a\t.b", ">.a", "a.>.b", "a\x7f", "\ud800"]
 )
-def test_what_is_no_pattern_is_refused(pattern):
+def test_invalid_patterns_are_rejected(pattern):
     with pytest.raises(EncodeError) as info:
         check_pattern(pattern)
     assert info.value.code == "invalid-subject"
@@ -68,10 +68,10 @@ def test_what_is_no_pattern_is_refused(pattern):
         (["a.*.c", "a.b", "a.>"], ("a.>",)),
     ],
 )
-def test_what_others_cover_is_left_out(patterns, expected):
+def test_covered_patterns_are_omitted(patterns, expected):
     assert disjoint(patterns) == expected
 
 
-def test_patterns_that_cross_are_refused():
+def test_overlapping_patterns_are_rejected():
     with pytest.raises(EncodeError, match=r"'a\.\*' and '\*\.b' overlap"):
         disjoint(["a.*", "*.b"])

@@ -1,5 +1,5 @@
 """
-Attribute names and values: the seven types as canonical strings and back, and what is none of them.
+Attribute names and values: the seven types as canonical strings and back, and invalid values.
 """
 
 from base64 import b64decode, b64encode
@@ -45,14 +45,14 @@ TYPES = [str, bool, int, bytes, datetime, Timestamp]
 
 
 @given(attribute_names)
-def test_legal_names(name: str) -> None:
-    """Lower-case letters and digits, in any number."""
+def test_legal_names_are_accepted(name: str) -> None:
+    """Lower-case letters and digits, of any length."""
     check_name(name, EncodeError)
 
 
 @given(st.one_of(any_text, objects))
-def test_names_are_ascii_letters_and_digits(name: Any) -> None:
-    """Every other name, and everything that is no text, is refused in both directions."""
+def test_other_names_are_rejected_in_both_directions(name: Any) -> None:
+    """All other text, and values that are not text."""
     if isinstance(name, str) and name and set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789") and name != "data":
         check_name(name, DecodeError)
     else:
@@ -61,8 +61,8 @@ def test_names_are_ascii_letters_and_digits(name: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["foo\n", "data", "Data", "ü", "a-b", "a_b", "a b", "", "٤", "ﬁ", "K", "data_base64"])
-def test_traps_among_names(name: str) -> None:
-    """A line break at the end, letters and digits beyond ASCII, and what JSON events call their data."""
+def test_names_that_look_legal_are_rejected(name: str) -> None:
+    """A trailing line break, non-ASCII letters and digits, and the name of the data in JSON events."""
     error = refused(EncodeError, "invalid-attribute-name", check_name, name, EncodeError)
     assert error.attribute == name
 
@@ -71,8 +71,8 @@ def test_traps_among_names(name: str) -> None:
 
 
 @given(attribute_values)
-def test_values_survive_their_canonical_string(value: Any) -> None:
-    """A value comes back from its string when its type is declared; times to the microsecond and the offset."""
+def test_values_round_trip_through_canonical_strings(value: Any) -> None:
+    """With the type declared; times to the microsecond and with the offset."""
     wanted = datetime if isinstance(value, datetime) else type(value)
     decoded = decode_extension("x", canonical(value), wanted)
     assert decoded == value
@@ -82,24 +82,23 @@ def test_values_survive_their_canonical_string(value: Any) -> None:
 
 
 @given(legal_text())
-def test_strings_are_their_own_canonical_string(text: str) -> None:
-    """Nothing is normalised, stripped or folded."""
+def test_strings_are_not_changed(text: str) -> None:
+    """Strings are not normalised, stripped or case-folded."""
     assert canonical(text) == decode_extension("x", text, None) == decode_extension("x", text, str) == text
 
 
 @given(st.binary())
 def test_bytes_are_padded_base64(octets: bytes) -> None:
-    """The standard alphabet with padding, whatever the length."""
+    """The standard alphabet with padding, for every length."""
     assert canonical(octets) == b64encode(octets).decode()
     assert decode_base64("x", canonical(octets)) == octets
 
 
 @given(any_text)
-def test_base64_is_strict(text: str) -> None:
-    """What the standard library's strict decoder refuses is refused, and nothing else."""
+def test_base64_is_as_strict_as_in_the_standard_library(text: str) -> None:
     try:
         if text.startswith("="):
-            raise ValueError  # as Python from 3.11 on says; 3.10 takes it for nothing
+            raise ValueError  # as Python 3.11 and later; 3.10 returns empty bytes
         expected = b64decode(text.encode("utf-8", "surrogatepass"), validate=True)
     except ValueError:
         refused(DecodeError, "invalid-base64", decode_base64, "x", text)
@@ -135,8 +134,8 @@ class Colour(str, Enum):
         (Timestamp("2020-01-01t00:00:00.123456789z"), "2020-01-01T00:00:00.123456789Z"),
     ],
 )
-def test_canonical(value: Any, text: str) -> None:
-    """Booleans are true and false, members of enums are their values, an offset with seconds becomes UTC."""
+def test_canonical_strings(value: Any, text: str) -> None:
+    """Booleans are true and false, enum members are their values, an offset with seconds becomes UTC."""
     assert canonical(value) == text
 
 
@@ -164,22 +163,21 @@ def test_canonical(value: Any, text: str) -> None:
         (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1, seconds=1))), "invalid-timestamp"),
     ],
 )
-def test_what_no_attribute_can_be(value: Any, code: str) -> None:
-    """Types outside of CloudEvents' seven are not turned into strings; the error names the attribute."""
+def test_other_types_are_rejected(value: Any, code: str) -> None:
+    """Values of other types are not converted to strings; the error names the attribute."""
     assert refused(EncodeError, code, canonical, value, "x").attribute == "x"
     assert refused(EncodeError, code, checked_attributes, plain_event(x=value).attributes).attribute == "x"
 
 
 @given(objects)
-def test_only_encode_errors(value: Any) -> None:
-    """Any Python object has a canonical string or is refused."""
+def test_any_object_is_converted_or_rejected(value: Any) -> None:
     text, error = attempt(EncodeError, canonical, value, "x")
     assert isinstance(text, str) if error is None else error.attribute == "x"
 
 
 @given(legal_text(), illegal_characters, legal_text())
-def test_illegal_characters(before: str, illegal: str, after: str) -> None:
-    """A control, a noncharacter or a lone surrogate is refused wherever it stands, from Python and from JSON."""
+def test_illegal_characters_are_rejected(before: str, illegal: str, after: str) -> None:
+    """Control characters, noncharacters and unpaired surrogates at any position, from Python and from JSON."""
     text = f"{before} {illegal} {after}"
     refused(EncodeError, "invalid-character", canonical, text)
     refused(DecodeError, "invalid-character", decode_typed_attribute, "x", text, None)
@@ -189,30 +187,29 @@ def test_illegal_characters(before: str, illegal: str, after: str) -> None:
 # --- The attributes of an event -------------------------------------------------------------------------------------
 
 
-def test_the_eight() -> None:
-    """The specification defines eight attributes, four of them required."""
+def test_core_attributes() -> None:
+    """The specification defines eight attributes; four are required."""
     assert set(CORE) == set(CORE_NAMES)
     assert set(REQUIRED) == {"specversion", "id", "source", "type"}
 
 
 @pytest.mark.parametrize("name", REQUIRED)
 @pytest.mark.parametrize("value", [..., None])
-def test_required(name: str, value: Any) -> None:
-    """A required attribute that is not there, or None, is missing."""
+def test_required_attributes_must_be_present(name: str, value: Any) -> None:
+    """A required attribute that is absent or None is missing."""
     error = refused(EncodeError, "missing-attribute", checked_attributes, plain_event(**{name: value}).attributes)
     assert error.attribute == name
 
 
 def test_order_of_missing_attributes() -> None:
-    """Of several, specversion is missed first, then id, source and type."""
+    """specversion is reported first, then id, source and type."""
     for index, name in enumerate(REQUIRED):
         attributes = dict.fromkeys(REQUIRED[:index], "1.0")
         assert refused(EncodeError, "missing-attribute", checked_attributes, attributes).attribute == name
 
 
 @pytest.mark.parametrize("name", CORE_NAMES)
-def test_core_attributes_are_not_empty(name: str) -> None:
-    """An empty string is no value for any attribute that the specification defines."""
+def test_core_attributes_must_not_be_empty(name: str) -> None:
     error = refused(EncodeError, "empty-attribute", checked_attributes, plain_event(**{name: ""}).attributes)
     assert error.attribute == name
     error = refused(DecodeError, "empty-attribute", decode_typed_attribute, name, "", None)
@@ -221,14 +218,14 @@ def test_core_attributes_are_not_empty(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["subject", "datacontenttype", "dataschema", "time"])
 def test_optional_core_attributes_can_be_none(name: str) -> None:
-    """Typed event classes say None for what is unset."""
+    """Typed event classes use None for unset attributes."""
     assert name not in checked_attributes(plain_event(**{name: None}).attributes)
 
 
 @pytest.mark.parametrize("name", CORE_NAMES)
 @pytest.mark.parametrize("value", [1, True, 1.0, b"a", [], {}, object()])
-def test_core_attributes_are_strings(name: str, value: Any) -> None:
-    """No other type passes for one, from Python or from JSON."""
+def test_core_attributes_must_be_strings(name: str, value: Any) -> None:
+    """From Python and from JSON."""
     attributes = plain_event(**{name: value}).attributes
     assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == name
     refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, name, value, None)
@@ -256,7 +253,7 @@ def test_core_attributes_are_strings(name: str, value: Any) -> None:
     ],
 )
 def test_rules_of_single_attributes(name: str, value: Any, code: str) -> None:
-    """Each has a code of its own, and the error names the attribute."""
+    """Each rule has its own code, and the error names the attribute."""
     attributes = plain_event(**{name: value}).attributes
     assert refused(EncodeError, code, checked_attributes, attributes).attribute == name
     if isinstance(value, str):
@@ -264,39 +261,39 @@ def test_rules_of_single_attributes(name: str, value: Any, code: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["urn:", "http://ex/a b#é", "X-1+.:y", "mailto:a@b"])
-def test_uris_need_a_scheme_and_no_more(value: str) -> None:
-    """A fragment, spaces and letters beyond ASCII are taken as other SDKs send them."""
+def test_uris_need_only_a_scheme(value: str) -> None:
+    """A fragment, spaces and non-ASCII letters are accepted, because other SDKs send them."""
     assert checked_attributes(plain_event(dataschema=value).attributes)["dataschema"] == value
 
 
-def test_first_fault_in_the_events_order() -> None:
-    """One error at a time, and it is that of the attribute which comes first."""
+def test_first_error_is_that_of_the_first_attribute() -> None:
+    """One error is raised, for the first invalid attribute in the order of the event."""
     attributes = {"id": "1", "b": 1.5, "a": 2**40, "source": "", "Type": "t"}
     assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == "b"
     reverse = dict(reversed(attributes.items()))
     assert refused(EncodeError, "invalid-attribute-name", checked_attributes, reverse).attribute == "Type"
 
 
-def test_a_naive_timestamp_is_named() -> None:
-    """A Timestamp made from numbers without a time zone is refused as any naive datetime is."""
+def test_naive_timestamp_is_rejected() -> None:
+    """A Timestamp constructed from numbers without a time zone is treated like a naive datetime."""
     attributes = plain_event(time=Timestamp(2020, 1, 1)).attributes
     assert refused(EncodeError, "invalid-attribute-type", checked_attributes, attributes).attribute == "time"
 
 
-def test_the_mapping_is_left_alone() -> None:
-    """A read-only mapping will do, and a dict is neither changed nor given back."""
+def test_attributes_are_not_modified() -> None:
+    """Read-only mappings are accepted, and the result is a new dict."""
     attributes = plain_event(flag=True, time="2020-01-01t00:00:00z").attributes
     before = dict(attributes)
     assert checked_attributes(MappingProxyType(attributes)) is not attributes
     assert attributes == before
 
 
-# --- Extensions that arrive -----------------------------------------------------------------------------------------
+# --- Decoding extensions --------------------------------------------------------------------------------------------
 
 
 @given(any_text, st.sampled_from(TYPES))
-def test_only_decode_errors(text: str, wanted: type) -> None:
-    """Whatever the text, the answer is of the declared type or an error that names the attribute."""
+def test_any_text_is_converted_or_rejected(text: str, wanted: type) -> None:
+    """The result has the declared type, or the error names the attribute."""
     value, error = attempt(DecodeError, decode_extension, "x", text, wanted)
     assert isinstance(value, wanted) if error is None else error.attribute == "x"
 
@@ -327,27 +324,27 @@ def test_only_decode_errors(text: str, wanted: type) -> None:
         ("now", datetime, "invalid-timestamp"),
     ],
 )
-def test_not_of_the_declared_type(text: str, wanted: type, code: str) -> None:
-    """The strict forms only."""
+def test_text_of_another_type_is_rejected(text: str, wanted: type, code: str) -> None:
+    """Only the strict forms are accepted."""
     assert refused(DecodeError, code, decode_extension, "x", text, wanted).attribute == "x"
 
 
 @pytest.mark.parametrize("wanted", [float, list, "int", 5])
-def test_declared_types_that_no_attribute_has(wanted: Any) -> None:
+def test_unsupported_declared_types_are_rejected(wanted: Any) -> None:
     with pytest.raises(TypeError, match=r"^extension_types\['x'\] must be bool, int, str, bytes or datetime, got "):
         decode_extension("x", "1", wanted)
 
 
 @given(st.one_of(st.booleans(), int32, legal_text()))
-def test_json_values_are_what_they_are(value: Any) -> None:
-    """Without a declaration JSON's own types stand; with the right one nothing changes."""
+def test_json_values_keep_their_type(value: Any) -> None:
+    """Without a declared type, and with the type that the value has."""
     for wanted in (None, type(value)):
         decoded = decode_typed_attribute("x", value, wanted)
         assert (type(decoded), decoded) == (type(value), value)
 
 
-def test_json_values_under_another_declaration() -> None:
-    """What is declared a string is its canonical string in both modes; what is no integer stays none."""
+def test_json_values_are_converted_to_the_declared_type() -> None:
+    """A value declared as str becomes its canonical string, as in binary mode; others must match."""
     assert decode_typed_attribute("x", True, str) == "true"
     assert decode_typed_attribute("x", 5, str) == "5"
     assert decode_typed_attribute("x", "5", int) == 5
@@ -356,7 +353,7 @@ def test_json_values_under_another_declaration() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, 1.0, 1e300, [], {}, [1], {"a": 1}])
-def test_json_values_that_no_attribute_is(value: Any) -> None:
+def test_other_json_values_are_rejected(value: Any) -> None:
     """Numbers with a fraction, arrays and objects."""
     error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, "x", value, None)
     assert error.attribute == "x"

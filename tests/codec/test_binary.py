@@ -1,5 +1,5 @@
 """
-Binary mode: one printable header per attribute, the data's bytes as payload.
+Binary mode: one printable header per attribute, the data as payload.
 """
 
 import json
@@ -30,20 +30,20 @@ from tests.support.strategies import (
     refused,
 )
 
-# --- Out ------------------------------------------------------------------------------------------------------------
+# --- Encoding -------------------------------------------------------------------------------------------------------
 
 
 @given(events())
-def test_round_trip(event: Event) -> None:
-    """Every attribute comes back, in order, with its type where that is declared, and so does the data."""
+def test_events_round_trip(event: Event) -> None:
+    """All attributes in order, with their declared types, and the data."""
     decoded = from_nats_message(to_nats_message(event), extension_types=extension_types(event))
     assert exact(decoded.get_attributes()) == exact(expected_attributes(event))
     assert exact(decoded.get_data()) == exact(event.data)
 
 
 @given(events())
-def test_headers_are_canonical_strings(event: Event) -> None:
-    """One header each, lower case, printable ASCII; urllib reads back the canonical string."""
+def test_headers_are_encoded_canonical_strings(event: Event) -> None:
+    """One header each, lower case, printable ASCII; urllib decodes it to the canonical string."""
     headers = to_nats_message(event).headers.items()
     expected = expected_attributes(event)
     assert [name for name, _ in headers] == [f"ce-{name}" for name in expected]
@@ -54,7 +54,7 @@ def test_headers_are_canonical_strings(event: Event) -> None:
 
 @given(events())
 def test_payload_is_the_data(event: Event) -> None:
-    """Bytes as they are, text in its charset, JSON otherwise; nothing for no data."""
+    """Bytes verbatim, text in its charset, other values as JSON; empty without data."""
     payload = to_nats_message(event).data
     content_type = expected_attributes(event).get("datacontenttype")
     if event.data is None:
@@ -69,15 +69,14 @@ def test_payload_is_the_data(event: Event) -> None:
 
 
 @given(events())
-def test_headers_survive_the_wire(event: Event) -> None:
-    """The header block of NATS gives the same headers back."""
+def test_headers_round_trip_through_a_header_block(event: Event) -> None:
     message = to_nats_message(event)
     assert decode_header_block(encode_header_block(message.headers)).headers == message.headers
 
 
 @given(any_events())
-def test_any_event(event: Event) -> None:
-    """Whatever objects an event is made of, it is encoded so that it can be read, or refused."""
+def test_any_event_is_encoded_or_rejected(event: Event) -> None:
+    """An encoded event can be decoded."""
     message, error = attempt(EncodeError, to_nats_message, event)
     if error is None:
         assert from_nats_message(message, parse_data=False).get_attributes()["id"] == event.attributes["id"]
@@ -99,33 +98,32 @@ def test_any_event(event: Event) -> None:
         ({"time": "2016-12-31t23:59:60.123456789z"}, ("ce-time", "2016-12-31T23:59:60.123456789Z")),
     ],
 )
-def test_header_values(attributes: dict[str, Any], header: tuple[str, str]) -> None:
-    """Escaped as little as the binding wants, quoted never."""
+def test_escaping_is_minimal(attributes: dict[str, Any], header: tuple[str, str]) -> None:
+    """Only the characters that the binding requires are escaped; values are never quoted."""
     assert header in to_nats_message(plain_event(**attributes)).headers.items()
 
 
-# --- In -------------------------------------------------------------------------------------------------------------
+# --- Decoding -------------------------------------------------------------------------------------------------------
 
 
 @given(hostile_headers, hostile_payloads, st.sampled_from(Dialect), st.booleans())
-def test_only_decode_errors(headers: Any, payload: bytes, dialect: Dialect, parse_data: bool) -> None:
-    """Whatever the headers, whatever the bytes."""
+def test_any_message_is_decoded_or_rejected(headers: Any, payload: bytes, dialect: Dialect, parse_data: bool) -> None:
     message = NatsMessage(data=payload)
     message.headers = headers
     attempt(DecodeError, from_nats_message, message, mode="binary", dialect=dialect, parse_data=parse_data)
 
 
 @given(st.binary(), st.sampled_from([None, "application/json", "text/plain", "a/b"]))
-def test_the_payload_can_be_left_alone(payload: bytes, content_type: str | None) -> None:
-    """With parse_data=False the data is the payload's bytes; an empty payload is no data."""
+def test_data_is_the_payload_without_parsing(payload: bytes, content_type: str | None) -> None:
+    """With parse_data=False the data is the bytes of the payload; an empty payload means no data."""
     headers = {} if content_type is None else {"datacontenttype": content_type}
     event = from_nats_message(binary_message(payload, **headers), parse_data=False)
     assert event.get_data() == (payload or None)
     assert event.has_data == bool(payload)
 
 
-def test_an_empty_payload_is_no_data() -> None:
-    """Whatever the content type; the wire cannot tell the two apart."""
+def test_empty_payload_means_no_data() -> None:
+    """For every content type: NATS does not distinguish the two."""
     for content_type in ("application/json", "text/plain", "application/octet-stream"):
         event = from_nats_message(binary_message(datacontenttype=content_type))
         assert (event.get_data(), event.has_data) == (None, False)
@@ -156,8 +154,8 @@ def test_an_empty_payload_is_no_data() -> None:
         ("dataschema", "a/b", "invalid-uri"),
     ],
 )
-def test_faults_name_their_header(name: str, value: str, code: str) -> None:
-    """The error says which attribute, and which header as it was spelt."""
+def test_errors_name_attribute_and_header(name: str, value: str, code: str) -> None:
+    """The header with the spelling of the message."""
     message = binary_message()
     message.headers.append(f"cE-{name}", value)
     error = refused(DecodeError, code, from_nats_message, message)
@@ -165,8 +163,8 @@ def test_faults_name_their_header(name: str, value: str, code: str) -> None:
     assert error.header == f"cE-{name}"
 
 
-def test_first_fault_in_wire_order() -> None:
-    """One error, of the header that comes first; a missing attribute only when all others are right."""
+def test_first_error_is_that_of_the_first_header() -> None:
+    """One error is raised, for the first invalid header; a missing attribute is reported after these."""
     pairs = [("ce-id", "%"), ("ce-x", "%00"), ("ce-y_", "1")]
     assert refused(DecodeError, "invalid-percent-escape", from_nats_message, NatsMessage(headers=pairs))
     assert refused(DecodeError, "invalid-attribute-name", from_nats_message, NatsMessage(headers=pairs[::-1]))
@@ -176,22 +174,22 @@ def test_first_fault_in_wire_order() -> None:
 
 
 @given(legal_text())
-def test_optional_white_space(text: str) -> None:
-    """Spaces and tabs around a value are the wire's; inside of quotes, or escaped, they are the sender's."""
+def test_outer_white_space_is_removed(text: str) -> None:
+    """Spaces and tabs around a value; those inside of quotes, or escaped, are part of the value."""
     escaped = to_nats_message(plain_event(x=text)).headers.get("ce-x")
     assert from_nats_message(binary_message(x=f" \t{escaped}\t ")).get_extension("x") == text
 
 
 @given(legal_text(1))
-def test_sdk_go_values_are_read_as_they_stand(text: str) -> None:
-    """No decoding, no unquoting: sdk-go did neither encode nor quote, and trims."""
+def test_sdk_go_values_are_not_decoded(text: str) -> None:
+    """sdk-go neither encodes nor quotes values; outer white space is removed."""
     trimmed = text.strip(" \t")
     event = from_nats_message(binary_message(x=text), dialect=Dialect.SDK_GO)
     assert event.get_extension("x") == trimmed
 
 
 def test_sdk_go_content_type() -> None:
-    """Lower-case content-type is the datacontenttype where there is no other, and for that dialect only."""
+    """Lower-case content-type is the datacontenttype if no other header is, and only for this dialect."""
     message = binary_message(b"1")
     message.headers.append("content-type", "application/json")
     assert from_nats_message(message, dialect=Dialect.SDK_GO).get_data() == 1
@@ -204,8 +202,8 @@ def test_sdk_go_content_type() -> None:
     assert from_nats_message(upper, dialect=Dialect.SDK_GO).get_data() == b"1"
 
 
-def test_dialects_can_be_given_by_name() -> None:
-    """As modes can; and what is no dialect is refused instead of being read as the specification's."""
+def test_dialects_can_be_strings() -> None:
+    """An unknown dialect is an error; it is not treated as the specification."""
     message = binary_message(id="100%25")
     assert from_nats_message(message, dialect="sdk-go").get_id() == "100%25"
     assert from_nats_message(message, dialect="spec").get_id() == "100%"
@@ -213,8 +211,8 @@ def test_dialects_can_be_given_by_name() -> None:
         from_nats_message(message, dialect="sdk-rust")
 
 
-def test_extension_types() -> None:
-    """Only what is declared is converted; core attributes and those that are not there do not matter."""
+def test_declared_extensions_are_converted() -> None:
+    """Only declared extensions; core attributes and missing attributes have no effect."""
     message = binary_message(n="5", s="5", id="7")
     event = from_nats_message(message, extension_types={"n": int, "id": int, "other": bytes})
     assert (event.get_extension("n"), event.get_extension("s"), event.get_id()) == (5, "5", "7")

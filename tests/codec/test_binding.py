@@ -1,6 +1,6 @@
 """
-The front door: both modes give the same event, every shape of message and event will do, and nothing of the caller's
-is touched.
+Encoding and decoding: both modes decode to the same event, all classes of messages and events are accepted, and no
+argument is modified.
 """
 
 from collections import UserDict
@@ -51,52 +51,52 @@ from tests.support.strategies import (
 MODES = ["binary", "structured"]
 
 
-def seen(event: Any) -> Any:
-    """All that a decoded event says, exactly."""
+def contents(event: Any) -> Any:
+    """Return all that a decoded event contains, in a form that can be compared."""
     return exact(event.get_attributes()), exact(event.get_data()), event.has_data
 
 
-# --- There and back -------------------------------------------------------------------------------------------------
+# --- Round trips ----------------------------------------------------------------------------------------------------
 
 
 @given(events())
-def test_both_modes_give_the_same_event(event: Event) -> None:
-    """With the types of extensions declared, nobody can tell which way an event came."""
+def test_both_modes_decode_to_the_same_event(event: Event) -> None:
+    """With the types of extensions declared."""
     types = extension_types(event)
     binary, structured = (from_nats_message(to_nats_message(event, mode=mode), extension_types=types) for mode in MODES)
     assert binary == structured
-    assert seen(binary) == seen(structured)
+    assert contents(binary) == contents(structured)
     assert exact(binary.get_attributes()) == exact(expected_attributes(event))
 
 
 @given(st.one_of(valid_messages(), mutated_messages(), hostile_messages), st.booleans())
-def test_decoding_and_encoding_again(message: Any, parse_data: bool) -> None:
-    """In its own mode an event that was decoded is what it was: nanoseconds, offset, leap second, null, raw text."""
+def test_decoded_events_round_trip_in_their_mode(message: Any, parse_data: bool) -> None:
+    """Nanoseconds, offset, leap second, null and raw text are kept."""
     first, error = attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
     if error is not None:
         return
     encoded, error = attempt(EncodeError, to_nats_message, first, mode=detect_mode(message))
     if error is None:
-        assert seen(from_nats_message(encoded, parse_data=parse_data)) == seen(_with_implied_type(first))
-    else:  # the one thing that is read and not written: JSON with text that its own charset parameter cannot hold
+        assert contents(from_nats_message(encoded, parse_data=parse_data)) == contents(_with_implied_type(first))
+    else:  # accepted in decoding only: JSON with a string that cannot be encoded in the charset of its type
         assert error.attribute == "data"
         assert "charset" in first.get_attributes()["datacontenttype"].lower()
 
 
 @given(valid_messages(), st.sampled_from(MODES))
-def test_passing_from_mode_to_mode(message: NatsMessage, mode: str) -> None:
-    """A bridge changes nothing but the types that headers cannot tell."""
+def test_changing_the_mode_keeps_the_event(message: NatsMessage, mode: str) -> None:
+    """Except for types that headers cannot represent."""
     first = from_nats_message(message)
     types = extension_types(Event(first.get_attributes()))
     second = from_nats_message(to_nats_message(first, mode=mode), extension_types=types)
-    assert seen(second) == seen(_with_implied_type(first))
+    assert contents(second) == contents(_with_implied_type(first))
     payload = from_nats_message(message, parse_data=False)
     moved = from_nats_message(to_nats_message(payload, mode=mode), parse_data=False)
     assert moved.get_data() == payload.get_data()
 
 
 def _with_implied_type(event: Any) -> Any:
-    """Data of a JSON event without a datacontenttype is JSON, and says so when it is sent on."""
+    """Add the datacontenttype that encoding adds to data of a JSON event without one."""
     attributes = dict(event.get_attributes())
     if event.has_data and event.is_json:
         attributes.setdefault("datacontenttype", "application/json")
@@ -117,24 +117,24 @@ def _with_implied_type(event: Any) -> Any:
         '"data":123456789012345678901234567890',
     ],
 )
-def test_structured_events_are_kept(members: str) -> None:
-    """What sets them apart by one detail only is still there after a round trip."""
+def test_structured_events_round_trip(members: str) -> None:
+    """Events that differ in one detail still differ."""
     text = f'{{"specversion":"1.0","id":"1","source":"/s","type":"t",{members}}}'
     first = from_nats_message(structured_message(text.encode()))
     again = from_nats_message(to_nats_message(first, mode="structured"))
-    assert seen(again) == seen(_with_implied_type(first))
+    assert contents(again) == contents(_with_implied_type(first))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_text_that_its_charset_cannot_hold(mode: str) -> None:
-    """Is refused in both modes, and so is a charset that nobody knows."""
+def test_text_outside_of_its_charset_is_rejected(mode: str) -> None:
+    """In both modes, and so is an unknown charset."""
     latin, unknown = ({"datacontenttype": f"text/plain; charset={name}"} for name in ("iso-8859-1", "klingon"))
     refused(EncodeError, "invalid-data", to_nats_message, plain_event("€", **latin), mode=mode)
     refused(EncodeError, "unsupported-charset", to_nats_message, plain_event("a", **unknown), mode=mode)
 
 
-def test_null_and_nothing_in_both_modes() -> None:
-    """A JSON null is a payload of four letters; no data is none."""
+def test_null_differs_from_no_data() -> None:
+    """In both modes: a JSON null is a payload of four characters."""
     null = from_nats_message(binary_message(b"null", datacontenttype="application/json"))
     assert to_nats_message(null).data == b"null"
     assert to_nats_message(null, mode="structured").data.endswith(b',"data":null}')
@@ -144,8 +144,8 @@ def test_null_and_nothing_in_both_modes() -> None:
 
 
 @given(any_events(), st.sampled_from(MODES))
-def test_modes_refuse_the_same_attributes(event: Event, mode: str) -> None:
-    """What is wrong with an attribute does not depend on the mode, or on asking for the deduplication id only."""
+def test_both_modes_reject_the_same_attributes(event: Event, mode: str) -> None:
+    """dedup_id() rejects them, too."""
     _, error = attempt(EncodeError, to_nats_message, event, mode=mode)
     _, other = attempt(EncodeError, dedup_id, event)
     if other is not None:
@@ -155,12 +155,11 @@ def test_modes_refuse_the_same_attributes(event: Event, mode: str) -> None:
 
 
 @given(hostile_messages, st.sampled_from([None, *MODES]), st.dictionaries(st.just("x"), st.sampled_from([int, bytes])))
-def test_only_decode_errors(message: Any, mode: Any, types: dict[str, type]) -> None:
-    """Whatever is given as a message."""
+def test_any_message_is_decoded_or_rejected(message: Any, mode: Any, types: dict[str, type]) -> None:
     attempt(DecodeError, from_nats_message, message, mode=mode, extension_types=types)
 
 
-# --- Shapes of messages ---------------------------------------------------------------------------------------------
+# --- Messages -------------------------------------------------------------------------------------------------------
 
 PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"), ("ce-subject", "%C3%BC")]
 
@@ -184,7 +183,7 @@ PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-ty
     ],
     ids=lambda headers: type(headers).__name__,
 )
-def test_shapes_of_headers(headers: Any) -> None:
+def test_headers_in_any_form_are_accepted(headers: Any) -> None:
     """Mappings to a string or to strings, pairs in any container, mail headers."""
     event = from_nats_message(SimpleNamespace(headers=headers, data=b"a"))
     assert (event.get_id(), event.get_subject(), event.get_data()) == ("1", "ü", b"a")
@@ -201,15 +200,15 @@ def test_shapes_of_headers(headers: Any) -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_shapes_of_messages(message: Any) -> None:
-    """nats-py's own, and anything with data and headers."""
+def test_message_classes_are_accepted(message: Any) -> None:
+    """nats-py's classes, and any object with data and headers."""
     event = from_nats_message(message)
     assert (event.get_id(), event.get_data()) == ("1", b"a")
     assert type(event.get_data()) is bytes
 
 
-def test_no_headers_and_no_data() -> None:
-    """nats-py has None for either."""
+def test_none_means_no_headers_and_no_data() -> None:
+    """nats-py has None for both."""
     envelope = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}'
     assert from_nats_message(Msg(None, "s", "", envelope, None)).get_id() == "1"  # type: ignore[arg-type]
     event = from_nats_message(RawStreamMsg("s", 1, None, None, dict(PAIRS)))
@@ -221,36 +220,34 @@ def test_no_headers_and_no_data() -> None:
 @pytest.mark.parametrize(
     "message", [None, 5, b"{}", "{}", {}, SimpleNamespace(headers={}), SimpleNamespace(data=b""), object]
 )
-def test_no_message(message: Any, mode: Any) -> None:
-    """What has no data or no headers is no message, whatever mode is asked for."""
+def test_other_objects_are_not_messages(message: Any, mode: Any) -> None:
+    """An object without data or headers is rejected in every mode."""
     refused(DecodeError, "invalid-message", from_nats_message, message, mode=mode)
 
 
 @pytest.mark.parametrize("payload", ["{}", 5, [1], {"a": 1}, object()])
-def test_payloads_are_bytes(payload: Any) -> None:
-    """Text is not taken for its bytes."""
+def test_payload_must_be_bytes(payload: Any) -> None:
     message = SimpleNamespace(headers=PAIRS, data=payload)
     refused(DecodeError, "invalid-message", from_nats_message, message)
 
 
 @pytest.mark.parametrize("mode", ["Binary", "", 5, [], b"binary", object()])
-def test_modes_that_are_none(mode: Any) -> None:
-    """A wrong argument is no fault of the message, which a consumer would dead-letter."""
+def test_invalid_modes_are_value_errors(mode: Any) -> None:
+    """Not a DecodeError, for which a consumer would dead-letter the message."""
     with pytest.raises(ValueError, match=r"^mode must be 'binary' or 'structured', got "):
         from_nats_message(NatsMessage(headers=PAIRS), mode=mode)
     with pytest.raises(ValueError, match=r"^mode must be 'binary' or 'structured', got "):
         to_nats_message(plain_event(), mode=mode)
 
 
-def test_modes_and_dialects_by_name() -> None:
+def test_modes_and_dialects_can_be_strings() -> None:
     message = to_nats_message(plain_event(x="a b"), mode="structured")
     assert message == to_nats_message(plain_event(x="a b"), mode=ContentMode.STRUCTURED)
     assert from_nats_message(message, mode="structured", dialect="spec").get_extension("x") == "a b"
     assert from_nats_message(to_nats_message(plain_event(x="a b")), dialect="sdk-go").get_extension("x") == "a%20b"
 
 
-def test_mode_can_be_told() -> None:
-    """The caller knows better than the headers."""
+def test_given_mode_overrides_detection() -> None:
     envelope = b'{"specversion":"1.0","id":"inner","source":"/s","type":"t"}'
     message = NatsMessage("s", envelope, PAIRS)
     assert from_nats_message(message).get_id() == "1"
@@ -259,7 +256,7 @@ def test_mode_can_be_told() -> None:
     assert error.attribute == "specversion"
 
 
-# --- Shapes of events -----------------------------------------------------------------------------------------------
+# --- Events ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -274,40 +271,38 @@ def test_mode_can_be_told() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{type(value).__module__}.{type(value).__name__}",
 )
-def test_shapes_of_events(event: Any, mode: str) -> None:
-    """The SDK's classes, old and new, decoded events, and anything with the two methods."""
+def test_event_classes_are_accepted(event: Any, mode: str) -> None:
+    """The SDK's classes, old and new, decoded events, and any object with the two methods."""
     decoded = from_nats_message(to_nats_message(event, mode=mode))
     assert (decoded.get_id(), decoded.get_source(), decoded.get_type()) == ("1", "/s", "t")
     assert decoded.get_data() == {"a": 1}
 
 
-def test_events_of_version_0_3() -> None:
-    """Have other rules, and are refused instead of relabelled."""
+def test_events_of_version_0_3_are_rejected() -> None:
+    """They have other rules, and are not converted."""
     event = CloudEventV03({"id": "1", "source": "/s", "type": "t", "specversion": "0.3"})
     refused(EncodeError, "unsupported-specversion", to_nats_message, event)
 
 
 @pytest.mark.parametrize("call", [to_nats_message, dedup_id])
 @pytest.mark.parametrize("event", [None, {}, {"id": "1"}, "event", object(), plain_event])
-def test_no_event(call: Callable[..., Any], event: Any) -> None:
-    """A dict is none, and neither is a function."""
+def test_other_objects_are_not_events(call: Callable[..., Any], event: Any) -> None:
     refused(EncodeError, "invalid-message", call, event)
 
 
 @pytest.mark.parametrize("attributes", [None, 5, [], [("id", "1")], "id"])
-def test_attributes_that_are_no_mapping(attributes: Any) -> None:
-    """An event whose get_attributes() gives something else is none."""
+def test_attributes_must_be_a_mapping(attributes: Any) -> None:
     for event in (Event(attributes), Event(attributes, 1)):
         refused(EncodeError, "invalid-message", dedup_id, event)
         for mode in MODES:
             refused(EncodeError, "invalid-message", to_nats_message, event, mode=mode)
 
 
-# --- What is the caller's -------------------------------------------------------------------------------------------
+# --- Arguments ------------------------------------------------------------------------------------------------------
 
 
-def test_the_caller_keeps_what_is_his() -> None:
-    """Neither the event's attributes nor its data nor further headers are changed, or found in the message."""
+def test_encoding_does_not_modify_its_arguments() -> None:
+    """The event's attributes, its data and additional headers are neither changed nor shared with the message."""
     attributes = dict(plain_event(time="2020-01-01t00:00:00z", x=True, dataschema=None).attributes)
     data, headers = {"a": [1]}, {"Nats-Msg-Id": ["1"]}
     before = dict(attributes)
@@ -319,8 +314,8 @@ def test_the_caller_keeps_what_is_his() -> None:
     assert (data, headers) == ({"a": [1]}, {"Nats-Msg-Id": ["1"]})
 
 
-def test_the_message_keeps_what_is_its() -> None:
-    """Decoding changes no header, and an event can be changed without a change of the message."""
+def test_decoding_does_not_modify_the_message() -> None:
+    """Headers do not change, and changing the event does not change the message."""
     headers = dict(PAIRS)
     message = Msg(None, "s", "", b"a", headers)  # type: ignore[arg-type]
     first = from_nats_message(message)
@@ -333,15 +328,14 @@ def test_the_message_keeps_what_is_its() -> None:
     assert own.items() == PAIRS
 
 
-def test_headers_are_copied() -> None:
-    """The caller's own Headers do not grow."""
+def test_additional_headers_are_copied() -> None:
     further = Headers([("a", "b")])
     message = to_nats_message(plain_event(), headers=further)
     message.headers.append("c", "d")
     assert further.items() == [("a", "b")]
 
 
-# --- Further headers, subjects --------------------------------------------------------------------------------------
+# --- Additional headers, subjects -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -355,8 +349,8 @@ def test_headers_are_copied() -> None:
     ],
     ids=lambda headers: type(headers).__name__,
 )
-def test_further_headers(headers: Any) -> None:
-    """Stand behind the event's own, as they were given."""
+def test_additional_headers_follow_those_of_the_event(headers: Any) -> None:
+    """Unchanged and in their order."""
     message = to_nats_message(plain_event(), headers=headers)
     assert message.headers.items()[4:] == [("Nats-Msg-Id", "1"), ("X", "ü")]
     assert from_nats_message(message).get_id() == "1"
@@ -389,28 +383,28 @@ def test_further_headers(headers: Any) -> None:
         ("binary", ["a"], "invalid-header-block"),
     ],
 )
-def test_further_headers_that_are_refused(mode: str, headers: Any, code: str) -> None:
-    """What belongs to the event, what a receiver would read as another mode, what is no header."""
+def test_invalid_additional_headers_are_rejected(mode: str, headers: Any, code: str) -> None:
+    """Headers of the event, headers that would change the mode, and invalid headers."""
     refused(EncodeError, code, to_nats_message, plain_event(), mode=mode, headers=headers)
 
 
-def test_a_content_type_on_a_binary_event() -> None:
-    """One that names no event format is the caller's own business, and no datacontenttype."""
+def test_other_content_types_are_accepted_in_binary_mode() -> None:
+    """A Content-Type that is not an event format does not become the datacontenttype."""
     message = to_nats_message(plain_event(b"a"), headers={"Content-Type": "text/plain"})
     assert detect_mode(message) is ContentMode.BINARY
     assert from_nats_message(message).get_data() == b"a"
 
 
 @given(hostile_messages.filter(lambda message: hasattr(message, "headers")))
-def test_any_further_headers(message: Any) -> None:
-    """Are taken as they are, or refused; the message can be read either way."""
+def test_any_additional_headers_are_accepted_or_rejected(message: Any) -> None:
+    """The message can be decoded with and without them."""
     encoded, error = attempt(EncodeError, to_nats_message, plain_event(), headers=message.headers)
     if error is None:
         assert from_nats_message(encoded) == from_nats_message(to_nats_message(plain_event()))
 
 
-def test_subject_and_reply() -> None:
-    """Stand in the message as given; none is none."""
+def test_subject_and_reply_are_kept() -> None:
+    """They are empty by default."""
     message = to_nats_message(plain_event(), "orders.eu-1.ü", reply="_INBOX.x")
     assert (message.subject, message.reply) == ("orders.eu-1.ü", "_INBOX.x")
     message = to_nats_message(plain_event())
@@ -420,21 +414,21 @@ def test_subject_and_reply() -> None:
 @pytest.mark.parametrize(
     "subject", ["a b", "a..b", ".a", "a.", "*", "a.>", "a\tb", "a\r\nPUB b 0", "\ud800", " ", b"a", b"", 5, 0, None, []]
 )
-def test_subjects_that_are_none(subject: Any) -> None:
-    """White space, empty tokens, wildcards, and what is no text; the same for replies."""
+def test_invalid_subjects_are_rejected(subject: Any) -> None:
+    """White space, empty tokens, wildcards, and values that are not text; the same for replies."""
     refused(EncodeError, "invalid-subject", to_nats_message, plain_event(), subject)
     refused(EncodeError, "invalid-subject", to_nats_message, plain_event(), reply=subject)
 
 
 @given(objects, objects, objects)
-def test_any_options(subject: Any, reply: Any, headers: Any) -> None:
+def test_any_options_are_accepted_or_rejected(subject: Any, reply: Any, headers: Any) -> None:
     """Objects of any type as subject, reply and headers."""
     attempt(EncodeError, to_nats_message, plain_event(), subject, reply=reply, headers=headers)
 
 
 # --- Deduplication --------------------------------------------------------------------------------------------------
 
-# Few letters, so that near misses are common.
+# Few characters, so that similar values are common.
 _near = st.one_of(
     st.text("a|%7C: é", min_size=1, max_size=6),
     legal_text(1),
@@ -443,16 +437,16 @@ _near = st.one_of(
 
 
 @given(_near, _near, _near, _near)
-def test_dedup_ids_differ_where_events_do(source: str, name: str, other_source: str, other_name: str) -> None:
-    """Two pairs of source and id have the same one only if they are the same pair."""
+def test_dedup_ids_differ_for_different_events(source: str, name: str, other_source: str, other_name: str) -> None:
+    """Two pairs of source and id have the same id only if they are equal."""
     first = dedup_id(plain_event(source=source, id=name))
     second = dedup_id(plain_event(source=other_source, id=other_name))
     assert (first == second) == ((source, name) == (other_source, other_name))
 
 
 @given(_near, _near, st.integers(0, 10))
-def test_dedup_ids_where_the_border_moves(left: str, right: str, cut: int) -> None:
-    """Moving letters from the source to the id makes another event."""
+def test_dedup_ids_separate_source_and_id(left: str, right: str, cut: int) -> None:
+    """Moving characters from the source to the id gives another id."""
     text = left + right
     cut = cut % (len(text) - 1) + 1
     first, second = (dedup_id(plain_event(source=text[:at], id=text[at:])) for at in (cut, len(left)))
@@ -460,8 +454,8 @@ def test_dedup_ids_where_the_border_moves(left: str, right: str, cut: int) -> No
 
 
 @given(_near, _near)
-def test_dedup_ids_are_short_words(source: str, name: str) -> None:
-    """Printable ASCII without blanks, bounded, the same whenever and wherever it is worked out."""
+def test_dedup_ids_are_short_ascii_text(source: str, name: str) -> None:
+    """Printable ASCII without spaces, of limited length, and the same in every process."""
     word = dedup_id(plain_event(source=source, id=name))
     assert all("!" <= one <= "~" for one in word)
     assert len(word) <= 256
@@ -481,34 +475,33 @@ def test_dedup_ids_are_short_words(source: str, name: str) -> None:
         ("a" * 200, "b" * 56, "sha256:09d4ef8781bbffe5fd3a4a13a36d678eb3d2c938174a19d6976d17f1ad06bdc3"),
     ],
 )
-def test_dedup_ids(source: str, name: str, word: str) -> None:
-    """Readable while they are short, a hash beyond 256 characters."""
+def test_dedup_id_examples(source: str, name: str, word: str) -> None:
+    """Readable up to 256 characters, else a hash."""
     assert dedup_id(plain_event(source=source, id=name)) == word
 
 
 @given(events())
-def test_dedup_ids_go_by_source_and_id_alone(event: Event) -> None:
-    """Another time, other data, another type: the same event, sent again."""
+def test_dedup_ids_depend_on_source_and_id_only(event: Event) -> None:
+    """The same with another time, other data and another type."""
     attributes = event.attributes
     assert dedup_id(event) == dedup_id(plain_event(source=attributes["source"], id=attributes["id"]))
 
 
 @given(any_events())
-def test_dedup_ids_of_any_event(event: Event) -> None:
-    """An event that cannot be sent has none."""
+def test_invalid_events_have_no_dedup_id(event: Event) -> None:
     attempt(EncodeError, dedup_id, event)
 
 
 @pytest.mark.parametrize("types", [5, [("x", int)], {"x": []}, {"x": float}, {"x": "int"}])
-def test_extension_types_that_are_none(types: Any) -> None:
-    """A declaration that makes no sense is the caller's mistake, whichever way the message is read."""
+def test_invalid_extension_types_are_type_errors(types: Any) -> None:
+    """In both modes."""
     for _ in range(50):
         with pytest.raises(TypeError, match=r"^extension_types.* must be "):
             from_nats_message(to_nats_message(plain_event(x="5")), extension_types=types)
 
 
-def test_headers_that_can_be_read_once() -> None:
-    """An iterator of pairs is read once, also where two headers are looked for."""
+def test_headers_can_be_an_iterator() -> None:
+    """It is read once, also if two headers are searched."""
     pairs = [*to_nats_message(plain_event()).headers.items(), ("content-type", "text/plain")]
     event = from_nats_message(SimpleNamespace(headers=iter(pairs), data=b"x"), dialect="sdk-go")
     assert (event.get_datacontenttype(), event.get_data()) == ("text/plain", "x")

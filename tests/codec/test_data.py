@@ -45,11 +45,11 @@ class Colour(str, Enum):
 
 
 class Metres(float):
-    """A float of another class."""
+    """A subclass of float."""
 
 
 class Text(str):
-    """A str of another class."""
+    """A subclass of str."""
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Text(str):
 
 @given(json_values)
 def test_json_round_trip(value: Any) -> None:
-    """The value comes back to the last bit, in our decoder and in the standard library's."""
+    """The decoded value is equal, with our decoder and with the standard library."""
     text = encode_json(value)
     assert exact(decode_json(text)) == exact(value)
     assert exact(json.loads(text)) == exact(value)
@@ -65,16 +65,16 @@ def test_json_round_trip(value: Any) -> None:
 
 @given(json_values)
 def test_json_is_compact_utf8(value: Any) -> None:
-    """No white space between tokens, no escapes for what UTF-8 can hold."""
-    # Of numbers there are several spellings of one length.
+    """No white space between tokens, and no unnecessary escapes."""
+    # Numbers can have several representations of the same length.
     without_floats = json.loads(json.dumps(value), parse_float=lambda text: 0)
     reference = json.dumps(without_floats, ensure_ascii=False, separators=(",", ":"))
     assert encode_json(without_floats) == reference.encode()
 
 
 @given(json_values, json_types)
-def test_json_types(value: Any, content_type: str) -> None:
-    """Every JSON media type, and none, encodes the same; every JSON media type decodes the same."""
+def test_json_media_types_are_equivalent(value: Any, content_type: str) -> None:
+    """Data has the same encoding with every JSON media type and without one, and decodes to the same value."""
     text = encode(value, content_type)
     assert text == encode(value, None)
     assert exact(decode(text, content_type)) == exact(value)
@@ -96,7 +96,7 @@ def test_json_types(value: Any, content_type: str) -> None:
 @example(b"\xff")
 @example(b"[\xed\xa0\x80]")
 def test_json_is_strict(payload: bytes) -> None:
-    """What is read is JSON for the standard library too, of the same value; the rest has one of two codes."""
+    """Accepted text is JSON of the same value for the standard library; other text has one of two codes."""
     value, error = attempt(DecodeError, decode_json, payload)
     if error is not None:
         assert error.code in {"invalid-json", "invalid-utf8"}
@@ -134,7 +134,7 @@ def _no_constant(name: str) -> None:
     ],
 )
 def test_json_examples(value: Any, text: bytes) -> None:
-    """A str is a JSON string, never JSON text; tuples are arrays; integers have no bounds."""
+    """A str is a JSON string, never JSON text; tuples are arrays; integers have no limit."""
     assert encode_json(value) == text
 
 
@@ -176,8 +176,8 @@ def test_json_examples(value: Any, text: bytes) -> None:
         ]
     ],
 )
-def test_what_has_no_json_form(value: Any) -> None:
-    """Nothing is turned into a string, a null or a list on the quiet, at any depth."""
+def test_values_outside_of_json_are_rejected(value: Any) -> None:
+    """No value is silently converted to a string, a null or a list, at any depth."""
     assert refused(EncodeError, "invalid-data", encode_json, value).attribute == "data"
     refused(EncodeError, "invalid-data", encode_json, {"deep": [{"a": value}]})
 
@@ -193,13 +193,13 @@ def test_json_text_is_written_verbatim() -> None:
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
 @pytest.mark.parametrize("text", ["", "text", '{"a":1', "NaN", '"\ud800"', "\udcff", "[" * 129 + "]" * 129])
-def test_json_text_that_is_not_json_is_refused(text: str, mode: Any) -> None:
+def test_invalid_json_text_is_rejected(text: str, mode: Any) -> None:
     for content_type in ({"datacontenttype": "application/json"}, {}):
         event = plain_event(JsonText(text), **content_type)
         refused(EncodeError, "invalid-data", to_nats_message, event, mode=mode)
 
 
-# Values, and what they are once they have been JSON.
+# Values, and their values after encoding and decoding.
 LEAVES: list[tuple[Any, Any]] = [
     *((value, value) for value in (None, True, False, "", "null", "é", 0, -1, 2**70, {}, [], {"a": None})),
     *((value, value) for value in (0.0, -0.0, 1.5, -123456.75, 5e-324, 0.1)),
@@ -213,7 +213,7 @@ LEAVES: list[tuple[Any, Any]] = [
     ({Text("a"): Metres(1)}, {"a": 1.0}),
     (OrderedDict(a=1.5), {"a": 1.5}),
 ]
-# Containers, the first ones of which are encoded at once, and the others value by value.
+# Containers. The first are encoded by msgspec in one call, the others value by value.
 CONTAINERS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
     (lambda value: value, lambda value: value),
     (lambda value: [value], lambda value: [value]),
@@ -228,8 +228,8 @@ CONTAINERS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
 
 @pytest.mark.parametrize("place", range(len(CONTAINERS)))
 @pytest.mark.parametrize(("value", "plain"), LEAVES, ids=repr)
-def test_values_of_every_type_in_containers_of_every_type(value: Any, plain: Any, place: int) -> None:
-    """No value becomes another one, whichever way the container around it is encoded."""
+def test_values_are_not_changed_in_any_container(value: Any, plain: Any, place: int) -> None:
+    """Both ways of encoding a container are checked."""
     made, expected = CONTAINERS[place]
     text = encode_json(made(value))
     assert exact(json.loads(text)) == exact(expected(plain))
@@ -254,22 +254,22 @@ def test_errors_name_what_json_cannot_represent(value: Any, text: str) -> None:
     assert error.requirement == "JF-3.1.1-10"
 
 
-def test_integers_of_thousands_of_digits() -> None:
-    """Beyond what Python itself prints there is no form."""
+def test_integers_of_thousands_of_digits_are_rejected() -> None:
+    """Python limits the conversion of integers to text."""
     refused(EncodeError, "invalid-data", encode_json, 10**5000)
     refused(EncodeError, "invalid-data", encode_json, {"a": -(10**5000)})
 
 
-def test_data_that_holds_itself() -> None:
-    """An endless value is refused, and so is one too deep to write."""
+def test_recursive_data_is_rejected() -> None:
+    """And so is data that is nested too deep."""
     endless: list[Any] = []
     endless.append(endless)
     refused(EncodeError, "invalid-data", encode_json, endless)
     refused(EncodeError, "invalid-data", encode_json, {"a": endless})
 
 
-def test_a_shared_value_is_no_cycle() -> None:
-    """The same list twice is written twice."""
+def test_shared_value_is_not_a_cycle() -> None:
+    """A list that occurs twice is encoded twice."""
     shared = [1]
     assert encode_json([shared, shared, {"a": shared}]) == b'[[1],[1],{"a":[1]}]'
 
@@ -279,7 +279,7 @@ def test_a_shared_value_is_no_cycle() -> None:
 
 @given(any_text, text_types)
 def test_text_round_trip(text: str, content_type: str) -> None:
-    """Text is UTF-8 unless its type says otherwise; only a lone surrogate cannot be written."""
+    """Text is UTF-8 unless its type has another charset; unpaired surrogates are rejected."""
     if any("\ud800" <= one <= "\udfff" for one in text):
         refused(EncodeError, "invalid-data", encode, text, content_type)
     else:
@@ -288,8 +288,8 @@ def test_text_round_trip(text: str, content_type: str) -> None:
 
 
 @given(st.binary(), st.one_of(st.none(), media_types))
-def test_bytes_go_as_they_are(payload: bytes, content_type: str | None) -> None:
-    """Whatever the type says, and however they are held."""
+def test_bytes_are_encoded_verbatim(payload: bytes, content_type: str | None) -> None:
+    """For every content type and every bytes-like class."""
     for held in (payload, bytearray(payload), memoryview(payload)):
         encoded = encode(held, content_type)
         assert encoded == payload
@@ -297,15 +297,15 @@ def test_bytes_go_as_they_are(payload: bytes, content_type: str | None) -> None:
 
 
 @given(st.binary(), st.one_of(st.none(), binary_types))
-def test_bytes_are_never_guessed_at(payload: bytes, content_type: str | None) -> None:
-    """Without a type, or with one that is neither JSON nor text, bytes stay bytes, UTF-8 or not."""
+def test_bytes_stay_bytes(payload: bytes, content_type: str | None) -> None:
+    """Without a content type, or with one that is neither JSON nor text, even if the bytes are UTF-8."""
     assert decode(payload, content_type) == payload
     assert type(decode(payload, content_type)) is bytes
 
 
 @given(st.binary(min_size=1, max_size=30), media_types)
-def test_only_decode_errors(payload: bytes, content_type: str) -> None:
-    """Any bytes under any type have a value or one of four errors."""
+def test_any_bytes_are_decoded_or_rejected(payload: bytes, content_type: str) -> None:
+    """With one of four codes."""
     _, error = attempt(DecodeError, decode, payload, content_type)
     if error is not None:
         assert error.code in {"invalid-json", "invalid-utf8", "invalid-data", "unsupported-charset"}
@@ -313,16 +313,16 @@ def test_only_decode_errors(payload: bytes, content_type: str) -> None:
 
 
 @given(objects, st.one_of(st.none(), media_types))
-def test_only_encode_errors(value: Any, content_type: str | None) -> None:
-    """Any object under any type has bytes or one of two errors."""
+def test_any_object_is_encoded_or_rejected(value: Any, content_type: str | None) -> None:
+    """With one of two codes."""
     payload, error = attempt(EncodeError, encode, value, content_type)
     assert type(payload) is bytes if error is None else error.code in {"invalid-data", "unsupported-charset"}
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "application/octet-stream"])
 @pytest.mark.parametrize("value", [{"a": 1}, [1], 1, True, None, 1.5, object()])
-def test_only_text_and_bytes_under_other_types(value: Any, content_type: str) -> None:
-    """No Python repr of a dict goes out as text."""
+def test_other_content_types_need_text_or_bytes(value: Any, content_type: str) -> None:
+    """A dict is not sent as its repr."""
     error = refused(EncodeError, "invalid-data", encode, value, content_type)
     assert (error.attribute, error.requirement) == ("data", "JF-3.1.1-11")
 
@@ -337,14 +337,14 @@ def test_only_text_and_bytes_under_other_types(value: Any, content_type: str) ->
         ("é", "application/octet-stream", b"\xc3\xa9"),
     ],
 )
-def test_charsets(text: str, content_type: str, payload: bytes) -> None:
-    """The charset parameter is honoured on the way out, and on the way in for text."""
+def test_charset_parameter(text: str, content_type: str, payload: bytes) -> None:
+    """Used in encoding, and in decoding of text."""
     assert encode(text, content_type) == payload
     assert decode(payload, content_type) == (text if content_type.startswith("text/") else payload)
 
 
-def test_charsets_that_fail() -> None:
-    """Text that a charset cannot hold, bytes that are not in it, a charset that nobody knows, JSON in another one."""
+def test_charset_errors() -> None:
+    """Text outside of a charset, bytes that are invalid in it, an unknown charset, JSON in another charset."""
     refused(EncodeError, "invalid-data", encode, "€", "text/plain; charset=iso-8859-1")
     refused(DecodeError, "invalid-data", decode, b"\xff", "text/plain")
     refused(DecodeError, "invalid-data", decode, b"\x80", "text/plain; charset=us-ascii")

@@ -1,5 +1,5 @@
 """
-DecodedEvent: what was received, as a CloudEvent of the SDK.
+DecodedEvent: the received attributes and data, as a CloudEvent of the SDK.
 """
 
 import copy
@@ -15,8 +15,8 @@ from ce_nats.codec.event import DecodedEvent
 from tests.support.strategies import binary_message, structured_message, valid_messages
 
 
-def test_is_the_sdks_event() -> None:
-    """Every accessor of the SDK's class works."""
+def test_event_is_a_cloudevent_of_the_sdk() -> None:
+    """All accessors of the class work."""
     event = from_nats_message(
         binary_message(b"1", time="2020-01-02T03:04:05Z", datacontenttype="application/json", dataschema="a:b", x="y")
     )
@@ -68,8 +68,8 @@ def test_attributes_cannot_be_assigned(name: str) -> None:
     assert (event.type, event.extensions, event.data) == ("t", {"x": "y"}, None)
 
 
-def test_nothing_is_made_up() -> None:
-    """The SDK's constructor would add a time; decoding does not, and leaves the order."""
+def test_nothing_is_generated() -> None:
+    """The SDK's constructor would add a time; decoding adds nothing and keeps the order."""
     event = from_nats_message(binary_message())
     assert list(event.get_attributes().items()) == [
         ("specversion", "1.0"),
@@ -81,15 +81,15 @@ def test_nothing_is_made_up() -> None:
 
 
 @given(valid_messages())
-def test_the_same_message_gives_equal_events(message: NatsMessage) -> None:
-    """Decoding has no clock and no chance in it; equality is by attributes and data, not by identity."""
+def test_same_message_decodes_to_equal_events(message: NatsMessage) -> None:
+    """Events are compared by attributes and data, not by identity."""
     event = from_nats_message(message)
     assert event == from_nats_message(message)
 
 
 @given(valid_messages())
 def test_copies_are_equal(message: NatsMessage) -> None:
-    """Pickled and copied events are the same events, digits of their time included."""
+    """Pickled and copied, including all digits of the time."""
     event = from_nats_message(message)
     for other in (pickle.loads(pickle.dumps(event)), copy.deepcopy(event), copy.copy(event)):
         assert other == event
@@ -106,13 +106,13 @@ def test_copies_are_equal(message: NatsMessage) -> None:
         binary_message(),
     ],
 )
-def test_different_events_differ(other: NatsMessage) -> None:
-    """One attribute, the data, or its being there."""
+def test_different_events_are_not_equal(other: NatsMessage) -> None:
+    """In an attribute, in the data, or in whether they have data."""
     assert from_nats_message(other) != from_nats_message(binary_message(b"1"))
 
 
-def test_null_is_not_nothing() -> None:
-    """Both are None to get_data(); has_data tells them apart, and so does equality."""
+def test_null_differs_from_no_data() -> None:
+    """get_data() returns None for both; has_data and equality distinguish them."""
     start = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"'
     null = from_nats_message(structured_message(start + b',"data":null}'))
     nothing = from_nats_message(structured_message(start + b"}"))
@@ -122,28 +122,27 @@ def test_null_is_not_nothing() -> None:
     assert from_nats_message(binary_message(b"null", datacontenttype="application/json")).has_data
 
 
-def test_constructor_takes_data_for_what_it_is() -> None:
-    """Left alone, has_data is whether there is data."""
+def test_has_data_follows_from_the_data() -> None:
+    """Unless it is given."""
     assert DecodedEvent({}, 0).has_data
     assert not DecodedEvent({}).has_data
     assert DecodedEvent({}, None, has_data=True).has_data
 
 
-def test_other_events_are_not_equal() -> None:
-    """An event of the SDK compares by identity, and so is another one."""
+def test_event_of_the_sdk_is_not_equal() -> None:
+    """It is compared by identity."""
     event = from_nats_message(binary_message())
     assert event != CloudEvent(dict(event.get_attributes()))
     assert event != 5
 
 
-def test_is_not_hashable() -> None:
-    """Data is not, so the event is not."""
+def test_event_is_not_hashable() -> None:
+    """Its data is not."""
     with pytest.raises(TypeError):
         hash(from_nats_message(binary_message()))
 
 
 def test_repr_shows_attributes_and_data() -> None:
-    """What a failing test prints is of use."""
     assert repr(from_nats_message(binary_message(b"\0", x="y"))) == (
         "DecodedEvent({'specversion': '1.0', 'id': '1', 'source': '/s', 'type': 't', 'x': 'y'}, b'\\x00')"
     )

@@ -1,5 +1,5 @@
 """
-Event formats other than JSON: how they are named, registered and found, and that none of them makes the codec lax.
+Event formats other than JSON: their names and registration, and checks that are as strict as for JSON.
 
 A-90: a message in another format is in structured mode, by its media type.
 """
@@ -44,7 +44,7 @@ TYPE = "application/cloudevents+msgpack"
 
 
 class MessagePack:
-    """The least that a format of a program's own has to be."""
+    """A minimal user-defined format."""
 
     media_type = TYPE
 
@@ -60,7 +60,7 @@ class MessagePack:
 
 
 class Broken:
-    """A format whose methods give, or raise, whatever they are told to."""
+    """A format whose methods return or raise a given object."""
 
     media_type = "application/cloudevents+broken"
 
@@ -85,20 +85,20 @@ def _registered() -> None:
     register(MessagePack())
 
 
-# --- A format of one's own ------------------------------------------------------------------------------------------
+# --- A user-defined format ------------------------------------------------------------------------------------------
 
 
 @given(events())
-def test_round_trip(event: Event) -> None:
-    """Attributes and data of any event come back; here times travel as text, so that nothing of them is lost."""
+def test_events_round_trip(event: Event) -> None:
+    """Times are text in this format, so that no digit is lost."""
     decoded = from_nats_message(encoded(event), extension_types=extension_types(event))
     assert exact(decoded.get_attributes()) == exact(expected_attributes(event))
     assert exact(decoded.get_data()) == exact(event.data)
 
 
 @given(events())
-def test_what_a_format_is_given(event: Event) -> None:
-    """Every attribute has one of five types, and data is bytes, or text under a type that is not for JSON."""
+def test_envelope_has_valid_attributes_and_data(event: Event) -> None:
+    """Attributes have one of five types; data is bytes, or text unless the type is JSON."""
     own = MessagePack()
     encoded(event, own)
     assert {type(value) for value in own.written.attributes.values()} <= {bool, int, str, bytes, Timestamp}
@@ -108,14 +108,14 @@ def test_what_a_format_is_given(event: Event) -> None:
 
 
 @given(any_events())
-def test_what_is_no_event_is_refused_as_in_json(event: Event) -> None:
-    """The same events are refused, with the same code, whatever the format."""
+def test_same_events_are_rejected_as_in_json(event: Event) -> None:
+    """With the same codes."""
     _, in_json = attempt(EncodeError, to_nats_message, event, mode="structured")
     _, other = attempt(EncodeError, encoded, event)
     assert str(in_json and in_json.code) == str(other and other.code)
 
 
-def test_the_message_says_what_format_it_has() -> None:
+def test_content_type_is_the_media_type_of_the_format() -> None:
     message = to_nats_message(plain_event(), "s", mode="structured", format="msgpack", reply="r", headers={"X": "y"})
     assert message.headers.items() == [("Content-Type", TYPE), ("X", "y")]
     assert (message.subject, message.reply) == ("s", "r")
@@ -123,8 +123,8 @@ def test_the_message_says_what_format_it_has() -> None:
 
 
 @pytest.mark.parametrize("content_type", [TYPE, "Application/CloudEvents+MsgPack", f" {TYPE} ; charset=utf-8"])
-def test_messages_are_found_by_their_media_type(content_type: str) -> None:
-    """In any case, with or without parameters, and whatever headers stand beside it."""
+def test_messages_are_decoded_by_media_type(content_type: str) -> None:
+    """In any case, with or without parameters, and with any other headers."""
     payload = encoded(plain_event("x", datacontenttype="text/plain")).data
     for further in ({}, {"ce-id": "2", "Nats-Msg-Id": "3"}):
         message = NatsMessage("s", payload, {"content-type": content_type, **further})
@@ -135,12 +135,12 @@ def test_messages_are_found_by_their_media_type(content_type: str) -> None:
         assert _fast_path.decode(message.headers, message.data, None, True, None) is None
 
 
-def test_binary_mode_can_be_asked_for() -> None:
+def test_binary_mode_can_be_requested() -> None:
     headers = {"Content-Type": TYPE, "ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
     assert from_nats_message(NatsMessage("s", b"x", headers), mode="binary").get_data() == b"x"
 
 
-def test_a_format_is_used_where_it_is_given_and_read_where_it_is_registered() -> None:
+def test_encoding_uses_the_given_format_and_decoding_a_registered_one() -> None:
     class Unregistered(MessagePack):
         media_type = "application/cloudevents+unregistered"
 
@@ -151,7 +151,7 @@ def test_a_format_is_used_where_it_is_given_and_read_where_it_is_registered() ->
     assert from_nats_message(message).get_attributes() == plain_event().attributes
 
 
-def test_the_last_one_registered_counts() -> None:
+def test_last_registered_format_is_used() -> None:
     first, second = MessagePack(), MessagePack()
     register(first)
     register(second)
@@ -159,12 +159,12 @@ def test_the_last_one_registered_counts() -> None:
 
 
 @pytest.mark.parametrize("essence", ["application/cloudevents-batch+msgpack", "application/cloudevents-batch+protobuf"])
-def test_batches_stay_refused(essence: str) -> None:
+def test_batches_are_rejected(essence: str) -> None:
     """PF-5-01: the media type of a batch is not that of the format."""
     refused(DecodeError, "batch-not-supported", from_nats_message, NatsMessage("s", b"", {"Content-Type": essence}))
 
 
-def test_two_content_types_stay_refused() -> None:
+def test_two_content_types_are_rejected() -> None:
     pairs = [("Content-Type", TYPE), ("content-type", TYPE)]
     refused(DecodeError, "duplicate-header", from_nats_message, NatsMessage("s", b"", pairs))
 
@@ -178,14 +178,14 @@ def test_json_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("event_format", ["json", "protobuf", "msgpack", "avro", MessagePack()])
-def test_there_is_no_format_in_binary_mode(event_format: Any) -> None:
+def test_format_in_binary_mode_is_rejected(event_format: Any) -> None:
     for mode in ({}, {"mode": "binary"}, {"mode": ContentMode.BINARY}):
         with pytest.raises(ValueError, match="format must be None in binary mode, got"):
             to_nats_message(plain_event(), format=event_format, **mode)
 
 
 @pytest.mark.parametrize("name", ["avro", "", "JSON", "application/cloudevents+msgpack", "batch"])
-def test_unknown_names(name: str) -> None:
+def test_unknown_names_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=r"format must be .*json, msgpack, protobuf.* or a format object, got"):
         encoded(plain_event(), name)
 
@@ -198,8 +198,8 @@ def test_unknown_names(name: str) -> None:
         *("application/cloudevents-batch+x", "application/cloudevents+x\r\nX: y", "application/cloudevents+json"),
     ],
 )
-def test_media_types_of_other_things(media_type: Any) -> None:
-    """A format has its own media type, which cannot be that of JSON: neither when registered nor when given."""
+def test_invalid_media_types_are_rejected(media_type: Any) -> None:
+    """In register() and in encoding; the media type of JSON is reserved."""
     other = Broken(b"")
     other.media_type = media_type
     for use in (register, find, lambda given: encoded(plain_event(), given)):
@@ -208,16 +208,16 @@ def test_media_types_of_other_things(media_type: Any) -> None:
 
 
 @pytest.mark.parametrize("nothing", [object(), 1, b"json", MessagePack.encode])
-def test_what_is_no_format(nothing: Any) -> None:
+def test_objects_that_are_not_formats_are_rejected(nothing: Any) -> None:
     with pytest.raises(ValueError, match="the media_type of a format must be"):
         encoded(plain_event(), nothing)
 
 
-# --- Formats that do not do what they should ------------------------------------------------------------------------
+# --- Broken formats ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", [None, "text", bytearray(b"x"), 1])
-def test_a_format_that_writes_no_bytes(outcome: Any) -> None:
+def test_format_must_return_bytes(outcome: Any) -> None:
     with pytest.raises(TypeError, match=r"cloudevents\+broken: encode\(\) must return bytes, got"):
         encoded(plain_event(), Broken(outcome))
 
@@ -225,15 +225,15 @@ def test_a_format_that_writes_no_bytes(outcome: Any) -> None:
 @pytest.mark.parametrize(
     "outcome", [KeyError("x"), ValueError(), RuntimeError("é\n"), RecursionError(), None, {"attributes": {}}, 1]
 )
-def test_a_format_that_fails(outcome: Any) -> None:
-    """Whatever it raises, or gives in place of an envelope, the message is the one at fault."""
+def test_exceptions_of_a_format_are_decode_errors(outcome: Any) -> None:
+    """Also if it returns something other than an envelope."""
     register(Broken(outcome))
     message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
     error = refused(DecodeError, "not-a-cloudevent", from_nats_message, message)
     assert Broken.media_type in error.message
 
 
-def test_errors_of_the_codec_pass() -> None:
+def test_decode_errors_of_a_format_are_kept() -> None:
     own = refused(DecodeError, "missing-attribute", from_nats_message, NatsMessage("s", b"{}"), mode="structured")
     register(Broken(own))
     message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
@@ -273,12 +273,12 @@ BASE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
         ({}, 1, "invalid-data"),
     ],
 )
-def test_what_a_format_reads_is_checked(attributes: dict[Any, Any], value: Any, code: str) -> None:
+def test_decoded_envelopes_are_checked(attributes: dict[Any, Any], value: Any, code: str) -> None:
     register(Broken(Envelope({**BASE, **attributes}, value)))
     refused(DecodeError, code, from_nats_message, NatsMessage("s", b"x", {"Content-Type": Broken.media_type}))
 
 
-def test_what_is_missing_is_not_made_up() -> None:
+def test_nothing_is_generated() -> None:
     for name in BASE:
         register(Broken(Envelope({key: value for key, value in BASE.items() if key != name})))
         message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
@@ -286,7 +286,7 @@ def test_what_is_missing_is_not_made_up() -> None:
 
 
 @given(st.builds(Envelope, st.one_of(objects, st.dictionaries(st.text(max_size=3), objects).map(BASE.__or__)), objects))
-def test_only_our_errors(envelope: Envelope) -> None:
+def test_any_envelope_is_decoded_or_rejected(envelope: Envelope) -> None:
     register(Broken(envelope))
     message = NatsMessage("s", b"x", {"Content-Type": Broken.media_type})
     for parse_data in (True, False):
@@ -319,14 +319,13 @@ print(len(to_nats_message(plain_event(), mode="structured", format="json").heade
 
 
 def test_without_the_extra() -> None:
-    """Reading is an error of the message, writing one of the installation; both name what to install."""
+    """Decoding is an error of the message, encoding an ImportError; both name the extra."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     needed = "the event format protobuf needs protobuf: pip install 'ce-nats[protobuf]'"
     unsupported = f"unsupported-format: event format application/cloudevents+protobuf is not supported: {needed}"
     assert done.stdout.splitlines() == [unsupported, unsupported, needed, "1"]
 
 
-def test_formats_are_the_protocol() -> None:
-    """What is annotated as a format is one, by its shape."""
+def test_classes_implement_the_protocol() -> None:
     formats: list[EventFormat] = [MessagePack(), find("protobuf")]
     assert [one.media_type for one in formats] == [TYPE, "application/cloudevents+protobuf"]

@@ -1,5 +1,5 @@
 """
-Media types: what counts as one, which data it makes, and which charsets there are.
+Media types: syntax, the kind of data, and charsets.
 """
 
 import encodings
@@ -41,8 +41,8 @@ JSON, TEXT, BINARY = DataKind.JSON, DataKind.TEXT, DataKind.BINARY
         ("application/octet-stream; x=application/json", BINARY),
     ],
 )
-def test_kinds(text: str, kind: DataKind) -> None:
-    """The subtype json or a +json suffix is JSON whatever the type; text and XML are text; the rest is bytes."""
+def test_kind_of_data(text: str, kind: DataKind) -> None:
+    """The subtype json or a +json suffix is JSON with every type; text and XML are text; the rest is bytes."""
     parsed = parse(text)
     assert parsed is not None
     assert parsed.kind is kind
@@ -52,8 +52,8 @@ def test_kinds(text: str, kind: DataKind) -> None:
     "text",
     ["", "/", "a/", "/a", "json", "a b/c", "a/b c", " a/b", "a/b ", "a/b/c", "a/b\n", "a/b,c/d", "a/b c;x", "ä/b", "*"],
 )
-def test_not_a_media_type(text: str) -> None:
-    """A type and a subtype of tokens are needed, with nothing around them."""
+def test_other_text_is_not_a_media_type(text: str) -> None:
+    """A type and a subtype of tokens are required, with nothing around them."""
     if text == "a/b ":
         assert parse(text) is not None  # white space before what would be a parameter
     else:
@@ -77,15 +77,14 @@ def test_not_a_media_type(text: str) -> None:
     ],
 )
 def test_charset(parameters: str, charset: str) -> None:
-    """The first charset parameter counts, in any case, quoted or not; what is inside another's quotes does not."""
+    """The first charset parameter is used, in any case, quoted or not, but not inside of another quoted value."""
     parsed = parse("text/plain" + parameters)
     assert parsed is not None
     assert parsed.charset == charset
 
 
 @given(media_types, legal_text())
-def test_parameters_change_no_kind(text: str, parameters: str) -> None:
-    """Whatever follows the semicolon, the type stays; the case of letters does not matter."""
+def test_parameters_and_case_do_not_change_the_kind(text: str, parameters: str) -> None:
     bare, more = parse(text.partition(";")[0]), parse(f"{text};{parameters}")
     assert bare is not None
     assert more is not None
@@ -93,8 +92,8 @@ def test_parameters_change_no_kind(text: str, parameters: str) -> None:
 
 
 @given(any_text)
-def test_any_text(text: str) -> None:
-    """Arbitrary text is a media type or none; its charset has a codec or none."""
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
+    """A charset has a codec or None."""
     for candidate in (text, f"a/b;{text}", f"text/plain; charset={text}", f'text/plain; charset="{text}'):
         parsed = parse(candidate)
         if parsed is not None:
@@ -104,19 +103,18 @@ def test_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", ""])
 def test_charsets_of_json(charset: str) -> None:
-    """UTF-8 by its names, and ASCII as a part of it."""
+    """UTF-8 by all names, and its subset ASCII."""
     assert parse(f"application/json; charset={charset}").is_utf8
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "iso-8859-1", "utf_8", "utf-8-sig", "x"])
-def test_other_charsets(charset: str) -> None:
-    """Everything else is not what JSON is in."""
+def test_other_charsets_are_not_utf8(charset: str) -> None:
     assert not parse(f"application/json; charset={charset}").is_utf8
 
 
 @pytest.mark.parametrize("name", sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)}))
 def test_codecs_of_python(name: str) -> None:
-    """A codec of Python's is a charset if it turns text into bytes, and never raises for being looked up."""
+    """A codec is a charset if it encodes text as bytes; looking one up never raises."""
     codec = parse(f"text/plain; charset={name}").codec()
     if codec is not None:
         assert "abc".encode(codec).decode(codec) == "abc"
@@ -125,14 +123,14 @@ def test_codecs_of_python(name: str) -> None:
 @pytest.mark.parametrize(
     "charset", ["hex", "base64", "rot13", "zlib", "bz2", "uu", "quopri", "unicode_escape", "raw-unicode-escape"]
 )
-def test_codecs_that_are_no_charsets(charset: str) -> None:
-    """Python's codecs for other purposes, one of which decompresses what it is given."""
+def test_other_codecs_are_not_charsets(charset: str) -> None:
+    """Python's codecs for other purposes, one of which decompresses."""
     assert parse(f"text/plain; charset={charset}").codec() is None
 
 
 @given(st.text("abc-_./\\: \0", max_size=2000))
-def test_unknown_charsets(charset: str) -> None:
-    """A name that no codec has, path or not, is none."""
+def test_unknown_charsets_have_no_codec(charset: str) -> None:
+    """Paths among them."""
     assert MediaType("text/plain", TEXT, f"no{charset}").codec() is None
 
 
@@ -156,8 +154,8 @@ def test_charset_names_have_at_most_40_legal_characters(charset: str, codec: str
     assert parse(f"text/plain; charset={charset}").codec() == codec
 
 
-def test_unknown_charsets_leave_nothing_in_memory() -> None:
-    """Python remembers every name that codecs.lookup() was called with."""
+def test_unknown_charsets_are_not_kept_in_memory() -> None:
+    """codecs.lookup() caches every name that it is called with."""
     names = [*(f"{number}{'x' * 100_000}" for number in range(50)), *map(str, range(10**6, 10**6 + 2000))]
 
     def decode_all() -> None:

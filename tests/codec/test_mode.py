@@ -1,7 +1,7 @@
 """
-Binary, structured or no event? The reason, the traps, and what is remembered of header names.
+Mode detection: the mode, the reason, and messages that are not events.
 
-The vectors of spec-fixtures/mode-detection.json run elsewhere.
+tests/test_fixtures.py runs the vectors of spec-fixtures/mode-detection.json.
 """
 
 from types import SimpleNamespace
@@ -45,8 +45,8 @@ def message(headers: Any, data: Any = b"{}") -> Any:
         ({"ce-id": ["1", "2"]}, BINARY, "'ce-'"),
     ],
 )
-def test_modes_and_reasons(headers: Any, expected: ContentMode, reason: str) -> None:
-    """The first rule that fits decides, and says why."""
+def test_mode_and_reason(headers: Any, expected: ContentMode, reason: str) -> None:
+    """The first rule that matches decides."""
     assert detect_mode(message(headers)) is expected
     assert reason in inspect(message(headers)).reason
 
@@ -69,8 +69,8 @@ def test_modes_and_reasons(headers: Any, expected: ContentMode, reason: str) -> 
         ([("a",)], "invalid-header-block"),
     ],
 )
-def test_refused(headers: Any, code: str) -> None:
-    """Batches, other formats, other charsets, two types, and headers that are no text."""
+def test_invalid_content_types_are_rejected(headers: Any, code: str) -> None:
+    """Batches, other formats, other charsets, duplicates, and headers that are not text."""
     refused(DecodeError, code, detect_mode, message(headers))
 
 
@@ -86,32 +86,30 @@ def test_refused(headers: Any, code: str) -> None:
     ],
 )
 @pytest.mark.parametrize("data", [b"", None])
-def test_no_event(headers: Any, data: Any, reason: str) -> None:
-    """An empty payload without CloudEvents headers is something else, and the error says what."""
+def test_empty_messages_are_not_events(headers: Any, data: Any, reason: str) -> None:
+    """Empty payload without CloudEvents headers: the error names the kind of message."""
     assert reason in str(refused(DecodeError, "not-a-cloudevent", detect_mode, message(headers, data)))
 
 
 @pytest.mark.parametrize("what", [None, 5, b"", "", object(), SimpleNamespace(data=b""), SimpleNamespace(headers={})])
-def test_no_message(what: Any) -> None:
-    """A message has data and headers."""
+def test_message_must_have_data_and_headers(what: Any) -> None:
     refused(DecodeError, "invalid-message", detect_mode, what)
 
 
-def test_only_ascii_letters_fold() -> None:
-    """Unicode's own case rules would take other letters for these; header names are ASCII."""
+def test_only_ascii_letters_are_case_insensitive() -> None:
+    """Unicode rules would match other letters, and header names are ASCII."""
     assert detect_mode(message({"\u0421\u0415-id": "1"})) is STRUCTURED  # Cyrillic
     assert scan({"ce-\u212a": "1"})[1].attributes == ("\u212a",)  # Kelvin sign
     assert scan([("content-type\u017f", "a"), ("ce-x", "1")])[0] == []
 
 
-def test_the_payload_is_not_read() -> None:
-    """Headers decide, whatever the payload is."""
+def test_payload_is_not_examined() -> None:
     assert detect_mode(message({"Content-Type": "application/cloudevents"}, b"\xff")) is STRUCTURED
     assert detect_mode(message({"ce-id": "1"}, b'{"specversion":"1.0"}')) is BINARY
 
 
 def test_ce_headers_are_in_wire_order() -> None:
-    """Names as they were sent, attributes in lower case, repeats and all."""
+    """Names as received, attributes in lower case, repeats included."""
     found = inspect(message([("CE-B", "1"), ("x", "2"), ("ce-a", "3"), ("ce-b", "4"), ("Content-Type", "a/b")])).headers
     assert found.attributes == ("b", "a", "b")
     assert found.names == ("CE-B", "ce-a", "ce-b")
@@ -119,8 +117,8 @@ def test_ce_headers_are_in_wire_order() -> None:
 
 
 @given(valid_messages(), st.dictionaries(any_text.map("X-".__add__), any_text, max_size=3), st.randoms())
-def test_other_headers_do_not_matter(valid: NatsMessage, others: dict[str, str], random: Any) -> None:
-    """Nor does the case of names, nor their order."""
+def test_other_headers_have_no_effect(valid: NatsMessage, others: dict[str, str], random: Any) -> None:
+    """Neither have the case and the order of names."""
     pairs = [(random.choice([str.upper, str.title, str.lower])(name), value) for name, value in valid.headers.items()]
     pairs += others.items()
     random.shuffle(pairs)
@@ -128,8 +126,7 @@ def test_other_headers_do_not_matter(valid: NatsMessage, others: dict[str, str],
 
 
 @given(hostile_messages)
-def test_only_decode_errors(hostile: Any) -> None:
-    """Anything at all has a mode or an error."""
+def test_any_message_has_a_mode_or_is_rejected(hostile: Any) -> None:
     found, error = attempt(DecodeError, detect_mode, hostile)
     assert (found in ContentMode) if error is None else error.code
 
@@ -137,7 +134,7 @@ def test_only_decode_errors(hostile: Any) -> None:
 @pytest.mark.parametrize(
     "value", ["application/cloudevents", "application/CLOUDEVENTS+json;x", "application/cloudevents-batch"]
 )
-def test_types_of_events(value: str) -> None:
-    """What must not stand on a binary message."""
+def test_media_types_of_events(value: str) -> None:
+    """A binary message must not have them as its Content-Type."""
     assert is_cloudevents_type(value)
     assert not is_cloudevents_type("application/json")

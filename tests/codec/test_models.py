@@ -1,5 +1,5 @@
 """
-Typed data: models on the way out, and what ``data_as()`` makes of what came in.
+Typed data: encoding of models, and ``data_as()``.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ class Typed(TypedDict):
     name: str
 
 
-class TypedHolder(NewTypedDict):  # pydantic takes no other one before Python 3.12
+class TypedHolder(NewTypedDict):  # pydantic requires this class before Python 3.12
     models: list[Model]
 
 
@@ -116,20 +116,20 @@ typed: st.SearchStrategy[tuple[Any, Any]] = st.one_of(
 @pytest.mark.parametrize("content_type", [..., JSON, "application/vnd.x+json"])
 @pytest.mark.parametrize("mode", ["binary", "structured"])
 @given(pair=typed)
-def test_models_come_back(mode: Any, content_type: Any, parse_data: bool, pair: tuple[Any, Any]) -> None:
+def test_models_round_trip(mode: Any, content_type: Any, parse_data: bool, pair: tuple[Any, Any]) -> None:
     value, model = pair
     message = to_nats_message(plain_event(value, datacontenttype=content_type), mode=mode)
     assert from_nats_message(message, parse_data=parse_data).data_as(model) == value
 
 
 @given(models)
-def test_models_are_written_as_pydantic_writes_them(model: Model) -> None:
+def test_models_are_encoded_like_in_pydantic(model: Model) -> None:
     payload = to_nats_message(plain_event(model)).data
     assert json.loads(payload) == json.loads(model.model_dump_json(by_alias=True))
 
 
 @given(structs)
-def test_structs_are_written_as_msgspec_writes_them(struct: Struct) -> None:
+def test_structs_are_encoded_like_in_msgspec(struct: Struct) -> None:
     payload = to_nats_message(plain_event({"deep": [struct]})).data
     assert json.loads(payload) == json.loads(b'{"deep":[%b]}' % msgspec.json.encode(struct))
 
@@ -148,11 +148,11 @@ def test_structs_are_written_as_msgspec_writes_them(struct: Struct) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_what_has_no_json_form_in_a_model(mode: Any, value: Any) -> None:
+def test_values_outside_of_json_in_a_model_are_rejected(mode: Any, value: Any) -> None:
     assert refused(EncodeError, "invalid-data", to_nats_message, plain_event(value), mode=mode).attribute == "data"
 
 
-def test_functions_of_a_model_that_fail_are_encode_errors() -> None:
+def test_exceptions_of_a_model_are_encode_errors() -> None:
     class Failing(pydantic.BaseModel):
         x: int = 1
 
@@ -169,7 +169,7 @@ def test_models_are_json_only(mode: Any) -> None:
     refused(EncodeError, "invalid-data", to_nats_message, event, mode=mode)
 
 
-# --- What comes in ----------------------------------------------------------------------------------------------------
+# --- Decoding ---------------------------------------------------------------------------------------------------------
 
 
 def received(data: bytes, content_type: str | None = JSON, parse_data: bool = True) -> DecodedEvent:
@@ -181,7 +181,7 @@ STRUCTURED = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"%b}'
 
 
 def events(member: bytes, data: bytes) -> list[DecodedEvent]:
-    """An event in both modes, parsed or not."""
+    """Return an event decoded in both modes, parsed and not."""
     structured = structured_message(STRUCTURED % member)
     return [
         *(received(data, parse_data=parse) for parse in (True, False)),
@@ -207,7 +207,7 @@ def events(member: bytes, data: bytes) -> list[DecodedEvent]:
         (b"1e3", Any, 1000.0),
     ],
 )
-def test_the_same_value_however_it_was_decoded(text: bytes, model: Any, value: Any) -> None:
+def test_same_value_in_both_modes_parsed_or_not(text: bytes, model: Any, value: Any) -> None:
     found = [event.data_as(model) for event in events(b',"data":' + text, text)]
     assert found == [value] * 4
     assert {type(one) for one in found} == {type(value)}
@@ -226,7 +226,7 @@ def test_the_same_value_however_it_was_decoded(text: bytes, model: Any, value: A
         (b'"1"', int, "Expected `int`, got `str`"),
     ],
 )
-def test_data_of_another_type(text: bytes, model: Any, reason: str) -> None:
+def test_data_of_another_type_is_a_mismatch(text: bytes, model: Any, reason: str) -> None:
     for event in events(b',"data":' + text, text):
         error = refused(DecodeError, "data-mismatch", event.data_as, model)
         assert error.attribute == "data"
@@ -235,7 +235,7 @@ def test_data_of_another_type(text: bytes, model: Any, reason: str) -> None:
         assert isinstance(error.__cause__, ValueError)
 
 
-def test_absent_data_is_null() -> None:
+def test_missing_data_is_null() -> None:
     for event in events(b"", b""):
         assert event.data_as(Struct | None) is None
         error = refused(DecodeError, "data-mismatch", event.data_as, Struct)
@@ -247,15 +247,15 @@ def test_absent_data_is_null() -> None:
 
 @pytest.mark.parametrize("text", [b"{", b"NaN", b"[1]]", b"\xff", b'{"a":"\xff"}', b"[" * 200 + b"]" * 200])
 @pytest.mark.parametrize("model", [Any, Checked, Struct, Typed, dict[str, Any]])
-def test_what_is_no_json_is_a_mismatch(text: bytes, model: Any) -> None:
-    """Where it was not looked at before; pydantic would take NaN, for one."""
+def test_invalid_json_is_a_mismatch(text: bytes, model: Any) -> None:
+    """If it was not parsed before; pydantic alone would accept NaN, for example."""
     error = refused(DecodeError, "data-mismatch", received(text, parse_data=False).data_as, model)
     assert isinstance(error.__cause__, DecodeError)
     assert error.__cause__.code in ("invalid-json", "invalid-utf8")
 
 
 @pytest.mark.parametrize("parse_data", [True, False])
-def test_text_and_bytes_are_what_they_are(parse_data: bool) -> None:
+def test_text_and_bytes_are_converted(parse_data: bool) -> None:
     latin = received(b"\xe9", "text/plain; charset=iso-8859-1", parse_data)
     assert latin.data_as(str) == "é"
     refused(DecodeError, "data-mismatch", latin.data_as, Struct)
@@ -270,20 +270,19 @@ def test_text_and_bytes_are_what_they_are(parse_data: bool) -> None:
     refused(DecodeError, "data-mismatch", wrong.data_as, str)
 
 
-def test_data_that_is_base64_in_a_json_event() -> None:
+def test_base64_data_in_a_json_event() -> None:
     message = structured_message(STRUCTURED % b',"datacontenttype":"application/json","data_base64":"eyJudW1iZXIiOjF9"')
     for parse_data in (True, False):
         assert from_nats_message(message, parse_data=parse_data).data_as(Checked) == Checked(1)
 
 
-def test_digits_that_no_float_has() -> None:
-    """They are in the text, and gone once that was parsed."""
+def test_digits_beyond_a_float_need_unparsed_data() -> None:
     text = b"0.1000000000000000000000000000001"
     assert str(received(text, parse_data=False).data_as(Decimal)) == text.decode()
     assert received(text).data_as(Decimal) == Decimal("0.1")
 
 
-def test_data_that_the_program_put_there() -> None:
+def test_data_of_an_event_from_the_program() -> None:
     assert DecodedEvent({}, Checked(1)).data_as(Checked) == Checked(1)
     assert DecodedEvent({}, {"number": 1}).data_as(Checked) == Checked(1)
     assert DecodedEvent({}, b"1").data_as(bytes) == b"1"
@@ -303,19 +302,19 @@ class HoldsModel(msgspec.Struct):
 
 
 @pytest.mark.parametrize("model", [Unknown, HoldsUnknown, HoldsModel, 5, "Struct"])
-def test_types_that_no_library_reads_are_faults_of_the_program(model: Any) -> None:
+def test_unsupported_types_are_type_errors(model: Any) -> None:
     with pytest.raises(TypeError):
         received(b'{"number":{"number":1},"model":{}}').data_as(model)
 
 
-def test_data_that_was_not_delivered() -> None:
+def test_undelivered_data_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="headers only"):
         DecodedEvent({}, NotDelivered(3)).data_as(Any)
     refused(EncodeError, "invalid-data", to_nats_message, plain_event(NotDelivered(3)))
 
 
-def test_pydantic_is_not_needed() -> None:
-    """Neither imported for types that are not its own, nor missed."""
+def test_pydantic_is_optional() -> None:
+    """It is not imported for other types."""
     program = """
 import sys; sys.modules["pydantic"] = None
 import dataclasses, msgspec
@@ -335,8 +334,7 @@ assert DecodedEvent({}, D([S(1)])).data_as(D) == D([S(1)])
 
 
 @given(st.binary(max_size=20), st.sampled_from([JSON, "text/plain", "image/png"]))
-def test_only_mismatches(payload: bytes, content_type: str) -> None:
-    """Whatever the bytes, there is a value or one error."""
+def test_any_payload_is_converted_or_a_mismatch(payload: bytes, content_type: str) -> None:
     event = from_nats_message(
         NatsMessage("s", payload, {**dict(binary_message().headers.items()), "ce-datacontenttype": content_type}),
         parse_data=False,

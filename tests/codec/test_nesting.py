@@ -1,4 +1,4 @@
-"""How deep JSON is nested, told from its text: exact for JSON, an answer for anything else, and in linear time."""
+"""Nesting depth of JSON text: exact for JSON, a result for any other bytes, in linear time."""
 
 import json
 from time import process_time
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ce_nats.codec._nesting import MAX_LEVELS, is_deeper
 
 MEBIBYTE = 2**20
-# What must not be taken for brackets, for the end of a string, or for an escape.
+# Strings that could be mistaken for brackets, for the end of a string, or for an escape.
 TEXTS = st.text('[]{}"\\/ab\n€', max_size=6)
 VALUES = st.recursive(
     st.none() | st.integers() | TEXTS,
@@ -29,8 +29,8 @@ def levels_of(value: Any) -> int:
 @given(VALUES, st.sampled_from([None, 1]), st.booleans())
 @example(["\\", ["]"], "\\\\", [['"']], '\\"[['], None, True)
 @example([[["[" * 300, "]" * 300, '"' * 9]]], None, True)
-def test_every_value(value: Any, indent: int | None, ascii_only: bool) -> None:
-    """Whatever its strings hold, and however it is laid out."""
+def test_depth_of_every_value(value: Any, indent: int | None, ascii_only: bool) -> None:
+    """With any strings in it, and any white space."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     depth = levels_of(value)
     for levels in range(depth + 3):
@@ -39,8 +39,8 @@ def test_every_value(value: Any, indent: int | None, ascii_only: bool) -> None:
 
 @given(VALUES)
 @example([1] * 5000)
-def test_depth_in_the_midst_of_much(value: Any) -> None:
-    """What is wide is not deep; one branch that is counts."""
+def test_depth_of_one_branch_of_a_large_value(value: Any) -> None:
+    """A wide value is not deep; one deep branch is."""
     depth = levels_of(value)
     for inner in (value, [[]] * 200, {"a": [{}] * 3000}, ["[]"] * 2000):
         most = max(depth, levels_of(inner))
@@ -54,8 +54,7 @@ def test_depth_in_the_midst_of_much(value: Any) -> None:
     ("opening", "closing", "levels"),
     [(b"[", b"]", 1), (b'{"a":', b"}", 1), (b'[ {"[": ', b"} ] ", 2), (b'["[\\"{",', b',"]"]', 1)],
 )
-def test_the_limit(opening: bytes, closing: bytes, levels: int) -> None:
-    """So many levels, and not one more."""
+def test_limit_is_exact(opening: bytes, closing: bytes, levels: int) -> None:
     times = MAX_LEVELS // levels
     text = opening * times + b"1" + closing * times
     assert levels_of(json.loads(text)) == MAX_LEVELS
@@ -65,8 +64,8 @@ def test_the_limit(opening: bytes, closing: bytes, levels: int) -> None:
 
 
 @given(st.binary(max_size=30), st.integers(1, 40), st.integers(0, 9))
-def test_any_bytes(piece: bytes, times: int, levels: int) -> None:
-    """Bytes that are no JSON have an answer."""
+def test_any_bytes_have_a_result(piece: bytes, times: int, levels: int) -> None:
+    """Also bytes that are not JSON."""
     assert is_deeper(piece * times, levels) in (True, False)
 
 
@@ -88,7 +87,7 @@ PIECES = {
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
 @pytest.mark.parametrize("start", [b"", b'"', b"[" * MAX_LEVELS, b'["'], ids=["", "quote", "limit", "array"])
 def test_time_is_linear(start: bytes, piece: bytes) -> None:
-    """Ten times as much takes ten times as long, not a hundred times."""
+    """Ten times the size takes ten times as long, not a hundred times."""
 
     def seconds(size: int) -> float:
         text = start + piece * (size // len(piece))

@@ -1,7 +1,7 @@
 """
-Escaping of header values: the whole of Unicode there and back, and what is no escaped value.
+Percent-encoding of header values: round trips of any text, and invalid values.
 
-The vectors of spec-fixtures/percent-encoding.json run elsewhere.
+tests/test_fixtures.py runs the vectors of spec-fixtures/percent-encoding.json.
 """
 
 import re
@@ -20,14 +20,14 @@ MUST_ENCODE = {" ", '"', "%"}
 
 @given(legal_text())
 def test_round_trip(text: str) -> None:
-    """Decoding gives back what was encoded, in our decoder and in urllib's."""
+    """With our decoder and with urllib."""
     assert decode(encode(text)) == text
     assert unquote(encode(text), errors="strict") == text
 
 
 @given(any_text)
-def test_round_trip_of_any_text(text: str) -> None:
-    """Control characters too; only a lone surrogate has no form. A pair of surrogates is one character."""
+def test_any_text_round_trips_or_is_rejected(text: str) -> None:
+    """Only unpaired surrogates are rejected; a surrogate pair is one character."""
     try:
         text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
@@ -39,7 +39,7 @@ def test_round_trip_of_any_text(text: str) -> None:
 
 @given(legal_text())
 def test_encoding_is_minimal(text: str) -> None:
-    """What has to be escaped is, in upper-case hex, and no other character is."""
+    """Only the characters that have to be escaped, with upper-case hex digits."""
     expected = "".join(
         "".join(f"%{byte:02X}" for byte in one.encode()) if one in MUST_ENCODE or not "!" <= one <= "~" else one
         for one in text
@@ -48,15 +48,15 @@ def test_encoding_is_minimal(text: str) -> None:
 
 
 @given(legal_text())
-def test_needless_escapes_are_read(text: str) -> None:
-    """A sender may escape every byte, in either case of hex."""
+def test_unnecessary_escapes_are_decoded(text: str) -> None:
+    """A sender may escape every byte, with hex digits in either case."""
     everything = "".join(f"%{byte:02x}" for byte in text.encode())
     assert decode(everything) == decode(everything.upper()) == text
 
 
 @given(legal_text())
-def test_quoted_strings_are_read(text: str) -> None:
-    """Quotes and quoted pairs are undone before percent-escapes are."""
+def test_quoted_strings_are_decoded(text: str) -> None:
+    """Quotes and quoted pairs are removed before percent-decoding."""
     escaped = encode(text)
     assert decode('"' + escaped.replace("\\", "\\\\") + '"') == text
     assert decode('"' + "".join("\\" + one for one in escaped) + '"') == text
@@ -65,8 +65,8 @@ def test_quoted_strings_are_read(text: str) -> None:
 
 
 @given(any_text)
-def test_only_decode_errors(value: str) -> None:
-    """Whatever the header, the answer is text in UTF-8 or one of three errors."""
+def test_any_value_is_decoded_or_rejected(value: str) -> None:
+    """With one of three codes."""
     text, error = attempt(DecodeError, decode, value)
     if error is None:
         text.encode()
@@ -76,7 +76,7 @@ def test_only_decode_errors(value: str) -> None:
 
 @given(st.binary(max_size=12))
 def test_utf8_is_strict(octets: bytes) -> None:
-    """Escaped bytes are text if Python's strict decoder says so, and are no text otherwise."""
+    """Escaped bytes are accepted if Python's strict decoder accepts them."""
     value = "".join(f"%{octet:02X}" for octet in octets)
     try:
         expected = octets.decode()
@@ -87,8 +87,8 @@ def test_utf8_is_strict(octets: bytes) -> None:
 
 
 @given(st.lists(any_text, min_size=2, max_size=3).map(lambda pieces: "%".join(pieces).replace('"', "")))
-def test_malformed_escapes_are_told_from_bad_utf8(value: str) -> None:
-    """A percent sign without two hex digits has a code of its own, wherever it stands."""
+def test_malformed_escapes_and_invalid_utf8_have_different_codes(value: str) -> None:
+    """A percent sign without two hex digits, at any position."""
     if re.search("%(?![0-9A-Fa-f]{2})", value):
         refused(DecodeError, "invalid-percent-escape", decode, value)
     elif any("\ud800" <= one <= "\udfff" for one in value):
@@ -115,8 +115,8 @@ def test_malformed_escapes_are_told_from_bad_utf8(value: str) -> None:
         ("%_1", None),
     ],
 )
-def test_backslashes_and_lookalikes(value: str, text: str | None) -> None:
-    """Outside of quotes a backslash is a character; digits of other scripts, signs and blanks are no hex."""
+def test_backslashes_and_characters_like_hex_digits(value: str, text: str | None) -> None:
+    """Outside of quotes a backslash is an ordinary character; digits of other scripts, signs and spaces are not hex."""
     if text is None:
         refused(DecodeError, "invalid-percent-escape" if "C3" not in value else "invalid-utf8", decode, value)
     else:
@@ -124,13 +124,12 @@ def test_backslashes_and_lookalikes(value: str, text: str | None) -> None:
 
 
 @pytest.mark.parametrize("value", ['"', '"a', 'a"b', '"a\\"', '"\\', '"a"b"', '""" ', '"%22'])
-def test_open_quotes(value: str) -> None:
-    """A quoted string needs its end; an escaped quote is none."""
+def test_unterminated_quotes_are_rejected(value: str) -> None:
+    """An escaped quote does not terminate a quoted string."""
     refused(DecodeError, "unterminated-quote", decode, value)
 
 
-def test_quoted_runs_anywhere() -> None:
-    """Each quoted run of a value is undone by itself."""
+def test_several_quoted_strings_in_a_value() -> None:
     assert decode('a" b\\" "c"\\\\"%20\\') == 'a b" c\\ \\'
     assert decode('ab"cd ef"gh""') == "abcd efgh"
     assert decode('"%"41') == "A"

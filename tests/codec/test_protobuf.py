@@ -1,5 +1,5 @@
 """
-The Protobuf event format. What single messages mean is in the vectors of ``protobuf.json``; here is what holds for all.
+Properties of the Protobuf event format. The cases of single messages are in spec-fixtures/protobuf.json.
 """
 
 import copy
@@ -59,7 +59,7 @@ def decode(payload: bytes, **options: Any) -> Any:
 
 
 def utc_text(text: str) -> str | None:
-    """What a time is after the format, worked out without the codec; None where it has no form in it."""
+    """Return the text of a time after a round trip, computed without the codec; None if it cannot be encoded."""
     match = re.fullmatch(r"(.{17})(..)(?:\.([0-9]+))?(Z|[+-].{5})", text)
     assert match is not None
     whole, second, fraction, offset = match.groups(default="")
@@ -84,8 +84,8 @@ def times_of(event: Event) -> dict[str, str]:
 # --- Whole events ---------------------------------------------------------------------------------------------------
 
 
-def test_the_message() -> None:
-    """PF-4-01: the media type; the payload was worked out by hand."""
+def test_message() -> None:
+    """PF-4-01: the media type; the payload was computed by hand."""
     message = encode(plain_event(b"\0", a=True))
     assert message.headers.items() == [("Content-Type", TYPE)]
     assert message.data == b"\n\x011\x12\x02/s\x1a\x031.0\x22\x01t*\x07\n\x01a\x12\x02\x08\x012\x01\0"
@@ -93,8 +93,8 @@ def test_the_message() -> None:
 
 
 @given(events())
-def test_round_trip(event: Event) -> None:
-    """Attributes come back with their types, times in UTC, and data as it was; else a time is why not."""
+def test_events_round_trip(event: Event) -> None:
+    """Attributes with their types, times in UTC, and data; an event is rejected only because of a time."""
     sent, error = attempt(EncodeError, encode, event)
     utc = {name: utc_text(text) for name, text in times_of(event).items()}
     if error is not None:
@@ -111,8 +111,8 @@ def test_round_trip(event: Event) -> None:
 
 
 @given(events())
-def test_data_is_that_of_binary_mode(event: Event) -> None:
-    """Unparsed data is the same bytes in both modes, and parsed data the same value."""
+def test_data_equals_that_of_binary_mode(event: Event) -> None:
+    """Unparsed data as bytes, and parsed data as a value."""
     event.attributes = {name: value for name, value in event.attributes.items() if name not in times_of(event)}
     for parse_data in (True, False):
         one = from_nats_message(encode(event), parse_data=parse_data)
@@ -123,8 +123,8 @@ def test_data_is_that_of_binary_mode(event: Event) -> None:
 
 @given(any_events())
 @example(Event({**REQUIRED, "datacontenttype": "text/plain; charset=iso-8859-1"}, "Ā"))
-def test_only_our_errors_in_encoding(event: Event) -> None:
-    """Whatever is refused as JSON is refused, and otherwise times alone may be."""
+def test_any_event_is_encoded_or_rejected(event: Event) -> None:
+    """Events that JSON rejects, and otherwise only because of times."""
     _, in_json = attempt(EncodeError, to_nats_message, event, mode="structured")
     _, error = attempt(EncodeError, encode, event)
     if in_json is not None:
@@ -134,15 +134,15 @@ def test_only_our_errors_in_encoding(event: Event) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_only_our_errors_in_decoding(payload: bytes) -> None:
+def test_any_payload_is_decoded_or_rejected(payload: bytes) -> None:
     refusal = attempt(DecodeError, decode, payload)[1]
-    assert refusal is not None  # so few bytes, by chance, are not an event
+    assert refusal is not None  # random bytes of this length are not an event
     assert refusal.requirement
 
 
 @given(events(), st.data())
 def test_damaged_payloads(event: Event, data: st.DataObject) -> None:
-    """A payload with a few bytes changed is refused, or is an event that can be sent on and arrives as it was."""
+    """A payload with a few changed bytes is rejected, or is an event that round-trips."""
     event.attributes = {name: value for name, value in event.attributes.items() if name not in times_of(event)}
     payload = bytearray(encode(event).data)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -157,8 +157,8 @@ def test_damaged_payloads(event: Event, data: st.DataObject) -> None:
 
 
 @given(events(), st.integers(0, 40))
-def test_any_cut_is_refused(event: Event, size: int) -> None:
-    """What is left of an event without its end is malformed, or an attribute is missing, or its value."""
+def test_truncated_payloads_are_rejected(event: Event, size: int) -> None:
+    """As malformed, or because an attribute or its value is missing."""
     event.attributes = {name: value for name, value in event.attributes.items() if name not in times_of(event)}
     payload = encode(event).data
     decoded, error = attempt(DecodeError, decode, payload[: min(size, len(payload) - 1)])
@@ -170,15 +170,15 @@ def test_any_cut_is_refused(event: Event, size: int) -> None:
         )
 
 
-def test_very_large_and_very_many() -> None:
-    """A megabyte of data, and ten thousand attributes, in no more than linear time."""
+def test_time_is_linear() -> None:
+    """A megabyte of data, and ten thousand attributes."""
     assert decode(encode(plain_event(b"x" * 2**20)).data).get_data() == b"x" * 2**20
     many = {f"a{number}": number for number in range(10_000)}
     assert decode(encode(plain_event(**many)).data).get_attributes() == plain_event(**many).attributes
 
 
-def test_generated_code_beside_it() -> None:
-    """A program may have the same messages from elsewhere, under the same name."""
+def test_generated_code_for_the_same_messages() -> None:
+    """A program may define messages of the same name."""
     from google.protobuf import descriptor_pool
 
     other = FileDescriptorProto(name="cloudevents.proto", package="io.cloudevents.v1", syntax="proto3")
@@ -191,8 +191,8 @@ def test_generated_code_beside_it() -> None:
 
 
 @given(times)
-def test_times(time: Any) -> None:
-    """A time arrives in UTC with all its digits, or is refused; it is never another one."""
+def test_times_are_kept_or_rejected(time: Any) -> None:
+    """In UTC with all digits; a time is never changed."""
     wanted = utc_text(canonical_text("time", time))
     sent, error = attempt(EncodeError, encode, plain_event(time=time))
     if wanted is None:
@@ -202,14 +202,14 @@ def test_times(time: Any) -> None:
 
 
 @given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
-def test_every_instant_is_kept(seconds: int, nanos: int) -> None:
-    """What a Timestamp holds comes back to the nanosecond, and goes out again as it came."""
+def test_every_timestamp_round_trips(seconds: int, nanos: int) -> None:
+    """To the nanosecond."""
     from google.protobuf.timestamp_pb2 import Timestamp as TimestampMessage
 
     value = TimestampMessage(seconds=seconds, nanos=nanos)
     payload = encode(plain_event()).data + _record(5, _record(1, b"time") + _record(2, _record(7, value)))
     event = decode(payload)
-    # The package's own text of it, whose fractions have 3, 6 or 9 digits.
+    # The text of the protobuf package, whose fractions have 3, 6 or 9 digits.
     assert Timestamp(value.ToJsonString()) == event.get_time()
     assert event.get_time().nanosecond == nanos
     assert encode(event).data == payload
@@ -224,8 +224,8 @@ def _record(number: int, value: Any) -> bytes:
 # --- Data that is a message -----------------------------------------------------------------------------------------
 
 
-def test_a_message_as_data() -> None:
-    """PF-3-05, PF-3-04: it travels in an Any, and the event says what it is where it did not."""
+def test_message_as_data() -> None:
+    """PF-3-05, PF-3-04: it is encoded in an Any, and missing attributes are set."""
     event = from_nats_message(encode(plain_event(ORDER)))
     assert event.get_attributes() == {
         **plain_event().attributes,
@@ -237,14 +237,14 @@ def test_a_message_as_data() -> None:
     assert (data.type_url, data.unpack(Struct)) == (ORDER_URL, ORDER)
 
 
-def test_what_the_event_says_itself_counts() -> None:
+def test_attributes_of_the_event_are_kept() -> None:
     own = {"datacontenttype": "application/x-protobuf", "dataschema": "https://example.com/order.proto"}
     event = from_nats_message(encode(plain_event(ORDER, **own)))
     assert event.get_attributes() == plain_event(**own).attributes
     assert event.get_data().type_url == ORDER_URL
 
 
-def test_an_any_is_what_it_holds() -> None:
+def test_any_is_the_message_in_it() -> None:
     packed = AnyMessage()
     packed.Pack(ORDER, type_url_prefix="https://example.com/")
     event = from_nats_message(encode(plain_event(packed)))
@@ -254,8 +254,8 @@ def test_an_any_is_what_it_holds() -> None:
     assert "dataschema" not in from_nats_message(encode(plain_event(AnyMessage(value=b"x")))).get_attributes()
 
 
-def test_a_message_is_sent_on_as_it_came() -> None:
-    """Through the format nothing changes; in binary mode and in JSON it is bytes."""
+def test_decoded_message_is_encoded_unchanged() -> None:
+    """In binary mode and in JSON it is bytes."""
     packed = AnyMessage(type_url=ORDER_URL, value=b"\x08\x07")
     payload = encode(plain_event()).data + _record(8, packed)
     event = decode(payload)
@@ -265,8 +265,8 @@ def test_a_message_is_sent_on_as_it_came() -> None:
     assert b'"data_base64":"CAc="' in to_nats_message(event, mode="structured").data
 
 
-def test_bytes_of_a_message_whose_type_is_known() -> None:
-    """As they come in binary mode, with the type in dataschema."""
+def test_bytes_with_a_dataschema_are_a_message() -> None:
+    """As received in binary mode."""
     event = plain_event(b"\x08\x07", datacontenttype=DATA_TYPE, dataschema=f"https://{ORDER_URL}")
     decoded = from_nats_message(encode(event))
     assert decoded.get_attributes() == event.attributes
@@ -274,23 +274,23 @@ def test_bytes_of_a_message_whose_type_is_known() -> None:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/plain", "image/svg+xml"])
-def test_a_message_is_not_text(content_type: str) -> None:
+def test_message_under_a_text_type_is_rejected(content_type: str) -> None:
     error = refused(EncodeError, "invalid-data", encode, plain_event(ORDER, datacontenttype=content_type))
     assert error.attribute == "data"
 
 
-def test_a_message_that_cannot_be_written() -> None:
-    """One with required fields that are not set (proto2)."""
+def test_message_without_required_fields_is_rejected() -> None:
+    """proto2."""
     refused(EncodeError, "invalid-data", encode, plain_event(UninterpretedOption.NamePart()))
 
 
-def test_unpacking() -> None:
+def test_unpack() -> None:
     assert ProtobufData(ORDER.SerializeToString()).unpack(Struct) == ORDER
     refused(DecodeError, "invalid-data", ProtobufData(b"", ORDER_URL).unpack, StringValue)
     refused(DecodeError, "invalid-data", ProtobufData(b"\xff", ORDER_URL).unpack, Struct)
 
 
-def test_data_of_a_message_is_a_value() -> None:
+def test_data_of_a_message_is_bytes_with_a_type() -> None:
     data = ProtobufData.of(ORDER)
     for other in (copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
         assert (other, other.type_url, type(other)) == (data, data.type_url, ProtobufData)
@@ -298,8 +298,8 @@ def test_data_of_a_message_is_a_value() -> None:
 
 
 @given(objects)
-def test_the_format_by_itself(value: Any) -> None:
-    """Bytes from elsewhere can be read without a message, as those of sdk-go's own NATS protocols have to be."""
+def test_format_without_a_message(value: Any) -> None:
+    """Payloads from elsewhere, such as those of sdk-go's NATS protocols."""
     payload = value if isinstance(value, bytes) else encode(plain_event()).data
     envelope, error = attempt(DecodeError, find("protobuf").decode, payload)
     assert (envelope is None) != (error is None)

@@ -33,7 +33,7 @@ START = '{"specversion":"1.0","id":"1","source":"/s","type":"t"'
 
 
 def decode(members: str = "", **options: Any) -> Any:
-    """Decode the least event with further members: ``decode('"x":1')``."""
+    """Decode a minimal event with additional members: ``decode('"x":1')``."""
     text = f"{START},{members}}}" if members else START + "}"
     return from_nats_message(structured_message(text.encode("utf-8", "surrogatepass")), **options)
 
@@ -42,20 +42,20 @@ def encode(event: Any) -> Any:
     return json.loads(to_nats_message(event, mode=STRUCTURED).data)
 
 
-# --- Out ------------------------------------------------------------------------------------------------------------
+# --- Encoding -------------------------------------------------------------------------------------------------------
 
 
 @given(events())
-def test_round_trip(event: Event) -> None:
-    """Every attribute comes back, in order and with its type, and so does the data."""
+def test_events_round_trip(event: Event) -> None:
+    """All attributes in order and with their types, and the data."""
     decoded = from_nats_message(to_nats_message(event, mode=STRUCTURED), extension_types=extension_types(event))
     assert exact(decoded.get_attributes()) == exact(expected_attributes(event))
     assert exact(decoded.get_data()) == exact(event.data)
 
 
 @given(events())
-def test_members_are_the_attributes(event: Event) -> None:
-    """Booleans and integers as JSON has them, all others as canonical strings; then the data."""
+def test_members_are_attributes_and_data(event: Event) -> None:
+    """Booleans and integers as in JSON, all others as canonical strings; then the data."""
     message = to_nats_message(event, mode=STRUCTURED)
     members = json.loads(message.data)
     expected: dict[str, Any] = {
@@ -71,8 +71,8 @@ def test_members_are_the_attributes(event: Event) -> None:
 
 
 @given(any_events())
-def test_any_event(event: Event) -> None:
-    """Whatever objects an event is made of, it is encoded so that it can be read, or refused."""
+def test_any_event_is_encoded_or_rejected(event: Event) -> None:
+    """An encoded event can be decoded."""
     message, error = attempt(EncodeError, to_nats_message, event, mode=STRUCTURED)
     if error is None:
         json.loads(message.data, parse_constant=lambda name: pytest.fail(name))
@@ -98,8 +98,8 @@ def test_any_event(event: Event) -> None:
         (plain_event(), {}),
     ],
 )
-def test_data_members(event: Event, members: dict[str, Any]) -> None:
-    """JSON values as they are, never as text that holds JSON; bytes always in data_base64."""
+def test_data_member(event: Event, members: dict[str, Any]) -> None:
+    """JSON values are never a string of JSON; bytes are always in data_base64."""
     encoded = encode(event)
     assert {name: encoded[name] for name in encoded if name in members} == members
     assert {"data", "data_base64"} & set(encoded) == {"data", "data_base64"} & set(members)
@@ -107,25 +107,25 @@ def test_data_members(event: Event, members: dict[str, Any]) -> None:
 
 @given(legal_text(1))
 def test_text_is_not_escaped(text: str) -> None:
-    """UTF-8 holds all of Unicode; only what JSON needs is escaped."""
+    """Only the characters that JSON requires to be escaped."""
     expected = json.dumps(text, ensure_ascii=False).encode()
     assert b'"x":' + expected in to_nats_message(plain_event(x=text), mode=STRUCTURED).data
 
 
-# --- In -------------------------------------------------------------------------------------------------------------
+# --- Decoding -------------------------------------------------------------------------------------------------------
 
 
 @given(hostile_payloads, st.booleans(), st.booleans())
-def test_only_decode_errors(payload: bytes, has_header: bool, parse_data: bool) -> None:
-    """Whatever the bytes, marked as an event or not."""
+def test_any_payload_is_decoded_or_rejected(payload: bytes, has_header: bool, parse_data: bool) -> None:
+    """With and without a CloudEvents header."""
     message = structured_message(payload) if has_header else NatsMessage(data=payload)
     attempt(DecodeError, from_nats_message, message, parse_data=parse_data)
     attempt(DecodeError, from_nats_message, message, mode=STRUCTURED, extension_types={"x": int})
 
 
 @given(mutated_messages())
-def test_only_decode_errors_for_mutations(message: Any) -> None:
-    """Envelopes that are right but for a few bytes."""
+def test_damaged_events_are_decoded_or_rejected(message: Any) -> None:
+    """Valid events with a few changed bytes."""
     attempt(DecodeError, from_nats_message, message, mode=STRUCTURED)
 
 
@@ -140,7 +140,7 @@ _members = st.lists(
 
 @given(_members, st.randoms(use_true_random=False))
 def test_repeated_members_are_always_found(members: list[tuple[str, Any]], random: Any) -> None:
-    """However names are escaped, whatever quotes the values hold: a name twice is refused, a name once is not."""
+    """With any escapes in names, and any quotes in values; members that occur once are accepted."""
     text = ",".join(f"{_spelt(name, random)}: {json.dumps(value)}" for name, value in members)
     _, error = attempt(DecodeError, from_nats_message, structured_message(f"{{{text}}}".encode()))
     names = [name for name, _ in members]
@@ -148,7 +148,7 @@ def test_repeated_members_are_always_found(members: list[tuple[str, Any]], rando
 
 
 def _spelt(name: str, random: Any) -> str:
-    """The name as a JSON string, some letters escaped."""
+    """Return a name as a JSON string, with some characters escaped."""
     return '"' + "".join(one if random.random() < 0.8 else f"\\u{ord(one):04x}" for one in name) + '"'
 
 
@@ -169,8 +169,8 @@ def _spelt(name: str, random: Any) -> str:
         '"x":{},"x":"a"',
     ],
 )
-def test_repeated_members(members: str) -> None:
-    """A repeated member is the fault that is reported, before whatever else is wrong with either."""
+def test_repeated_member_is_reported_first(members: str) -> None:
+    """Before other errors of the repeated members."""
     refused(DecodeError, "duplicate-attribute", decode, members)
 
 
@@ -185,14 +185,14 @@ def test_repeated_members(members: str) -> None:
         ('"data":null', None),
     ],
 )
-def test_members_that_are_not_repeated(members: str, data: Any) -> None:
-    """Names inside of data, quotes in values, escapes and white space do not count."""
+def test_similar_members_are_not_repeated(members: str, data: Any) -> None:
+    """Names inside of data, quotes in values, escapes and white space."""
     assert decode(members).get_data() == data
 
 
 @given(json_values, st.booleans())
-def test_data_verbatim(value: Any, is_last: bool) -> None:
-    """parse_data=False gives JSON data as it stands in the payload, spaces and all."""
+def test_unparsed_data_is_verbatim(value: Any, is_last: bool) -> None:
+    """White space included."""
     text = json.dumps(value, indent=1)
     members = f'"data": {text}' + ("" if is_last else ' ,"x":"y"')
     assert decode(members, parse_data=False).get_data() == text.encode()
@@ -217,8 +217,8 @@ def test_data_verbatim(value: Any, is_last: bool) -> None:
         ('"data": false ,"x":"y"', False, b"false"),
     ],
 )
-def test_data(members: str, parsed: Any, unparsed: Any) -> None:
-    """One Python type for a media type, whichever member carries it; bytes when nothing is to be parsed."""
+def test_type_of_data(members: str, parsed: Any, unparsed: Any) -> None:
+    """One Python type for a media type, from either member; bytes if data is not parsed."""
     assert exact(decode(members).get_data()) == exact(parsed)
     assert exact(decode(members, parse_data=False).get_data()) == exact(unparsed)
 
@@ -257,8 +257,8 @@ def test_data(members: str, parsed: Any, unparsed: Any) -> None:
         ('"time":"2020-01-01"', "invalid-timestamp"),
     ],
 )
-def test_refused(members: str, code: str) -> None:
-    """Each fault of a member or of the data has its code."""
+def test_invalid_members_are_rejected(members: str, code: str) -> None:
+    """With a code for each error of a member or of the data."""
     refused(DecodeError, code, decode, members)
 
 
@@ -286,38 +286,37 @@ def test_refused(members: str, code: str) -> None:
         (b'{"specversion":1.0}', "invalid-attribute-type"),
     ],
 )
-def test_payloads(payload: bytes, code: str) -> None:
-    """Strict JSON, in UTF-8, one object."""
+def test_payload_must_be_one_json_object(payload: bytes, code: str) -> None:
+    """Strict JSON in UTF-8."""
     refused(DecodeError, code, from_nats_message, structured_message(payload))
     if code in {"invalid-json", "invalid-utf8", "not-an-object"} or payload == b"{}":
         refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage(data=payload))
 
 
-def test_one_byte_order_mark() -> None:
-    """Windows programs put one in front; verbatim data stays verbatim."""
+def test_one_byte_order_mark_is_ignored() -> None:
+    """Windows programs write one; data stays verbatim."""
     message = structured_message(b"\xef\xbb\xbf" + START.encode() + b',"data": 1.50}')
     assert from_nats_message(message).get_data() == 1.5
     assert from_nats_message(message, parse_data=False).get_data() == b"1.50"
 
 
 def test_null_members_are_unset() -> None:
-    """As the JSON format has it; data is the exception, where null is a value."""
+    """Except for data, for which null is a value."""
     event = decode('"time":null,"subject":null,"x":null,"datacontenttype":null,"data":null')
     assert list(event.get_attributes()) == ["specversion", "id", "source", "type"]
     assert event.has_data
     refused(DecodeError, "missing-attribute", from_nats_message, structured_message(b'{"specversion":"1.0","id":null}'))
 
 
-def test_ce_headers_do_not_matter() -> None:
-    """The payload alone defines a structured event."""
+def test_ce_headers_are_ignored() -> None:
     message = structured_message(START.encode() + b"}")
     message.headers.append("ce-id", "other")
     message.headers.append("ce-bad_name", "%")
     assert from_nats_message(message).get_id() == "1"
 
 
-def test_first_fault_in_wire_order() -> None:
-    """One error, of the member that comes first; missing ones after that, the data last."""
+def test_first_error_is_that_of_the_first_member() -> None:
+    """One error is raised, for the first invalid member; then for a missing one, then for the data."""
     assert refused(DecodeError, "invalid-attribute-type", decode, '"x":[],"y":99999999999').attribute == "x"
     assert refused(DecodeError, "integer-out-of-range", decode, '"y":99999999999,"x":[]').attribute == "y"
     late = b'{"data":1,"data_base64":"AA==","x":[]}'
@@ -326,8 +325,8 @@ def test_first_fault_in_wire_order() -> None:
     refused(DecodeError, "missing-attribute", from_nats_message, structured_message(missing))
 
 
-def test_extension_types() -> None:
-    """A declared type is that of both modes: strings become it, JSON's own types have to be it."""
+def test_declared_extensions_are_converted() -> None:
+    """Strings are converted to the declared type as in binary mode; JSON values must have it."""
     types = {"n": int, "b": bool, "raw": bytes, "s": str}
     event = decode('"n":"5","b":"true","raw":"AAH/","s":7,"t":7', extension_types=types)
     assert [event.get_extension(name) for name in ("n", "b", "raw", "s", "t")] == [5, True, b"\0\1\xff", "7", 7]

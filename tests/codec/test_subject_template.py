@@ -1,5 +1,5 @@
 """
-Subjects from attributes: no value leaves its token, and every subject can be read back.
+Subjects from attributes: values cannot add tokens, and every subject can be parsed.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from ce_nats import EncodeError, SubjectTemplate, Timestamp, to_nats_message
 from ce_nats.subjects import covers
 from tests.support.strategies import plain_event
 
-# Everything that a CloudEvents String may hold, the characters that mean something in a subject above all.
+# All characters of a CloudEvents String, especially those with a meaning in subjects.
 VALUES = st.text(
     st.sampled_from(".*>% $_-/aZ0\u00e9\U0001f600") | st.characters(codec="utf-8", categories=("L", "N", "P"))
 )
@@ -28,8 +28,8 @@ VALUES = st.text(
         ("at.{time}", "at.2020-01-02T03%3A04%3A05%2E123456789Z", "at.*"),
     ],
 )
-def test_subjects(template: str, subject: str, pattern: str) -> None:
-    """Canonical strings stand in the places, and the pattern is what to subscribe to."""
+def test_subject_and_wildcard(template: str, subject: str, pattern: str) -> None:
+    """Placeholders are replaced by canonical strings, and the wildcard matches the subject."""
     event = plain_event(
         type="com.example.paid", source="/a b", n=7, flag=True, time=Timestamp.parse("2020-01-02T03:04:05.123456789Z")
     )
@@ -40,8 +40,8 @@ def test_subjects(template: str, subject: str, pattern: str) -> None:
 
 
 @given(VALUES.filter(bool), VALUES)
-def test_no_value_leaves_its_token(one: str, other: str) -> None:
-    """Whatever the attributes are, the subject has three tokens, fits the pattern, and gives the values back."""
+def test_values_cannot_add_tokens(one: str, other: str) -> None:
+    """For any attributes the subject has three tokens, matches the wildcard, and is parsed to the same values."""
     template = SubjectTemplate("a-{one}.b{other}c.d")
     subject = template.format(plain_event(one=one, other=other))
     assert len(subject.split(".")) == 3
@@ -52,8 +52,8 @@ def test_no_value_leaves_its_token(one: str, other: str) -> None:
 
 
 @given(VALUES)
-def test_dots_make_tokens_where_that_is_asked_for(value: str) -> None:
-    """Tokens are the parts between dots; an empty one would be no subject."""
+def test_dots_make_tokens_with_the_tokens_option(value: str) -> None:
+    """An empty part is an error."""
     template = SubjectTemplate("a.{x:tokens}")
     event = plain_event(x=value)
     if not all(value.split(".")):
@@ -71,28 +71,27 @@ def test_dots_make_tokens_where_that_is_asked_for(value: str) -> None:
     "subject",
     [*("a", "a.b.c", "b.x-", "a.x", "a.%2d-", "a.%FF-", "a.%e9-", "a.%-", "a.b,c-"), *("a.%41-", ".x-", "a..x-")],
 )
-def test_a_subject_of_another_making_has_no_attributes(subject: str) -> None:
-    """Only what the template makes is read back, so that one value has one subject."""
+def test_other_subjects_are_not_parsed(subject: str) -> None:
+    """Only subjects that the template can produce, so that a value has one subject."""
     assert SubjectTemplate("a.{x}-").parse(subject) is None
 
 
-def test_an_attribute_twice_is_one_value() -> None:
-    """Two places of one name hold the same."""
+def test_repeated_placeholder_must_have_one_value() -> None:
     template = SubjectTemplate("a.{x}.{x}")
     assert template.parse("a.1.1") == {"x": "1"}
     assert template.parse("a.1.2") is None
 
 
-def test_a_missing_attribute_is_named() -> None:
-    """Neither "None" nor an empty token is sent."""
+def test_missing_attribute_is_an_error() -> None:
+    """It names the attribute."""
     for event in (plain_event(), plain_event(tenant=None)):
         with pytest.raises(EncodeError) as info:
             SubjectTemplate("orders.{tenant}").format(event)
         assert (info.value.code, info.value.attribute) == ("missing-attribute", "tenant")
 
 
-def test_an_empty_value_needs_text_around_it() -> None:
-    """An empty token would be no subject."""
+def test_empty_value_needs_text_around_it() -> None:
+    """A token must not be empty."""
     event = plain_event(tenant="")
     assert SubjectTemplate("orders.t-{tenant}").format(event) == "orders.t-"
     with pytest.raises(EncodeError) as info:
@@ -111,15 +110,15 @@ def test_an_empty_value_needs_text_around_it() -> None:
         *((bad, "invalid-attribute-name") for bad in ("{A}", "{}", "{data}", "{ce-id}")),
     ],
 )
-def test_bad_templates(template: Any, code: str) -> None:
-    """Wildcards, half places and what is no attribute are refused when the template is made."""
+def test_invalid_templates_are_rejected(template: Any, code: str) -> None:
+    """Wildcards, malformed placeholders and invalid attribute names, by the constructor."""
     with pytest.raises(EncodeError) as info:
         SubjectTemplate(template)
     assert info.value.code == code
 
 
-def test_string_with_placeholder_is_refused() -> None:
-    """It is neither sent as it is nor filled in: it may contain text of other senders."""
+def test_string_with_placeholder_is_rejected() -> None:
+    """It may contain text of other senders."""
     with pytest.raises(EncodeError, match=r"got 'orders.{type}'; SubjectTemplate fills in attributes") as info:
         to_nats_message(plain_event(), "orders.{type}")
     assert info.value.code == "invalid-subject"

@@ -1,5 +1,5 @@
 """
-Timestamp: a datetime in every respect, that keeps its RFC 3339 text.
+Timestamp: a datetime that keeps its RFC 3339 text.
 """
 
 import copy
@@ -20,8 +20,8 @@ UTC = timezone.utc
 
 
 @given(moments())
-def test_reads_rfc_3339(moment: Moment) -> None:
-    """Local time to the microsecond, offset and nanoseconds are those of the text, and the text is kept."""
+def test_rfc_3339_is_parsed(moment: Moment) -> None:
+    """Microseconds, offset and nanoseconds are those of the text, and the text is kept."""
     at = Timestamp(moment.text)
     assert at.replace(tzinfo=None) == moment.local
     assert at.utcoffset() == moment.offset
@@ -30,8 +30,7 @@ def test_reads_rfc_3339(moment: Moment) -> None:
 
 
 @given(moments())
-def test_reading_again_changes_nothing(moment: Moment) -> None:
-    """The text of a Timestamp is RFC 3339 again."""
+def test_text_can_be_parsed_again(moment: Moment) -> None:
     at = Timestamp(moment.text)
     assert Timestamp(str(at)).text == at.text
     assert Timestamp(at).text == at.text
@@ -39,7 +38,7 @@ def test_reading_again_changes_nothing(moment: Moment) -> None:
 
 @given(timestamp_texts)
 def test_copies_keep_the_text(text: str) -> None:
-    """Pickled for Spark's workers, copied, deep-copied, printed: digits and leap seconds survive."""
+    """Pickled, copied, deep-copied and printed, with all digits and leap seconds."""
     at = Timestamp(text)
     pickles = [pickle.loads(pickle.dumps(at, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]
     for other in (*pickles, copy.copy(at), copy.deepcopy(at), eval(repr(at))):
@@ -50,8 +49,8 @@ def test_copies_keep_the_text(text: str) -> None:
 
 
 @given(aware_datetimes)
-def test_from_datetimes(value: datetime) -> None:
-    """A datetime gives its own instant and offset, in both spellings of the constructor, and compares equal to it."""
+def test_timestamp_from_a_datetime(value: datetime) -> None:
+    """With its instant and offset, in both forms of the constructor; it is equal to the datetime."""
     at = Timestamp(value)
     assert at == value
     assert hash(at) == hash(value)
@@ -64,7 +63,7 @@ def test_from_datetimes(value: datetime) -> None:
 
 @given(timestamp_texts, st.timedeltas(timedelta(days=-9000), timedelta(days=9000)))
 def test_arithmetic(text: str, delta: timedelta) -> None:
-    """The result is a Timestamp with the text of the new instant, not of the old one."""
+    """The result is a Timestamp with the text of the new instant."""
     at = Timestamp(text)
     assume(30 < at.year < 9970)
     later = at + delta
@@ -75,7 +74,7 @@ def test_arithmetic(text: str, delta: timedelta) -> None:
 
 @given(timestamp_texts, st.integers(0, 999_999))
 def test_replace(text: str, microsecond: int) -> None:
-    """A Timestamp with a part replaced is that of the new instant, text included."""
+    """The result has the text of the new instant."""
     changed = Timestamp(text).replace(microsecond=microsecond)
     assert type(changed) is Timestamp
     assert changed.nanosecond == microsecond * 1000
@@ -84,7 +83,7 @@ def test_replace(text: str, microsecond: int) -> None:
 
 @given(timestamp_texts, aware_datetimes)
 def test_astimezone(text: str, other: datetime) -> None:
-    """The same instant on another clock, with the text of that clock."""
+    """The same instant, with the text in the other time zone."""
     at = Timestamp(text)
     assume(1 < at.year < 9999)
     moved = at.astimezone(other.tzinfo)
@@ -103,16 +102,15 @@ def test_astimezone(text: str, other: datetime) -> None:
         lambda: Timestamp.combine(datetime(2020, 1, 1).date(), datetime(2020, 1, 1).time(), UTC),
     ],
 )
-def test_other_constructors(make: Callable[[], Timestamp]) -> None:
-    """What datetime's own constructors make has a text as well."""
+def test_constructors_of_datetime(make: Callable[[], Timestamp]) -> None:
+    """They return Timestamps with text."""
     at = make()
     assert type(at) is Timestamp
     assert Timestamp(at.text) == at
 
 
 @given(st.lists(timestamp_texts, min_size=2, max_size=2))
-def test_order(texts: list[str]) -> None:
-    """Equality, order and hashes are those of the datetimes."""
+def test_equality_order_and_hash_are_those_of_datetime(texts: list[str]) -> None:
     first, second = map(Timestamp, texts)
     plain = [datetime.combine(at.date(), at.time(), at.tzinfo) for at in (first, second)]
     assert (first < second, first == second, first > second) == (
@@ -124,15 +122,14 @@ def test_order(texts: list[str]) -> None:
 
 
 @given(st.one_of(any_text, st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.[0-9]*)?.*")))
-def test_only_decode_errors(text: str) -> None:
-    """Whatever the text, it is a Timestamp or invalid."""
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     at, error = attempt(DecodeError, Timestamp, text)
     assert str(at) == text.upper() if error is None else error.code == "invalid-timestamp"
 
 
 @given(timestamp_texts, st.data())
-def test_one_character_changed(text: str, data: st.DataObject) -> None:
-    """A text that is one change away from a good one is read if it still has RFC 3339's form, and never as another."""
+def test_one_changed_character(text: str, data: st.DataObject) -> None:
+    """The text is accepted only if it is still RFC 3339, with the value of the new text."""
     place = data.draw(st.integers(0, len(text) - 1))
     changed = text[:place] + data.draw(st.one_of(any_text, st.sampled_from("0159.:+-TZ ٤"))) + text[place + 1 :]
     form = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
@@ -156,7 +153,7 @@ def test_one_character_changed(text: str, data: st.DataObject) -> None:
     ],
 )
 def test_leap_seconds(text: str) -> None:
-    """Second 60 is kept as text, and as a datetime is the last microsecond before it."""
+    """Second 60 is kept in the text; the datetime is the last microsecond before it."""
     at = Timestamp(text)
     assert at.text == text.upper()
     assert (at.second, at.microsecond) == (59, 999999)
@@ -174,8 +171,8 @@ def test_leap_seconds(text: str) -> None:
         "9999-12-31T23:59:60-23:59",
     ],
 )
-def test_no_leap_seconds(text: str) -> None:
-    """Second 60 elsewhere than at the end of a month in UTC."""
+def test_leap_seconds_elsewhere_are_rejected(text: str) -> None:
+    """Second 60 is valid only at the end of a month in UTC."""
     refused(DecodeError, "invalid-timestamp", Timestamp, text)
 
 
@@ -214,8 +211,8 @@ def test_no_leap_seconds(text: str) -> None:
         "06/21/2023 10:14:07",
     ],
 )
-def test_not_rfc_3339(text: str) -> None:
-    """What ISO 8601 or datetime.fromisoformat() would take, and the calendar's own limits."""
+def test_other_formats_are_rejected(text: str) -> None:
+    """Other forms of ISO 8601 and of datetime.fromisoformat(), and dates that do not exist."""
     refused(DecodeError, "invalid-timestamp", Timestamp, text)
     refused(EncodeError, "invalid-timestamp", Timestamp._parse, text, EncodeError)
 
@@ -230,15 +227,15 @@ def test_not_rfc_3339(text: str) -> None:
     ],
 )
 def test_nanoseconds(text: str, nanosecond: int) -> None:
-    """Cut, not rounded, as microseconds are."""
+    """Truncated, not rounded, like microseconds."""
     at = Timestamp(text)
     assert at.nanosecond == nanosecond
     assert at.microsecond == nanosecond // 1000
 
 
 @given(st.one_of(aware_datetimes, st.datetimes()))
-def test_formatting_any_datetime(value: datetime) -> None:
-    """A naive datetime is refused, any other has a text of the same instant."""
+def test_any_datetime_is_formatted_or_rejected(value: datetime) -> None:
+    """A naive datetime is rejected."""
     text, error = attempt(EncodeError, format_datetime, value)
     if value.utcoffset() is None:
         assert error.code == "invalid-attribute-type"
@@ -246,8 +243,8 @@ def test_formatting_any_datetime(value: datetime) -> None:
         assert Timestamp(text) == value
 
 
-def test_naive_timestamps_can_be_shown() -> None:
-    """Arithmetic and now() can make a Timestamp without a time zone; it has no text, but it prints and is refused."""
+def test_naive_timestamps_can_be_printed() -> None:
+    """Arithmetic and now() can return a Timestamp without a time zone, which cannot be encoded."""
     naive = Timestamp(2020, 1, 1)
     assert "2020" in repr(naive)
     refused(EncodeError, "invalid-attribute-type", lambda: naive.text)
@@ -266,7 +263,7 @@ def test_naive_timestamps_can_be_shown() -> None:
         (253_402_300_799_999_999_999, "9999-12-31T23:59:59.999999999Z"),
     ],
 )
-def test_a_time_from_nanoseconds(at, text):
+def test_from_nanoseconds(at, text):
     time = Timestamp.from_nanoseconds(at)
     assert (str(time), time) == (text, Timestamp(text))
     assert (time.nanosecond, time.tzinfo) == (at % 10**9, timezone.utc)

@@ -1,5 +1,5 @@
 """
-The Correlation extension: what a caused event takes over.
+The Correlation extension: attributes of an event that another event caused.
 """
 
 from typing import Any
@@ -20,14 +20,13 @@ from tests.support.strategies import plain_event
         ({"id": "b", "correlationid": ""}, {"causationid": "b"}),
     ],
 )
-def test_caused_by(cause: dict[str, Any], attributes: dict[str, str]) -> None:
-    """The causation is the cause's id; the correlation goes on, and none is made up."""
+def test_causation_and_correlation_of_a_caused_event(cause: dict[str, Any], attributes: dict[str, str]) -> None:
+    """causationid is the id of the cause; correlationid is copied, and never generated."""
     assert caused_by(plain_event(**cause)) == attributes
 
 
 @pytest.mark.parametrize(("cause", "code"), [(plain_event(id=None), "missing-attribute"), (None, "invalid-message")])
-def test_what_causes_nothing(cause: Any, code: str) -> None:
-    """There is no causation without an id."""
+def test_cause_must_have_an_id(cause: Any, code: str) -> None:
     with pytest.raises(EncodeError) as info:
         caused_by(cause)
     assert info.value.code == code

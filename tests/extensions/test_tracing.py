@@ -18,8 +18,8 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b9c7c989f97918e1"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
-def test_parts() -> None:
-    """The fields of a traceparent, and a trace as attributes or headers."""
+def test_fields_of_a_trace_context() -> None:
+    """And the attributes or headers for it."""
     context = TraceContext(PARENT, "rojo=00f067aa0ba902b7,congo@x=t61rcWkgMzE")
     assert (context.trace_id, context.span_id, context.is_sampled) == (TRACE, SPAN, True)
     assert context.fields() == {"traceparent": PARENT, "tracestate": "rojo=00f067aa0ba902b7,congo@x=t61rcWkgMzE"}
@@ -34,16 +34,16 @@ def test_parts() -> None:
         *(f"ff-{TRACE}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", None, 5),
     ],
 )
-def test_bad_traceparents(traceparent: Any) -> None:
-    """Refused where one is made, and no trace where one is received."""
+def test_invalid_traceparents(traceparent: Any) -> None:
+    """An error in TraceContext; None in a received event."""
     with pytest.raises(EncodeError) as info:
         TraceContext(traceparent)
     assert (info.value.code, info.value.attribute) == ("invalid-trace-context", "traceparent")
     assert trace_of_event(plain_event(traceparent=traceparent)) is None
 
 
-def test_later_versions_may_go_on() -> None:
-    """W3C Trace Context 4.3: what is behind the flags is for those who know the version."""
+def test_later_versions_may_have_more_fields() -> None:
+    """W3C Trace Context 4.3: fields after the flags."""
     assert TraceContext(f"01-{TRACE}-{SPAN}-01-what-ever").trace_id == TRACE
 
 
@@ -54,8 +54,8 @@ def test_later_versions_may_go_on() -> None:
         *(",".join(f"k{number}=v" for number in range(33)), None, 5),
     ],
 )
-def test_bad_tracestates(tracestate: Any) -> None:
-    """Refused where one is made; a receiver leaves it out and keeps the trace."""
+def test_invalid_tracestates(tracestate: Any) -> None:
+    """An error in TraceContext; ignored in a received event, which keeps the trace."""
     with pytest.raises(EncodeError) as info:
         TraceContext(PARENT, tracestate)
     assert (info.value.code, info.value.attribute) == ("invalid-trace-context", "tracestate")
@@ -64,8 +64,8 @@ def test_bad_tracestates(tracestate: Any) -> None:
 
 
 @pytest.mark.parametrize("tracestate", ["", "a=b", "a=b , ,\tc=d", "1a@b=x y", "a=" + "b" * 256, "a_-*/0=!"])
-def test_good_tracestates(tracestate: str) -> None:
-    """Empty members and white space around commas are legal; the text stays as it is."""
+def test_valid_tracestates(tracestate: str) -> None:
+    """Empty members and white space around commas are legal; the text is kept."""
     assert trace_of_event(plain_event(traceparent=PARENT, tracestate=tracestate)) == TraceContext(PARENT, tracestate)
 
 
@@ -80,13 +80,13 @@ def test_good_tracestates(tracestate: str) -> None:
         ({"traceparent": 5}, None),
     ],
 )
-def test_headers(headers: Any, context: TraceContext | None) -> None:
-    """NATS headers without ``ce-`` are those of the hop, in any case; two of them are none."""
+def test_trace_of_headers(headers: Any, context: TraceContext | None) -> None:
+    """NATS headers without ``ce-``, in any case; duplicates are ignored."""
     assert trace_of_headers(headers) == context
 
 
-def test_the_current_span() -> None:
-    """Of OpenTelemetry's own SDK, and of a span that came from elsewhere with its state."""
+def test_current_span() -> None:
+    """Of OpenTelemetry's SDK, and of a remote span with its state."""
     assert current_trace() is None
     with TracerProvider().get_tracer("tests").start_as_current_span("work") as span:
         context = current_trace()
@@ -103,8 +103,8 @@ def test_the_current_span() -> None:
     assert current_trace() is None
 
 
-def test_opentelemetry_is_not_needed() -> None:
-    """Nothing is imported for it."""
+def test_opentelemetry_is_optional() -> None:
+    """It is not imported."""
     code = (
         "import sys; from ce_nats.extensions.tracing import current_trace; import ce_nats.aio;"
         "assert current_trace() is None;"

@@ -1,5 +1,5 @@
 """
-Iggy: headers, messages and JSON come back as they went out, and nothing but our errors comes out of anything else.
+Iggy: headers, messages and JSON round-trip, and all other input raises errors of the package.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def messages(maps: st.SearchStrategy[Any] = string_key_maps, polled: bool = Fals
 
 
 @given(natives)
-def test_values_come_back(native: tuple[HeaderKind, Any]) -> None:
-    """A Python value is the same after a way through its bytes, a NaN a NaN."""
+def test_values_round_trip(native: tuple[HeaderKind, Any]) -> None:
+    """NaN included."""
     kind, value = native
     found = HeaderValue.of(kind, value).python
     assert type(found) is type(value)
@@ -62,8 +62,8 @@ def test_values_come_back(native: tuple[HeaderKind, Any]) -> None:
 
 
 @given(st.sampled_from(HeaderKind), st.binary(max_size=300))
-def test_bytes_are_a_value_or_refused(kind: HeaderKind, octets: bytes) -> None:
-    """There is no value whose bytes cannot be read as its kind."""
+def test_any_bytes_are_a_value_or_rejected(kind: HeaderKind, octets: bytes) -> None:
+    """The bytes of every value can be decoded as its kind."""
     value, error = attempt(EncodeError, HeaderValue, kind, octets)
     if error is None:
         assert value.value == octets
@@ -74,14 +74,13 @@ def test_bytes_are_a_value_or_refused(kind: HeaderKind, octets: bytes) -> None:
 
 @pytest.mark.parametrize("bits", [0x7FC00001, 0xFF800001, 0x7FFFFFFF])
 def test_bits_of_a_nan_are_kept(bits: int) -> None:
-    """A NaN that arrived goes out with the bits that it had."""
     value = HeaderValue(HeaderKind.FLOAT32, struct.pack("<I", bits))
     assert math.isnan(value.python)
     assert iggy.decode_headers(iggy.encode_headers({"k": value})) == {"k": value}
 
 
-def test_equality_is_that_of_bytes() -> None:
-    """0.0 is not -0.0, and one is not a one of another kind."""
+def test_equality_compares_kind_and_bytes() -> None:
+    """0.0 is not -0.0, and a value is not equal to one of another kind."""
     assert HeaderValue.of(HeaderKind.FLOAT64, 0.0) != HeaderValue.of(HeaderKind.FLOAT64, -0.0)
     assert HeaderValue.of(HeaderKind.INT8, 1) != HeaderValue.of(HeaderKind.UINT8, 1)
 
@@ -102,14 +101,14 @@ def test_equality_is_that_of_bytes() -> None:
         (HeaderKind.UINT8, None),
     ],
 )
-def test_values_of_another_type_are_refused(kind: HeaderKind, value: Any) -> None:
-    """Nothing is converted on the quiet."""
+def test_values_of_another_type_are_rejected(kind: HeaderKind, value: Any) -> None:
+    """Values are not silently converted."""
     refused(EncodeError, "invalid-header-value", HeaderValue.of, kind, value)
 
 
 @pytest.mark.parametrize(("kind", "largest"), [(HeaderKind.FLOAT32, 2**24), (HeaderKind.FLOAT64, -(2**53))])
-def test_integers_do_for_floats(kind: HeaderKind, largest: int) -> None:
-    """As everywhere in Python, where the float is the same number."""
+def test_integers_are_accepted_for_floats(kind: HeaderKind, largest: int) -> None:
+    """If the float is the same number."""
     for number in (0, 1, largest, 2**100):
         value = HeaderValue.of(kind, number)
         assert value == HeaderValue.of(kind, float(number))
@@ -117,8 +116,8 @@ def test_integers_do_for_floats(kind: HeaderKind, largest: int) -> None:
 
 
 @given(values)
-def test_values_show_what_they_hold(value: HeaderValue) -> None:
-    """In words that make the value again; of a NaN only that it is one."""
+def test_repr_can_be_evaluated(value: HeaderValue) -> None:
+    """Except for a NaN."""
     if value.python != value.python:
         assert "nan" in repr(value)
     else:
@@ -127,12 +126,12 @@ def test_values_show_what_they_hold(value: HeaderValue) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 16, "string", None, 2.5])
-def test_kinds_that_are_none(kind: Any) -> None:
+def test_unknown_kinds_are_rejected(kind: Any) -> None:
     refused(EncodeError, "unknown-header-kind", HeaderValue, kind, b"x")
     refused(EncodeError, "unknown-header-kind", HeaderValue.of, kind, b"x")
 
 
-def test_a_value_has_bytes() -> None:
+def test_value_must_be_bytes() -> None:
     refused(EncodeError, "invalid-header-value", HeaderValue, HeaderKind.RAW, "x")
     assert HeaderValue.of(HeaderKind.RAW, bytearray(b"x")).value == b"x"
 
@@ -141,21 +140,21 @@ def test_a_value_has_bytes() -> None:
 
 
 @given(string_key_maps)
-def test_maps_come_back(headers: dict[str, HeaderValue]) -> None:
-    """In order, with the keys' case."""
+def test_maps_round_trip(headers: dict[str, HeaderValue]) -> None:
+    """In order, with the case of the keys."""
     found = iggy.decode_headers(iggy.encode_headers(headers))
     assert list(found.items()) == list(headers.items())
 
 
 @given(typed_maps)
-def test_maps_with_typed_keys_come_back(headers: Any) -> None:
+def test_maps_with_typed_keys_round_trip(headers: Any) -> None:
     found = iggy.decode_headers(iggy.encode_headers(headers, layout=Layout.TYPED_KEYS), layout=Layout.TYPED_KEYS)
     assert list(found.items()) == list(headers.items())
 
 
 @given(st.sampled_from(Layout), st.data())
-def test_layouts_are_told_apart(layout: Layout, data: st.DataObject) -> None:
-    """No map can be read as one of the other layout, and the error says which it is, unless its first key is odd."""
+def test_other_layout_is_detected(layout: Layout, data: st.DataObject) -> None:
+    """No map is valid in both layouts, and the error names the layout unless the first key is invalid."""
     headers: Any = data.draw((string_key_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     assume(layout is Layout.TYPED_KEYS or not next(iter(headers)).startswith("\0"))
     (other,) = set(Layout) - {layout}
@@ -165,16 +164,16 @@ def test_layouts_are_told_apart(layout: Layout, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from(Layout))
-def test_any_bytes_are_headers_or_refused(octets: bytes, layout: Layout) -> None:
-    """What is read is written as the same bytes."""
+def test_any_bytes_are_headers_or_rejected(octets: bytes, layout: Layout) -> None:
+    """Decoded headers are encoded as the same bytes."""
     headers, error = attempt(DecodeError, iggy.decode_headers, octets, layout=layout)
     if error is None:
         assert iggy.encode_headers(headers, layout=layout) == octets
 
 
 @given(st.sampled_from(Layout), st.data())
-def test_damaged_headers_are_others_or_refused(layout: Layout, data: st.DataObject) -> None:
-    """A byte that changed never gives the same headers, nor any other exception; bytes that are missing are missed."""
+def test_damaged_headers_are_different_or_rejected(layout: Layout, data: st.DataObject) -> None:
+    """A changed byte never decodes to the same headers; missing bytes are an error."""
     headers = data.draw((string_key_maps if layout is Layout.STRING_KEYS else typed_maps).filter(bool))
     encoded = iggy.encode_headers(headers, layout=layout)
     place = data.draw(st.integers(0, len(encoded) - 1))
@@ -186,8 +185,8 @@ def test_damaged_headers_are_others_or_refused(layout: Layout, data: st.DataObje
     assert cut != headers
 
 
-def test_exactly_100_000_bytes() -> None:
-    """400 entries of 250 bytes fit, and not a byte more; a reader takes what an older server let pass."""
+def test_limit_of_100_000_bytes() -> None:
+    """400 entries of 250 bytes fit, and no further byte; decoding accepts more, as older servers do."""
     value = HeaderValue.of(HeaderKind.RAW, b"v" * 238)
     headers = {f"{number:03}": value for number in range(400)}
     encoded = iggy.encode_headers(headers)
@@ -201,45 +200,43 @@ def test_exactly_100_000_bytes() -> None:
 
 
 def test_errors_name_the_key() -> None:
-    """Which header it is, where one can be named."""
+    """If it is known."""
     encoded = iggy.encode_headers({"trace": HeaderValue.of(HeaderKind.BOOL, True)})
     error = refused(DecodeError, "invalid-header-value", iggy.decode_headers, encoded[:-1] + b"\2")
     assert (error.header, error.requirement) == ("trace", "IG-03")
 
 
 @pytest.mark.parametrize("headers", [None, [], [("k", "v")], "k", 5])
-def test_headers_are_a_mapping(headers: Any) -> None:
+def test_headers_must_be_a_mapping(headers: Any) -> None:
     refused(EncodeError, "invalid-header-block", iggy.encode_headers, headers)
 
 
 @pytest.mark.parametrize("key", [b"k", 5, None, ("k",)])
-def test_keys_are_text_or_values(key: Any) -> None:
+def test_keys_must_be_strings_or_values(key: Any) -> None:
     value = HeaderValue.of(HeaderKind.BOOL, True)
     refused(EncodeError, "invalid-header-name", iggy.encode_headers, {key: value}, layout=Layout.TYPED_KEYS)
 
 
 @pytest.mark.parametrize("value", [b"v", "v", None, True])
-def test_values_are_typed(value: Any) -> None:
+def test_values_must_have_a_kind(value: Any) -> None:
     """A kind is never guessed."""
     refused(EncodeError, "invalid-header-value", iggy.encode_headers, {"k": value})
 
 
 @pytest.mark.parametrize("what", ["text", None, 5, ["k"]])
-def test_headers_are_bytes(what: Any) -> None:
+def test_encoded_headers_must_be_bytes(what: Any) -> None:
     refused(DecodeError, "invalid-message", iggy.decode_headers, what)
     refused(DecodeError, "invalid-message", iggy.decode_messages, what)
 
 
 @pytest.mark.parametrize("kind", HeaderKind)
-def test_empty_keys(kind: HeaderKind) -> None:
-    """The first key of typed keys may be faulty without being taken for one of before."""
+def test_empty_typed_key_is_not_taken_for_the_other_layout(kind: HeaderKind) -> None:
     block = bytes([kind]) + bytes(4) + b"\2\1\0\0\0v"
     error = refused(DecodeError, "invalid-header-name", iggy.decode_headers, block, layout=Layout.TYPED_KEYS)
     assert "1 to 255 bytes, got 0" in str(error)
 
 
-def test_typed_keys_in_the_other_layout() -> None:
-    """The error says what writes them; that does."""
+def test_error_for_typed_keys_names_the_layout_to_use() -> None:
     headers = {HeaderValue.of(HeaderKind.INT32, 1): HeaderValue.of(HeaderKind.BOOL, True)}
     for write in (iggy.encode_message, iggy.encode_json):
         error = refused(EncodeError, "invalid-header-name", write, IggyMessage(b"x", headers))
@@ -248,7 +245,7 @@ def test_typed_keys_in_the_other_layout() -> None:
     assert iggy.encode_json(IggyMessage(b"x", headers), layout=Layout.TYPED_KEYS)
 
 
-def test_layouts_that_are_none() -> None:
+def test_unknown_layouts_are_rejected() -> None:
     for call, source, layout in (
         (iggy.encode_headers, {}, "0.7"),
         (iggy.decode_headers, b"", None),
@@ -263,30 +260,30 @@ def test_layouts_that_are_none() -> None:
 
 
 @given(st.booleans(), st.data())
-def test_messages_come_back(polled: bool, data: st.DataObject) -> None:
-    """One behind the other, in both forms."""
+def test_messages_round_trip(polled: bool, data: st.DataObject) -> None:
+    """Several in sequence, in both forms."""
     sent = data.draw(st.lists(messages(polled=polled), max_size=3))
     octets = b"".join(iggy.encode_message(message, polled=polled) for message in sent)
     assert iggy.decode_messages(octets, polled=polled) == sent
 
 
 @given(st.binary(max_size=120), st.booleans())
-def test_any_bytes_are_messages_or_refused(octets: bytes, polled: bool) -> None:
+def test_any_bytes_are_messages_or_rejected(octets: bytes, polled: bool) -> None:
     found, error = attempt(DecodeError, iggy.decode_messages, octets, polled=polled)
     if error is None:
         assert b"".join(iggy.encode_message(message, polled=polled) for message in found) == octets
 
 
 @given(messages(polled=True))
-def test_polled_messages_are_sent_on(message: IggyMessage) -> None:
-    """As they are, without the numbers that their server gave them; with their id."""
+def test_polled_messages_can_be_encoded_for_sending(message: IggyMessage) -> None:
+    """Without offset and timestamp, with their id."""
     [polled] = iggy.decode_messages(iggy.encode_message(message, polled=True), polled=True)
     [sent] = iggy.decode_messages(iggy.encode_message(polled))
     assert sent == replace(message, offset=None, timestamp=None)
 
 
 @given(messages(polled=True), st.data())
-def test_cut_messages_are_refused(message: IggyMessage, data: st.DataObject) -> None:
+def test_truncated_messages_are_rejected(message: IggyMessage, data: st.DataObject) -> None:
     octets = iggy.encode_message(message, polled=True)
     cut = octets[: data.draw(st.integers(1, len(octets) - 1))]
     _, error = attempt(DecodeError, iggy.decode_messages, cut, polled=True)
@@ -294,8 +291,8 @@ def test_cut_messages_are_refused(message: IggyMessage, data: st.DataObject) -> 
 
 
 @given(st.sampled_from(Layout), st.booleans(), st.data())
-def test_json_comes_back(layout: Layout, polled: bool, data: st.DataObject) -> None:
-    """As text, and as what another JSON parser makes of it."""
+def test_json_round_trip(layout: Layout, polled: bool, data: st.DataObject) -> None:
+    """As text, and as an object of another JSON parser."""
     message = data.draw(messages(string_key_maps if layout is Layout.STRING_KEYS else typed_maps, polled))
     text = iggy.encode_json(message, layout=layout)
     assert iggy.decode_json(text, layout=layout) == message
@@ -316,20 +313,20 @@ _json = st.recursive(
 
 
 @given(_json, st.sampled_from(Layout))
-def test_any_object_is_a_message_or_refused(fields: Any, layout: Layout) -> None:
+def test_any_object_is_a_message_or_rejected(fields: Any, layout: Layout) -> None:
     attempt(DecodeError, iggy.as_message, fields, layout=layout)
     if isinstance(fields, dict):
         attempt(DecodeError, iggy.as_message, {**fields, "payload": "eA=="}, layout=layout)
 
 
 @given(st.one_of(st.binary(), st.text()))
-def test_any_text_is_json_or_refused(text: bytes | str) -> None:
+def test_any_text_is_a_message_or_rejected(text: bytes | str) -> None:
     attempt(DecodeError, iggy.decode_json, text)
 
 
 @pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
 def test_deep_json(depth: int) -> None:
-    """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
+    """The limit of nesting in ignored members does not depend on the interpreter."""
     text = '{"id":1,"payload":"","unknown":' + "[" * depth + "]" * depth + "}"
     for form in (text, text.encode()):
         if depth < MAX_LEVELS:
@@ -340,24 +337,23 @@ def test_deep_json(depth: int) -> None:
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'{"id":' + b"9" * 5000 + b',"payload":""}'], ids=["deep", "digits"])
-def test_json_that_is_too_much(text: bytes) -> None:
+def test_other_json_is_rejected(text: bytes) -> None:
     refused(DecodeError, "invalid-json", iggy.decode_json, text)
 
 
-def test_no_header_is_lost_with_its_key() -> None:
-    """Keys that are no strings have no place in the first layout's JSON either."""
+def test_keys_of_other_kinds_are_rejected_in_string_keys_json() -> None:
     message = IggyMessage(b"x", {HeaderValue.of(HeaderKind.UINT8, 1): HeaderValue.of(HeaderKind.BOOL, True)})
     refused(EncodeError, "invalid-header-name", iggy.encode_json, message)
     refused(EncodeError, "invalid-header-name", iggy.encode_message, message)
 
 
 @pytest.mark.parametrize("number", [-1, 2**128, 1.5, "1", None, True])
-def test_ids_are_numbers(number: Any) -> None:
+def test_ids_must_be_numbers(number: Any) -> None:
     refused(EncodeError, "invalid-frame", iggy.encode_message, IggyMessage(b"x", id=number))
     refused(EncodeError, "invalid-frame", iggy.encode_json, IggyMessage(b"x", id=number))
 
 
-def test_payloads_are_bytes() -> None:
+def test_payload_must_be_bytes() -> None:
     for encode in (iggy.encode_message, iggy.encode_json):
         refused(EncodeError, "invalid-message", encode, IggyMessage("x"))
 
@@ -366,7 +362,7 @@ def test_payloads_are_bytes() -> None:
 
 
 def _fits(event: Event) -> bool:
-    """Whether an event has a binary form, by the rules and not by the encoder."""
+    """Whether an event can be encoded in binary mode, computed from the rules and not by the encoder."""
     texts = expected_attributes(event).values()
     sizes = [
         len(value) if isinstance(value, bytes) else len(str(value).encode())
@@ -377,8 +373,8 @@ def _fits(event: Event) -> bool:
 
 
 @given(events())
-def test_binary_events_come_back(event: Event) -> None:
-    """As from NATS, with declared types; and what does not fit is refused with the attribute's name and advice."""
+def test_binary_events_round_trip(event: Event) -> None:
+    """With declared types, as on NATS; others are rejected with the name of the attribute and advice."""
     message, error = attempt(EncodeError, iggy.to_iggy_message, event)
     if error is not None:
         assert error.code in ("invalid-header-value", "invalid-data")
@@ -393,8 +389,8 @@ def test_binary_events_come_back(event: Event) -> None:
 
 
 @given(events())
-def test_structured_events_come_back(event: Event) -> None:
-    """Whatever their attributes and data are: the payload is that of NATS."""
+def test_structured_events_round_trip(event: Event) -> None:
+    """With any attributes and data: the payload is the same as on NATS."""
     message = iggy.to_iggy_message(event, mode=ContentMode.STRUCTURED)
     other = to_nats_message(event, mode=ContentMode.STRUCTURED)
     assert message.payload == other.data
@@ -408,14 +404,13 @@ _event_keys = st.one_of(
 
 
 @given(st.dictionaries(_event_keys, values, max_size=6), st.binary(max_size=20))
-def test_any_message_is_an_event_or_refused(headers: dict[str, HeaderValue], payload: bytes) -> None:
+def test_any_message_is_an_event_or_rejected(headers: dict[str, HeaderValue], payload: bytes) -> None:
     attempt(DecodeError, iggy.from_iggy_message, IggyMessage(payload, headers))
     complete = {**iggy.to_iggy_message(plain_event(b"x")).headers, **headers}
     attempt(DecodeError, iggy.from_iggy_message, IggyMessage(payload, complete))
 
 
-def test_an_error_says_all_there_is() -> None:
-    """Attribute, header, size and what to do."""
+def test_error_has_attribute_header_size_and_advice() -> None:
     error = refused(EncodeError, "invalid-header-value", iggy.to_iggy_message, plain_event(b"x", source="/" * 300))
     assert (error.attribute, error.header, error.requirement) == ("source", "ce-source", "A-73")
     assert "300 bytes" in error.message
@@ -427,8 +422,8 @@ def test_an_error_says_all_there_is() -> None:
     assert (found.attribute, found.header) == ("id", "Ce-Id")
 
 
-def test_a_key_of_kind_string_is_its_text() -> None:
-    """However a caller spells the keys of a message, the event is the same, and no key hides another."""
+def test_key_of_kind_string_equals_its_text() -> None:
+    """The event is the same with either form of a key, and no key hides another."""
     message = iggy.to_iggy_message(plain_event(b"x"))
     spelled = {HeaderValue.of(HeaderKind.STRING, key): value for key, value in message.headers.items()}
     assert iggy.from_iggy_message(replace(message, headers=spelled)) == iggy.from_iggy_message(message)
@@ -441,13 +436,13 @@ def test_a_key_of_kind_string_is_its_text() -> None:
     [None, b"x", IggyMessage(b"x", None), IggyMessage(b"x", {"ce-id": "1"}), IggyMessage(b"x", [])],
     ids=["nothing", "bytes", "no headers", "plain headers", "a list"],
 )
-def test_what_is_no_message(message: Any) -> None:
+def test_other_objects_are_not_messages(message: Any) -> None:
     refused(DecodeError, "invalid-message", iggy.from_iggy_message, message)
     refused(DecodeError, "invalid-message", iggy.from_iggy_message, message, mode=ContentMode.STRUCTURED)
     refused(DecodeError, "invalid-message", iggy.detect_mode, message)
 
 
-def test_arguments_that_are_none() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     message = iggy.to_iggy_message(plain_event(b"x"))
     refused(EncodeError, "invalid-message", iggy.to_iggy_message, object())
     with pytest.raises(ValueError, match=r"^mode must be "):
@@ -459,8 +454,8 @@ def test_arguments_that_are_none() -> None:
     refused(DecodeError, "invalid-message", iggy.from_iggy_message, IggyMessage(None, message.headers))
 
 
-def test_the_event_is_left_alone() -> None:
-    """Encoding changes nothing of it, not even to add the implied content type."""
+def test_event_is_not_modified() -> None:
+    """Not even to add the implied content type."""
     event = plain_event({"a": 1}, rank=1)
     before = dict(event.attributes)
     iggy.to_iggy_message(event)

@@ -17,11 +17,11 @@ KNOWN = AckSubject("ORDERS", "billing", 2, 7, 9, 1700000000123456789, 5)
         "$JS.ACK.hub.hash.ORDERS.billing.2.7.9.1700000000123456789.5.random.more",
     ],
 )
-def test_every_form_is_read(subject):
+def test_every_form_is_parsed(subject):
     assert parse_ack_subject(subject) == KNOWN
 
 
-def test_the_way_back():
+def test_encoding():
     assert parse_ack_subject(ack_subject(KNOWN)) == KNOWN
 
 
@@ -37,7 +37,7 @@ def test_the_way_back():
         "$JS.FC.ORDERS.billing.2.7.9.1700000000123456789.5",
     ],
 )
-def test_other_subjects_are_refused(subject):
+def test_other_subjects_are_rejected(subject):
     with pytest.raises(DecodeError) as info:
         parse_ack_subject(subject)
     assert info.value.code == "invalid-subject"

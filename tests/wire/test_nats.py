@@ -1,7 +1,7 @@
 """
-Header blocks and frames: the documents' own examples, every way to cut them, and what nobody ought to send.
+Header blocks and frames: the examples of the documents, in pieces of any size, and invalid bytes.
 
-The vectors of spec-fixtures/header-block.json and frames.json run elsewhere.
+tests/test_fixtures.py runs the vectors of spec-fixtures/header-block.json and frames.json.
 """
 
 import json
@@ -46,7 +46,7 @@ XYZ = Headers([("Header1", "X"), ("Header1", "Y"), ("Header2", "Z")])
 X_BLOCK = b"NATS/1.0\r\nHeader: X\r\n\r\n"
 XYZ_BLOCK = b"NATS/1.0\r\nHeader1: X\r\nHeader1: Y\r\nHeader2: Z\r\n\r\n"
 
-# Written by the encoders and read by the reader.
+# Encoded and decoded.
 MESSAGES = [
     # ADR-4, "Publishing Messages With A Header" and "MSG with Headers"
     (
@@ -86,7 +86,7 @@ MESSAGES = [
         b"HPUB FOO 22 33\r\nNATS/1.0\r\nBar: Baz\r\n\r\nHello NATS!\r\n",
         Frame("HPUB", "FOO 22 33", "FOO", None, None, Headers({"Bar": "Baz"}), None, b"Hello NATS!", 22, 33),
     ),
-    # No pairs, bytes beyond ASCII: 10 + 2 bytes of block; 10 + len("g: ") + 3 + 2 + 2 = 20 with a Euro sign.
+    # No pairs, non-ASCII bytes: 10 + 2 bytes of block; 10 + len("g: ") + 3 + 2 + 2 = 20 with a Euro sign.
     (
         b"HMSG a 9z 12 12\r\nNATS/1.0\r\n\r\n\r\n",
         Frame("HMSG", "a 9z 12 12", "a", "9z", None, Headers(), None, b"", 12, 12),
@@ -102,9 +102,9 @@ MESSAGES = [
     ),
 ]
 
-# Read only.
+# Decoded only.
 OTHERS = [
-    # ADR-9 prints two spaces, and the status where a message has its headers.
+    # ADR-9 has two spaces, and the status in place of headers.
     (
         b"HMSG my.messages 2  75 75\r\n"
         b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\nNats-Last-Stream: 0\r\n\r\n\r\n",
@@ -159,7 +159,7 @@ def wire_id(value):
 
 
 def drain(data, pieces=1, **options):
-    """Frames, and the code of the error that ended them, with a reader that is fed pieces of some size."""
+    """Return the frames, and the code of the error after them, of a reader that is fed pieces of a size."""
     reader, frames = FrameReader(**options), []
     try:
         for start in range(0, len(data), pieces):
@@ -177,11 +177,11 @@ def refused(fault, code, call, *args, **options):
     return caught.value
 
 
-# --- Frames, read ---------------------------------------------------------------------------------------------------
+# --- Decoding frames ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
-def test_whole(wire, frame):
+def test_whole_frames(wire, frame):
     assert decode_frames(wire) == [frame]
 
 
@@ -191,7 +191,7 @@ def test_byte_by_byte(wire, frame):
 
 
 @pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
-def test_cut_at_each_byte(wire, frame):
+def test_frames_split_at_each_byte(wire, frame):
     for cut in range(1, len(wire)):
         refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, wire[:cut])
         reader = FrameReader()
@@ -202,7 +202,7 @@ def test_cut_at_each_byte(wire, frame):
 
 
 @pytest.mark.parametrize(("wire", "frame"), FRAMES, ids=wire_id)
-def test_trailing_bytes_wait_for_their_frame(wire, frame):
+def test_trailing_bytes_are_kept_for_the_next_frame(wire, frame):
     refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, wire + b"PI")
     reader = FrameReader()
     assert reader.feed(wire + b"PI") == [frame]
@@ -217,19 +217,19 @@ def test_all_frames_in_one_stream():
         assert drain(stream, pieces) == (expected, None)
 
 
-def test_nothing_is_no_frame():
+def test_empty_input_has_no_frames():
     assert decode_frames(b"") == []
     assert FrameReader().feed(b"") == []
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_bytes_are_read(kind):
+def test_bytes_like_input_is_accepted(kind):
     assert decode_frames(kind(b"PING\r\n")) == [Frame("PING")]
     assert decode_header_block(kind(X_BLOCK)) == HeaderBlock(X)
 
 
-def test_a_frame_keeps_no_hold_of_the_buffer():
-    """Bytes that the caller changes afterwards do not change a frame."""
+def test_frame_does_not_share_the_buffer():
+    """Bytes that the caller changes later do not change a frame."""
     buffer = bytearray(MESSAGES[0][0])
     (frame,) = FrameReader().feed(buffer)
     buffer[:] = bytes(len(buffer))
@@ -254,11 +254,10 @@ def test_a_frame_keeps_no_hold_of_the_buffer():
         b"HPUB a 12 x\r\nNATS/1.0\r\n\r\n\r\n",
         b"HMSG a 1 -12 12\r\nNATS/1.0\r\n\r\n\r\n",
         b"UNSUB 1 many\r\n",
-        # The block is a part of the whole.
+        # HDR_LEN must not exceed TOT_LEN.
         b"HPUB a 13 12\r\nNATS/1.0\r\n\r\n\r\n",
         b"HMSG a 1 12 0\r\nNATS/1.0\r\n\r\n\r\n",
-        # Every operation has its number of arguments. The first one is an example of the documentation; the sid is not
-        # there.
+        # Every operation has a number of arguments. The first one is an example of the documentation without its sid.
         b"HMSG FOO.BAR 34 45\r\nNATS/1.0\r\nFoodGroup: vegetable\r\n\r\nHello World\r\n",
         b"HMSG a 1 b c 12 12\r\nNATS/1.0\r\n\r\n\r\n",
         b"HPUB 12 12\r\nNATS/1.0\r\n\r\n\r\n",
@@ -277,7 +276,7 @@ def test_a_frame_keeps_no_hold_of_the_buffer():
         b"INFO\r\n",
         b"CONNECT \t\r\n",
         b"-ERR\r\n",
-        # Operations are known by their whole name, at the very beginning of the line.
+        # Operations are recognized by their whole name at the beginning of the line.
         b"\r\n",
         b"   \r\n",
         b" PING\r\n",
@@ -287,7 +286,7 @@ def test_a_frame_keeps_no_hold_of_the_buffer():
         b"\x16\x03\x01\x02\x00\x01\r\n",
         b"P\xc4\xb1NG\r\n",  # LATIN SMALL LETTER DOTLESS I, which str.upper() makes an I
         b'INFO{"a":1}\r\n',
-        # Lines end with CRLF and hold no other CR.
+        # Lines end with CRLF and contain no other CR.
         b"PING\n",
         b"PUB a 1\nx\r\n",
         b"PING\r\r\n",
@@ -303,7 +302,7 @@ def test_a_frame_keeps_no_hold_of_the_buffer():
     ],
     ids=lambda wire: repr(wire[:40]),
 )
-def test_bad_frame(wire):
+def test_invalid_frames_are_rejected(wire):
     refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, wire)
     assert drain(wire, pieces=1) == ([], ErrorCode.INVALID_FRAME)
 
@@ -313,7 +312,7 @@ def test_bad_frame(wire):
     [
         (b"PUB \xff 1\r\nx\r\n", ErrorCode.INVALID_UTF8),
         (b"-ERR '\xe2\x82'\r\n", ErrorCode.INVALID_UTF8),
-        # HDR_LEN that cuts the block short, or takes some of the payload.
+        # HDR_LEN that ends inside of the block, or inside of the payload.
         (b"HPUB a 22 30\r\n" + X_BLOCK + b"PAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
         (b"HPUB a 24 30\r\n" + X_BLOCK + b"PAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
         (b"HPUB a 0 7\r\nPAYLOAD\r\n", ErrorCode.INVALID_HEADER_BLOCK),
@@ -321,13 +320,13 @@ def test_bad_frame(wire):
         (b"HMSG a 1 19 19\r\nNATS/1.0\r\nX : y\r\n\r\n\r\n", ErrorCode.INVALID_HEADER_NAME),
     ],
 )
-def test_bad_content(wire, code):
+def test_frames_with_invalid_content_are_rejected(wire, code):
     refused(DecodeError, code, decode_frames, wire)
     assert drain(wire, pieces=1) == ([], code)
 
 
-def test_subjects_are_read_as_they_stand():
-    """What nats-server lets pass is not thrown away: only whoever publishes is told what a subject is."""
+def test_received_subjects_are_not_checked():
+    """nats-server accepts more subjects than encoding does."""
     assert [frame.subject for frame in decode_frames(b"PUB a..b 0\r\n\r\nMSG * 1 0\r\n\r\n")] == ["a..b", "*"]
 
 
@@ -337,7 +336,7 @@ def test_control_line_limit_is_exact():
     for pieces in (1, 1000):
         assert drain(line + b"\r\n", pieces, max_control_line=64) == ([Frame("INFO", "x" * 59)], None)
         assert drain(line + b"x\r\n", pieces, max_control_line=64) == ([], ErrorCode.INVALID_FRAME)
-    # Not one byte more is waited for than could still be a line.
+    # The error is raised as soon as no valid line is possible.
     reader = FrameReader(max_control_line=64)
     assert reader.feed(line + b"\r") == []
     refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"x")
@@ -349,7 +348,7 @@ def test_control_line_limit_by_default():
     refused(DecodeError, ErrorCode.INVALID_FRAME, FrameReader().feed, b"x" * 3_000_000)
 
 
-def test_frames_before_the_bad_one_are_not_lost():
+def test_frames_before_an_invalid_one_are_returned():
     reader = FrameReader()
     assert reader.feed(b"PING\r\nPONG\r\nFOO\r\nPING\r\n") == [Frame("PING"), Frame("PONG")]
     for _ in range(2):
@@ -357,17 +356,17 @@ def test_frames_before_the_bad_one_are_not_lost():
         refused(DecodeError, ErrorCode.INVALID_FRAME, reader.close)
 
 
-def test_a_reader_stays_broken():
+def test_reader_raises_the_same_error_again():
     reader = FrameReader()
     first = refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"FOO\r\nPING\r\n")
     assert refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"PING\r\n") is first
 
 
-def test_the_last_error_is_not_lost_without_another_feed():
+def test_close_raises_a_pending_error():
     refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, b"PING\r\nFOO\r\n")
 
 
-def test_what_is_no_bytes_leaves_the_reader_as_it_was():
+def test_input_that_is_not_bytes_does_not_change_the_reader():
     reader = FrameReader()
     reader.feed(b"PI")
     for junk in ("NG\r\n", None, 5, [80], object()):
@@ -375,16 +374,16 @@ def test_what_is_no_bytes_leaves_the_reader_as_it_was():
     assert reader.feed(b"NG\r\n") == [Frame("PING")]
 
 
-def test_truncation_says_how_much_is_missing():
+def test_truncated_frame_error_has_the_number_of_missing_bytes():
     error = refused(DecodeError, ErrorCode.TRUNCATED_FRAME, decode_frames, b"PUB a 10\r\n0123")
     assert "8 bytes" in str(error)
 
 
-# --- Frames, written ------------------------------------------------------------------------------------------------
+# --- Encoding frames ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("wire", "frame"), MESSAGES, ids=wire_id)
-def test_written_as_printed(wire, frame):
+def test_frames_are_encoded_as_in_the_documents(wire, frame):
     reply = frame.reply or ""
     if frame.op == "HPUB":
         assert encode_hpub(frame.subject, frame.payload, frame.headers, reply=reply) == wire
@@ -400,17 +399,17 @@ def test_lengths_count_bytes():
 @pytest.mark.parametrize(
     "payload", [b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff"), memoryview(b"\xff\x00")[::-1]]
 )
-def test_payload_is_any_bytes(payload):
+def test_payload_can_be_bytes_like(payload):
     assert decode_frames(encode_hpub("a", payload, None))[0].payload == b"\x00\xff"
 
 
 @pytest.mark.parametrize("payload", ["text", None, 5, [1, 2], {"a": 1}, object()])
-def test_payload_is_nothing_else(payload):
+def test_other_payloads_are_rejected(payload):
     refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", payload, None)
     refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hmsg, "a", "1", payload, None)
 
 
-def test_released_memory_is_no_payload():
+def test_released_memoryview_is_rejected():
     view = memoryview(b"x")
     view.release()
     refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", view, None)
@@ -421,7 +420,7 @@ def test_released_memory_is_no_payload():
     "subject",
     ["", "a b", "a\tb", "a\r\nPING", "a\0", ".", "a.", ".a", "a..b", "*", "a.*", "a.>", "\ud800", None, 5, b"a"],
 )
-def test_bad_subject(subject):
+def test_invalid_subjects_are_rejected(subject):
     refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hpub, subject, b"", None)
     refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hmsg, subject, "1", b"", None)
     if subject not in ("", None):
@@ -429,18 +428,18 @@ def test_bad_subject(subject):
 
 
 @pytest.mark.parametrize(("sid", "field"), [("1", b"1"), (1, b"1"), (2**63, b"9223372036854775808"), ("aZ09", b"aZ09")])
-def test_sid(sid, field):
+def test_subscription_ids(sid, field):
     assert encode_hmsg("a", sid, b"", None).startswith(b"HMSG a " + field + b" 12 12\r\n")
 
 
 @pytest.mark.parametrize(
     "sid", ["", "1 2", "1\r\n", "-", -1, True, None, 1.0, b"1", "²", "é", pytest.param(10**5000, id="huge")]
 )
-def test_bad_sid(sid):
+def test_invalid_subscription_ids_are_rejected(sid):
     refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hmsg, "a", sid, b"", None)
 
 
-def test_what_is_too_big_to_read_is_not_written():
+def test_frames_too_large_to_decode_are_not_encoded():
     longest = "a" * (MAX_CONTROL_LINE - len("HPUB  12 12"))
     assert decode_frames(encode_hpub(longest, b"", None))[0].subject == longest
     refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, longest + "a", b"", None)
@@ -451,7 +450,7 @@ def test_what_is_too_big_to_read_is_not_written():
 
 
 def test_one_line_per_value_in_order():
-    """Nothing is joined, sorted or title-cased."""
+    """Values are not joined, sorted or title-cased."""
     headers = Headers([("b", "1,2"), ("A", ""), ("b", "3"), ("B", "x: y")])
     assert encode_header_block(headers) == b"NATS/1.0\r\nb: 1,2\r\nA: \r\nb: 3\r\nB: x: y\r\n\r\n"
     assert decode_header_block(encode_header_block(headers)).headers == headers
@@ -470,7 +469,7 @@ def test_one_line_per_value_in_order():
     ],
     ids=lambda headers: type(headers).__name__,
 )
-def test_headers_of_every_shape(headers):
+def test_headers_in_every_form(headers):
     assert encode_header_block(headers) == b"NATS/1.0\r\na: 1\r\nb: 2\r\n\r\n"
 
 
@@ -480,8 +479,8 @@ def test_no_headers(headers):
     assert decode_header_block(b"NATS/1.0\r\n\r\n") == HeaderBlock(Headers(), None)
 
 
-def test_mail_headers_are_written_with_their_bytes():
-    """nats-py's get_msg() gives email.header.Header for what is not ASCII."""
+def test_mail_headers_are_encoded_with_their_bytes():
+    """nats-py's get_msg() returns email.header.Header for non-ASCII values."""
     mail = BytesParser().parsebytes("k: grün\r\n\r\n".encode())
     assert encode_header_block(dict(mail.items())) == "NATS/1.0\r\nk: grün\r\n\r\n".encode()
     broken = BytesParser().parsebytes(b"k: \xff\r\n\r\n")
@@ -519,12 +518,12 @@ def test_mail_headers_are_written_with_their_bytes():
         (b"NATS/1.0\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
     ],
 )
-def test_headers_that_are_not_written(headers, code):
+def test_invalid_headers_are_rejected(headers, code):
     refused(EncodeError, code, encode_header_block, headers)
     refused(EncodeError, code, encode_hpub, "a", b"", headers)
 
 
-def test_the_header_at_fault_is_named():
+def test_error_names_the_invalid_header():
     assert refused(EncodeError, ErrorCode.INVALID_HEADER_VALUE, encode_header_block, {"a": "1", "b": " "}).header == "b"
     block = b"NATS/1.0\r\na: 1\r\nb: \xff\r\n\r\n"
     assert refused(DecodeError, ErrorCode.INVALID_UTF8, decode_header_block, block).header == "b"
@@ -540,13 +539,13 @@ def test_the_header_at_fault_is_named():
         (b"a: \t", ("a", "")),
         (b"a: b c\td", ("a", "b c\td")),
         (b"a::b", ("a", ":b")),
-        (b"a: \x0bb\xc2\xa0", ("a", "\x0bb\xa0")),  # white space, but not to RFC 7230
+        (b"a: \x0bb\xc2\xa0", ("a", "\x0bb\xa0")),  # white space, but not in RFC 7230
         (b"a: \x01\x7f", ("a", "\x01\x7f")),
         (b"!\"#$%&'()*+,-./09;<=>?@AZ[\\]^_`az{|}~: x", ("!\"#$%&'()*+,-./09;<=>?@AZ[\\]^_`az{|}~", "x")),
         ("a: ü€😀".encode(), ("a", "ü€😀")),
     ],
 )
-def test_line(line, pair):
+def test_header_lines(line, pair):
     assert decode_header_block(b"NATS/1.0\r\n" + line + b"\r\n\r\n").headers.items() == [pair]
 
 
@@ -561,7 +560,7 @@ def test_line(line, pair):
         ("NATS/1.0 400 schön".encode(), Status(400, "schön")),
     ],
 )
-def test_status(first, status):
+def test_status_lines(first, status):
     assert decode_header_block(first + b"\r\n\r\n") == HeaderBlock(Headers(), status)
     assert decode_header_block(first + b"\r\nA: b\r\n\r\n") == HeaderBlock(Headers({"A": "b"}), status)
 
@@ -599,7 +598,7 @@ def test_status(first, status):
         b"\xef\xbb\xbfNATS/1.0",
     ],
 )
-def test_version_line(first):
+def test_invalid_version_lines_are_rejected(first):
     refused(DecodeError, ErrorCode.INVALID_HEADER_VERSION, decode_header_block, first + b"\r\n\r\n")
     refused(DecodeError, ErrorCode.INVALID_HEADER_VERSION, decode_header_block, first + b"\r\nA: b\r\n\r\n")
 
@@ -607,7 +606,7 @@ def test_version_line(first):
 @pytest.mark.parametrize(
     ("block", "code"),
     [
-        # Shape
+        # Structure
         (b"", ErrorCode.INVALID_HEADER_BLOCK),
         (b"NATS/1.0", ErrorCode.INVALID_HEADER_BLOCK),
         (b"NATS/1.0\r\n", ErrorCode.INVALID_HEADER_BLOCK),
@@ -642,18 +641,18 @@ def test_version_line(first):
         (b"NATS/1.0\r\nA: \xed\xa0\x80\r\n\r\n", ErrorCode.INVALID_UTF8),
         (b"NATS/1.0\r\nA: \xe2\x82\r\n\r\n", ErrorCode.INVALID_UTF8),
         (b"NATS/1.0 503 \xff\r\n\r\n", ErrorCode.INVALID_UTF8),
-        # The first fault in wire order counts.
+        # The first error in wire order is raised.
         (b"NATS/1.0\r\nA: \xff\r\nB\r\n\r\n", ErrorCode.INVALID_UTF8),
         (b"NATS/1.0\r\nB\r\nA: \xff\r\n\r\n", ErrorCode.INVALID_HEADER_BLOCK),
         (b"NATS/1.1\r\nB\r\n\r\n", ErrorCode.INVALID_HEADER_VERSION),
     ],
 )
-def test_bad_block(block, code):
+def test_invalid_blocks_are_rejected(block, code):
     refused(DecodeError, code, decode_header_block, block)
 
 
 @pytest.mark.parametrize("junk", ["NATS/1.0\r\n\r\n", None, 5, [1], object()])
-def test_a_block_is_bytes(junk):
+def test_block_must_be_bytes(junk):
     refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_header_block, junk)
     refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_frames, junk)
 
@@ -669,7 +668,7 @@ class Event:
         return {"a": [1, None]}
 
 
-def test_a_frame_is_a_message():
+def test_frame_can_be_decoded_as_a_message():
     message = to_nats_message(Event(), "events.a")
     (frame,) = decode_frames(encode_hpub(message.subject, message.data, message.headers))
     assert (frame.headers, frame.data) == (message.headers, message.data)
@@ -678,7 +677,7 @@ def test_a_frame_is_a_message():
     assert event.get_data() == {"a": [1, None]}
 
 
-def test_a_frame_without_a_header_block_is_a_message():
+def test_frame_without_a_header_block_can_be_decoded():
     """sdk-go publishes the JSON of an event with PUB."""
     body = b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}'
     (frame,) = decode_frames(b"MSG a 1 %d\r\n%s\r\n" % (len(body), body))
@@ -686,7 +685,7 @@ def test_a_frame_without_a_header_block_is_a_message():
     assert from_nats_message(frame).get_attributes()["id"] == "1"
 
 
-def test_a_status_is_no_event():
+def test_status_is_not_an_event():
     (frame,) = decode_frames(b"HMSG inbox 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
     error = refused(DecodeError, ErrorCode.NOT_A_CLOUDEVENT, from_nats_message, frame)
     assert "status" in str(error)
@@ -694,7 +693,7 @@ def test_a_status_is_no_event():
 
 # --- Properties -----------------------------------------------------------------------------------------------------
 
-# How long an example takes says how busy the machine is.
+# The time of an example depends on the load of the machine.
 unhurried = settings(deadline=None)
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=8)
@@ -722,7 +721,7 @@ WIRES = st.one_of(
 
 @st.composite
 def damaged(draw):
-    """Good bytes with a few of them replaced, dropped or put in."""
+    """Return valid bytes with a few of them replaced, deleted or inserted."""
     data = bytearray(b"".join(draw(st.lists(WIRES, min_size=1, max_size=3))))
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
@@ -744,8 +743,7 @@ def test_block_round_trip(pairs):
 @example("a", "b ")
 @example("a", "\x0bb\x85")
 @example("ce-id", "\r\nce-type: x")
-def test_what_is_written_is_what_is_read(name, value):
-    """Any text is refused or arrives unchanged; there is nothing between."""
+def test_any_text_round_trips_or_is_rejected(name, value):
     try:
         block = encode_header_block([(name, value)])
     except EncodeError:
@@ -766,7 +764,7 @@ def test_frame_round_trip(subject, payload, pairs, reply, rest):
 
 @unhurried
 @given(st.lists(WIRES, max_size=4).map(b"".join), st.lists(st.integers(0, 400), max_size=6))
-def test_pieces_make_no_difference(stream, cuts):
+def test_size_of_pieces_has_no_effect(stream, cuts):
     places = sorted(min(cut, len(stream)) for cut in cuts)
     reader, frames = FrameReader(), []
     for start, end in zip([0, *places], [*places, len(stream)], strict=True):
@@ -777,7 +775,7 @@ def test_pieces_make_no_difference(stream, cuts):
 
 @unhurried
 @given(damaged() | st.binary(), st.integers(1, 20))
-def test_pieces_make_no_difference_to_bad_bytes(data, pieces):
+def test_size_of_pieces_has_no_effect_on_errors(data, pieces):
     frames, code = drain(data, pieces)
     assert drain(data, max(len(data), 1)) == (frames, code)
     if code is None:
@@ -788,8 +786,8 @@ def test_pieces_make_no_difference_to_bad_bytes(data, pieces):
 
 @unhurried
 @given(st.binary() | st.binary().map(lambda tail: b"NATS/1.0" + tail + b"\r\n\r\n") | damaged())
-def test_arbitrary_bytes_as_a_block(data):
-    """Read to the same bytes' meaning, or refused with an error of ours."""
+def test_any_block_is_decoded_or_rejected(data):
+    """A decoded block has the meaning of its bytes."""
     try:
         block = decode_header_block(data)
     except DecodeError:
@@ -800,7 +798,7 @@ def test_arbitrary_bytes_as_a_block(data):
 
 @unhurried
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.binary(), st.lists, max_leaves=4))
-def test_arbitrary_values_to_write(value):
+def test_any_arguments_are_encoded_or_rejected(value):
     for call, arguments in (
         (encode_header_block, (value,)),
         (encode_header_block, ({"a": value},)),
@@ -824,7 +822,7 @@ def seconds(call, *args):
 
 
 def test_byte_by_byte_is_linear():
-    """A reader that copies all it has again for each byte takes a minute for this; this one a second or two."""
+    """A reader that copied its buffer for each byte would take a minute; this one takes a second or two."""
     payload = bytes(1_000_000) + b"\n" * 1_000_000
     wire = encode_hpub("a", payload, {"k": "v"})
     reader = FrameReader()
@@ -864,12 +862,12 @@ def test_large_blocks_are_linear(block):
 
 
 @pytest.mark.parametrize("field", [b"9" * 10_000_000, b" " * 10_000_000, b"a" * 10_000_000 + b" 1"])
-def test_large_control_lines_are_refused_early(field):
+def test_large_control_lines_are_rejected_early(field):
     for rest in (b"", b"\r\n"):
         refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, b"PUB a " + field + rest)
 
 
-def test_large_header_values_go_through():
+def test_large_header_values_are_accepted():
     value = "€" * 1_000_000
     (frame,) = decode_frames(encode_hpub("a", b"", {"k": value}))
     assert frame.headers.get("k") == value
@@ -885,7 +883,7 @@ def server():
         yield server
 
 
-def test_a_real_connection_is_read_whole(server):
+def test_frames_of_a_real_connection(server):
     headers = Headers([("ce-id", "1"), ("ce-id", "2"), ("CE-ID", "€"), ("Odd", "")])
     options = {"verbose": True, "headers": True, "no_responders": True, "protocol": 1}
     sent = (
@@ -922,14 +920,12 @@ def test_a_real_connection_is_read_whole(server):
     assert plain == Frame("MSG", "a.c 7 3", "a.c", "7", payload=b"abc", total_bytes=3)
 
 
-def test_the_message_of_a_frame_is_a_value():
-    """NatsMessage takes over what a frame holds."""
+def test_message_from_a_frame():
     (frame,) = decode_frames(MESSAGES[0][0])
     message = NatsMessage(frame.subject, frame.data, frame.headers, frame.reply)
     assert encode_hpub(message.subject, message.data, message.headers, reply=message.reply) == MESSAGES[0][0]
 
 
-def test_headers_from_a_server_keep_their_bytes() -> None:
-    """A surrogate escape is the byte that it stands for."""
+def test_surrogate_escapes_are_encoded_as_their_bytes() -> None:
     assert write_header_block([("a", "ä"), ("a", "a\udcffb")]) == b"NATS/1.0\r\na: \xc3\xa4\r\na: a\xffb\r\n\r\n"
     assert write_header_block([]) == encode_header_block([])

@@ -1,0 +1,100 @@
+"""Splitting of JSON events into members and data, compared with the standard library's JSON parser."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats.codec._json_members import MAX_HEAD, are_distinct, data_text, split_event
+from tests.support.strategies import any_text, hostile_payloads, json_values
+
+scalars = st.one_of(any_text, st.none(), st.booleans(), st.integers(-(2**40), 2**40), json_values)
+names = st.one_of(st.sampled_from(["id", "source", "x", "data", "data_base64"]), st.text("abc01", min_size=1), any_text)
+
+
+def pairs_of(payload: bytes) -> Any:
+    """Return the members of a JSON object as pairs, or None for other text."""
+    try:
+        pairs = json.loads(payload, object_pairs_hook=tuple)
+    except ValueError:
+        return None
+    return pairs if payload.lstrip().startswith(b"{") else None
+
+
+def check_split(payload: bytes) -> None:
+    """Check that a payload is split as its members are, or not at all."""
+    try:
+        members, text, value = split_event(payload)
+    except (ValueError, RecursionError):
+        return
+    pairs = pairs_of(payload)
+    assert pairs is not None
+    assert [*members.items()] == [(name, item) for name, item in pairs if name != "data" and item is not None]
+    assert len(dict(pairs)) == len(pairs)
+    assert (text is not None) == ("data" in dict(pairs))
+    if text is not None:
+        assert text in payload
+        assert json.dumps(json.loads(text)) == json.dumps(value) == json.dumps(json.loads(payload)["data"])
+
+
+@given(st.lists(st.tuples(names, scalars), max_size=6), st.booleans(), st.sampled_from([(",", ":"), (" , ", ": ")]))
+def test_any_object_is_split_or_declined(members: Any, ascii_only: bool, separators: tuple[str, str]) -> None:
+    comma, colon = separators
+    parts = (f"{json.dumps(name)}{colon}{json.dumps(value, ensure_ascii=ascii_only)}" for name, value in members)
+    check_split(f"{{{comma.join(parts)}}}".encode("utf-8", "surrogatepass"))
+
+
+@given(hostile_payloads.filter(lambda payload: isinstance(payload, bytes)))
+def test_any_bytes_are_split_or_declined(payload: bytes) -> None:
+    check_split(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (b'{"id":"1","n":5,"b":true}', ({"id": "1", "n": 5, "b": True}, None, None)),
+        (b'{"id":"1","x":null,"data":{"a": 1} }\n', ({"id": "1"}, b'{"a": 1}', {"a": 1})),
+        (b'{"data":null,"id":"1"}', ({"id": "1"}, b"null", None)),
+        (b'{"id":"1","data":[{"data":2}],"x":"y"}', ({"id": "1", "x": "y"}, b'[{"data":2}]', [{"data": 2}])),
+    ],
+)
+def test_common_events_are_split(payload: bytes, expected: Any) -> None:
+    assert split_event(payload) == expected
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"id":"1","id":"1"}',
+        b'{"id":"1","\\u0069d":"1"}',
+        b'{"id":"1","data":1,"data":2}',
+        b'{"id":""}',
+        b'{"id":"\\u0000"}',
+        b'{"x":1.5}',
+        b'{"x":{"data":1}}',
+        b'{"X":null}',
+        b"[]",
+        b"{",
+        b"",
+        b'{"x":"' + b"y" * MAX_HEAD + b'","data":1}',
+        b'{"id":"1","data":' + b"[" * 200 + b"]" * 200 + b"}",
+    ],
+)
+def test_other_payloads_are_declined(payload: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        split_event(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (b'{"id":"1","data":"a"}', True),
+        (b'{"id":"1","data":{"id":"2"}}', True),
+        (b'{"id":"1","id":"1","data":1}', False),
+        (b'{"id":"\\"","data":1}', False),  # an escaped quote is counted, too
+    ],
+)
+def test_quotes_prove_that_names_are_distinct(payload: bytes, expected: bool) -> None:
+    assert are_distinct(payload, json.loads(payload), data_text(payload)) is expected
