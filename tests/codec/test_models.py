@@ -308,7 +308,7 @@ def test_unsupported_types_are_type_errors(model: Any) -> None:
 
 
 def test_undelivered_data_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="headers only"):
+    with pytest.raises(TypeError, match="headers-only"):
         DecodedEvent({}, NotDelivered(3)).data_as(Any)
     refused(EncodeError, "invalid-data", to_nats_message, plain_event(NotDelivered(3)))
 

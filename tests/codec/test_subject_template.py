@@ -119,7 +119,7 @@ def test_invalid_templates_are_rejected(template: Any, code: str) -> None:
 
 def test_string_with_placeholder_is_rejected() -> None:
     """It may contain text of other senders."""
-    with pytest.raises(EncodeError, match=r"got 'orders.{type}'; SubjectTemplate fills in attributes") as info:
+    with pytest.raises(EncodeError, match=r"got 'orders.{type}'; use SubjectTemplate to fill in attributes") as info:
         to_nats_message(plain_event(), "orders.{type}")
     assert info.value.code == "invalid-subject"
     assert to_nats_message(plain_event(), "orders.type}", reply="inbox.{1}").reply == "inbox.{1}"

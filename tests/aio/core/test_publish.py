@@ -260,10 +260,10 @@ async def test_placeholder_in_a_plain_string_is_rejected_everywhere(nc, js, serv
         asyncio.to_thread(_publish_in_thread, server.url, event, subject),
         replay(nc, [stored], subject=subject, acknowledged=False),
     ):
-        with pytest.raises(EncodeError, match="SubjectTemplate fills in attributes") as info:
+        with pytest.raises(EncodeError, match="use SubjectTemplate to fill in attributes") as info:
             await publishing
         assert info.value.code == "invalid-subject"
-    with pytest.raises(EncodeError, match="SubjectTemplate fills in attributes"):
+    with pytest.raises(EncodeError, match="use SubjectTemplate to fill in attributes"):
         PullConsumer(js, "S", "c", dead_letter=subject)
     await flush(nc)
     assert everything.pending_msgs == 0

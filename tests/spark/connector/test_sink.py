@@ -231,7 +231,7 @@ def test_option_subject_may_be_a_template(spark: SparkSession, server: NatsServe
     row = "struct(struct('1.0' specversion, '{id}' id, '/s' source, 't' type) attributes, X'00' data) event"
     write(spark.sql(f"select {row}"), server, subject="out.{type}")
     assert [message.subject for message in stored(server)] == ["out.t"]
-    with pytest.raises(Exception, match="SubjectTemplate fills in attributes"):
+    with pytest.raises(Exception, match="use SubjectTemplate to fill in attributes"):
         write(spark.sql(f"select 'out.{{type}}' subject, {row}"), server)
     write(spark.sql("select 'out.{type}' subject, 'a copied message' data"), server)
     assert [message.subject for message in stored(server)] == ["out.t", "out.{type}"]
