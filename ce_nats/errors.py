@@ -9,7 +9,7 @@ All exceptions of the package, and the list of stable error codes.
         ├── NoStreamError               no stream has the subject
         ├── DataLossError               messages were removed from the stream before they were read
         ├── PublishError                events of a publisher were not acknowledged
-        └── StanError                   a server of NATS Streaming refused or did not answer
+        └── StanError                   a server of NATS Streaming refused or did not reply
     Reject                              raised by handlers of events, not by the package
 
 A wrong call raises none of these: an argument of the wrong type is a TypeError, one that is out of range or not one of

@@ -1,8 +1,8 @@
 """
 The one place that uses the fast path, the folder ``fast``.
 
-Each of its functions returns None for an event that the fast path does not handle, and the full codec takes over.
-Without the folder that holds for all events.
+Each of its functions returns None for an event that the fast path does not handle; the full codec then encodes or
+decodes it. If the folder does not exist, that applies to all events.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def are_valid_names(names: Sequence[str]) -> bool:
 
 
 # --- The eight attributes that the specification defines -----------------------------------------------------------
-# Each check takes a string of legal characters and returns the Python value.
+# Each check accepts a string of legal characters and returns the Python value.
 
 
 def _non_empty(name: str) -> Callable[[str, ErrorClass], str]:

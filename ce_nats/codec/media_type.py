@@ -100,7 +100,7 @@ def _normalised(charset: str) -> str:
 
 
 def _kind(maintype: str, subtype: str) -> DataKind:
-    # JSON format 3.1.1: "the media subtype is 'json' or has a '+json' suffix", whatever the type.
+    # JSON format 3.1.1: "the media subtype is 'json' or has a '+json' suffix", for every type.
     if subtype == "json" or subtype.endswith("+json"):
         return DataKind.JSON
     if maintype == "text" or subtype == "xml" or subtype.endswith("+xml"):

@@ -54,7 +54,7 @@ def encode(attributes: Mapping[str, Any], value: object, has_data: bool) -> byte
     envelope: dict[str, Any] = dict(checked_attributes(attributes))
     if has_data:
         if isinstance(value, data.BYTES):
-            # JSON format 3.1.1: Binary data "MUST be rendered in data_base64", whatever the datacontenttype says.
+            # JSON format 3.1.1: Binary data "MUST be rendered in data_base64", for every datacontenttype.
             envelope["data_base64"] = b64encode(value).decode("ascii")
         else:
             envelope["data"] = _data_member(value, envelope.get("datacontenttype"))

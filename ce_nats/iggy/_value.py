@@ -95,7 +95,7 @@ class HeaderValue:
         Return the value of a kind, from ``bytes`` (raw), ``str``, ``bool``, ``int`` or ``float``.
 
         NaN and the infinities are valid floats, and an ``int`` is accepted for a float. A number that the kind cannot
-        represent exactly is refused; ``struct.unpack("f", struct.pack("f", number))`` rounds it.
+        represent exactly is an error; ``struct.unpack("f", struct.pack("f", number))`` rounds it.
 
         Raises:
             EncodeError: ``unknown-header-kind``; ``invalid-header-value`` if the value has another type, is out of

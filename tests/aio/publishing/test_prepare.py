@@ -22,7 +22,7 @@ async def test_message_id_can_be_omitted_or_given(js, subject, stream, make_even
     assert [value for name, value in given.headers if name == "Nats-Msg-Id"] == ["mine"]
 
 
-async def test_bare_id_is_the_message_id_of_knative(js, subject, stream, make_event):
+async def test_event_id_is_the_message_id_of_knative(js, subject, stream, make_event):
     """Knative's channel sends ``Nats-Msg-Id: <id>``, unescaped; a stream with both stores one."""
     await js.publish(subject, b"{}", headers={"Nats-Msg-Id": "event Ω%1"})
     ack = await ce_js.publish(js, make_event("Ω%1"), subject, dedup=event_id)
@@ -38,7 +38,7 @@ async def test_custom_message_id_is_checked(js, subject, make_event, wrong):
 
 
 @pytest.mark.parametrize(("attributes", "code"), [({}, "missing-attribute"), ({"id": 1.5}, "invalid-attribute-type")])
-def test_bare_id_needs_a_valid_id(attributes, code):
+def test_event_id_needs_a_valid_id(attributes, code):
     class Event:
         def get_attributes(self):
             return attributes
