@@ -1,10 +1,10 @@
 """
 CloudEvents over a NATS connection, with asyncio and nats-py.
 
-``publish`` sends events and ``subscribe`` receives them, ``request`` and ``respond`` do both. ``ce_nats.aio.jetstream``
-publishes single events to streams and reads streams, a ``Publisher`` publishes many, a ``PullConsumer`` consumes them.
-``ce_nats.stan`` is a client for NATS Streaming. ``connect`` makes connections, which are nats-py's own; those of
-``nats.connect()`` are taken as well.
+``publish`` and ``subscribe`` send and receive events on core NATS, ``request`` and ``respond`` do request-reply.
+``ce_nats.aio.jetstream`` publishes single events to streams and reads streams, a ``Publisher`` pipelines many
+publishes, a ``PullConsumer`` consumes. ``connect`` returns a connection of nats-py; those of ``nats.connect()`` are
+accepted as well. ``ce_nats.stan`` is a client for NATS Streaming.
 """
 
 from ..errors import DeliveryError, Failure, PublishError, Reject

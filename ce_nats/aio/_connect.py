@@ -1,9 +1,9 @@
 """
-Make connections, for programs, the command line and Spark alike.
+Connect to servers, for programs, the command line and Spark.
 
-nats-py connects; this module adds what it does not guarantee. With TLS requested, nothing is written to a server that
-does not offer it, on reconnects neither. The first connection fails within seconds, with an error of one line, and
-errors and logs contain no secrets.
+nats-py makes the connection; this module adds guarantees. If TLS is requested, nothing is written to a server that does
+not offer it, also on reconnects. A failed first connection raises an error of one line within seconds. Errors and log
+lines contain no secrets.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ErrorCallback: TypeAlias = Callable[[Exception], Awaitable[None]]
 
 _RECONNECT_ATTEMPTS: Final = 60
 _RECONNECT_SECONDS: Final = 2.0
-# Each connection waits longer by a random part of this, so that those of one server do not all come back at one moment.
+# Each connection waits longer by a random part of this, so that the clients of a server do not all reconnect at once.
 _RECONNECT_JITTER_SECONDS: Final = 0.5
-# Between two attempts at one server, while there was no connection yet.
+# Between two attempts at one server, before the first connection.
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2.0
 _CALLBACKS: Final = ("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb")
 _CLOSED_BY_PEER: Final = (BrokenPipeError, ConnectionResetError, nats.errors.UnexpectedEOF)
 _OPTIONS: Final = frozenset(inspect.signature(Client.connect).parameters) - {"self", "servers"}
-# Both stand in a file of credentials; nats-py looks for the first without end where it is missing.
+# A credentials file contains both. If the first is missing, nats-py searches for it in an endless loop.
 _IN_CREDENTIALS: Final = (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
 
 
@@ -82,51 +82,52 @@ async def connect(
         async with connect("tls://nats.example.com", user_credentials="app.creds") as nc:
             await publish(nc, event, "orders.paid")
 
-    The first connection is attempted twice per server at most. A connection that is lost later is restored by nats-py;
-    loss, reconnect and final close are logged in a line each, unless a callback is given. It is also restored if the
-    server closes it because of a message above a ``max_payload`` that was lowered meanwhile.
+    The first connection is attempted at most twice per server. nats-py restores a connection that is lost later; loss,
+    reconnect and permanent close are logged in one line each, unless there is a callback. The connection is also
+    restored if the server closes it because of a message above a ``max_payload`` that was lowered in the meantime.
 
-    With TLS requested, by a URL (``tls://``, ``wss://``) or any option that begins with ``tls``, nothing is sent to a
-    server that does not offer it, on reconnects neither.
+    If TLS is requested, by a URL (``tls://``, ``wss://``) or by an option that begins with ``tls``, nothing is sent to
+    a server that does not offer it, also on reconnects.
 
     Args:
-        servers: A URL, several with commas between them, or a list: ``nats://``, ``tls://``, ``ws://`` or ``wss://``,
-            a host, and a port unless that is 4222. A user and password, or a token, may stand in front of the host,
-            with special characters percent-encoded; all servers get the same. By default ``nats://127.0.0.1:4222``.
-        context: Name of a context of the ``nats`` command line, for what is not given here.
-        environment: True reads the variables of the ``nats`` command line (``NATS_URL``, ``NATS_CREDS`` and so on)
-            for what is not given here, and then at the context: ``context``, ``NATS_CONTEXT``, or the selected one
-            where no server is named. A user without a password is a token then.
-        user: User name, or a function that gives it. With ``password``.
-        password: Password, or a function that gives it.
-        token: Token, or a function that gives it.
-        user_credentials: File with a JWT and a seed; or another form that nats-py accepts.
+        servers: A URL, several URLs separated by commas, or a list: ``nats://``, ``tls://``, ``ws://`` or ``wss://``,
+            a host, and a port unless it is 4222. User and password, or a token, may precede the host, with special
+            characters percent-encoded; all servers get the same. By default ``nats://127.0.0.1:4222``.
+        context: Name of a context of the ``nats`` command line, for settings that are not arguments.
+        environment: True reads settings that are not arguments from the variables of the ``nats`` command line
+            (``NATS_URL``, ``NATS_CREDS`` and so on), and then from the context: ``context``, ``NATS_CONTEXT``, or the
+            selected one if no server is named. A user without a password is then a token.
+        user: User name, or a function that returns it. With ``password``.
+        password: Password, or a function that returns it.
+        token: Token, or a function that returns it.
+        user_credentials: File with a JWT and a seed, or another form that nats-py accepts.
         nkeys_seed: File with the seed of an nkey.
-        tls_ca_file: Certificates to trust, PEM; by default the system's.
+        tls_ca_file: Trusted certificates, PEM; by default those of the system.
         tls_cert_file: Certificate of the client, PEM.
-        tls_key_file: Its key, PEM; by default in ``tls_cert_file``.
-        tls_key_password: Password of that key.
-        tls_hostname: Name that the server's certificate must have; by default that of the URL.
-        tls_handshake_first: Begin with TLS, before the server's INFO.
-        name: Name of the connection in the server's monitoring.
-        inbox_prefix: First tokens of the subjects that answers come to.
+        tls_key_file: Key of the certificate, PEM; by default in ``tls_cert_file``.
+        tls_key_password: Password of the key.
+        tls_hostname: Name that the certificate of the server must have; by default the host of the URL.
+        tls_handshake_first: Begin with the TLS handshake, before the server's INFO.
+        name: Name of the connection in the monitoring of the server.
+        inbox_prefix: First tokens of the subjects of inboxes.
         connect_timeout: Seconds to wait for each server.
-        max_reconnect_attempts: Attempts at each server before a connection that was lost is closed for good, 2 to
-            2.5 seconds after one another (each connection has an interval of its own) unless ``reconnect_time_wait``
-            says otherwise: two minutes, by default. None, or -1, never gives up; 0 does not try.
+        max_reconnect_attempts: Attempts at each server before a lost connection is closed permanently, at intervals of
+            ``reconnect_time_wait`` seconds, by default a random time from 2 to 2.5 seconds for each connection: two
+            minutes in all. None or -1 sets no limit; 0 does not reconnect.
         error_cb: Called with errors that no operation raises: a denied permission, messages dropped because they are
             not read fast enough, failed reconnects. The four callbacks are asynchronous functions.
         disconnected_cb: Called when the connection is lost or closed.
-        reconnected_cb: Called when it is back.
-        closed_cb: Called when it is closed, by the program or for good after a loss.
-        options: Further ones of ``nats.connect()``, by their names there: ``tls``, ``ping_interval``, ``no_echo`` ...
+        reconnected_cb: Called after a reconnect.
+        closed_cb: Called when the connection is closed, by the program or permanently after a loss.
+        options: Other arguments of ``nats.connect()``: ``tls``, ``ping_interval``, ``no_echo`` ...
 
     Returns:
-        A connection of nats-py, if awaited. ``async with`` makes the connection, without ``await`` too, and closes it.
+        A connection of nats-py, if awaited. ``async with`` connects, with or without ``await``, and closes the
+        connection.
 
     Raises:
         EncodeError: ``invalid-option``: an argument, a variable, a context or a file is not valid. Nothing was sent.
-        DeliveryError: ``connection-failed``: no server can be reached, or it has no TLS; ``authentication-failed``.
+        DeliveryError: ``connection-failed``: no server can be reached, or none offers TLS; ``authentication-failed``.
         TypeError: An option does not exist, or a callback is not an asynchronous function.
     """
     given = {
@@ -176,15 +177,15 @@ async def establish(
     **options: Any,
 ) -> None:
     """
-    Connect a client of nats-py as :func:`connect` does; where that fails, the client is closed.
+    Connect a client of nats-py as :func:`connect` does; the client is closed if that fails.
 
     Args:
-        client: One that was never connected.
-        settings: How to connect.
-        allow_reconnect: False closes a connection that is lost, and logs nothing.
+        client: A client that was never connected.
+        settings: Settings of the connection.
+        allow_reconnect: False closes a lost connection, and logs nothing.
         max_reconnect_attempts: As for :func:`connect`.
         reconnect_time_wait: Seconds between two attempts at one server; None for 2 to 2.5.
-        options: Further ones of nats-py's ``connect()``, callbacks included.
+        options: Other arguments of nats-py's ``connect()``, callbacks included.
 
     Raises:
         EncodeError: As :func:`connect` does.
@@ -205,9 +206,9 @@ async def establish(
         **_nats_options(settings, options),
         **options,
         **callbacks.functions,
-        # Without reconnects nats-py would not try the next server where one is reachable and refuses.
+        # Without reconnects nats-py does not try the next server after one that is reachable and refuses.
         "allow_reconnect": True,
-        "max_reconnect_attempts": 1,  # 0 would be without end
+        "max_reconnect_attempts": 1,  # 0 sets no limit
         "reconnect_time_wait": _RETRY_SECONDS,
     }
     remember_api_prefix(client, settings.api_prefix)
@@ -226,7 +227,7 @@ async def establish(
         reasons = [*callbacks.failures, asyncio.TimeoutError(f"no answer in {seconds:g} seconds")]
     except nats.errors.NoServersError as error:
         reasons = callbacks.failures or [error]
-    except Exception as error:  # nkeys, ssl and web socket libraries have their own
+    except Exception as error:  # nkeys, ssl and the web socket library raise others
         reasons = [error]
     except BaseException:
         await disconnect(client)
@@ -237,32 +238,32 @@ async def establish(
     code = ErrorCode.CONNECTION_FAILED
     if any(map(_is_authorization, reasons)):
         code = ErrorCode.AUTHENTICATION_FAILED
-        # The server closes the connection after a refusal, which may be an error of a write or a read, too.
+        # The server closes the connection after a refusal, which may also cause an error of a write or a read.
         reasons = [reason for reason in reasons if not isinstance(reason, _CLOSED_BY_PEER)]
     text = "; ".join(dict.fromkeys(_text(settings, reason) for reason in reasons))
     raise DeliveryError(code, f"cannot connect to {', '.join(settings.servers)}: {text}")
 
 
 async def disconnect(nc: Client) -> None:
-    """Close a connection, in whatever state it is, and in two seconds at most; nothing is raised."""
-    # nats-py waits until everything is written, or TLS shut down, which may be never.
+    """Close a connection in any state, within two seconds. Never raises."""
+    # nats-py waits until everything is written and TLS is shut down, which may never happen.
     with suppress(Exception):
         await asyncio.wait_for(nc.close(), _CLOSE_SECONDS)
 
 
 class _Callbacks:
     """
-    nats-py's callbacks: they gather failures of the first connection, and later log what has no callback.
+    Collect failures of the first connection; later call the user's callbacks, and log if there are none.
 
     Args:
-        client: Of nats-py.
-        settings: Of the connection; they know what must not be shown in errors.
-        options: The caller's callbacks are taken out of it.
+        client: Client of nats-py.
+        settings: Settings of the connection, with the secrets to hide in log lines.
+        options: Arguments of nats-py's ``connect()``; the user's callbacks are removed from them.
         is_logged: False logs nothing.
 
     Attributes:
-        functions: By nats-py's names.
-        failures: Of the first connection.
+        functions: Callbacks for nats-py, by argument name.
+        failures: Errors of the first connection.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class _Callbacks:
         self._server = self._last_error = ""
 
     def note_connection(self) -> None:
-        """Called when a connection is established, the first or a later one."""
+        """Note that the connection was established, the first time or by a reconnect."""
         url = self._client.connected_url
         self._server = url.netloc if url else ", ".join(self._settings.servers)
         ConnectionWatch.of(self._client)
@@ -294,7 +295,7 @@ class _Callbacks:
             await self._given["error_cb"](error)
         else:
             previous, self._last_error = self._last_error, _text(self._settings, error)
-            # A loss, and each attempt that finds no server, is an error too.
+            # nats-py also reports a loss, and each failed attempt to reconnect.
             is_loss = isinstance(error, (OSError, asyncio.TimeoutError, nats.errors.UnexpectedEOF))
             self._log(logging.DEBUG if is_loss or previous == self._last_error else logging.WARNING, self._last_error)
 
@@ -305,7 +306,7 @@ class _Callbacks:
         if self._given["disconnected_cb"] is not None:
             await self._given["disconnected_cb"]()
         elif is_lost:
-            self._log(logging.WARNING, "the connection is lost, trying to reconnect")
+            self._log(logging.WARNING, "connection lost; reconnecting")
         self._is_lost |= is_lost
 
     async def _reconnected_cb(self) -> None:
@@ -313,7 +314,7 @@ class _Callbacks:
         if self._given["reconnected_cb"] is not None:
             await self._given["reconnected_cb"]()
         else:
-            self._log(logging.WARNING, "the connection is back")
+            self._log(logging.WARNING, "reconnected")
 
     async def _closed_cb(self) -> None:
         if not self._is_connected:
@@ -322,9 +323,9 @@ class _Callbacks:
         if self._given["closed_cb"] is not None:
             await self._given["closed_cb"]()
         elif self._is_lost:
-            self._log(logging.ERROR, f"the connection did not come back, and is closed: {self._last_error or loss}")
+            self._log(logging.ERROR, f"reconnecting failed; connection closed: {self._last_error or loss}")
         elif loss is not None and (text := _text(self._settings, loss)) != self._last_error:
-            self._log(logging.ERROR, f"the connection is closed: {text}")
+            self._log(logging.ERROR, f"connection closed: {text}")
 
     def _log(self, level: int, text: str) -> None:
         if self._is_logged:
@@ -336,12 +337,12 @@ class _Callbacks:
 
 class _NoTlsError(nats.errors.SecureConnWantedError):
     def __str__(self) -> str:
-        return "secure connection not available: TLS is asked for, and the server does not offer it"
+        return "secure connection not available: TLS is requested, and the server does not offer it"
 
 
 class _Transport(TlsTransport):
     """
-    nats-py's transport, which writes nothing before TLS is established where TLS is requested.
+    nats-py's transport that writes nothing before TLS is established, if TLS is requested.
 
     Args:
         wants_tls: Whether TLS is requested.
@@ -353,7 +354,7 @@ class _Transport(TlsTransport):
         self._has_failed = False
 
     def __bool__(self) -> bool:
-        return True  # nats-py replaces a transport that is false, as this one would be before it has connected
+        return True  # nats-py replaces a falsy transport, and the base class is falsy before it has connected
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         self._has_failed = False
@@ -369,7 +370,7 @@ class _Transport(TlsTransport):
             raise
 
     async def wait_closed(self) -> None:
-        if not self._has_failed:  # after a failed handshake this would wait without end
+        if not self._has_failed:  # after a failed handshake this would wait forever
             await super().wait_closed()  # type: ignore[no-untyped-call]
 
     def write(self, payload: bytes) -> None:
@@ -379,7 +380,7 @@ class _Transport(TlsTransport):
         super().write(payload)  # type: ignore[no-untyped-call]
 
     def writelines(self, payload: list[bytes]) -> None:
-        # nats-py writes what waits in its buffer when it closes, to whatever it was connecting to.
+        # When nats-py closes, it writes its buffer to the server that it was connecting to.
         if self._may_write:
             super().writelines(payload)  # type: ignore[no-untyped-call]
 
@@ -394,14 +395,14 @@ class _Transport(TlsTransport):
 
 def _demand_tls(client: Client, *, wants_tls: bool) -> None:
     """
-    Keep a client from talking to a server without TLS, where TLS is requested.
+    Keep a client from sending data to a server without TLS, if TLS is requested.
 
-    nats-py uses TLS where the server requires it, whatever the URL says, and continues without TLS where it does not: a
-    server without TLS, or an attacker in front of one that has it, would get everything in plain text.
+    nats-py uses TLS if the server requires it, whatever the URL, and otherwise continues without TLS: a server without
+    TLS, or an attacker between client and server, would get all data unencrypted.
     """
 
     def choose_transport(server: Srv) -> None:
-        # Web sockets have TLS outside, and none of these; but servers that they learn of may be reached by TCP.
+        # Web sockets use another transport, with its own TLS. Servers that they discover may be reached over TCP.
         if not server.uri.scheme.startswith("ws") and not isinstance(transport_of(client), _Transport):
             use_transport(client, _Transport(wants_tls=wants_tls))
 
@@ -414,10 +415,10 @@ def _demand_tls(client: Client, *, wants_tls: bool) -> None:
 
 def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext | None:
     if not (settings.tls_ca_file or settings.tls_cert_file):
-        return None  # nats-py makes one where the server wants TLS
+        return None  # nats-py creates one if the server requires TLS
     context = ssl.create_default_context(cafile=settings.tls_ca_file)
     if settings.tls_cert_file:
-        # Without any password OpenSSL asks for one, and waits.
+        # Without a password OpenSSL prompts for one on the terminal.
         context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, settings.tls_key_password or "")
     return context
 
@@ -427,7 +428,7 @@ def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext | None:
 
 def _nats_options(settings: ConnectionSettings, options: dict[str, Any]) -> dict[str, Any]:
     """
-    Options of nats-py's ``connect()``.
+    Return arguments of nats-py's ``connect()``.
 
     Raises:
         EncodeError: ``invalid-option``: a file cannot be used, or a package is missing.
@@ -467,7 +468,7 @@ def _check_files(settings: ConnectionSettings) -> None:
     files = (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file, settings.nkey_seed_file)
     try:
         for path in filter(None, files):
-            with open(path, "rb"):  # other libraries' errors do not say which file is missing
+            with open(path, "rb"):  # errors of other libraries do not name the missing file
                 pass
         if settings.nkey_seed_file:
             with open(settings.nkey_seed_file, "rb") as file:
@@ -488,7 +489,7 @@ def _is_seed(text: bytes) -> bool:
 
     try:
         nkeys.from_seed(bytearray(text.strip())).wipe()
-    except Exception:  # those of base64, too
+    except Exception:  # of nkeys or base64
         return False
     return True
 
@@ -504,10 +505,10 @@ def _is_authorization(error: Exception) -> bool:
 
 
 def _text(settings: ConnectionSettings, error: Exception) -> str:
-    """The text of an error, without secrets."""
+    """Return the text of an error, without secrets."""
     text = str(error) if isinstance(error, (nats.errors.Error, OSError, ImportError)) else ""
     if isinstance(error, asyncio.TimeoutError):
         text = str(error) or "no answer in time"
     if _is_authorization(error):
-        text = f"the server refuses the credentials ({text})"
+        text = f"authentication rejected by the server ({text})"
     return settings.hidden(text) or type(error).__name__

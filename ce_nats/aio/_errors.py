@@ -1,4 +1,4 @@
-"""nats-py's exceptions, and errors in answers of JetStream's API, as :class:`~ce_nats.DeliveryError` with a code."""
+"""Map exceptions of nats-py, and errors in responses of JetStream, to :class:`~ce_nats.DeliveryError` with a code."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ._permissions import ConnectionWatch
 
 # nats-server's err_code: JSNotEnabledForAccountErr, JSNotEnabledErr
 NOT_ENABLED: Final = (10039, 10076)
-# The API's status codes are those of HTTP: "503", "description": "JetStream system temporarily unavailable".
+# The API uses the status codes of HTTP: "code": 503, "description": "JetStream system temporarily unavailable".
 _SERVER_ERRORS: Final = 500
 
 _API_CODES: Final = {
     10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
     10043: ErrorCode.MESSAGE_NOT_FOUND,  # JSSequenceNotFoundErrF
-    10057: ErrorCode.REQUEST_REFUSED,  # JSStreamMsgDeleteFailedF, which has 500, and cannot succeed later
+    10057: ErrorCode.REQUEST_REFUSED,  # JSStreamMsgDeleteFailedF: status 500, but a retry does not help
     10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
     10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr
-    10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF, which has 500, and cannot succeed later
+    10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF: status 500, but a retry does not help
     **dict.fromkeys(NOT_ENABLED, ErrorCode.NO_RESPONDERS),
 }
-# The first class that fits counts.
+# The first matching class wins.
 _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (nats.errors.NoRespondersError, ErrorCode.NO_RESPONDERS),
     (nats.js.errors.NoStreamResponseError, ErrorCode.NO_RESPONDERS),
-    (asyncio.TimeoutError, ErrorCode.TIMEOUT),  # nats.errors.TimeoutError is one, and on 3.11 so is an OSError
+    (asyncio.TimeoutError, ErrorCode.TIMEOUT),  # a base class of nats.errors.TimeoutError; since 3.11 it is an OSError
     (nats.errors.ConnectionClosedError, ErrorCode.CONNECTION_CLOSED),
     (nats.errors.ConnectionDrainingError, ErrorCode.CONNECTION_CLOSED),
     (nats.errors.StaleConnectionError, ErrorCode.CONNECTION_CLOSED),
@@ -49,17 +49,17 @@ def delivery_errors(
     target: str, nc: Client | None = None, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
 ) -> Iterator[None]:
     """
-    Turn nats-py's errors into those of this package.
+    Convert errors of nats-py to errors of this package.
 
     Args:
-        target: A subject, stream or consumer, for the message of the error.
-        nc: The connection. If an error closed it, the message ends with that error.
-        refused: Code for a refusal by JetStream that has none of its own.
+        target: Subject, stream or consumer, for the text of the error.
+        nc: The connection. If an error closed it, the text ends with that error.
+        refused: Code for refusals by JetStream that have no specific code.
 
     Raises:
-        EncodeError: ``invalid-header-name``, ``invalid-subject`` or ``payload-too-large``, which nats-py notices before
+        EncodeError: ``invalid-header-name``, ``invalid-subject`` or ``payload-too-large``, which nats-py checks before
             it sends.
-        DeliveryError: Every other error of nats-py.
+        DeliveryError: All other errors of nats-py.
     """
     try:
         yield
@@ -78,7 +78,7 @@ def delivery_errors(
 
 
 def delivery_error(target: str, error: Exception, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED) -> DeliveryError:
-    """The error of this package for one of nats-py's, or for an OSError; its cause is left to the caller."""
+    """Return the error for an error of nats-py, or for an OSError; the caller sets its cause."""
     if isinstance(error, nats.js.errors.APIError):
         return api_error(target, error.code or 0, error.err_code or 0, error.description or str(error), refused=refused)
     code = next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.DELIVERY_FAILED)
@@ -86,21 +86,21 @@ def delivery_error(target: str, error: Exception, *, refused: ErrorCode = ErrorC
 
 
 def api_error(
-    target: str, status: int, number: int, description: str, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
+    target: str, status: int, err_code: int, description: str, *, refused: ErrorCode = ErrorCode.REQUEST_REFUSED
 ) -> ApiError:
     """
-    The error for an error in an answer of JetStream.
+    Return the error for an error in a response of JetStream.
 
     Args:
-        target: A subject, stream or consumer, for the message.
-        status: The answer's ``code``.
-        number: The answer's ``err_code``; 0 where it has none.
-        description: The answer's ``description``.
-        refused: Code for a refusal that has none of its own.
+        target: Subject, stream or consumer, for the text.
+        status: ``code`` in the response.
+        err_code: ``err_code`` in the response; 0 if there is none.
+        description: ``description`` in the response.
+        refused: Code for refusals that have no specific code.
     """
-    code = _API_CODES.get(number)
+    code = _API_CODES.get(err_code)
     if code is None:
         code = ErrorCode.TEMPORARILY_UNAVAILABLE if status >= _SERVER_ERRORS else refused
-    error = ApiError(code, f"{target}: {description} ({number or status})")
-    error.err_code = number
+    error = ApiError(code, f"{target}: {description} ({err_code or status})")
+    error.err_code = err_code
     return error

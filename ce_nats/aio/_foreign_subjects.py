@@ -14,7 +14,7 @@ _API_PREFIXES: Final[WeakKeyDictionary[Client, set[str]]] = WeakKeyDictionary()
 
 
 def remember_api_prefix(nc: Client, prefix: str) -> None:
-    """Remember a prefix under which a connection reaches JetStream's API."""
+    """Store a prefix of JetStream's API that a connection uses."""
     _API_PREFIXES.setdefault(nc, set()).add(prefix)
 
 
@@ -23,9 +23,9 @@ def check_foreign_subject(nc: Client, subject: str, *, allowed: Iterable[str] = 
     Check a subject from a message, as :func:`~ce_nats.subjects.check_subject_from_message` does.
 
     Args:
-        nc: The connection on which it would be published to.
+        nc: The connection for publishing to the subject.
         subject: The subject.
-        allowed: Patterns of subjects that hold data.
+        allowed: Patterns of subjects that carry data.
         is_reply: Whether it is a reply subject.
 
     Raises:

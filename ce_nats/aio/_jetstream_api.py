@@ -1,10 +1,9 @@
 """
-JetStream's API: what streams hold, and the consumers on them.
+JetStream's API: state of streams, stored messages, consumers.
 
-Requests and answers in JSON ("JetStream API Reference" of the NATS documentation). Every request that this package
-makes to the API is made here. Requests go through nats-py's connection; the answers are read here, because nats-py's
-objects leave out or change what is needed of them: nanoseconds, header blocks, error numbers. A request that is not
-answered, because a leader is being elected for instance, is repeated.
+Requests and responses are JSON ("JetStream API Reference" of the NATS documentation). All API requests of this package
+are sent here, on nats-py's connection. Responses are decoded here, because nats-py's objects lack nanoseconds, header
+blocks and error numbers. A request without a response, because a leader is being elected for instance, is repeated.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ from ._util.patience import RETRY_SECONDS, Patience
 
 _log: Final = logging.getLogger(__name__)
 
-# For an answer that is not required.
+# Timeout of a request whose response is optional.
 _NAMES_SECONDS: Final = 2.0
-# A server also says that there is no stream, or no JetStream, while it shuts down; it does not say so for longer.
+# A server also reports that there is no stream, or no JetStream, while it shuts down, for at most this time.
 _SHUTDOWN_SECONDS: Final = 0.5
-# nats-server: JSSequenceNotFoundErrF, JSStreamMsgDeleteFailedF. There may be no such message any more.
+# nats-server: JSSequenceNotFoundErrF, JSStreamMsgDeleteFailedF. The message may have been deleted before.
 _NOT_DELETED: Final = (10043, 10057)
-# nats-server from this version on knows a consumer's filter_subjects.
+# First version of nats-server that supports filter_subjects of a consumer.
 _SEVERAL_SUBJECTS: Final = (2, 10)
-# Requests in flight at a time.
+# Maximum number of requests in flight.
 _MAX_REQUESTS: Final = 64
 
 T = TypeVar("T", bound="_Answer")
 
 
 class Stored(msgspec.Struct):
-    """A message in the API's answer, with the bytes of its header block; both byte strings are base64 in JSON."""
+    """Message in a response of the API, with the bytes of its header block; both byte strings are base64 in JSON."""
 
     subject: str
     seq: int
@@ -117,12 +116,12 @@ class _Names(_Answer):
 
 class Lag(NamedTuple):
     """
-    What a consumer has before it, in messages.
+    Lag of a consumer, in messages.
 
     Attributes:
-        pending: Not delivered yet.
-        ack_pending: Delivered, and not settled.
-        redelivered: Of these, delivered more than once.
+        pending: Number of undelivered messages.
+        ack_pending: Number of messages that are delivered and not settled.
+        redelivered: Number of them that were delivered more than once.
     """
 
     pending: int
@@ -136,9 +135,9 @@ class StreamApi:
 
     Args:
         nc: An open connection.
-        prefix: First tokens of the API's subjects; another one reaches another domain or account.
-        timeout: Maximum seconds to wait for an answer to one request, see :class:`Patience`.
-        retry_timeout: Seconds to repeat a request that is not answered; 0 to send it once.
+        prefix: First tokens of the subjects of the API; another prefix reaches another domain or account.
+        timeout: Maximum seconds to wait for the response to one request, see :class:`Patience`.
+        retry_timeout: Seconds to repeat a request without a response; 0 sends it once.
     """
 
     def __init__(
@@ -159,11 +158,11 @@ class StreamApi:
     @classmethod
     def of(cls, js: JetStreamContext, timeout: float | None = None, retry_timeout: float | None = None) -> StreamApi:
         """
-        Return the API as nats-py's context reaches it.
+        Return the API with the connection, prefix and timeout of a JetStreamContext.
 
         Args:
             js: From ``nc.jetstream()``.
-            timeout: Maximum seconds to wait for an answer to one request; by default that of ``js``.
+            timeout: Maximum seconds to wait for the response to one request; by default the timeout of ``js``.
             retry_timeout: Seconds to repeat a request; by default 30, or ``timeout`` if that is longer.
         """
         timeout = api_timeout(js) if timeout is None else timeout
@@ -171,18 +170,18 @@ class StreamApi:
         return cls(client_of(js), api_prefix(js), timeout, retry_timeout)
 
     def without_retries(self) -> StreamApi:
-        """Return the same API, each request of which is sent once."""
+        """Return the same API without retries."""
         return StreamApi(self._nc, self.prefix, self._timeout, 0)
 
     # --- Streams ------------------------------------------------------------------------------------------------------
 
     async def state(self, stream: str) -> StreamState:
         """
-        State of a stream.
+        Return the state of a stream.
 
         Raises:
-            DeliveryError: ``no-responders`` or ``timeout``: no answer; ``permission-denied``; ``connection-closed``;
-                an :class:`~ce_nats.ApiError` where JetStream refuses, ``stream-not-found`` for instance.
+            DeliveryError: ``no-responders`` or ``timeout``: no response; ``permission-denied``; ``connection-closed``;
+                an :class:`~ce_nats.ApiError` if JetStream refuses, ``stream-not-found`` for instance.
         """
         info = await self._info(stream)
         state = info.state
@@ -191,7 +190,7 @@ class StreamApi:
 
     async def subjects(self, stream: str) -> list[str]:
         """
-        Subjects that a stream listens on, wildcards among them.
+        Return the subjects of a stream, which may have wildcards.
 
         Raises:
             DeliveryError: As :meth:`state` does.
@@ -200,8 +199,8 @@ class StreamApi:
 
     async def origin_subjects(self, stream: str) -> list[str]:
         """
-        Subjects on which a stream's messages are published: its own, and those of the streams that it mirrors or
-        sources. A source that cannot be looked up is left out.
+        Return the subjects to which messages of a stream are published: its subjects, and those of the streams that it
+        mirrors or sources. A source that cannot be looked up is omitted.
 
         Raises:
             DeliveryError: As :meth:`state` does, for the stream itself.
@@ -210,7 +209,7 @@ class StreamApi:
         waiting, seen = [(self.prefix, stream)], {(self.prefix, stream)}
         while waiting:
             prefix, name = waiting.pop()
-            # What another prefix reaches may never answer.
+            # Another prefix may have no responder.
             retry_timeout = self._retry_timeout if prefix == self.prefix else 0
             try:
                 config = (await StreamApi(self._nc, prefix, self._timeout, retry_timeout)._info(name)).config
@@ -231,10 +230,10 @@ class StreamApi:
 
     async def why_no_stream(self, subject: str) -> str | None:
         """
-        Why no stream listens on a subject; ``""`` where one does, and None where that is unknown.
+        Return the reason why no stream listens on a subject; ``""`` if a stream listens, and None if that is unknown.
 
-        It is unknown where the API does not answer, because permission is denied for instance. It is not asked through
-        another prefix or domain, because a subject may have another name there.
+        It is unknown if the API does not respond, because permission is denied for instance, and for another prefix or
+        domain, where the subject may have another name.
         """
         if self.prefix != DEFAULT_PREFIX:
             return None
@@ -255,12 +254,12 @@ class StreamApi:
 
     async def stored(self, stream: str, request: dict[str, Any], *, is_watched: bool = False) -> Stored | None:
         """
-        The message that ``STREAM.MSG.GET`` finds, or None.
+        Return the message that ``STREAM.MSG.GET`` finds, or None.
 
         Args:
             stream: Name of the stream.
-            request: ``seq``, and ``next_by_subj`` for the first message from there on.
-            is_watched: The caller looks for denied permissions itself, for many requests at once.
+            request: ``seq``, and ``next_by_subj`` for the first message at or after it.
+            is_watched: True if the caller watches for denied permissions, for many requests at once.
 
         Raises:
             DeliveryError: As :meth:`state` does.
@@ -274,17 +273,17 @@ class StreamApi:
         return answer.message
 
     def stored_subject(self, stream: str) -> str:
-        """The subject of :meth:`stored`'s requests."""
+        """Return the subject of the requests of :meth:`stored`."""
         return f"{self.prefix}.STREAM.MSG.GET.{stream}"
 
     async def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str] = ()) -> int | None:
         """
-        Sequence of the first message at or after a sequence, or None.
+        Return the sequence of the first message at or after a sequence, or None.
 
         Args:
             stream: Name of the stream.
-            sequence: Where to begin, inclusive.
-            subjects: Subjects, wildcards allowed; by default all. Each one takes a request.
+            sequence: First sequence, inclusive.
+            subjects: Subjects, wildcards allowed; by default all. Each subject needs one request.
 
         Raises:
             DeliveryError: As :meth:`state` does.
@@ -298,13 +297,13 @@ class StreamApi:
 
     async def sequence_at(self, state: StreamState, since: int) -> int:
         """
-        Sequence of the first message that was stored at an instant or later; ``state.last + 1`` where there is none.
+        Return the sequence of the first message stored at or after an instant; ``state.last + 1`` if there is none.
 
-        Relies on times that ascend in a stream, as the server does.
+        Like the server, it relies on ascending times in a stream.
 
         Args:
-            state: Of the stream; messages behind ``state.last`` are not looked at.
-            since: Nanoseconds since 1970, UTC.
+            state: State of the stream; messages after ``state.last`` are ignored.
+            since: The instant, in nanoseconds since 1970, UTC.
 
         Raises:
             DeliveryError: As :meth:`state` does.
@@ -314,7 +313,7 @@ class StreamApi:
             middle = (low + high) // 2
             message = await self._next(state.name, middle, ">")
             if message is None or message.seq >= high or nanoseconds(Timestamp.parse(message.time)) >= since:
-                # Between the middle and the message there is none, so none that is earlier.
+                # No message is between the middle and this one, so no earlier message is late enough.
                 high = middle
             else:
                 low = message.seq + 1
@@ -325,10 +324,10 @@ class StreamApi:
 
     async def delete_message(self, stream: str, sequence: int) -> None:
         """
-        Delete a message, without overwriting it on disk first, which takes the server most of the time.
+        Delete a message without overwriting it on disk, which would take most of the server's time.
 
-        It is no error if there is no such message any more: an earlier request may have deleted it whose answer was
-        lost.
+        It is not an error if the message does not exist: an earlier request whose response was lost may have deleted
+            it.
 
         Raises:
             DeliveryError: As :meth:`state` does.
@@ -344,7 +343,7 @@ class StreamApi:
 
     async def consumer(self, stream: str, name: str) -> ConsumerConfig:
         """
-        Configuration of a consumer.
+        Return the configuration of a consumer.
 
         Raises:
             DeliveryError: As :meth:`state` does; ``consumer-not-found``.
@@ -353,7 +352,7 @@ class StreamApi:
 
     async def lag(self, stream: str, name: str) -> Lag:
         """
-        How far a consumer is behind.
+        Return the lag of a consumer.
 
         Raises:
             DeliveryError: As :meth:`consumer` does.
@@ -366,18 +365,18 @@ class StreamApi:
 
     async def create_consumer(self, stream: str, name: str, config: dict[str, Any]) -> ConsumerConfig:
         """
-        Create a consumer; one that exists with the same configuration is left as it is.
+        Create a consumer. An existing consumer with the same configuration is not changed.
 
-        nats-server before 2.10 ignores ``filter_subjects``, and would deliver all subjects: one subject is sent as
-        ``filter_subject``, several are refused.
+        nats-server before 2.10 ignores ``filter_subjects``, and would deliver all subjects. So a single subject is sent
+        as ``filter_subject``, and several are refused.
 
         Args:
             stream: Name of the stream.
             name: Name of the consumer.
-            config: As the API has it, so with times in nanoseconds.
+            config: Configuration in the form of the API, with times in nanoseconds.
 
         Returns:
-            Its configuration as the server has completed it.
+            The configuration as completed by the server.
 
         Raises:
             DeliveryError: As :meth:`state` does; ``request-refused``; ``incompatible-config``: the server is older than
@@ -395,7 +394,7 @@ class StreamApi:
         request = {"stream_name": stream, "config": {"name": name, **config}}
         subject = f"CONSUMER.CREATE.{stream}.{name}{further}"
         answer = await self._request(_Consumer, stream, subject, request, consumer=name)
-        if len(subjects) > 1 and not answer.config.get("filter_subjects"):  # from another, older server of a cluster
+        if len(subjects) > 1 and not answer.config.get("filter_subjects"):  # an older server of the cluster responded
             with suppress(DeliveryError):
                 await self.delete_consumer(stream, name)
             raise _several_subjects(stream, name)
@@ -423,14 +422,14 @@ class StreamApi:
         is_watched: bool = False,
     ) -> T:
         """
-        An answer without an error.
+        Send a request until there is a response, and return it.
 
         Args:
-            kind: What the answer is decoded to.
-            stream: Name of the stream, for the message of an error.
-            subject: Of the request, behind the prefix.
-            request: Its body; None is an empty one.
-            consumer: Name of the consumer, for the message of an error; ``""`` where it is about the stream.
+            kind: Type of the response.
+            stream: Name of the stream, for error texts.
+            subject: Subject of the request, without the prefix.
+            request: Body of the request; None for an empty one.
+            consumer: Name of the consumer, for error texts; ``""`` if the request is about the stream.
             is_watched: As for :meth:`stored`.
 
         Raises:
@@ -449,7 +448,7 @@ class StreamApi:
             except DeliveryError as error:
                 is_disabled = isinstance(error, ApiError) and error.err_code in NOT_ENABLED
                 disabled_since = min(disabled_since, time.monotonic()) if is_disabled else math.inf
-                if not self._may_pass(error) or time.monotonic() - disabled_since >= _SHUTDOWN_SECONDS:
+                if not self._is_temporary(error) or time.monotonic() - disabled_since >= _SHUTDOWN_SECONDS:
                     raise
                 self._report(error)
                 if not await patience.wait():
@@ -478,8 +477,8 @@ class StreamApi:
                     text = "JetStream is not enabled on the server" if is_known else "no server with JetStream answers"
                 raise DeliveryError(ErrorCode.NO_RESPONDERS, f"{target}: {text}") from error
 
-    def _may_pass(self, error: DeliveryError) -> bool:
-        """Whether the same request may be answered soon."""
+    def _is_temporary(self, error: DeliveryError) -> bool:
+        """Return whether a retry of the request may succeed."""
         if isinstance(error, ApiError):
             return error.is_temporary
         if error.code is ErrorCode.NO_RESPONDERS:
@@ -488,16 +487,16 @@ class StreamApi:
 
     def _may_have_jetstream(self) -> bool:
         """
-        Whether JetStream may exist although nothing answers.
+        Return whether JetStream may exist although there are no responders.
 
-        Another server of the cluster may have it, and be away; one that stands alone has none. What is behind another
-        prefix is not known.
+        Another server of the cluster may have it, and be down. A single server without JetStream cannot. It is unknown
+        for another prefix.
         """
         info = server_info(self._nc)
         return bool(self.prefix != DEFAULT_PREFIX or info.get("jetstream") or info.get("cluster"))
 
     def _report(self, error: DeliveryError) -> None:
-        """Log the first of the requests that are being repeated."""
+        """Log the first failed attempt of a series."""
         if self._retry_timeout and not self._is_failing:
             self._is_failing = True
             _log.warning("%s; retrying for up to %g seconds", error.message, self._retry_timeout)
@@ -521,7 +520,7 @@ class StreamApi:
         try:
             return msgspec.json.decode(reply.data, type=kind)
         except msgspec.MsgspecError as error:
-            text = f"{target}: the reply is not an answer of JetStream's API"
+            text = f"{target}: the reply is not a response of JetStream's API"
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, text) from error
 
 
@@ -542,14 +541,14 @@ async def check_stream_on(js: JetStreamContext, subject: str) -> None:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether a retry would fail in the same way: JetStream refused, or permission is denied."""
+    """Return whether a retry would fail in the same way: JetStream refused, or permission is denied."""
     if isinstance(error, ApiError):
         return not error.is_temporary
     return isinstance(error, DeliveryError) and error.code is ErrorCode.PERMISSION_DENIED
 
 
 def nanoseconds(at: datetime) -> int:
-    """Nanoseconds since 1970, UTC, of an aware time; a Timestamp has all digits."""
+    """Return the nanoseconds since 1970, UTC, of an aware time; a Timestamp keeps nanoseconds."""
     fraction = at.nanosecond if isinstance(at, Timestamp) else at.microsecond * 1000
     return timegm(at.utctimetuple()) * 1_000_000_000 + fraction
 

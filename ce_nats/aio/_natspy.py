@@ -1,9 +1,10 @@
 """
-Everything that is used of nats-py and not public there: no other module does.
+The only module that uses nats-py's private API.
 
-nats-py has no public way to write bytes that were encoded elsewhere, to see a message before its headers are parsed, to
-demand TLS, to chain callbacks, to survive a malformed message, or to say which connection JetStream is on. A version
-that lacks a name used here is a :class:`~ce_nats.CeNatsError` where it is first needed, with the version and the name.
+nats-py has no public API to write bytes that were encoded elsewhere, to see a message before its headers are parsed, to
+require TLS, to chain callbacks, to survive a malformed message, or to get the connection of a JetStreamContext. If a
+version of nats-py lacks a name that is used here, the first use raises a :class:`~ce_nats.CeNatsError` with the version
+and the name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _get(owner: object, name: str) -> Any:
 
 
 def _set(owner: object, name: str, value: object) -> None:
-    _get(owner, name)  # one that nobody reads would have no effect
+    _get(owner, name)  # a new attribute would have no effect
     setattr(owner, name, value)
 
 
@@ -53,33 +54,33 @@ def _missing(owner: object, name: str) -> CeNatsError:
     )
 
 
-# --- Which connection, and how it talks to JetStream ------------------------------------------------------------------
+# --- Connection and JetStream -----------------------------------------------------------------------------------------
 
 
 def client_of(owner: JetStreamContext | Subscription | Msg) -> Client:
-    """The connection of JetStream, of a subscription or of a message."""
+    """Return the connection of a JetStreamContext, a subscription or a message."""
     if isinstance(owner, JetStreamContext):
         return cast(Client, _get(owner, "_nc"))
     return cast(Client, _get(owner, "_conn" if isinstance(owner, Subscription) else "_client"))
 
 
 def api_prefix(js: JetStreamContext) -> str:
-    """First tokens of the subjects of JetStream's API."""
+    """Return the first tokens of the subjects of JetStream's API."""
     return str(_get(js, "_prefix"))
 
 
 def api_timeout(js: JetStreamContext) -> float:
-    """Seconds to wait for an answer of JetStream's API."""
+    """Return the timeout for a response of JetStream's API, in seconds."""
     return float(_get(js, "_timeout"))
 
 
 def server_info(nc: Client) -> dict[str, Any]:
-    """What the server said of itself in its last INFO; empty before a connection."""
+    """Return the server's last INFO; empty before a connection."""
     return cast("dict[str, Any]", _get(nc, "_server_info"))
 
 
 def request_inbox(nc: Client) -> str:
-    """The subject that nats-py has subscribed to for answers to requests, or ``""`` before the first one."""
+    """Return the subject that nats-py has subscribed to for replies to requests; ``""`` before the first request."""
     prefix = _get(nc, "_resp_sub_prefix")
     return f"{prefix.decode()}*" if prefix else ""
 
@@ -122,17 +123,17 @@ def _check_buffer(nc: Client, payload_size: int) -> None:
 
 
 def subscription_id(subscription: Subscription) -> int:
-    """The number (sid) of a subscription in frames of the protocol."""
+    """Return the id (sid) of a subscription in the protocol."""
     return int(_get(subscription, "_id"))
 
 
 def is_unsubscribed(subscription: Subscription) -> bool:
-    """Whether the program has unsubscribed."""
+    """Return whether the program has unsubscribed."""
     return bool(_get(subscription, "_closed"))
 
 
 def end_iteration(subscription: Subscription) -> None:
-    """End what iterates over ``subscription.messages``, as if the program had unsubscribed."""
+    """End iterations over ``subscription.messages``, as if the program had unsubscribed."""
     iterator = _get(subscription, "_message_iterator")
     if iterator is not None:
         _get(iterator, "_cancel")()
@@ -140,13 +141,13 @@ def end_iteration(subscription: Subscription) -> None:
 
 async def unsubscribe_and_drain(subscription: Subscription, round_trip: Callable[[], Awaitable[None]]) -> None:
     """
-    Have the server stop sending, and wait until the callback has had what it has sent until then.
+    Unsubscribe, and wait until the callback has processed everything that the server sent before.
 
-    nats-py's own ``drain()`` waits for a PONG to a PING that it writes ahead of the UNSUB.
+    nats-py's ``drain()`` waits for the PONG of a PING that it writes before the UNSUB.
 
     Args:
-        subscription: With a callback.
-        round_trip: Waits until the server has everything that was written so far.
+        subscription: Subscription with a callback.
+        round_trip: Waits until the server has received everything that was written so far.
     """
     await _get(client_of(subscription), "_send_unsubscribe")(subscription_id(subscription))
     await round_trip()
@@ -157,7 +158,7 @@ async def unsubscribe_and_drain(subscription: Subscription, round_trip: Callable
 
 
 def error_callback(nc: Client) -> ErrorCallback:
-    """What nats-py calls with errors that no operation raises."""
+    """Return the callback for errors that no operation raises."""
     return cast(ErrorCallback, _get(nc, "_error_cb"))
 
 
@@ -167,7 +168,7 @@ def on_error(nc: Client, callback: ErrorCallback) -> None:
 
 
 def reconnect_callback(nc: Client) -> Callback | None:
-    """What nats-py calls after a reconnect, or None."""
+    """Return the callback for reconnects, or None."""
     return cast("Callback | None", _get(nc, "_reconnected_cb"))
 
 
@@ -177,7 +178,7 @@ def on_reconnect(nc: Client, callback: Callback) -> None:
 
 
 def closed_callback(nc: Client) -> Callback | None:
-    """What nats-py calls when a connection is closed, or None."""
+    """Return the callback for the closing of the connection, or None."""
     return cast("Callback | None", _get(nc, "_closed_cb"))
 
 
@@ -190,20 +191,20 @@ def on_closed(nc: Client, callback: Callback) -> None:
 
 
 def is_reading(nc: Client) -> bool:
-    """Whether nats-py's read loop runs."""
+    """Return whether nats-py's read loop runs."""
     task = _get(nc, "_reading_task")
     return task is not None and not task.done()
 
 
 def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> None:
     """
-    Have a function called if nats-py's read loop ends while the connection counts as open.
+    Register a function to call if nats-py's read loop ends while the connection is open.
 
-    nats-py logs the exception, and everything that waits for a message waits forever.
+    nats-py only logs the exception, and every call that waits for a message waits forever.
 
     Args:
         nc: A connection.
-        ended: Called with the exception that ended it; None if its task was cancelled.
+        ended: Called with the exception that ended the loop; None if its task was cancelled.
     """
     protocol, read = _get(nc, "_ps"), _get(nc, "_read_loop")
     parse = protocol.parse
@@ -240,7 +241,7 @@ def set_last_error(nc: Client, error: Exception) -> None:
 
 
 def accept_late_pongs(nc: Client) -> None:
-    """Keep a PONG from ending nats-py's read loop if the ``flush()`` that waited for it was cancelled."""
+    """Prevent a PONG from ending nats-py's read loop if the ``flush()`` that waited for it was cancelled."""
     process_pong = _get(nc, "_process_pong")
 
     async def process_with_check() -> None:
@@ -257,17 +258,17 @@ _PLAIN_BLOCK: Final = b"NATS/1.0\r\n"
 
 def accept_malformed_messages(nc: Client) -> None:
     """
-    Keep malformed messages from ending nats-py's read loop.
+    Prevent malformed messages from ending nats-py's read loop.
 
-    A message whose subject is not UTF-8, or whose header block cannot be read, gets
+    A message whose subject is not UTF-8, or whose header block is malformed, gets
     :class:`~ce_nats.message.UnreadableHeaders`, which raise an error when the message is decoded. A reply subject that
-    is not UTF-8 is left out.
+    is not UTF-8 is omitted.
     """
     _get(nc, "_build_message")
     process_headers, parse_lines = _get(nc, "_process_headers"), _get(nc, "_parse_header_lines")
     has_own_parser = getattr(client, "parse_email", None) is None
 
-    # Both do what nats-py's own do, without a call of these: each message would pay for it.
+    # Both do the same as nats-py's functions, without calling them, which would slow down each message.
     async def read_headers(block: bytes | None) -> dict[str, str] | None:
         if not block:
             return None
@@ -311,21 +312,21 @@ def _block_error(block: bytes) -> DecodeError:
     return DecodeError(ErrorCode.INVALID_HEADER_BLOCK, f"nats-py cannot read the header block {preview(block)}")
 
 
-# Replacements in nats-py's expressions for MSG and HMSG.
+# Replacements in nats-py's regular expressions for MSG and HMSG.
 _AT_SPACES: Final = ((b"[^\\s]", b"[^ \t\r\n]"), (b"[^\\S\r\n]", b"[ \t]"), (b"\\s", b"[ \t]"))
 
 
 def _split_lines_at_spaces() -> None:
     """
-    Keep nats-py from splitting a subject at a vertical tab or a form feed, which servers accept in subjects.
+    Prevent nats-py from splitting a subject at a vertical tab or a form feed, which servers accept in subjects.
 
-    A message to ``a<VT>2`` would be delivered to subscription 2 of a client that has subscribed to ``*``, whatever that
-    subscription is; other such subjects end the connection. The expressions are those of all connections.
+    nats-py delivers a message to ``a<VT>2`` to the subscription with id 2 of a client that has subscribed to ``*``;
+    other such subjects end the connection. The regular expressions are shared by all connections.
     """
     for name in ("MSG_RE", "HMSG_RE"):
         pattern = _get(parser, name).pattern
-        for known, mended in _AT_SPACES:
-            pattern = pattern.replace(known, mended)
+        for old, new in _AT_SPACES:
+            pattern = pattern.replace(old, new)
         _set(parser, name, re.compile(pattern))
 
 
@@ -333,21 +334,21 @@ def _split_lines_at_spaces() -> None:
 
 
 def transport_of(nc: Client) -> Transport | None:
-    """What a connection reads from and writes to."""
+    """Return the transport of a connection."""
     return cast("Transport | None", _get(nc, "_transport"))
 
 
 def use_transport(nc: Client, transport: Transport) -> None:
-    """Replace :func:`transport_of`, before the connection is made."""
+    """Replace the transport, before the client connects."""
     _set(nc, "_transport", transport)
 
 
 class TlsTransport(TcpTransport):
-    """nats-py's transport over TCP, which knows whether TLS is established."""
+    """nats-py's transport over TCP, with the state of TLS."""
 
     @property
     def has_tls(self) -> bool:
-        """Whether what is written is encrypted."""
+        """Whether TLS is established."""
         writer = _get(self, "_io_writer")
         return writer is not None and writer.get_extra_info("ssl_object") is not None
 
@@ -356,12 +357,12 @@ def intercept_connects(
     nc: Client, *, before_connect: Callable[[Srv], None], before_info: Callable[[dict[str, Any], bool], None]
 ) -> None:
     """
-    Have functions called while a connection is made, each time, on reconnects too.
+    Register functions to call whenever the client connects, also on reconnects.
 
     Args:
-        nc: Not connected yet.
-        before_connect: Called with the server that is connected to next.
-        before_info: Called with the server's INFO, which it may change, and whether that is the first one of a
+        nc: A client that is not connected yet.
+        before_connect: Called with the server to connect to.
+        before_info: Called with the server's INFO, which it may modify, and whether it is the first INFO of a
             connection.
     """
     connect_to_server, process_info = _get(nc, "_connect_to_server"), _get(nc, "_process_info")
@@ -380,13 +381,13 @@ def intercept_connects(
 
 def reconnect_after(nc: Client, violation: str) -> None:
     """
-    Treat an error of the server, after which it closes the connection, as a loss of the connection.
+    Reconnect after an error of the server for which it closes the connection; nats-py closes it permanently.
 
-    nats-py closes the connection permanently. The callback for errors is called.
+    The callback for errors is called.
 
     Args:
-        nc: Not connected yet.
-        violation: Part of the error's text, in lower case.
+        nc: A client that is not connected yet.
+        violation: Part of the text of the error, in lower case.
     """
     process_error, process_loss = _get(nc, "_process_err"), _get(nc, "_process_op_err")
 

@@ -1,8 +1,8 @@
 """
-What became of messages: told to a hook, and to an instrumentation.
+Report outcomes of messages to a hook and to an instrumentation.
 
-A consumer and a publisher have an :class:`Observer` where somebody looks, and None otherwise. Whatever a hook raises is
-logged, and neither loses nor repeats a message.
+A consumer and a publisher have an :class:`Observer` if there is a hook or an instrumentation, else None. Exceptions of
+hooks are logged; they neither lose nor duplicate a message.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ T = TypeVar("T")
 
 
 class OutcomeKind(str, Enum):
-    """What became of a message. The first seven are a consumer's, the last three a publisher's."""
+    """Outcome of a message. The first seven are those of a consumer, the last three those of a publisher."""
 
     ACKNOWLEDGED = "acknowledged"
-    REDELIVERED = "redelivered"  # the server delivers it again after ``delay`` seconds
-    RELEASED = "released"  # likewise at once, and without a failure: the handler was cancelled, or never ran
-    DEAD_LETTERED = "dead-lettered"  # the dead letter is stored, and the message terminated
-    TERMINATED = "terminated"  # likewise without a dead letter: the consumer has no subject for them
-    UNSETTLED = "unsettled"  # the server could not be told, and delivers it again after ``ack_wait``
-    SETTLED = "settled"  # by the program itself, with a method of nats-py's message
-    PUBLISHED = "published"  # a stream has it
+    REDELIVERED = "redelivered"  # the server redelivers it after ``delay`` seconds
+    RELEASED = "released"  # redelivered at once, without a failure: the handler was cancelled, or never ran
+    DEAD_LETTERED = "dead-lettered"  # the dead letter was stored, and the message terminated
+    TERMINATED = "terminated"  # without a dead letter: the consumer has no subject for dead letters
+    UNSETTLED = "unsettled"  # the acknowledgement was not sent; the server redelivers it after ``ack_wait``
+    SETTLED = "settled"  # by the program, with a method of nats-py's message
+    PUBLISHED = "published"  # a stream has stored it
     REFUSED = "refused"  # the server refused it, or no stream listens: it is not stored
-    UNACKNOWLEDGED = "unacknowledged"  # no acknowledgement came: it may be stored
+    UNACKNOWLEDGED = "unacknowledged"  # no acknowledgement arrived: it may be stored
 
     def __str__(self) -> str:
         return self.value
@@ -55,21 +55,20 @@ class OutcomeKind(str, Enum):
 @dataclass(frozen=True, slots=True)
 class MessageOutcome:
     """
-    What became of a message.
+    Outcome of a message.
 
     Attributes:
-        kind: What.
-        subject: The message's subject.
-        message: nats-py's message for a consumer, a :class:`~ce_nats.NatsMessage` for a publisher.
+        kind: Kind of outcome.
+        subject: Subject of the message.
+        message: Message of nats-py for a consumer, :class:`~ce_nats.NatsMessage` for a publisher.
         delivery: The delivery; None for a publisher.
-        event: The event that was given to the publisher; None for a consumer, whose ``delivery`` has it.
-        error: What the handler raised, why there is no event in the message, or why it was not published; else None.
-        seconds: How long the handler took, None where none ran; for a publisher, how long it took until the
-            acknowledgement.
-        delay: Seconds until the message is delivered again, for ``REDELIVERED``.
-        reason: Why, for ``DEAD_LETTERED`` and ``TERMINATED``.
-        ack: The acknowledgement of the stream, for ``PUBLISHED``.
-        template: The template that the subject was made from, where the publisher was given one; else ``""``.
+        event: The published event; None for a consumer, whose ``delivery`` has the event.
+        error: Exception of the handler, or error of decoding or publishing; else None.
+        seconds: Duration of the handler, None if no handler ran; for a publisher, time until the acknowledgement.
+        delay: Seconds until the message is redelivered, for ``REDELIVERED``.
+        reason: Reason for ``DEAD_LETTERED`` and ``TERMINATED``.
+        ack: Acknowledgement of the stream, for ``PUBLISHED``.
+        template: Subject template of the publisher, or ``""``.
     """
 
     kind: OutcomeKind
@@ -89,48 +88,48 @@ OnOutcome: TypeAlias = Callable[[MessageOutcome], object]
 
 
 class Operation(Protocol):
-    """One message that is being sent or handled, as an instrumentation sees it."""
+    """Publishing or handling of one message, observed by an instrumentation."""
 
     @property
     def trace(self) -> TraceContext | None:
-        """What is sent along with a message."""
+        """Trace context to send with the message."""
 
     def leave(self) -> None:
-        """The handler has ended; called in the task that it ran in, before the message is settled."""
+        """End the handler; called in the task of the handler, before the message is settled."""
 
     def end(self, outcome: MessageOutcome | None, error: BaseException | None) -> None:
         """
-        The last call.
+        End the operation; the last call.
 
         Args:
-            outcome: What became of the message; None where it was not sent.
-            error: What the handler raised, or why the message was not sent.
+            outcome: Outcome of the message; None if it was not sent.
+            error: Exception of the handler, or the error for which the message was not sent.
         """
 
 
 class Instruments(Protocol):
-    """What consumers and publishers tell: see :class:`ce_nats.otel.Instrumentation`."""
+    """Instrumentation of consumers and publishers: see :class:`ce_nats.otel.Instrumentation`."""
 
     def send(self, event: Any, subject: str, template: str) -> Operation:
         """
-        An event is being published.
+        Begin to publish an event.
 
         Args:
             event: The event, unchecked.
-            subject: Its subject, ``""`` where it is made from a template.
-            template: The template, or ``""``.
+            subject: Subject of the event, ``""`` if there is a template.
+            template: Subject template, or ``""``.
         """
 
     def process(self, received: Received) -> Operation:
-        """A handler begins, in the task that this is called in."""
+        """Begin to handle a message; called in the task of the handler."""
 
     def record(self, outcome: MessageOutcome) -> None:
-        """What became of a message; called once for each, after ``end()`` where there was an operation."""
+        """Record the outcome of a message; called once per message, after ``end()`` if there was an operation."""
 
 
 class Observer:
     """
-    Tells what becomes of messages.
+    Reports outcomes of messages.
 
     Args:
         on_outcome: The hook, or None.
@@ -145,21 +144,21 @@ class Observer:
 
     @classmethod
     def of(cls, on_outcome: OnOutcome | None, instruments: Instruments | None) -> Observer | None:
-        """An observer, or None where nobody looks."""
+        """Return an observer; None if there is neither a hook nor an instrumentation."""
         return None if on_outcome is None and instruments is None else cls(on_outcome, instruments)
 
     def begin(self, delivery: Delivery) -> Handling:
-        """A handler begins."""
+        """Begin to handle a delivery."""
         instruments = self._instruments
         operation = None if instruments is None else guarded(lambda: instruments.process(delivery))
         return Handling(self, delivery, operation)
 
     def send(self, event: Any, subject: str | SubjectTemplate) -> Sending:
         """
-        An event is being published.
+        Begin to publish an event.
 
         Raises:
-            EncodeError: ``invalid-message``: it is not an event.
+            EncodeError: ``invalid-message``: the argument is not an event.
         """
         attributes_and_data(event)
         plain, template = ("", subject.template) if isinstance(subject, SubjectTemplate) else (subject, "")
@@ -168,16 +167,16 @@ class Observer:
         return Sending(self, event, template, operation)
 
     def record(self, outcome: MessageOutcome) -> None:
-        """Say what became of a message."""
+        """Report the outcome of a message."""
         for hook in self._hooks:
             guarded(partial(hook, outcome))
 
 
 class Handling:
     """
-    A handler that runs.
+    A running handler.
 
-    What became of its message is told when the handler has ended, even where it has settled the message earlier.
+    The outcome is reported when the handler has ended, also if it has settled the message before.
     """
 
     __slots__ = ("_began", "_delivery", "_observer", "_operation", "_outcome", "_seconds")
@@ -191,17 +190,17 @@ class Handling:
         self._seconds = 0.0
 
     def settled(self, outcome: MessageOutcome) -> None:
-        """What became of the message."""
+        """Set the outcome of the message."""
         self._outcome = outcome
 
     def leave(self) -> None:
-        """The handler has ended."""
+        """End the handler."""
         self._seconds = time.perf_counter() - self._began
         if self._operation is not None:
             guarded(self._operation.leave)
 
     def end(self, error: BaseException | None) -> None:
-        """The message is settled, or never will be."""
+        """Report the outcome: the message is settled, or will not be."""
         own = self._outcome.error
         outcome = replace(self._outcome, error=error if own is None else own, seconds=self._seconds)
         operation = self._operation
@@ -211,7 +210,7 @@ class Handling:
 
 
 class Sending:
-    """An event on its way to a stream."""
+    """An event that is being published to a stream."""
 
     __slots__ = ("_began", "_event", "_observer", "_operation", "_template")
 
@@ -224,11 +223,11 @@ class Sending:
 
     @property
     def trace(self) -> TraceContext | None:
-        """What is sent along."""
+        """Trace context to send with the event."""
         return None if self._operation is None else self._operation.trace
 
     def done(self, message: NatsMessage, result: PubAck | DeliveryError) -> None:
-        """The acknowledgement came, or will not come."""
+        """Report the acknowledgement, or the error if there is none."""
         error = result if isinstance(result, DeliveryError) else None
         outcome = MessageOutcome(
             OutcomeKind.PUBLISHED if error is None else kind_of(error),
@@ -246,19 +245,19 @@ class Sending:
         self._observer.record(outcome)
 
     def abandon(self, error: BaseException) -> None:
-        """The event was not sent, and its publisher gets the error."""
+        """End the operation of an event that was not sent; the caller gets the error."""
         operation = self._operation
         if operation is not None:
             guarded(lambda: operation.end(None, error))
 
 
 def kind_of(error: DeliveryError) -> OutcomeKind:
-    """What became of a message whose publisher has got an error."""
+    """Return the outcome of a message whose publishing failed."""
     return OutcomeKind.REFUSED if error.code in _REFUSED else OutcomeKind.UNACKNOWLEDGED
 
 
 def guarded(call: Callable[[], T]) -> T | None:
-    """Call something of the program's; an exception is logged."""
+    """Call user code, and log its exceptions."""
     try:
         return call()
     except Exception:

@@ -1,15 +1,15 @@
 """
-Match errors of a connection with the operations that they concern, and tell a lost connection from a closed one.
+Match permission errors of a connection to the operations that caused them, and detect lost connections.
 
-A server answers a forbidden PUB or SUB only with an error that names the subject: a request waits until its timeout, an
-acknowledgement or a plain publish seems to have been sent. nats-py gives such errors to ``error_cb`` only. Here they
-are matched with the pending operations, which fail with ``permission-denied``. Other errors go to ``error_cb`` as
-before.
+A server reports a denied PUB or SUB only by an error with the subject: without this module a request waits until its
+timeout, and an acknowledgement or a publish seems to have been sent. nats-py passes such errors only to ``error_cb``.
+Here they are matched to pending operations, which then fail with ``permission-denied``. Other errors are passed to
+``error_cb``.
 
 nats-py fails neither a request nor a ``flush()`` when the connection is closed, and does not notice if its read loop
-ends. Here the connection is closed then, and what waits for an answer fails at once with the reason.
+ends. Here the connection is closed then, and pending operations fail at once with the reason.
 
-nats-py has the text of errors in lower case, so subjects are compared without regard to case.
+nats-py converts error texts to lower case, so subjects are compared case-insensitively.
 """
 
 from __future__ import annotations
@@ -48,39 +48,39 @@ _log: Final = logging.getLogger(__name__)
 # "nats: permissions violation for publish to "orders.paid"", "... for subscription to "a.*" using queue "q"".
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription)[a-z ]* "((?:[^"\\]|\\.)*)"')
 _ANY_VIOLATION: Final = "permissions violation"
-# The server closes the connection after it, although the client knew of no such limit, if a reload has lowered it.
+# The server closes the connection after this error. If a reload has lowered the limit, the client did not know it.
 PAYLOAD_VIOLATION: Final = "maximum payload violation"
-# A task that is cancelled because the event loop ends needs no error.
+# No error is reported for a task that is cancelled because the event loop ends.
 _CANCELLED_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2.0
 
 
 class Denial(NamedTuple):
     """
-    An operation that the server refused because the user lacks permission.
+    Operation that the server refused because the user lacks permission.
 
     Attributes:
         operation: ``publish`` or ``subscription``.
-        subject: The subject that the server named, in lower case.
+        subject: Subject in the server's error, in lower case.
     """
 
     operation: str
     subject: str
 
     def is_publish(self, subject: str) -> bool:
-        """Whether publishing to a subject was denied."""
+        """Return whether publishing to a subject was denied."""
         return self.operation == "publish" and self.subject == subject.lower()
 
     def is_subscription(self, subject: str) -> bool:
-        """Whether subscribing to a subject was denied."""
+        """Return whether subscribing to a subject was denied."""
         return self.operation == "subscription" and self.subject == subject.lower()
 
     def error(self, subject: str = "") -> DeliveryError:
         """
-        The error of the operation.
+        Return the error of the operation.
 
         Args:
-            subject: The subject in its own case, where that is known.
+            subject: The subject in its original case, if known.
         """
         verb = "publish" if self.operation == "publish" else "subscribe"
         return DeliveryError(
@@ -88,13 +88,13 @@ class Denial(NamedTuple):
         )
 
 
-# Returns True where the denial concerns it, so that error_cb is not called.
+# Returns True if it has handled the denial, so that error_cb is not called.
 Listener: TypeAlias = Callable[[Denial], bool]
 
 
 class ConnectionWatch:
     """
-    The errors of one connection; made by :meth:`of`.
+    Errors of one connection; created by :meth:`of`.
 
     Args:
         nc: An open connection.
@@ -103,16 +103,16 @@ class ConnectionWatch:
     def __init__(self, nc: Client) -> None:
         self._nc = nc
         self._listeners: dict[Listener, None] = {}
-        # Denied publishes that no operation awaits, until flush() raises: the first one, and how many there are.
+        # Denied publishes that no operation awaits, until flush() raises: the first one, and their number.
         self._first_denied: Denial | None = None
         self._number_denied = 0
         self._denied_inbox = ("", 0)
         # nats-py keeps the last error after a reconnect.
         self._past_error = None if nc.is_closed else nc.last_error
-        # Operations that fail when the connection is closed, and what their errors are about.
+        # Operations that fail when the connection is closed, with the target for the error text.
         self._waiting: dict[asyncio.Future[DeliveryError], str] = {}
         self._closing: asyncio.Task[None] | None = None
-        # The last violation after which the connection was restored, and when.
+        # The last violation after which the connection was restored, and its time.
         self._violation: Exception | None = None
         self._violated_at = 0.0
         self._error_cb = error_callback(nc)
@@ -127,7 +127,7 @@ class ConnectionWatch:
 
     @classmethod
     def of(cls, nc: Client) -> ConnectionWatch:
-        """The watch of a connection. It replaces the connection's ``error_cb``, and calls it."""
+        """Return the watch of a connection. It replaces the connection's ``error_cb``, and calls it."""
         owner = getattr(error_callback(nc), "__self__", None)
         return owner if isinstance(owner, cls) else cls(nc)
 
@@ -136,12 +136,12 @@ class ConnectionWatch:
         self._listeners[listener] = None
 
     def remove(self, listener: Listener) -> None:
-        """Remove a listener; does nothing where it is not there."""
+        """Remove a listener. Has no effect if it was not added."""
         self._listeners.pop(listener, None)
 
     def check_publishes(self) -> None:
         """
-        Raise denials of publishes that no operation awaits, once.
+        Raise each denial of a publish that no operation awaits, once.
 
         Raises:
             DeliveryError: ``permission-denied``.
@@ -154,7 +154,7 @@ class ConnectionWatch:
 
     def check_inbox(self) -> None:
         """
-        Raise where no answer to a request can arrive, because its inbox is denied.
+        Raise if replies to requests cannot arrive, because the inbox is denied.
 
         Raises:
             DeliveryError: ``permission-denied``.
@@ -165,7 +165,7 @@ class ConnectionWatch:
 
     @property
     def loss(self) -> Exception | None:
-        """Why the connection was lost for good, or None: it is open, or the program has closed it."""
+        """Error by which the connection was lost permanently; None if it is open, or the program has closed it."""
         error = self._nc.last_error
         if not self._nc.is_closed or error is None or error is self._past_error:
             return None
@@ -173,24 +173,24 @@ class ConnectionWatch:
 
     @property
     def inbox(self) -> str:
-        """The subject that nats-py has subscribed to for answers to requests, or ``""``."""
+        """Subject that nats-py has subscribed to for replies to requests, or ``""``."""
         return request_inbox(self._nc)
 
     def violation_since(self, moment: float) -> str:
         """
-        Why the server has closed the connection since a moment, as an addition to an error; else ``""``.
+        Return a text for an error if the server has closed the connection for a violation since a moment, else ``""``.
 
         Args:
-            moment: In seconds of ``time.monotonic()``.
+            moment: Time in seconds of ``time.monotonic()``.
         """
         return f"; the connection was lost: {self._violation}" if self._violated_at > moment else ""
 
     def closed_error(self, target: str) -> DeliveryError:
         """
-        The error of an operation on a closed connection.
+        Return the error of an operation on a closed connection.
 
         Args:
-            target: A subject, stream or consumer, for the message.
+            target: Subject, stream or consumer, for the text.
         """
         loss = self.loss
         text = f"{target}: the connection was closed" + (f": {loss}" if loss else "")
@@ -200,7 +200,7 @@ class ConnectionWatch:
 
     @contextmanager
     def until_closed(self, target: str) -> Iterator[asyncio.Future[DeliveryError]]:
-        """A future, for the length of the block, that gets :meth:`closed_error` when the connection is closed."""
+        """Yield a future that gets :meth:`closed_error` if the connection is closed during the block."""
         failed: asyncio.Future[DeliveryError] = asyncio.get_running_loop().create_future()
         self._waiting[failed] = target
         try:
@@ -227,20 +227,20 @@ class ConnectionWatch:
     async def _call_back(self, error: Exception) -> None:
         try:
             await self._error_cb(error)
-        except Exception:  # in nats-py's read loop it would end that
+        except Exception:  # would end nats-py's read loop
             _log.exception("error_cb must not raise")
 
     def _notify(self, denial: Denial) -> bool:
-        """A denied publish concerns one listener; a denied subscription may concern several."""
+        """Call listeners until one handles a denied publish; a denied subscription may concern several of them."""
         if denial.is_subscription(self.inbox):
             self._denied_inbox = (denial.subject, self._nc.stats["reconnects"])
-        is_taken = False
-        # The latest first: a request on a subject is part of what the earlier ones do.
+        is_handled = False
+        # The latest first: a request is part of the operation of an earlier listener.
         for listener in reversed(list(self._listeners)):
-            is_taken |= listener(denial)
-            if is_taken and denial.operation == "publish":
+            is_handled |= listener(denial)
+            if is_handled and denial.operation == "publish":
                 break
-        return is_taken
+        return is_handled
 
     async def _note_reconnect(self) -> None:
         self._past_error = self._nc.last_error
@@ -258,7 +258,7 @@ class ConnectionWatch:
                 failed.set_result(self.closed_error(target))
 
     def _note_reading_end(self, cause: Exception | None) -> None:
-        """Close a connection that nats-py does not read any more, which nats-py itself does not notice."""
+        """Close a connection whose read loop has ended, which nats-py does not notice."""
         reason = "its task was cancelled" if cause is None else f"{type(cause).__name__}: {cause}"
         error = nats.errors.Error(f"nats: reading the connection ended: {reason}")
         error.__cause__ = cause
@@ -282,26 +282,25 @@ class ConnectionWatch:
 @contextmanager
 def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future[DeliveryError]]:
     """
-    A future, for the length of the block, of the error for a denied subject or inbox of a request, or for a connection
-    that is closed.
+    Yield a future that gets an error if the subject or the inbox of a request is denied, or the connection is closed.
 
     Args:
         nc: An open connection.
-        subject: What the request is published to.
-        inbox: What was subscribed to for its answer; by default the inbox that nats-py's requests share.
+        subject: Subject that the request is published to.
+        inbox: Subject that was subscribed to for the reply; by default the inbox that nats-py's requests share.
 
     Raises:
-        DeliveryError: ``permission-denied``: the inbox is known to be denied.
+        DeliveryError: ``permission-denied``: the inbox was denied before.
     """
     watch = ConnectionWatch.of(nc)
     if not inbox:
         watch.check_inbox()
 
     def listen(denial: Denial) -> bool:
-        answers = inbox or watch.inbox
-        if failed.done() or not (denial.is_publish(subject) or denial.is_subscription(answers)):
+        replies = inbox or watch.inbox
+        if failed.done() or not (denial.is_publish(subject) or denial.is_subscription(replies)):
             return False
-        failed.set_result(denial.error(subject if denial.operation == "publish" else answers))
+        failed.set_result(denial.error(subject if denial.operation == "publish" else replies))
         return True
 
     with watch.until_closed(subject) as failed:
@@ -314,18 +313,18 @@ def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future
 
 async def answered(nc: Client, subject: str, request: Callable[[], Awaitable[T]], inbox: str = "") -> T:
     """
-    Make a request; fails as soon as the server denies it, or the connection is closed.
+    Send a request, and return its result; fail as soon as the server denies it, or the connection is closed.
 
     Args:
         nc: An open connection.
-        subject: What the request is published to.
-        request: Makes the request.
+        subject: Subject that the request is published to.
+        request: Function that sends the request, and waits for the reply.
         inbox: As for :func:`denial`.
 
     Raises:
-        DeliveryError: ``permission-denied``: the subject, or the inbox for answers; ``connection-closed``;
-            ``timeout``, if the server has closed the connection meanwhile.
-        Exception: What ``request`` raises.
+        DeliveryError: ``permission-denied``: the subject, or the inbox for replies; ``connection-closed``; ``timeout``,
+            if the server has closed the connection in the meantime.
+        Exception: Any exception of ``request``.
     """
     began = time.monotonic()
     with denial(nc, subject, inbox) as failed:
@@ -340,11 +339,11 @@ async def answered(nc: Client, subject: str, request: Callable[[], Awaitable[T]]
 
 async def result_unless(failed: asyncio.Future[DeliveryError], request: Callable[[], Awaitable[T]]) -> T:
     """
-    Call a function and return its result, unless a future gets an error before.
+    Call a function and return its result, unless a future gets an error first.
 
     Raises:
         DeliveryError: The error of the future.
-        Exception: What ``request`` raises.
+        Exception: Any exception of ``request``.
     """
     task = asyncio.ensure_future(request())
     try:

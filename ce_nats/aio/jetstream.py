@@ -1,9 +1,8 @@
 """
 Publish events to JetStream, and read streams.
 
-``publish`` waits for the server's acknowledgement and lets it drop duplicates. ``read_stream`` reads a range of a
-stream, with header blocks as they were stored (nats-py makes a dict of those that it receives, and loses repeats and
-malformed bytes).
+``publish`` waits for the acknowledgement; the server drops duplicates. ``read_stream`` reads a range of a stream, with
+header blocks as stored (nats-py converts headers to a dict, and loses repeated names and malformed bytes).
 """
 
 from __future__ import annotations
@@ -58,32 +57,32 @@ async def publish(
     """
     Publish an event to the stream that listens on a subject, and wait until it is stored.
 
-    :class:`~ce_nats.aio.Publisher` does not wait for each one, and is many times as fast.
+    :class:`~ce_nats.aio.Publisher` does not wait for each acknowledgement, and is many times faster.
 
     Args:
         js: From ``nc.jetstream()``.
-        event: As :func:`ce_nats.to_nats_message` takes it.
-        subject: NATS subject to publish to, or a template of it.
+        event: The event, as for :func:`ce_nats.to_nats_message`.
+        subject: NATS subject to publish to, or a subject template.
         mode: ``BINARY`` or ``STRUCTURED``.
         format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
-        headers: Further headers, ``Nats-Expected-Last-Subject-Sequence`` or ``Nats-TTL`` for instance. They are not
-            changed. A server that does not know one stores the message as if it had no meaning.
-        dedup: Returns the ``Nats-Msg-Id`` for an event, unless ``headers`` have one, so that the server stores an event
-            once however often it is sent within the stream's duplicate window: :func:`ce_nats.dedup_id`, or
+        headers: Additional headers, ``Nats-Expected-Last-Subject-Sequence`` or ``Nats-TTL`` for instance, sent
+            unchanged. Servers ignore headers they do not support.
+        dedup: Function that returns the ``Nats-Msg-Id`` of an event, unless ``headers`` have one. The server stores an
+            event with the same id once within the stream's duplicate window. :func:`ce_nats.dedup_id`, or
             :func:`event_id` in a stream of Knative, Dapr or Argo. None sends no id.
-        timeout: Seconds to wait, an election of the stream's leader included; by default as long as ``js`` does.
+        timeout: Seconds to wait, including an election of the stream's leader; by default the timeout of ``js``.
         headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
         trace: As for :func:`ce_nats.aio.publish`.
 
     Returns:
-        The acknowledgement: ``stream``, ``seq``, and ``duplicate``, True where the stream had the event before.
+        The acknowledgement: ``stream``, ``seq``, and ``duplicate``, True if the stream already had the event.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
-        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no answer came in time, and the event may be
-            stored; ``permission-denied``; ``publish-refused``, an :class:`~ce_nats.ApiError` whose ``number`` says why,
-            10071 for another last sequence than expected; ``connection-closed``; ``unexpected-answer``: another
-            subscriber replied.
+        DeliveryError: ``no-responders``: no stream listens; ``timeout``: no acknowledgement arrived in time, and the
+            event may be stored; ``permission-denied``; ``publish-refused``, an :class:`~ce_nats.ApiError` with the
+            server's ``err_code``, 10071 if the last sequence is not the expected one; ``connection-closed``;
+            ``unexpected-answer``: another subscriber replied.
     """
     check_jetstream(js)
     nc = client_of(js)
@@ -97,7 +96,7 @@ async def publish(
             seconds = api_timeout(js) if timeout is None else timeout
             return await answered(nc, subject, lambda: publish_with_retry(js, subject, message.data, headers, seconds))
         except (AttributeError, TypeError, ValueError) as error:
-            # Anybody may have subscribed to the subject and replied.
+            # Another subscriber of the subject may have replied.
             raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}") from error
 
 
@@ -115,30 +114,30 @@ async def read_stream(
     """
     Read a range of a stream, in batches.
 
-    It ends at the last message that the stream has when the iteration begins, and does not wait for more; messages on
-    other subjects are skipped, and so are those that were deleted before. Nothing is acknowledged.
+    The iteration ends at the message that is the last one of the stream when the iteration begins. Messages on other
+    subjects, and messages that were deleted before, are skipped. Nothing is acknowledged.
 
-    Messages that the stream removes before they are read, by a purge or its limits, are lost: once everything before
-    them was yielded, the iteration ends with an error that names them, unless ``on_loss`` says otherwise. The stream
-    does not tell that messages between others were removed: one by one, by a purge of a subject, or because a later
-    message on the subject replaced them.
+    Messages that the stream removes before they are read, by a purge or its limits, are lost: after the messages before
+    them were yielded, the iteration ends with an error that has their sequences, unless ``on_loss`` returns. Messages
+    that are removed between others (one by one, by a purge of a subject, or replaced by a later message on their
+    subject) are not reported, because the stream does not report them.
 
-    Messages come through a consumer in the server's memory, which is deleted at the end. None is created for a range of
-    at most 256 sequences, for streams that delete what is acknowledged (work queue and interest), and where the server
-    refuses it; they are read one by one then, which is a tenth as fast. After a lost connection or consumer, and when a
-    leader was elected, reading continues after the last batch.
+    Messages are read through a consumer in the server's memory, which is deleted at the end. No consumer is created for
+    a range of at most 256 sequences, for streams that delete acknowledged messages (work queue and interest), and if
+    the server refuses it. Messages are then read one by one, at a tenth of the speed. After a lost connection or
+    consumer, and after an election, reading continues after the last batch.
 
     Args:
         js: From ``nc.jetstream()``.
         stream: Name of the stream.
         subject: Subject, or several, wildcards allowed; messages on other subjects are skipped.
         start: First stream sequence, inclusive.
-        end: Last stream sequence, inclusive; by default, and at most, the stream's last one.
-        batch_size: Most messages in a batch. A batch is shorter at the end, and where 16 MiB of payload are reached.
+        end: Last stream sequence, inclusive; by default, and at most, the last one of the stream.
+        batch_size: Maximum number of messages in a batch. A batch also ends at 16 MiB of payload.
         on_loss: Called with a :class:`~ce_nats.DataLossError` for messages that were removed before they were read; its
             ``first`` and ``last`` are their sequences. Returns to continue after them, raises to end. By default the
             error is raised.
-        retry_timeout: Seconds to repeat what is not answered; by default 30, or the time limit of ``js`` if that is
+        retry_timeout: Seconds to repeat requests without a response; by default 30, or the timeout of ``js`` if that is
             longer.
 
     Yields:
@@ -147,7 +146,7 @@ async def read_stream(
     Raises:
         DeliveryError: ``stream-not-found``; ``no-responders``: JetStream is not enabled; ``timeout``;
             ``permission-denied``; ``connection-closed``; ``data-lost``, a :class:`~ce_nats.DataLossError`: messages
-            were removed meanwhile, or the stream was deleted and another one with its name was created.
+            were removed in the meantime, or the stream was deleted and created again.
         ValueError: ``batch_size`` is below 1.
     """
     check_jetstream(js)
@@ -181,17 +180,17 @@ async def read_stream(
 
 
 def _range(state: StreamState, subject: str | Sequence[str], start: int, end: int | None) -> StreamRange:
-    """The range of :func:`read_stream`; messages that were removed before it begins are not a part of it."""
+    """Return the range to read, without messages that were removed before reading begins."""
     last = state.last if end is None else min(end, state.last)
     subjects = [subject] if isinstance(subject, str) else subject
     patterns = () if ">" in subjects else tuple(subjects)
-    # A stream at its limits removes its first messages all the time, also between this moment and the first batch.
+    # A stream at its limits keeps removing its first messages, also before the first batch.
     from_beginning = start <= 1 or start < state.first
     return StreamRange(state.name, max(start, state.first), last, state.created, patterns, from_beginning)
 
 
 def _cut(messages: list[RawMessage], batch_size: int) -> Iterator[list[RawMessage]]:
-    """Batches, the last of which is shorter, or empty."""
+    """Yield batches; the last one is shorter, or empty."""
     start = size = 0
     for end, (_, _, data, _) in enumerate(messages, 1):
         size += len(data)

@@ -98,7 +98,7 @@ async def test_answer_of_another_client_is_a_delivery_error():
     with NatsServer() as server:
         nc = await nats.connect(server.url)
         await nc.subscribe("$JS.API.>", cb=answer)
-        with pytest.raises(DeliveryError, match=r"^unexpected-answer: .*not an answer of JetStream's API"):
+        with pytest.raises(DeliveryError, match=r"^unexpected-answer: .*not a response of JetStream's API"):
             await StreamApi(nc).state("S")
         await nc.close()
 

@@ -364,7 +364,7 @@ async def test_iteration_raises_after_a_lost_connection(make_event, options):
             await flush(nc)
             server.kill()
             assert (await asyncio.wait_for(anext(received), SECONDS)).event.get_id() == "event 1"
-            with pytest.raises(DeliveryError, match="orders: the connection is lost: ") as info:
+            with pytest.raises(DeliveryError, match="orders: the connection was lost: ") as info:
                 await asyncio.wait_for(anext(received), SECONDS)
             assert info.value.code == "connection-closed"
             assert info.value.__cause__ is not None
@@ -418,5 +418,5 @@ async def test_connection_closed_by_the_server_is_lost(make_event):
         async with restless(server) as (nc, _), await subscribe(nc, "orders") as received:
             nc._max_payload = 2**20
             await nc.publish("orders", bytes(2000))
-            with pytest.raises(DeliveryError, match=r"the connection is lost: .*maximum payload"):
+            with pytest.raises(DeliveryError, match=r"the connection was lost: .*maximum payload"):
                 await asyncio.wait_for(anext(received), SECONDS)

@@ -124,7 +124,7 @@ def test_tls_on_a_server_without_tls(cli, event, server, monkeypatch):
     monkeypatch.setenv("NATS_URL", server.url.replace("nats:", "tls:"))
     result = cli("pub", "a", event())
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
-    assert "TLS is asked for, and the server does not offer it" in result.stderr
+    assert "TLS is requested, and the server does not offer it" in result.stderr
 
 
 def test_a_missing_server_is_an_error_of_one_line(event):
@@ -212,7 +212,7 @@ def test_a_lost_connection_is_reported(event):
             lines = [process.stderr.readline().decode() for _ in range(2)]
             _, rest = process.communicate(event(2).encode(), timeout=60)
     at = f"ce-nats: 127.0.0.1:{own.port}:"
-    assert lines == [f"{at} the connection is lost, trying to reconnect\n", f"{at} the connection is back\n"]
+    assert lines == [f"{at} connection lost; reconnecting\n", f"{at} reconnected\n"]
     assert (process.returncode, rest) == (0, b"2 published\n")
 
 

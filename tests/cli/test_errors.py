@@ -192,7 +192,7 @@ def test_no_echo_of_the_closed_connection_after_a_refused_password(cli):
             assert result.exit_code == 3
             assert result.stderr == (
                 f"ce-nats: authentication-failed: cannot connect to {server.url}: "
-                "the server refuses the credentials (nats: 'Authorization Violation')\n"
+                "authentication rejected by the server (nats: 'Authorization Violation')\n"
             )
 
 

@@ -100,7 +100,7 @@ def test_a_connection_that_is_closed_permanently_is_status_3(start, tmp_path, co
         expire()
         stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout) == (3, b"")
-    assert stderr.startswith(b"ce-nats: connection-closed: orders: the connection is lost: ")
+    assert stderr.startswith(b"ce-nats: connection-closed: orders: the connection was lost: ")
     assert b"authentication expired" in stderr
     assert stderr.count(b"\n") == 1
 

@@ -1,1 +1,1 @@
-"""Helpers of all parts of ``aio``: checks of arguments, pauses, repeated requests, awaitable context managers."""
+"""Helpers of all parts of ``aio``: checks of arguments, pauses, retries, awaitable context managers."""

@@ -1,4 +1,4 @@
-"""Checks of arguments: a connection and a JetStreamContext are easily mixed up."""
+"""Check arguments: a connection and a JetStreamContext are easily confused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
-# The consumer's name, and what a PullConsumer sets itself.
+# The name of the consumer, and the fields that a PullConsumer sets.
 _NOT_COMPARED: Final = ("name", "durable_name", "ack_policy")
 
 
@@ -61,9 +61,9 @@ def check_config(name: str, config: object) -> None:
 
 def config_differences(wanted: ConsumerConfig, existing: ConsumerConfig) -> list[str]:
     """
-    Return, in words, the fields that a configuration sets and an existing consumer has otherwise.
+    Return a text for each field of a configuration that differs in an existing consumer.
 
-    Fields that are None are left to the server. So is ``ack_wait`` beside ``backoff``, which overrides it.
+    Fields that are None are set by the server. So is ``ack_wait`` if there is ``backoff``, which overrides it.
     """
     differences = []
     for field in dataclasses.fields(ConsumerConfig):
@@ -72,7 +72,7 @@ def config_differences(wanted: ConsumerConfig, existing: ConsumerConfig) -> list
         if value is None or name in _NOT_COMPARED or (name == "ack_wait" and wanted.backoff):
             continue
         if name == "metadata" and isinstance(actual, dict):
-            actual = {key: actual[key] for key in value if key in actual}  # the server adds its own
+            actual = {key: actual[key] for key in value if key in actual}  # the server adds others
         if value != actual and (value or actual):  # 0, "" and None mean the same to the server
             differences.append(f"{name} is {actual!r}, not {value!r}")
     return differences
@@ -102,11 +102,11 @@ def check_positive(name: str, value: float) -> None:
 
 def check_handler(handler: object) -> None:
     """
-    Check that an argument is an async function, or an object that is called like one.
+    Check that an argument is an async function, or an object with an async ``__call__``.
 
-    A plain function is refused before it is called, not run in a thread: methods of a delivery must be called in the
-    event loop, and a thread cannot be cancelled. ``asyncio.to_thread()`` and ``ce_nats.sync`` are there for code that
-    blocks. A lambda may return an awaitable, which only a call tells.
+    A plain function is refused before it is called, and not run in a thread: methods of a delivery must be called in
+    the event loop, and a thread cannot be cancelled. Blocking code can use ``asyncio.to_thread()`` or ``ce_nats.sync``.
+    A lambda may return an awaitable, so it is checked when it is called.
 
     Raises:
         TypeError: It is not.
@@ -116,7 +116,7 @@ def check_handler(handler: object) -> None:
         call = getattr(type(target), "__call__", None)  # noqa: B004 - whether it is async, not whether it exists
         if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call):
             return
-        inner = getattr(target, "__wrapped__", None) or getattr(target, "func", None)  # a decorator's, a partial's
+        inner = getattr(target, "__wrapped__", None) or getattr(target, "func", None)  # of a decorator or a partial
         if inner is None or inner is target:
             break
         target = inner

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 
 class Opened(Protocol):
-    """An asynchronous context manager that is open already."""
+    """An asynchronous context manager that is already open."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -59,7 +59,7 @@ class Opening(Coroutine[Any, Any, T]):
 
 
 def opening(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Opening[T]]:
-    """Have an asynchronous function return an :class:`Opening`."""
+    """Decorate an asynchronous function so that it returns an :class:`Opening`."""
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> Opening[T]:

@@ -1,8 +1,8 @@
 """
-Repeat what a server does not answer.
+Retry requests without a response.
 
-A cluster of nats-servers answers nothing about a stream, a consumer or JetStream itself while it elects a leader, which
-takes seconds after a server was lost. Everything that reads streams or asks JetStream's API is as patient as this.
+A cluster does not respond to requests about a stream, a consumer or JetStream while it elects a leader, for seconds
+after a server was lost. Reads of streams and requests to JetStream's API use these time limits.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 
 from .pausing import pause
 
-# Seconds to repeat a request without an answer, as a Publisher does by default.
+# Seconds to repeat a request without a response; also the default of a Publisher.
 RETRY_SECONDS: Final = 30.0
-# The first attempts wait at most this long for an answer: a request that arrives while there is no leader is never
-# answered. After the time that an election takes, each attempt waits twice as long as the one before: a server may just
+# The first attempts wait at most this long for a response: a request that arrives while there is no leader never gets
+# one. After the time that an election takes, each attempt waits twice as long as the previous one: the server may only
 # be slow.
 _REQUEST_SECONDS: Final = 2.0
 _SHORT_ATTEMPTS: Final = 4
@@ -26,10 +26,10 @@ _MAX_DOUBLINGS: Final = 10
 
 class Patience:
     """
-    Time limits of the attempts at one request, or at one thing that takes several requests.
+    Time limits for the attempts of a request, or of an operation with several requests.
 
     Args:
-        timeout: Maximum seconds to wait for an answer in one attempt.
+        timeout: Maximum seconds to wait for a response in one attempt.
         retry_timeout: Seconds to repeat attempts after the first one has failed; 0 for a single attempt.
     """
 
@@ -41,7 +41,7 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """Seconds to wait for an answer in the next attempt."""
+        """Seconds to wait for a response in the next attempt."""
         if not self._retry_timeout:
             return self._timeout
         doublings = min(max(0, self._failures + 1 - _SHORT_ATTEMPTS), _MAX_DOUBLINGS)
@@ -49,7 +49,7 @@ class Patience:
         return min(seconds, max(self._give_up - time.monotonic(), _MIN_PAUSE_SECONDS)) if self._failures else seconds
 
     async def wait(self) -> bool:
-        """Wait after a failed attempt; return False if the time for further attempts is over."""
+        """Wait after a failed attempt; return False if there is no time for another attempt."""
         self._failures += 1
         if self._failures == 1:
             self._give_up = time.monotonic() + self._retry_timeout
@@ -60,5 +60,5 @@ class Patience:
         return True
 
     def reset(self) -> None:
-        """Begin anew after progress."""
+        """Reset the time limits after progress."""
         self._failures = 0

@@ -1,4 +1,4 @@
-"""Pauses before a further attempt. A part is random, so that clients that failed together do not come back together."""
+"""Pause before a retry. Half of a pause is random, so that clients that failed together do not retry together."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ random_number: Final = random.random
 
 
 async def pause(seconds: float) -> None:
-    """Wait for so many seconds at most, and for the half at least."""
+    """Wait for at most ``seconds``, and at least half of that."""
     await asyncio.sleep(Backoff(seconds, maximum=seconds).delay(1, random_number()))

@@ -1,10 +1,10 @@
 """
-Send events on a NATS connection.
+Publish events on core NATS.
 
-NATS binding, section 3. Encoding is ``ce_nats.to_nats_message``; this module adds what a server and nats-py require.
-Everything for which a server closes the connection is refused before it is sent, because nats-py does not check it:
-headers and payload larger than ``max_payload``, headers where the server does not support them, a subject too long for
-the control line.
+NATS binding, section 3. ``ce_nats.to_nats_message`` encodes the event; this module adds the checks of server and
+nats-py. nats-py sends some messages for which a server closes the connection. They are refused here: headers and
+payload larger than ``max_payload``, headers if the server does not support them, a subject that is too long for the
+control line.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from .._permissions import ConnectionWatch, result_unless
 from .._util.checks import check_client
 from .._util.pausing import pause
 
-# "NATS/1.0" CRLF before the header lines, CRLF behind them; ": " and CRLF in each.
+# "NATS/1.0" CRLF before the header lines, CRLF after them; ": " and CRLF in each line.
 _BLOCK_BYTES: Final = 12
 _LINE_BYTES: Final = 4
 # RFC 9110 5.6.2, which is narrower than ADR-4.
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# nats-server ends a connection that sends a longer line than 4096 bytes ("maximum control line exceeded"). The rest is
-# for sizes, and for a reply subject of nats-py's own making.
+# nats-server closes a connection that sends a line of more than 4096 bytes ("maximum control line exceeded"). The rest
+# is for sizes, and for a reply subject that nats-py generates.
 _MAX_SUBJECT_BYTES: Final = 4096 - 256
-# As long as nats-py's flush() waits for a PONG.
+# The timeout of nats-py's flush().
 _FLUSH_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.05
+_CHECK_SECONDS: Final = 0.05
 
 
 async def publish(
@@ -60,28 +60,30 @@ async def publish(
     trace: TraceContext | None = None,
 ) -> None:
     """
-    Publish an event. Core NATS does not confirm delivery; :func:`flush` waits until the server has received it, and
-    raises where the server denied it.
+    Publish an event.
+
+    Core NATS does not confirm delivery. :func:`flush` waits until the server has received the message, and raises if
+    the server denied it.
 
     Args:
         nc: An open connection.
-        event: As :func:`ce_nats.to_nats_message` takes it.
-        subject: NATS subject to publish to, or a template of it.
+        event: The event, as for :func:`ce_nats.to_nats_message`.
+        subject: NATS subject to publish to, or a subject template.
         mode: ``BINARY`` or ``STRUCTURED``.
         format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         reply: Reply subject, or ``""``.
-        headers: Further headers, as :func:`ce_nats.to_nats_message` takes them. Repeated names are sent as they are
-            (receivers on nats-py see the last one only).
-        headerless: True sends the event as JSON without any header where the server does not support headers (before
-            2.2, or by its configuration); False raises.
-        trace: Trace context of the sender, :func:`ce_nats.extensions.tracing.current_trace` for instance. It goes into
-            the headers ``traceparent`` and ``tracestate``, and into the event where that has no trace of its own.
+        headers: Additional headers, as for :func:`ce_nats.to_nats_message`. Repeated names are sent (receivers on
+            nats-py see only the last one).
+        headerless: True sends the event as JSON without headers if the server does not support headers (before 2.2, or
+            by its configuration); False raises.
+        trace: Trace context of the sender, :func:`ce_nats.extensions.tracing.current_trace` for instance. It is sent in
+            the headers ``traceparent`` and ``tracestate``, and in the event unless the event already has a trace.
 
     Raises:
-        EncodeError: What :func:`ce_nats.to_nats_message` raises; ``payload-too-large`` where headers and payload
-            together exceed the server's ``max_payload``; ``headers-not-supported``; ``invalid-subject`` without a
-            subject, or with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for
-            headers that nats-py refuses or would change. Nothing was sent.
+        EncodeError: As :func:`ce_nats.to_nats_message` does; ``payload-too-large`` if headers and payload together
+            exceed the server's ``max_payload``; ``headers-not-supported``; ``invalid-subject`` without a subject, or
+            with one of more than 3840 bytes; ``invalid-header-name`` and ``invalid-header-value`` for headers that
+            nats-py refuses or changes. Nothing was sent.
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     check_client(nc)
@@ -102,7 +104,7 @@ async def publish(
 
 async def send(nc: Client, message: NatsMessage) -> None:
     """
-    Publish a message that was prepared, and whose size was checked.
+    Publish a prepared message whose size was checked.
 
     Raises:
         DeliveryError: ``connection-closed``, ``buffer-full``.
@@ -134,12 +136,12 @@ async def publish_with_block(nc: Client, message: NatsMessage, block: bytes, rep
 
 async def flush(nc: Client) -> None:
     """
-    Wait until the server has everything that was published, and every subscription, on a connection so far.
+    Wait until the server has received all messages and subscriptions of a connection so far.
 
     Raises:
-        DeliveryError: ``connection-closed``; ``timeout``: the server does not answer;
-            ``permission-denied``: it denied something that was published since the last ``flush()`` and is not awaited
-            elsewhere. Each denial is raised once; without ``flush()`` only nats-py's ``error_cb`` gets it.
+        DeliveryError: ``connection-closed``; ``timeout``: the server does not answer; ``permission-denied``: the server
+            denied a publish since the last ``flush()`` that no other call awaits. Each denial is raised once; without
+            ``flush()`` only nats-py's ``error_cb`` receives it.
     """
     check_client(nc)
     await round_trip(nc)
@@ -148,10 +150,10 @@ async def flush(nc: Client) -> None:
 
 async def round_trip(nc: Client) -> None:
     """
-    Wait until the server has everything that was sent on a connection so far.
+    Wait until the server has received everything that was sent on a connection so far.
 
-    nats-py's own ``flush()`` writes its PING ahead of what is still in its buffer. While the first one waits for its
-    PONG the buffer is written, so the second one's PING stands behind it.
+    nats-py's ``flush()`` writes its PING before the content of its buffer. While the first call waits for its PONG, the
+    buffer is written, so the PING of the second call follows it.
 
     Raises:
         DeliveryError: ``connection-closed``; ``timeout``: the server does not answer.
@@ -159,7 +161,7 @@ async def round_trip(nc: Client) -> None:
     with delivery_errors("flush", nc), ConnectionWatch.of(nc).until_closed("flush") as failed:
         for _ in range(2):
             await result_unless(failed, nc.flush)
-            # While the connection is not read, nats-py waits for no PONG: it is reconnecting, or being closed.
+            # nats-py does not wait for a PONG while it reconnects or closes; its read loop does not run then.
             if not is_reading(nc):
                 await _until_read(nc, failed)
                 await result_unless(failed, nc.flush)
@@ -171,7 +173,7 @@ async def _until_read(nc: Client, failed: asyncio.Future[DeliveryError]) -> None
 
     Raises:
         DeliveryError: The connection was closed.
-        nats.errors.FlushTimeoutError: There was none in time.
+        nats.errors.FlushTimeoutError: The reconnect took too long.
     """
     give_up = time.monotonic() + _FLUSH_SECONDS
     while not is_reading(nc):
@@ -179,7 +181,7 @@ async def _until_read(nc: Client, failed: asyncio.Future[DeliveryError]) -> None
             raise failed.result()
         if time.monotonic() >= give_up:
             raise nats.errors.FlushTimeoutError
-        await pause(_LOOK_SECONDS)
+        await pause(_CHECK_SECONDS)
 
 
 def prepare(
@@ -196,11 +198,11 @@ def prepare(
     is_verbatim: bool = False,
 ) -> NatsMessage:
     """
-    The message of an event, ready for nats-py and for the server that a connection leads to; its size is not checked.
+    Return the message of an event, checked for nats-py and for the server of a connection, except for its size.
 
     Args:
         nc: An open connection.
-        event: As for :func:`publish`, and the next arguments too.
+        event: As for :func:`publish`.
         subject: As for :func:`publish`.
         mode: As for :func:`publish`.
         format: As for :func:`publish`.
@@ -208,7 +210,7 @@ def prepare(
         headers: As for :func:`publish`.
         headerless: As for :func:`publish`.
         trace: As for :func:`publish`.
-        is_verbatim: The subject is that of a message, which may have a ``{``.
+        is_verbatim: True uses the subject verbatim: it is from a message, and may contain ``{``.
 
     Raises:
         EncodeError: As :func:`publish` does.
@@ -221,27 +223,27 @@ def prepare(
         event, headers = _traced(event, headers, trace)
     given = "" if is_verbatim else subject
     message = to_nats_message(event, given, mode=mode, format=format, reply=reply, headers=headers)
-    if not message.subject:  # to_nats_message leaves it to be filled in later
+    if not message.subject:  # to_nats_message accepts a message without a subject
         check_subject(subject)
         message.subject = str(subject)
     if not has_headers:
-        # Without any header it has to be JSON: version 1.0.2 of the binding.
+        # Without headers the event must be JSON: version 1.0.2 of the binding.
         message.headers = Headers()
     elif headers:
-        # Those of the event itself are percent-encoded.
+        # Headers of the event are percent-encoded, so they need no check.
         check_extra_headers(message.headers.items())
     return message
 
 
 def supports_headers(nc: Client) -> bool:
-    """Whether the server supports headers: from 2.2 on, unless configured otherwise. True before a connection."""
+    """Return whether the server supports headers: since 2.2, unless configured otherwise. True before a connection."""
     info = server_info(nc)
     return bool(info.get("headers", not info))
 
 
 def check_extra_headers(pairs: Iterable[tuple[str, str]]) -> None:
     """
-    Refuse headers that ADR-4 allows and nats-py refuses or would change.
+    Refuse headers that ADR-4 allows and nats-py refuses or changes.
 
     Raises:
         EncodeError: ``invalid-header-name``, ``invalid-header-value``.
@@ -263,17 +265,17 @@ def check_size(
     message: NatsMessage, max_payload: int, max_headers: int | None = None, header_size: int | None = None
 ) -> None:
     """
-    Refuse what makes the server close the connection, and what a stream refuses.
+    Refuse a message that makes the server close the connection, or that a stream refuses.
 
     Args:
-        message: What is to be sent.
-        max_payload: Most bytes of headers and payload together.
-        max_headers: Most bytes of headers.
-        header_size: Bytes of headers, if known.
+        message: Message to send.
+        max_payload: Maximum number of bytes of headers and payload together.
+        max_headers: Maximum number of bytes of headers; None sets no limit.
+        header_size: Number of bytes of headers, if known.
 
     Raises:
-        EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` where the subjects do not fit in
-            a line.
+        EncodeError: ``payload-too-large``; ``headers-too-large``; ``invalid-subject`` if subject and reply subject do
+            not fit in a line.
     """
     if header_size is None:
         header_size = header_bytes(message.headers)
@@ -297,7 +299,7 @@ def check_size(
 
 
 def header_bytes(headers: Headers) -> int:
-    """Bytes of a header block as nats-py writes it, from ``NATS/1.0`` to the empty line; 0 without headers."""
+    """Return the size of a header block, from ``NATS/1.0`` to the empty line; 0 without headers."""
     pairs = headers.items()
     return _BLOCK_BYTES + _LINE_BYTES * len(pairs) + _bytes_of("".join(map("".join, pairs))) if pairs else 0
 
@@ -307,7 +309,7 @@ def _bytes_of(text: str) -> int:
 
 
 def as_nats_headers(headers: Headers) -> dict[str, str] | None:
-    """Headers with the type that nats-py annotates; it only iterates over ``items()``, so repeats are sent."""
+    """Return headers with nats-py's annotation; it only iterates over ``items()``, so repeated names are sent."""
     return cast("dict[str, str]", headers) if headers else None
 
 
@@ -332,7 +334,7 @@ def _check_headerless(headerless: bool, headers: HeadersLike, event_format: Form
 
 
 def _traced(event: EventLike, headers: HeadersLike, trace: TraceContext) -> tuple[Any, HeadersLike]:
-    """Event and headers with a trace, unless they have one: an event's trace is the one that it began with."""
+    """Add a trace to event and headers that have none: the trace in an event is that of its first sender."""
     pairs = header_pairs(headers, EncodeError)
     if not any(folded(name) == TRACEPARENT for name, _ in pairs):
         pairs = [*pairs, *trace.fields().items()]

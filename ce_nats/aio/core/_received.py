@@ -1,9 +1,9 @@
 """
-A message as it was received, and the event in it.
+A received message and its event.
 
-Received things have the same members everywhere: ``event``, ``error``, ``message``, ``subject``, ``sequence`` and
-``deliveries``. What JetStream or NATS Streaming has delivered has the verbs ``ack``, ``nak`` and ``reject`` as well:
-:class:`~ce_nats.aio.Delivery` and :class:`~ce_nats.stan.Delivery`.
+All received messages have the same members: ``event``, ``error``, ``message``, ``subject``, ``sequence`` and
+``deliveries``. Deliveries of JetStream and NATS Streaming, :class:`~ce_nats.aio.Delivery` and
+:class:`~ce_nats.stan.Delivery`, also have the methods ``ack``, ``nak`` and ``reject``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ...wire._ack_subject import AckSubject, parse_ack_subject
 
 class Received:
     """
-    A message as it was received, and the event in it.
+    A received message and its event.
 
     Attributes:
-        message: nats-py's message: subject, reply, headers and payload as they came.
-        error: Why there is no event in it, or None.
+        message: Message of nats-py: subject, reply, headers and payload as received.
+        error: Error of decoding if the message has no event, else None.
     """
 
     __slots__ = ("_event", "error", "message")
@@ -39,8 +39,8 @@ class Received:
         The event.
 
         Raises:
-            CeNatsError: ``error``, where there is none. A handler that does not look at ``error`` first cannot take a
-                bad message for a good one.
+            CeNatsError: ``error``, if there is no event. A handler that does not check ``error`` cannot mistake an
+                invalid message for a valid one.
         """
         if self._event is None:
             assert self.error is not None
@@ -49,18 +49,18 @@ class Received:
 
     @property
     def subject(self) -> str:
-        """The subject that the message was published to."""
+        """Subject that the message was published to."""
         return self.message.subject
 
     @property
     def sequence(self) -> int:
-        """Sequence in the stream; 0 for a message of core NATS, which has none."""
+        """Sequence in the stream; 0 for a message of core NATS."""
         origin = self._origin
         return 0 if origin is None else origin.sequence
 
     @property
     def deliveries(self) -> int:
-        """How often the message was delivered, this time included; 1 for a message of core NATS."""
+        """Number of deliveries of the message, including this one; 1 for a message of core NATS."""
         origin = self._origin
         return 1 if origin is None else origin.deliveries
 
@@ -75,7 +75,7 @@ class Received:
         return html_table("received", [("subject", self.subject), *self._rows()])
 
     def _rows(self) -> list[Row]:
-        """The event, or why there is none and the message."""
+        """Return rows for the event; if there is no event, for the error and the message."""
         if self._event is not None:
             return event_rows(self._event)
         reason = "not decoded" if self.error is None else str(self.error)

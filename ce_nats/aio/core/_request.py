@@ -1,9 +1,9 @@
 """
-Request and reply with events on both sides, over core NATS.
+Request-reply on core NATS, with events in both directions.
 
-"Request-Reply" of the NATS documentation. A reply is an event of its own: of the request it has only the attributes of
-the Correlation and Distributed Tracing extensions of CloudEvents. (nats-py's ``respond()`` sends the request's headers
-back, so that a reply looks like the request.)
+"Request-Reply" of the NATS documentation. A reply is a separate event: it takes from the request only the attributes of
+the CloudEvents extensions Correlation and Distributed Tracing. (nats-py's ``respond()`` sends the headers of the
+request back, so that a reply looks like the request.)
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ async def request(
     """
     Send an event, and wait for the first reply.
 
-        answer = (await request(nc, question, "prices")).event
+        answer = (await request(nc, event, "prices")).event
 
     Args:
         nc: An open connection.
-        event: As :func:`ce_nats.to_nats_message` takes it.
-        subject: NATS subject to publish to, or a template of it.
-        mode: ``BINARY`` or ``STRUCTURED``; the sender of the reply chooses its own.
+        event: The event, as for :func:`ce_nats.to_nats_message`.
+        subject: NATS subject to publish to, or a subject template.
+        mode: ``BINARY`` or ``STRUCTURED``. The sender of the reply chooses the mode of the reply.
         format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         timeout: Seconds to wait for the reply.
         headers: As for :func:`ce_nats.aio.publish`.
         headerless: As for :func:`ce_nats.aio.publish`.
         trace: As for :func:`ce_nats.aio.publish`.
-        dialect: Whose binary mode the reply is in.
-        parse_data: False gives the reply's data as bytes.
-        extension_types: Python types of the reply's extension attributes.
+        dialect: Dialect of binary mode of the reply.
+        parse_data: False returns the data of the reply as bytes.
+        extension_types: Python types of extension attributes of the reply.
 
     Returns:
-        The reply. Its ``event`` raises a DecodeError where the reply is not a CloudEvent; ``message`` is nats-py's.
+        The reply. Its ``event`` raises a DecodeError if the reply is not a CloudEvent; ``message`` is that of nats-py.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.publish` does. Nothing was sent.
-        DeliveryError: ``no-responders``: there is no subscriber (a server without headers does not say so, and the
-            request times out); ``timeout``: no reply came in time; ``permission-denied``: the server denies the
-            subject, or the inbox for replies; ``connection-closed``; ``unexpected-answer``: the reply is a status
+        DeliveryError: ``no-responders``: the subject has no subscriber (a server without headers does not report it,
+            and the request times out); ``timeout``: no reply arrived in time; ``permission-denied``: the server denies
+            the subject, or the inbox for replies; ``connection-closed``; ``unexpected-answer``: the reply is a status
             message.
     """
     check_client(nc)
@@ -118,20 +118,20 @@ async def respond(
             await respond(item, CloudEvent({"source": "/shop", "type": "price"}, 12.5))
 
     Args:
-        request: The request as it was received.
-        event: The reply, as :func:`ce_nats.to_nats_message` takes it.
+        request: The request as received.
+        event: The reply, as for :func:`ce_nats.to_nats_message`.
         mode: ``BINARY`` or ``STRUCTURED``.
         format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         headers: As for :func:`ce_nats.aio.publish`.
         headerless: As for :func:`ce_nats.aio.publish`.
-        correlate: Give the reply the request's id as ``causationid``, its ``correlationid`` and its trace, as far as
-            the request has them and the reply has none of its own. False sends the event as it is.
-        trace: As for :func:`ce_nats.aio.publish`; by default, with ``correlate``, where the request was sent from.
+        correlate: True copies the id of the request to ``causationid``, and its ``correlationid`` and trace, unless the
+            reply already has these attributes. False sends the event unchanged.
+        trace: As for :func:`ce_nats.aio.publish`; by default, with ``correlate``, the trace of the request.
 
     Raises:
-        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` if the message has no reply subject, or
-            came from JetStream, which takes a reply for an acknowledgement; ``forbidden-subject`` if the server acts on
-            the reply subject, which the sender has chosen, instead of delivering to an inbox.
+        EncodeError: As :func:`ce_nats.aio.publish` does; ``invalid-subject`` if the message has no reply subject, or is
+            from JetStream, which takes a reply for an acknowledgement; ``forbidden-subject`` if the server acts on the
+            reply subject, which the sender has chosen, instead of delivering to an inbox.
         DeliveryError: ``connection-closed``, ``buffer-full``.
     """
     message = request.message if isinstance(request, Received) else request

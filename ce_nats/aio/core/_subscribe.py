@@ -1,12 +1,12 @@
 """
 Receive events from subscriptions.
 
-Every message gives one :class:`~ce_nats.aio.Received`, even when it is not a CloudEvent: iteration neither stops at it
-nor skips it, and the program decides what to do with message and error. Only status messages of the server are left
-out.
+Each message yields one :class:`~ce_nats.aio.Received`, also if it is not a CloudEvent: the iteration neither stops nor
+skips the message, and the program decides what to do with message and error. Only status messages of the server are
+skipped.
 
-What nats-py does to headers cannot be undone here: of a repeated name only the last value is kept, bytes that are not
-UTF-8 become U+FFFD, and malformed header lines are dropped. (``ce_nats.aio.jetstream.read_stream`` has them all.)
+nats-py changes headers before they arrive here: it keeps only the last value of a repeated name, replaces bytes that
+are not UTF-8 by U+FFFD, and drops malformed header lines. (``ce_nats.aio.jetstream.read_stream`` returns all of them.)
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _STATUS_CODE: Final = re.compile("[0-9]{3}")
 
 class Events:
     """
-    Asynchronous iterator over the messages of a subscription; made by :func:`events` and :func:`subscribe`.
+    Asynchronous iterator over the messages of a subscription; created by :func:`events` and :func:`subscribe`.
 
-    It ends when the program unsubscribes, drains, or closes the connection. When the connection is lost for good, or
-    the server denies the permission, it raises. As a context manager it unsubscribes at the end of the block. A
-    ``__anext__`` may be cancelled, by a timeout for instance; no message is lost.
+    It ends when the program unsubscribes, drains, or closes the connection. It raises when the connection is lost
+    permanently, or when the server denies the permission. As a context manager it unsubscribes at the end of the block.
+    ``__anext__`` may be cancelled, by a timeout for instance, without losing a message.
 
     Attributes:
-        subscription: nats-py's subscription.
+        subscription: Subscription of nats-py.
     """
 
     def __init__(self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent]) -> None:
@@ -64,10 +64,10 @@ class Events:
 
     async def __anext__(self) -> Received:
         """
-        The next message.
+        Return the next message.
 
         Raises:
-            DeliveryError: ``connection-closed``: it was lost, and nats-py has stopped to reconnect;
+            DeliveryError: ``connection-closed``: the connection was lost, and nats-py does not reconnect any more;
                 ``permission-denied``.
         """
         while True:
@@ -89,14 +89,14 @@ class Events:
         await self.stop()
 
     async def stop(self) -> None:
-        """Unsubscribe; does nothing when called again."""
+        """Unsubscribe. Further calls have no effect."""
         self._watch.remove(self._on_denial)
         with suppress(BadSubscriptionError, ConnectionClosedError, ConnectionDrainingError):
             await self.subscription.unsubscribe()
 
     def _check(self) -> None:
         """
-        Raise the error that keeps messages from arriving, if there is one.
+        Raise the error that prevents messages from arriving, if there is one.
 
         Raises:
             DeliveryError: As the iteration does.
@@ -105,7 +105,7 @@ class Events:
             raise self._denied
         loss = self._watch.loss
         if loss is not None and not is_unsubscribed(self.subscription):
-            text = f"{self.subscription.subject}: the connection is lost: {loss}"
+            text = f"{self.subscription.subject}: the connection was lost: {loss}"
             raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text) from loss
 
     def _on_denial(self, denial: Denial) -> bool:
@@ -125,7 +125,7 @@ def events(
     extension_types: ExtensionTypes | None = None,
 ) -> Events:
     """
-    Events of a subscription that was made without a callback.
+    Iterate over the events of a subscription that has no callback.
 
         async for received in events(await nc.subscribe("orders.>")):
             if received.error:
@@ -134,10 +134,10 @@ def events(
                 print(received.event.get_id())
 
     Args:
-        subscription: From ``nc.subscribe()``, or from ``js.subscribe()`` where the caller acknowledges.
-        mode: As for :func:`ce_nats.from_nats_message`, and the others too.
-        dialect: Whose binary mode the senders write.
-        parse_data: False gives data as bytes.
+        subscription: From ``nc.subscribe()``, or from ``js.subscribe()`` if the caller acknowledges messages.
+        mode: As for :func:`ce_nats.from_nats_message`.
+        dialect: Dialect of binary mode of the senders.
+        parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
 
     Raises:
@@ -167,7 +167,7 @@ async def subscribe(
     extension_types: ExtensionTypes | None = None,
 ) -> Events:
     """
-    Subscribe, and receive events: everything that is published after this has returned.
+    Subscribe, and receive the events that are published after this call has returned.
 
         async with subscribe(nc, "orders.>") as received:
             async for item in received: ...
@@ -175,10 +175,10 @@ async def subscribe(
     Args:
         nc: An open connection.
         subject: Subject, wildcards allowed.
-        queue: Queue group: each message goes to one member of it.
-        mode: As for :func:`events`, and the others too.
-        dialect: Whose binary mode the senders write.
-        parse_data: False gives data as bytes.
+        queue: Queue group; each message is delivered to one of its members.
+        mode: As for :func:`events`.
+        dialect: Dialect of binary mode of the senders.
+        parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
 
     Raises:
@@ -199,7 +199,7 @@ async def subscribe(
 
 
 def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:
-    """A message and the event in it; None for a status message of the server."""
+    """Decode a message; return None for a status message of the server."""
     try:
         return Received(message, decode(message))
     except DecodeError as error:
@@ -209,6 +209,6 @@ def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | N
 
 
 def _is_status(message: Msg) -> bool:
-    # nats-py makes a header of the status line: "NATS/1.0 503" becomes {"Status": "503"}.
+    # nats-py returns the status line as a header: "NATS/1.0 503" becomes {"Status": "503"}.
     headers: dict[str, Any] = message.headers or {}
     return not message.data and _STATUS_CODE.fullmatch(headers.get("Status", "")) is not None

@@ -1,1 +1,1 @@
-"""Publish to streams: events of a program, rows of Spark, captured messages; and wait for acknowledgements."""
+"""Publish events, rows of Spark and captured messages to streams, and wait for acknowledgements."""

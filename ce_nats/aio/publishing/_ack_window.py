@@ -1,8 +1,8 @@
 """
-Published messages without an acknowledgement, at most so many at a time: what JetStream and NATS Streaming share.
+Bounded set of unacknowledged messages, for JetStream and NATS Streaming.
 
-Each message has a reply subject of its own below one inbox, so that every answer names its message, that of NATS itself
-to a message without a receiver included.
+Each message has a separate reply subject in one inbox, so that each reply identifies its message, also a no-responders
+status of the server.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NO_RESPONDERS: Final = "503"
 @dataclass(slots=True, eq=False)
 class Pending:
     """
-    A published message without an acknowledgement.
+    An unacknowledged message.
 
     Attributes:
-        subject: What it was published to.
-        ack: Gets what the acknowledgement says, or a DeliveryError.
+        subject: Subject that it was published to.
+        ack: Future of the acknowledgement, or of a DeliveryError.
     """
 
     subject: str
@@ -41,7 +41,7 @@ class Pending:
 
     @property
     def was_sent(self) -> bool:
-        """Whether it left; one that has not cannot have been denied."""
+        """Whether it was sent; the server cannot have denied an unsent message."""
         return True
 
 
@@ -50,14 +50,14 @@ P = TypeVar("P", bound=Pending)
 
 class AckWindow(ABC, Generic[P]):
     """
-    At most so many messages without an acknowledgement.
+    Bounded set of unacknowledged messages.
 
     Args:
         nc: An open connection.
-        size: Most messages without an acknowledgement.
+        size: Maximum number of unacknowledged messages.
 
     Attributes:
-        pending: Messages without an acknowledgement, by the last token of their reply subjects; oldest first.
+        pending: Unacknowledged messages by the last token of their reply subjects; oldest first.
     """
 
     def __init__(self, nc: Client, size: int) -> None:
@@ -84,7 +84,7 @@ class AckWindow(ABC, Generic[P]):
         Subscribe to acknowledgements.
 
         Args:
-            inbox: First tokens of their subjects, without the last dot.
+            inbox: First tokens of the reply subjects, without the last dot.
 
         Raises:
             DeliveryError: ``connection-closed``.
@@ -98,7 +98,7 @@ class AckWindow(ABC, Generic[P]):
         self._checker = asyncio.create_task(self._keep_checking())
 
     async def close(self) -> None:
-        """Unsubscribe; the futures of what is still pending are cancelled."""
+        """Unsubscribe, and cancel the futures of pending messages."""
         checker, self._checker = self._checker, None
         if checker is not None:
             checker.cancel()
@@ -129,43 +129,43 @@ class AckWindow(ABC, Generic[P]):
             await asyncio.sleep(_TICK_SECONDS)
             await self._check()
 
-    # --- For classes derived from this --------------------------------------------------------------------------------
+    # --- For subclasses -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def _receive(self, answer: Msg) -> None:
-        """Called with every answer."""
+    async def _receive(self, reply: Msg) -> None:
+        """Process a reply."""
 
     @abstractmethod
     async def _check(self) -> None:
-        """Called ten times a second: what waits for too long is sent again, or fails."""
+        """Resend or fail messages that have waited too long; called ten times a second."""
 
     def _acknowledged(self, item: P, ack: Any) -> None:
-        """Called with each message that was acknowledged."""
+        """Process an acknowledged message."""
 
     def _failed(self, item: P, error: DeliveryError) -> None:
-        """Called with each message that will not be acknowledged."""
+        """Process a message that will not be acknowledged."""
 
     def _as_own(self, error: DeliveryError) -> DeliveryError:
-        """A denied permission, as an error of the class that callers expect."""
+        """Convert the error of a denied permission to the class that callers expect."""
         return error
 
     def _add(self, item: P) -> str:
-        """Add a message; returns its token, which follows the prefix in its reply subject."""
+        """Add a message, and return its token, the last one of its reply subject."""
         self._number += 1
         token = str(self._number)
         self.pending[token] = item
         return token
 
     def _drop(self, token: str) -> None:
-        """Take back a message that could not be sent; its sender gets the error."""
+        """Remove an unsent message; the caller gets the error."""
         item = self.pending.pop(token, None)
         if item is not None:
             item.ack.cancel()
             self._changed.set()
 
-    def _token(self, answer: Msg) -> str | None:
-        """The token of the message that an answer is for; None where it is not pending any more."""
-        token = answer.subject[len(self._prefix) :]
+    def _token(self, reply: Msg) -> str | None:
+        """Return the token of the message that a reply is for; None if the message is not pending any more."""
+        token = reply.subject[len(self._prefix) :]
         return token if token in self.pending else None
 
     def _finish(self, token: str, ack: Any) -> None:
@@ -179,7 +179,7 @@ class AckWindow(ABC, Generic[P]):
         item = self.pending.pop(token)
         if not item.ack.done():
             item.ack.set_exception(error)
-            item.ack.exception()  # not everybody looks at every future, and _failed() is called
+            item.ack.exception()  # suppress "exception was never retrieved": _failed() reports it
         self._failed(item, error)
         self._changed.set()
 
@@ -188,7 +188,7 @@ class AckWindow(ABC, Generic[P]):
             self._fail(token, error)
 
     def _on_denial(self, denial: Denial) -> bool:
-        """Fail the message that is denied, or all of them where no acknowledgement can come."""
+        """Fail the message that was denied, or all messages if acknowledgements cannot arrive."""
         inbox = f"{self._prefix}*"
         if denial.is_subscription(inbox):
             self._denied = self._as_own(denial.error(inbox))
@@ -202,5 +202,5 @@ class AckWindow(ABC, Generic[P]):
 
 
 def is_no_responders(message: Msg) -> bool:
-    """Whether this is NATS's own answer to a message without a receiver, of which nats-py makes one without data."""
+    """Return whether a reply is a no-responders status, which nats-py returns as a message without data."""
     return not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS

@@ -1,9 +1,9 @@
 """
-Many messages into JetStream, with a bounded number of acknowledgements outstanding.
+Publish many messages to JetStream, with a bounded number of unacknowledged messages.
 
-A message counts as sent when its stream has acknowledged it. What was not acknowledged, for instance because the server
-was lost, is sent again on a new connection; ``Nats-Msg-Id`` keeps the stream from storing it twice within its duplicate
-window.
+A message counts as sent when its stream has acknowledged it. Unacknowledged messages, for instance because the server
+was lost, are resent on a new connection; by their ``Nats-Msg-Id`` the stream stores each of them once within its
+duplicate window.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ._prepare import MAX_HEADER_BYTES
 
 _PAUSE_SECONDS: Final = 0.2
 
-# A message, its header block, and how often it was sent before.
+# A message, its header block, and the number of earlier attempts.
 Framed: TypeAlias = tuple[NatsMessage, bytes, int]
 
 
 class BulkPublisher:
     """
-    Publishes messages on a connection of its own, as an asynchronous context manager.
+    Publisher of many messages on a separate connection, as an asynchronous context manager.
 
     Args:
-        connect: Connects a new client; raises DeliveryError.
-        acknowledged: False publishes to core NATS, where delivery is not confirmed.
-        window: Most messages without an acknowledgement.
+        connect: Function that connects a new client; raises DeliveryError.
+        acknowledged: False publishes to core NATS, which does not confirm delivery.
+        window: Maximum number of unacknowledged messages.
         ack_timeout: Seconds to wait for an acknowledgement.
-        retry_timeout: Seconds to try again without any progress.
+        retry_timeout: Seconds to retry without progress.
         api_prefix: First tokens of the subjects of JetStream's API.
     """
 
@@ -71,12 +71,12 @@ class BulkPublisher:
 
     async def publish(self, messages: Sequence[NatsMessage]) -> PublishResult:
         """
-        Send messages, in their order unless some have to be sent again.
+        Publish messages, in order unless some are resent.
 
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
-                ``invalid-header-value`` or ``invalid-subject``; nothing of the window it is in was sent.
-            DeliveryError: ``no-responders``: no stream listens: the server says so, or nobody answered for
+                ``invalid-header-value`` or ``invalid-subject``; no message of the same window was sent.
+            DeliveryError: ``no-responders``: no stream listens according to the server, or there were no responders for
                 ``retry_timeout`` seconds; ``permission-denied``; ``publish-refused``; ``timeout`` or
                 ``connection-closed``: nothing was acknowledged for that time.
         """
@@ -112,10 +112,10 @@ class BulkPublisher:
         return PublishResult(total, duplicates)
 
     async def _send(self, acks: PendingAcks, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
-        """Send once; returns messages without an acknowledgement, the number of duplicates, and the last error."""
+        """Send once, and return unacknowledged messages, the number of duplicates, and the last error."""
         items: list[PendingMessage] = []
         first = messages[0][0].subject
-        last_error = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement came in time")
+        last_error = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement arrived in time")
         try:
             for message, block, attempts in messages:
                 items.append(await acks.send(message, block, attempts=attempts))
@@ -132,7 +132,7 @@ class BulkPublisher:
             failure = item.ack.exception()
             if failure is None:
                 duplicates += is_duplicate(item, item.ack.result())
-            elif isinstance(failure, DeliveryError) and _may_pass(failure):
+            elif isinstance(failure, DeliveryError) and _is_temporary(failure):
                 outstanding.append((message, block, item.attempts))
                 last_error = failure
             else:
@@ -154,7 +154,7 @@ class BulkPublisher:
                 await self._connect(client)
                 self._client = client
                 if self._acknowledged:
-                    # What is not acknowledged is sent again by this class, on a new connection.
+                    # This class resends unacknowledged messages, on a new connection.
                     timeout = self._ack_timeout
                     acks = PendingAcks(
                         client,
@@ -181,8 +181,8 @@ class BulkPublisher:
         self._client = self._acks = None
 
 
-def _may_pass(error: DeliveryError) -> bool:
-    """Whether sending again may help: the server was lost, or the stream has no leader."""
+def _is_temporary(error: DeliveryError) -> bool:
+    """Return whether a retry may help: the server was lost, or the stream has no leader."""
     return error.code is ErrorCode.TIMEOUT or (
         error.code is ErrorCode.NO_RESPONDERS and not isinstance(error, NoStreamError)
     )

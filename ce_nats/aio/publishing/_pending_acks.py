@@ -1,8 +1,8 @@
 """
-Messages published to streams, kept until they are acknowledged.
+Publish messages to streams, and await their acknowledgements.
 
-A message that is lost with a broken connection, or whose acknowledgement is, is sent again where a ``Nats-Msg-Id`` lets
-the server recognize the copy.
+If a message or its acknowledgement is lost with a broken connection, the message is resent, provided that the server
+can detect the copy by its ``Nats-Msg-Id``.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ERROR_MEMBERS: Final = ("code", "err_code", "description")
 @dataclass(slots=True, eq=False)
 class PendingMessage(Pending):
     """
-    A message without an acknowledgement.
+    An unacknowledged message.
 
     Attributes:
-        message: What is sent.
+        message: The message.
         block: Its header block.
-        tag: An object of the sender's.
-        give_up: When retries end, in seconds of ``time.monotonic()``.
-        due: When it is sent again, or fails, unless an acknowledgement comes; in seconds of ``time.monotonic()``.
-        attempts: How often it was sent, not counting attempts that are known not to have been stored.
-        last_error: Why the last attempt failed, where the message is to be sent again; else None.
+        tag: Object of the caller.
+        give_up: Time at which retries end, in seconds of ``time.monotonic()``.
+        due: Time at which it is resent, or fails, without an acknowledgement; in seconds of ``time.monotonic()``.
+        attempts: Number of attempts, without those known to be not stored.
+        last_error: Error of the last attempt if the message is to be resent; else None.
     """
 
     message: NatsMessage
@@ -94,23 +94,24 @@ _decode: Final = msgspec.json.Decoder(_Ack).decode
 
 class PendingAcks(AckWindow[PendingMessage]):
     """
-    Messages without an acknowledgement of a stream, as an asynchronous context manager.
+    Unacknowledged messages to streams, as an asynchronous context manager.
 
-    Leaving the block waits for nothing: see :meth:`drain`. A message's ``ack`` gets a PubAck, or a DeliveryError:
-    ``no-responders``, ``permission-denied``, ``publish-refused``, ``unexpected-answer``, ``payload-too-large``, if the
-    server's ``max_payload`` was lowered meanwhile, or ``timeout``, where it may have been stored.
+    Leaving the block does not wait for acknowledgements: see :meth:`drain`. The ``ack`` of a message gets a PubAck, or
+    a DeliveryError: ``no-responders``, ``permission-denied``, ``publish-refused``, ``unexpected-answer``;
+    ``payload-too-large``, if the server's ``max_payload`` was lowered in the meantime; or ``timeout``, if the message
+    may be stored.
 
     Args:
         nc: An open connection.
         done: Called with each message, and its acknowledgement or error.
-        window: Most messages without an acknowledgement.
-        ack_timeout: Seconds to wait for an acknowledgement before a message is sent again.
-        retry_timeout: Seconds to keep sending a message.
+        window: Maximum number of unacknowledged messages.
+        ack_timeout: Seconds to wait for an acknowledgement before a message is resent.
+        retry_timeout: Seconds to retry a message.
         api_prefix: First tokens of the subjects of JetStream's API.
 
     Attributes:
-        has_stream: Whether a stream has acknowledged anything. One that has may be without a leader for a while; before
-            that, the server is asked whether there is one.
+        has_stream: Whether a stream has acknowledged a message. No responders then mean that it has no leader. Before
+            that, JetStream's API is asked whether a stream listens.
     """
 
     def __init__(
@@ -143,17 +144,17 @@ class PendingAcks(AckWindow[PendingMessage]):
 
     async def send(self, message: NatsMessage, block: bytes, tag: Any = None, *, attempts: int = 0) -> PendingMessage:
         """
-        Send a message once there is room for it.
+        Send a message as soon as the window has a free slot.
 
         Args:
-            message: Its subject is valid, and its size has been checked; its ``reply`` is not used.
-            block: Its headers as bytes, ``b""`` without any, valid too.
-            tag: An object that is kept with the message.
-            attempts: How often it was sent before, elsewhere.
+            message: Message whose subject and size were checked; its ``reply`` is not used.
+            block: Header block, which was checked; ``b""`` without headers.
+            tag: Object to keep with the message.
+            attempts: Number of earlier attempts, on another connection.
 
         Raises:
-            DeliveryError: ``connection-closed``: it is closed or being drained; ``not-open``: called outside of the
-                block; ``permission-denied``: no acknowledgement can come.
+            DeliveryError: ``connection-closed``: the connection is closed or being drained; ``not-open``: called
+                outside of the block; ``permission-denied``: acknowledgements cannot arrive.
         """
         await self.wait_for_slot()
         if self._denied is not None:
@@ -181,21 +182,21 @@ class PendingAcks(AckWindow[PendingMessage]):
             item.attempts += 1
             item.last_error = None
         except nats.errors.OutboundBufferLimitError:
-            # The connection is broken, and nats-py's buffer is full. Later.
+            # The connection is lost, and nats-py's buffer is full. Retry later.
             item.due = time.monotonic() + PAUSE_SECONDS
 
-    async def _receive(self, answer: Msg) -> None:
-        token = self._token(answer)
+    async def _receive(self, reply: Msg) -> None:
+        token = self._token(reply)
         if token is None:
             return
         item = self.pending[token]
         subject = item.subject
-        if is_no_responders(answer):
-            self._send_later(item, DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens"))
+        if is_no_responders(reply):
+            self._retry_later(item, DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens"))
             self._look_for_stream(subject)
             return
         try:
-            ack = _decode(answer.data)
+            ack = _decode(reply.data)
         except msgspec.MsgspecError:
             ack = _Ack()
         if ack.error:
@@ -206,7 +207,7 @@ class PendingAcks(AckWindow[PendingMessage]):
             error.err_code = number if isinstance(number, int) else 0
             error.__cause__ = _api_error(ack.error)
             if is_in_process:
-                self._send_later(item, error)
+                self._retry_later(item, error)
             else:
                 self._fail(token, error)
         elif not ack.stream:
@@ -221,14 +222,14 @@ class PendingAcks(AckWindow[PendingMessage]):
     def _failed(self, item: PendingMessage, error: DeliveryError) -> None:
         self._done(item, error)
 
-    def _send_later(self, item: PendingMessage, error: DeliveryError) -> None:
-        """Send again after a pause what was not stored this time."""
+    def _retry_later(self, item: PendingMessage, error: DeliveryError) -> None:
+        """Resend a message that was not stored, after a pause."""
         item.last_error = error
         item.attempts = max(0, item.attempts - 1)
         item.due = min(item.due, time.monotonic() + PAUSE_SECONDS)
 
     def _look_for_stream(self, subject: str) -> None:
-        """Ask whether a stream listens, unless that is known or being asked."""
+        """Look up whether a stream listens, unless that is known or being looked up."""
         if subject not in self._lookups and (not self.has_stream or self._listeners.was_absent(subject)):
             self._lookups[subject] = asyncio.create_task(self._look_up(subject))
 
@@ -247,22 +248,22 @@ class PendingAcks(AckWindow[PendingMessage]):
         now = time.monotonic()
         for token, item in [pair for pair in self.pending.items() if pair[1].due <= now or self.nc.is_closed]:
             if token in self.pending:
-                await self._send_again(token, item, now)
+                await self._resend(token, item, now)
 
-    async def _send_again(self, token: str, item: PendingMessage, now: float) -> None:
-        """Send again what is due, or fail it where it may not be sent again."""
+    async def _resend(self, token: str, item: PendingMessage, now: float) -> None:
+        """Resend a message that is due, or fail it if it must not be resent."""
         if self.nc.is_closed:
-            # It may have been stored, as with every other acknowledgement that does not come.
+            # The message may have been stored, as with any missing acknowledgement.
             loss = ConnectionWatch.of(self.nc).loss
-            text = f"{item.subject}: the connection was closed before the acknowledgement came"
+            text = f"{item.subject}: the connection was closed before the acknowledgement arrived"
             self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
         elif (size := len(item.block) + len(item.message.data)) > self.nc.max_payload:
             limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
-            text = f"{item.subject}: no acknowledgement came, and {limit}"
+            text = f"{item.subject}: no acknowledgement arrived, and {limit}"
             self._fail(token, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
-        elif now >= item.give_up or not _may_be_repeated(item):
+        elif now >= item.give_up or not _may_be_resent(item):
             violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
-            late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement came in time{violation}")
+            late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement arrived in time{violation}")
             self._fail(token, item.last_error or late)
         else:
             item.due = now + self._ack_timeout
@@ -272,18 +273,18 @@ class PendingAcks(AckWindow[PendingMessage]):
 
 
 def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:
-    """Whether the stream had a message before it was first sent here; a copy sent again is a duplicate, too."""
+    """Return whether the stream had the message before its first attempt; resent copies are duplicates as well."""
     return bool(ack.duplicate and item.attempts == 1)
 
 
-def _may_be_repeated(item: PendingMessage) -> bool:
-    # From 2.12 on nats-server checks Nats-Expected-Last-... before it checks for a duplicate, so it refuses the copy of
-    # a message that it has stored.
+def _may_be_resent(item: PendingMessage) -> bool:
+    # Since 2.12 nats-server checks Nats-Expected-Last-... before it checks for duplicates, so it refuses the copy of a
+    # stored message.
     return item.attempts == 0 or (MSG_ID in item.message.headers and _EXPECTATION not in item.block)
 
 
 def _api_error(error: dict[str, Any]) -> Exception | None:
-    """What nats-py's own ``js.publish()`` would raise."""
+    """Return the error that nats-py's ``js.publish()`` would raise."""
     try:
         APIError.from_error({"code": 0, **{name: error[name] for name in error if name in _ERROR_MEMBERS}})
     except APIError as known:

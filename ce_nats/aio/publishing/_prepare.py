@@ -1,4 +1,4 @@
-"""Prepare messages for streams: encode, add the ``Nats-Msg-Id`` by which a stream recognizes duplicates."""
+"""Prepare messages for streams: encode, and add the ``Nats-Msg-Id`` by which a stream detects duplicates."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ DedupId: TypeAlias = Callable[[Any], str]
 
 NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of a stream"
 
-# "header size exceeds maximum allowed of 64k": the length is kept in 16 bits.
+# "header size exceeds maximum allowed of 64k": the server stores the length in 16 bits.
 MAX_HEADER_BYTES: Final = 2**16 - 1
 
 
 def event_id(event: EventLike) -> str:
     """
-    The ``Nats-Msg-Id`` that Knative, Dapr and Argo give an event: its id as it stands.
+    Return the ``Nats-Msg-Id`` that Knative, Dapr and Argo use for an event: its id, unchanged.
 
-    Of two events with the same id from different sources, the stream then drops the second one.
+    If two events from different sources have the same id, the stream drops the second one.
 
     Raises:
         EncodeError: ``missing-attribute`` or ``invalid-attribute-type``.
@@ -53,7 +53,7 @@ def prepare_for_stream(
     trace: TraceContext | None,
 ) -> NatsMessage:
     """
-    The message of an event, ready for nats-py, the server and a stream; its size is not checked.
+    Return the message of an event, checked for nats-py, the server and a stream, except for its size.
 
     Raises:
         EncodeError: As :func:`ce_nats.aio.jetstream.publish` does.
@@ -66,13 +66,13 @@ def prepare_for_stream(
         )
     message = prepare(nc, event, subject, mode=mode, format=format, headers=headers, headerless=headerless, trace=trace)
     if dedup is not None and not (headers and MSG_ID in message.headers):
-        message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it once more
+        message.headers._pairs.append((MSG_ID, _message_id(event, dedup)))  # append() would check it again
     return message
 
 
 def _message_id(event: EventLike, dedup: DedupId) -> str:
     if dedup is dedup_id:
-        attributes = attributes_and_data(event)[0]  # which have been checked
+        attributes = attributes_and_data(event)[0]  # already checked
         return dedup_text(str(attributes["source"]), str(attributes["id"]))
     identifier = dedup(event)
     if not isinstance(identifier, str):

@@ -1,4 +1,4 @@
-"""Publish many events to JetStream, without waiting for each acknowledgement."""
+"""Pipeline publishes to JetStream while acknowledgements arrive."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ._prepare import MAX_HEADER_BYTES, DedupId, prepare_for_stream
 
 class Prepared(NamedTuple):
     """
-    An event that is encoded, and not sent yet.
+    An encoded event before it is sent.
 
     Attributes:
-        message: Its message.
-        block: The message's header block.
-        event: The event itself.
-        sending: Who is told what becomes of it, if anybody.
+        message: The message.
+        block: Header block of the message.
+        event: The event.
+        sending: Observer of the outcome, or None.
     """
 
     message: NatsMessage
@@ -43,33 +43,33 @@ class Prepared(NamedTuple):
     sending: Sending | None
 
     def abandon(self, error: BaseException) -> None:
-        """It will not be sent."""
+        """Report that the event will not be sent."""
         if self.sending is not None:
             self.sending.abandon(error)
 
 
 class Publisher:
     """
-    Publishes events to the streams that listen, as an asynchronous context manager.
+    Publisher of many events to streams, as an asynchronous context manager.
 
         async with Publisher(nc.jetstream()) as publisher:
             for event in events:
                 await publisher.publish(event, "orders.paid")
         print(publisher.acknowledged)
 
-    The end of the block waits for all acknowledgements, and raises an error with the events that have none. After an
-    exception in the block it waits, too, and :attr:`failures` has the events without an acknowledgement; after a
-    cancellation it does not wait.
+    The end of the block waits for all acknowledgements, and raises an error with the unacknowledged events. After an
+    exception in the block it also waits, and :attr:`failures` has the unacknowledged events; after a cancellation it
+    does not wait.
 
-    A message without an acknowledgement is sent again, for ``retry_timeout`` seconds in all, so that a broken
-    connection or a restarted server delays events and loses none. That is done only for messages with a
-    ``Nats-Msg-Id``, by which the server recognizes copies within the stream's duplicate window (two minutes by
-    default). Others fail after ``ack_timeout``, and so do those with ``Nats-Expected-Last-...``: the server would
-    refuse the copy of a message that it has stored. A message that is sent again may be stored behind later ones.
+    An unacknowledged message is resent for ``retry_timeout`` seconds, so that a broken connection or a restarted server
+    delays events without losing any. Only messages with a ``Nats-Msg-Id`` are resent, by which the server detects
+    copies within the stream's duplicate window (two minutes by default). Other messages fail after ``ack_timeout``,
+    and so do messages with ``Nats-Expected-Last-...``: the server would refuse the copy of a stored message. A resent
+    message may be stored after later ones.
 
-    After no-responders, for instance while a new leader is elected, any message is sent again for ``retry_timeout``
-    seconds: it was not stored. Before the first acknowledgement the server is asked (on ``$JS.API.STREAM.NAMES``)
-    whether a stream listens at all; where none does, the error is raised at once.
+    After no-responders, for instance during the election of a leader, any message is resent for ``retry_timeout``
+    seconds, because it was not stored. Before the first acknowledgement the server is asked (on
+    ``$JS.API.STREAM.NAMES``) whether a stream listens; if no stream listens, the error is raised at once.
 
     Args:
         js: From ``nc.jetstream()``.
@@ -77,17 +77,21 @@ class Publisher:
         format: Event format of structured mode, as for :func:`ce_nats.to_nats_message`.
         dedup: As for :func:`ce_nats.aio.jetstream.publish`.
         headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
-        window: Most events without an acknowledgement.
+        window: Maximum number of unacknowledged events, 1 or more.
         ack_timeout: Seconds to wait for an acknowledgement.
-        retry_timeout: Seconds to keep sending an event.
-        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each event that was sent, once it is
-            acknowledged or given up. An exception in it is logged. What :meth:`publish` refuses is not sent.
-        instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
+        retry_timeout: Seconds to retry an event.
+        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each event that was sent, when it is
+            acknowledged or has failed; not for events that :meth:`publish` refuses. Exceptions in it are logged.
+        instrumentation: Creates spans and metrics: :class:`ce_nats.otel.Instrumentation`.
 
     Attributes:
-        acknowledged: Events that are stored.
-        duplicates: How many of them the stream had already. What was sent again here is not counted.
-        failures: Events without an acknowledgement that were not raised yet.
+        acknowledged: Number of stored events.
+        duplicates: Number of them that the stream already had. Resent events are not counted.
+        failures: Unacknowledged events that were not raised yet.
+
+    Raises:
+        TypeError: ``js`` is not a JetStreamContext.
+        ValueError: ``window`` is below 1.
     """
 
     def __init__(
@@ -139,7 +143,8 @@ class Publisher:
                 self._done(
                     item,
                     DeliveryError(
-                        ErrorCode.TIMEOUT, f"{item.subject}: the publisher was closed before the acknowledgement came"
+                        ErrorCode.TIMEOUT,
+                        f"{item.subject}: the publisher was closed before the acknowledgement arrived",
                     ),
                 )
             await self._acks.__aexit__()
@@ -155,17 +160,17 @@ class Publisher:
         trace: TraceContext | None = None,
     ) -> asyncio.Future[PubAck]:
         """
-        Publish an event; returns as soon as it has a place in the window.
+        Publish an event, and return as soon as the window has a free slot for it.
 
         Args:
-            event: As :func:`ce_nats.to_nats_message` takes it.
-            subject: NATS subject to publish to, or a template of it.
+            event: The event, as for :func:`ce_nats.to_nats_message`.
+            subject: NATS subject to publish to, or a subject template.
             headers: As for :func:`ce_nats.aio.jetstream.publish`.
-            trace: As for :func:`ce_nats.aio.publish`; by default what the instrumentation says.
+            trace: As for :func:`ce_nats.aio.publish`; by default that of the instrumentation.
 
         Returns:
-            A future of the acknowledgement. It need not be awaited: failures are also raised by later calls and at the
-            end of the block.
+            A future of the acknowledgement. It need not be awaited: later calls and the end of the block also raise
+            failures.
 
         Raises:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
@@ -192,7 +197,7 @@ class Publisher:
         trace: TraceContext | None = None,
     ) -> Prepared:
         """
-        The first half of :meth:`publish`: encode an event, and check what can be checked; in any thread.
+        Encode and check an event, in any thread; the first half of :meth:`publish`.
 
         Raises:
             EncodeError: As :meth:`publish` does.
@@ -220,7 +225,7 @@ class Publisher:
 
     async def _send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
         """
-        The second half of :meth:`publish`: send once there is room in the window.
+        Send as soon as the window has a free slot; the second half of :meth:`publish`.
 
         Raises:
             DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
@@ -234,10 +239,10 @@ class Publisher:
 
     async def flush(self) -> None:
         """
-        Wait until every event so far is acknowledged or has failed.
+        Wait until each event so far is acknowledged or has failed.
 
         Raises:
-            PublishError: Some have failed.
+            PublishError: Some events have failed.
         """
         await self._acks.drain()
         raise_failures(self.failures)
@@ -257,7 +262,7 @@ class Publisher:
 
 def raise_failures(failures: list[Failure]) -> None:
     """
-    Raise failures, and clear the list of them.
+    Raise failures, and clear their list.
 
     Raises:
         PublishError: The list was not empty.

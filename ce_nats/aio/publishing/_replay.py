@@ -1,4 +1,4 @@
-"""Publish captured messages again, with the bytes and headers that they had, CloudEvents or not."""
+"""Publish captured messages again, with unchanged payload and headers, CloudEvents or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..core._publish import check_size, flush, publish_with_block, supports_head
 from ._pending_acks import PendingAcks, PendingMessage, PublishResult, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
 
-# Replaces bytes that are not UTF-8; the message would be published to another subject.
+# Replaces bytes that are not UTF-8, so a subject with it is not the original one.
 _REPLACEMENT: Final = "\ufffd"
 
 
@@ -39,23 +39,26 @@ async def replay(
     on_progress: Callable[[int], object] = lambda count: None,
 ) -> PublishResult:
     """
-    Publish messages in their order, without their reply subjects.
+    Publish messages in order, without their reply subjects.
 
     Args:
         nc: An open connection.
-        messages: From :func:`ce_nats.capture.read_capture`.
-        acknowledged: True publishes to streams and waits for acknowledgements; False to core NATS.
-        subject: In place of the messages' own subjects.
-        allowed: Patterns of subjects that hold data, if the messages' own subjects look like requests to JetStream's
-            API under another prefix, as ``SHOP.CONSUMER.CREATE.1`` does.
-        rate: Most messages per second; None sets no limit.
-        window: Most messages without an acknowledgement.
+        messages: Messages, from :func:`ce_nats.capture.read_capture` for instance.
+        acknowledged: True publishes to streams and waits for acknowledgements; False publishes to core NATS.
+        subject: Subject that replaces those of the messages; None keeps them.
+        allowed: Patterns of subjects that carry data, although they look like requests to JetStream's API under another
+            prefix, as ``SHOP.CONSUMER.CREATE.1`` does.
+        rate: Maximum number of messages per second; None sets no limit.
+        window: Maximum number of unacknowledged messages, 1 or more.
         ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
         retry_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
-        on_progress: Called with the number of messages so far.
+        on_progress: Called with the number of messages sent so far.
+
+    Returns:
+        Number of published messages.
 
     Raises:
-        EncodeError: ``invalid-subject``; ``forbidden-subject``: the server would act on the message's own subject;
+        EncodeError: ``invalid-subject``; ``forbidden-subject``: the server would act on the subject of the message;
             ``payload-too-large``, ``headers-too-large``, ``headers-not-supported``. This message and later ones were
             not sent.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``; ``publish-refused``;
@@ -131,7 +134,7 @@ def framed(
     nc: Client, message: StoredMessage, subject: str | None = None, *, is_stored: bool = True
 ) -> tuple[NatsMessage, bytes]:
     """
-    A captured message as it is sent, and its header block. The caller checks where its subject comes from.
+    Return the outgoing message and header block of a captured message. The caller checks its subject.
 
     Raises:
         EncodeError: As :func:`replay` does.
@@ -145,9 +148,9 @@ def framed(
     block = write_header_block(message.headers) if message.headers else b""
     if block and not supports_headers(nc):
         raise EncodeError(
-            ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has some"
+            ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has headers"
         )
     check_size(outgoing, nc.max_payload, MAX_HEADER_BYTES if is_stored else None, len(block))
-    # PendingAcks looks for a Nats-Msg-Id, without which nothing may be sent twice; the block is what is sent.
+    # PendingAcks only resends messages with a Nats-Msg-Id, and looks for it here; the block is sent.
     outgoing.headers._pairs = list(message.headers)
     return outgoing, block

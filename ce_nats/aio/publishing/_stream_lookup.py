@@ -1,8 +1,8 @@
 """
-Whether a stream listens on a subject, asked after a publish to it was answered with no-responders.
+Look up whether a stream listens on a subject, after a publish got a no-responders status.
 
-While a stream has no leader, for seconds after a server was lost, a publish to it is answered with 503, as it is where
-no stream listens at all. Only JetStream's API tells the two cases apart.
+While a stream has no leader, for seconds after a server was lost, a publish gets the same status 503 as if no stream
+listened. Only JetStream's API can distinguish the two cases.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .._jetstream_api import StreamApi
 from .._natspy import api_prefix, client_of
 from .._util.pausing import pause
 
-# Before the next attempt, where a stream has no leader or is replicating a copy of the message.
+# Pause before a retry if a stream has no leader, or is still replicating a copy of the message.
 PAUSE_SECONDS: Final = 0.5
-# For the API's answer: during an election of the meta leader there is none.
+# Timeout for the response of the API: there is none during an election of the meta leader.
 _ANSWER_SECONDS: Final = 2.0
-# nats-server: JSStreamDuplicateMessageConflict. A copy of the message is still being replicated, so try again.
+# nats-server: JSStreamDuplicateMessageConflict. A copy of the message is still being replicated; a retry succeeds.
 IN_PROCESS: Final = 10158
 
 
 class Listeners:
     """
-    What is known about streams on subjects. A subject with a stream is looked up once.
+    Results of looking up streams for subjects. A subject with a stream is looked up once.
 
     Args:
         nc: An open connection.
@@ -45,19 +45,19 @@ class Listeners:
         self._absent: dict[str, float] = {}
 
     def was_absent(self, subject: str) -> bool:
-        """Whether the API has answered once that no stream listens."""
+        """Return whether the API has reported once that no stream listens."""
         return subject in self._absent
 
     async def look(self, subject: str, timeout: float) -> None:
         """
-        Look for streams that listen on a subject, after a publish to it was answered with no-responders.
+        Look for streams that listen on a subject, after a publish to it got a no-responders status.
 
-        A server also answers that there are none while it shuts down, so it must answer so again in a later call. An
-        API that does not answer, for instance because permission is denied, proves nothing.
+        A server that shuts down also reports that there are none, so a second report in a later call is required. A
+        missing response, for instance because permission is denied, is ignored.
 
         Args:
-            subject: The message's.
-            timeout: Seconds to wait for the answer at most.
+            subject: Subject of the message.
+            timeout: Maximum seconds to wait for the response.
 
         Raises:
             NoStreamError: No stream listens.
@@ -80,7 +80,7 @@ async def publish_with_retry(
     js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str] | None, timeout: float
 ) -> PubAck:
     """
-    As ``js.publish()``, with retries while a stream has no leader, and while it replicates a copy of the message.
+    Publish as ``js.publish()`` does, and retry while a stream has no leader, or replicates a copy of the message.
 
     Raises:
         NoStreamError: No stream listens.
