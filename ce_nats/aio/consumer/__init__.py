@@ -1,1 +1,1 @@
-"""Consume events from JetStream: fetch, hand to a handler, acknowledge, redeliver or dead-letter."""
+"""Consume events from JetStream: fetch, handle, acknowledge, redeliver or dead-letter."""

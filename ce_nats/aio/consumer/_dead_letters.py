@@ -1,9 +1,9 @@
 """
 Store dead letters with the bytes of the original, and requeue them.
 
-nats-py makes a dict of headers and loses repeats and bytes that are not UTF-8, when it receives and when it sends. So
-the original is read from its stream again (``STREAM.MSG.GET``, for which the connection needs permission), its header
-block is kept line by line, and the frame is written here.
+nats-py converts headers to a dict, and loses repeated names and bytes that are not UTF-8 when it receives and when it
+sends. So the original is read from its stream (``STREAM.MSG.GET``, for which the connection needs permission), and the
+lines of its header block are copied.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from ._originals import Originals, is_header_block, is_too_large
 
 _VERSION: Final = b"NATS/1.0\r\n"
 
-# Dead letters that are being requeued and deleted at a time.
+# Maximum number of dead letters that are being requeued and deleted concurrently.
 _WINDOW: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class RequeueResult:
     """
-    The result of requeueing one dead letter.
+    Result of requeueing one dead letter.
 
     Attributes:
-        sequence: Sequence of the dead letter in its own stream.
-        ack: The acknowledgement of its original; None where that was not stored.
+        sequence: Sequence of the dead letter in the stream of dead letters.
+        ack: Acknowledgement of its original; None if that was not stored.
         is_deleted: Whether the dead letter was deleted.
-        error: Why it was not requeued, or, where there is an ``ack``, not deleted; None after success.
+        error: Error of requeueing, or of deleting if there is an ``ack``; None after success.
     """
 
     sequence: int
@@ -63,29 +63,29 @@ async def store(
     """
     Store a dead letter, and wait for its acknowledgement.
 
-    ``Nats-Msg-Id`` names consumer and original, so that the stream stores the dead letter once within its duplicate
-    window.
+    ``Nats-Msg-Id`` identifies consumer and original, so that the stream stores the dead letter once within its
+    duplicate window.
 
-    If the original leaves no room for further headers, or the stream for dead letters does not accept a message of that
+    If the original is too large for additional headers, or the stream of dead letters does not accept a message of that
     size, the dead letter has neither headers nor payload of the original. It refers to the original, which stays in its
-    stream. A stream whose retention is not ``limits`` removes the original when it is terminated: the dead letter is
-    then all that is left, and has no ``time``.
+    stream. A stream whose retention is not ``limits`` removes the original when it is terminated: only the dead letter
+    is left then, and it has no ``time``.
 
     Args:
         js: From ``nc.jetstream()``.
-        subject: Where to publish it; a stream must listen there.
-        dead_letter: Its own headers.
-        message: The original as it was delivered, for when the stream does not have it any more.
+        subject: Subject to publish to; a stream must listen on it.
+        dead_letter: Content of the dead letter's own headers.
+        message: The original as delivered, in case that the stream does not have it any more.
         timeout: Seconds to wait for the acknowledgement.
 
     Returns:
-        The dead letter as it was stored.
+        The dead letter as stored.
 
     Raises:
-        EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` if not even the dead letter's
-            own headers fit into a message. Nothing was sent.
+        EncodeError: ``invalid-subject``; ``payload-too-large`` or ``headers-too-large`` if even the dead letter's own
+            headers do not fit in a message. Nothing was sent.
         DeliveryError: ``no-responders``: no stream listens on the subject; ``publish-refused``; ``unexpected-answer``;
-            ``timeout``; ``permission-denied``; ``stream-not-found``: the original's stream is gone.
+            ``timeout``; ``permission-denied``; ``stream-not-found``: the stream of the original was deleted.
     """
     check_jetstream(js)
     check_subject(subject)
@@ -113,7 +113,7 @@ async def store(
 
 
 async def _keeps_terminated(js: JetStreamContext, stream: str) -> bool:
-    """Whether a stream keeps messages that were terminated; assumed if permission to ask is denied."""
+    """Return whether a stream keeps terminated messages; True if the permission to look it up is denied."""
     try:
         return (await StreamApi.of(js).state(stream)).retention == "limits"
     except DeliveryError as error:
@@ -145,33 +145,35 @@ async def requeue(
     """
     Publish the original of a dead letter to its subject again, and wait until it is stored. The dead letter is kept.
 
-    Payload and headers are those of the original, with two exceptions: headers for the server are left out, because
-    ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` were meant for the first time; and ``Nats-Msg-Id`` names the dead
-    letter, because the stream may still know that of the original and would drop the copy. So a dead letter that is
+    Payload and headers are those of the original, with two exceptions. Headers for the server are omitted, because
+    ``Nats-Rollup`` or ``Nats-Expected-Last-Sequence`` applied to the first publish. ``Nats-Msg-Id`` identifies the dead
+    letter, because the stream may drop a message with the id of the original as a duplicate. So a dead letter that is
     requeued twice within the duplicate window is stored once.
 
-    An original that did not fit into its dead letter is read from its stream. If it leaves no room for a
-    ``Nats-Msg-Id`` either, it is published without one: requeued twice, it is stored twice.
+    An original that did not fit in its dead letter is read from its stream. If it is too large for a ``Nats-Msg-Id``,
+    it is published without one: requeued twice, it is stored twice.
 
-    The subject is part of the dead letter, and every client that may publish dead letters can choose it. So the server
-    is asked whether the stream that the dead letter names listens on the subject, or one that this stream mirrors or
-    sources. With transformed subjects that is not so, and ``allowed`` is needed.
+    The subject is part of the dead letter, and each client that may publish dead letters can choose it. So the server
+    is asked whether the stream that the dead letter names, or a stream that it mirrors or sources, listens on the
+    subject. Streams with transformed subjects do not, and need ``allowed``.
 
     Args:
         js: From ``nc.jetstream()``.
         stored: The dead letter, from ``ce_nats.aio.jetstream.read_stream``.
-        allowed: Patterns of subjects that originals may be published to, whatever streams the dead letters name.
-        timeout: Seconds to wait for the acknowledgement before the original is sent again.
-        retry_timeout: Seconds to keep sending it.
+        allowed: Patterns of subjects that originals may be published to, independent of the streams that the dead
+            letters name.
+        timeout: Seconds to wait for the acknowledgement before the original is resent.
+        retry_timeout: Seconds to retry.
 
     Raises:
-        DecodeError: It is not a dead letter.
+        DecodeError: The message is not a dead letter.
         EncodeError: ``invalid-message``: the original is incomplete (its header block was malformed, or its stream did
             not have it any more when the dead letter was stored); ``forbidden-subject``: the stream does not listen on
-            the subject, or the server acts on it; what :func:`~ce_nats.aio.replay` raises.
-        DeliveryError: ``message-not-found``: the dead letter refers to its original, and the stream no longer has it,
-            or has another one with its sequence; ``stream-not-found``: the stream that the dead letter names;
-            ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or ``connection-closed``.
+            the subject, or the server acts on it; and as :func:`~ce_nats.aio.replay` does.
+        DeliveryError: ``message-not-found``: the dead letter refers to its original, and the stream does not have it
+            any more, or has another message with its sequence; ``stream-not-found``: the stream that the dead letter
+            names does not exist; ``no-responders``, ``timeout``, ``publish-refused``, ``permission-denied`` or
+            ``connection-closed``.
     """
     check_jetstream(js)
     api = StreamApi.of(js, timeout, retry_timeout)
@@ -191,58 +193,57 @@ async def requeue_all(
     retry_timeout: float = RETRY_SECONDS,
 ) -> AsyncGenerator[RequeueResult, None]:
     """
-    Publish the originals of many dead letters to their subjects again, in their order unless some have to be sent
-    again, and delete each dead letter when its original is stored.
+    Publish the originals of many dead letters to their subjects again, and delete each dead letter when its original is
+    stored.
 
-    Several hundred are in flight at a time. One that cannot be requeued is kept and does not stop the others. When the
-    iteration is ended early, dead letters may be left whose originals are stored; requeued again within the duplicate
-    window, these are not stored twice.
+    Originals are published in order, unless some are resent; several hundred are in flight concurrently. A dead letter
+    that cannot be requeued is kept, and does not stop the others. If the iteration ends early, dead letters whose
+    originals are stored may be left; requeued again within the duplicate window, these are not stored twice.
 
     Args:
         js: From ``nc.jetstream()``.
-        dead_letters: From ``ce_nats.aio.jetstream.read_stream``.
+        dead_letters: Dead letters, from ``ce_nats.aio.jetstream.read_stream``.
         delete: False keeps the dead letters.
         allowed: As for :func:`requeue`.
-        timeout: Seconds to wait for each acknowledgement, and for each deletion, before it is requested again.
-        retry_timeout: Seconds to keep requesting it.
+        timeout: Seconds to wait for each acknowledgement, and for each deletion, before a retry.
+        retry_timeout: Seconds to retry.
 
     Yields:
-        A result for each dead letter, in their order; errors are those of :func:`requeue`.
+        A result for each dead letter, in order; errors are those of :func:`requeue`.
 
     Raises:
-        DeliveryError: ``connection-closed``, or no more dead letters can be read. Results for what was in flight have
-            been given before.
+        DeliveryError: ``connection-closed``, or dead letters cannot be read. Results of requests in flight are yielded
+            first.
     """
     check_jetstream(js)
     api = StreamApi.of(js, timeout, retry_timeout)
     originals = Originals(js, allowed, api)
-    under_way: deque[asyncio.Task[RequeueResult]] = deque()
+    in_flight: deque[asyncio.Task[RequeueResult]] = deque()
     failure: DeliveryError | None = None
     async with _pending_acks(js, window=_WINDOW, timeout=timeout, retry_timeout=retry_timeout) as acks:
         try:
             try:
                 async for stored in dead_letters:
                     sent = await _send(acks, originals, stored)
-                    under_way.append(asyncio.create_task(_finish(api, stored, sent, delete=delete)))
-                    while under_way and (under_way[0].done() or len(under_way) >= _WINDOW):
-                        yield await _first(under_way)
+                    in_flight.append(asyncio.create_task(_finish(api, stored, sent, delete=delete)))
+                    while in_flight and (in_flight[0].done() or len(in_flight) >= _WINDOW):
+                        yield await _first(in_flight)
             except DeliveryError as error:
                 failure = error
-            while under_way:
-                yield await _first(under_way)
+            while in_flight:
+                yield await _first(in_flight)
         finally:
-            for task in under_way:
+            for task in in_flight:
                 task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*in_flight, return_exceptions=True)
     if failure is not None:
         raise failure
 
 
-async def _first(under_way: deque[asyncio.Task[RequeueResult]]) -> RequeueResult:
-    # Shielded: nats-py waits with wait_for(), which before Python 3.12 loses a cancellation that comes together with
-    # the answer.
-    outcome = await asyncio.shield(under_way[0])
-    under_way.popleft()
+async def _first(in_flight: deque[asyncio.Task[RequeueResult]]) -> RequeueResult:
+    # Shielded: nats-py uses wait_for(), which before Python 3.12 loses a cancellation that coincides with the response.
+    outcome = await asyncio.shield(in_flight[0])
+    in_flight.popleft()
     return outcome
 
 
@@ -263,7 +264,7 @@ async def _finish(
             raise sent
         ack = await sent.ack
         if delete:
-            # The payload is in another stream by now, so it need not be overwritten.
+            # The payload is stored in another stream, so it is not overwritten.
             await api.delete_message(stored.stream, stored.sequence)
     except CeNatsError as error:
         return RequeueResult(stored.sequence, ack, error=error)
@@ -283,21 +284,21 @@ def _pending_acks(js: JetStreamContext, *, window: int, timeout: float, retry_ti
 
 async def original(js: JetStreamContext, message: Msg) -> Stored | None:
     """
-    Read a delivered message from its stream; None where the stream does not have it any more.
+    Read a delivered message from its stream; return None if the stream does not have it any more.
 
     Raises:
         DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
     """
     delivered = parse_ack_subject(message.reply)
     stored = await StreamApi.of(js).stored(delivered.stream, {"seq": delivered.sequence})
-    # A stream that was deleted and created again counts from 1 again.
+    # Sequences of a stream that was deleted and created again start at 1.
     if stored is None or nanoseconds(Timestamp.parse(stored.time)) != delivered.timestamp:
         return None
     return stored
 
 
 def _message_id(dead_letter: DeadLetter, message: Msg) -> str:
-    # Nanoseconds, which nats-py's datetime has rounded.
+    # In nanoseconds, which nats-py's datetime rounds.
     stored_at = parse_ack_subject(message.reply).timestamp
     return f"dead-letter:{dead_letter.stream}:{dead_letter.consumer}:{dead_letter.sequence}:{stored_at}"
 
@@ -312,17 +313,17 @@ def _line(name: str, value: str) -> bytes:
 
 
 def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> bytes:
-    """The dead letter's own headers first: of a repeated name, the server takes the first."""
+    """Return the dead letter's own headers followed by those of the original: the server uses the first of a name."""
     own = b"".join(_line(name, value) for name, value in [(MSG_ID, message_id), *dead_letter.headers()])
     if not block:
         return _VERSION + own + b"\r\n"
     if not is_header_block(block):
         return _VERSION + own + _line(BLOCK_HEADER, b64encode(block).decode("ascii")) + b"\r\n"
     lines = block[len(_VERSION) : -len(b"\r\n")].split(b"\r\n")[:-1]
-    return _VERSION + own + b"".join(map(_kept, lines)) + b"\r\n"
+    return _VERSION + own + b"".join(map(_kept_line, lines)) + b"\r\n"
 
 
-def _kept(line: bytes) -> bytes:
+def _kept_line(line: bytes) -> bytes:
     name, colon, value = line.partition(b":")
     if colon and is_server_header(name.decode("latin-1").strip()):
         return KEPT_HEADER.encode() + b": " + name.strip() + b" " + value.strip(b" \t") + b"\r\n"

@@ -1,4 +1,4 @@
-"""A message that a consumer of JetStream has delivered: acknowledged, redelivered or dead-lettered, once."""
+"""A message delivered by a JetStream consumer, which is acknowledged, redelivered or dead-lettered once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core._received import Received
 
 
 class Handles(Protocol):
-    """Sees a block run: see :class:`~ce_nats.aio._observer.Handling`."""
+    """Observes a block: see :class:`~ce_nats.aio._observer.Handling`."""
 
     def leave(self) -> None: ...
 
@@ -25,7 +25,7 @@ class Handles(Protocol):
 
 
 class Settles(Protocol):
-    """What settles deliveries: see :class:`~ce_nats.aio.consumer._settle.Settler`."""
+    """Settles deliveries: see :class:`~ce_nats.aio.consumer._settle.Settler`."""
 
     def begin(self, delivery: Delivery) -> Handles | None: ...
 
@@ -40,22 +40,19 @@ class Settles(Protocol):
 
 class Delivery(Received):
     """
-    A message that was delivered and is not settled yet, and the event in it.
+    A delivered message and its event.
 
-    As a context manager it gives the event, and settles the message at the end of the block unless the block has done
-    so: acknowledged; redelivered after the policy's delay where there was an exception; dead-lettered after
-    :class:`~ce_nats.Reject`, ``data-mismatch`` of ``data_as()``, or too many deliveries; released to others at once
-    if its task was cancelled. An exception propagates in any case.
+    As a context manager it returns the event, and settles the message at the end of the block, unless the block has
+    settled it: it is acknowledged; redelivered after the policy's delay if there was an exception; dead-lettered after
+    :class:`~ce_nats.Reject`, ``data-mismatch`` of ``data_as()``, or too many deliveries; released to other clients at
+    once if its task was cancelled. Exceptions always propagate.
 
     Attributes:
-        message: nats-py's message. One that is redelivered while it is held takes the place of the earlier one.
-        error: Why there is no event in it, or None. Iteration gives no such delivery; ``on_error`` may get one. On a
-            consumer with ``headers_only``, the event's data is a :class:`~ce_nats.codec.event.NotDelivered`.
+        message: Message of nats-py. A redelivery while it is queued or in its block replaces it.
+        error: Error of decoding if the message has no event, else None. Iterations yield no such delivery; ``on_error``
+            may receive one. On a consumer with ``headers_only``, the event's data is a
+            :class:`~ce_nats.codec.event.NotDelivered`.
         is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
-        is_entered: Whether its block was entered.
-        arrival: How often it was delivered when it arrived. It may be redelivered while it is held, which adds to
-            ``deliveries``, and tells nothing of this message.
-        handling: Its block, while that runs and somebody looks at it; else None.
     """
 
     __slots__ = ("__weakref__", "_arrival", "_handling", "_has_started", "_known", "_settler", "is_settled")
@@ -64,10 +61,12 @@ class Delivery(Received):
         super().__init__(message, None)
         self._known = origin
         self._settler = settler
+        # Number of deliveries on arrival. Redeliveries while it is in flight increase ``deliveries``, but are not
+        # caused by the message.
         self._arrival = origin.deliveries
         self.is_settled = False
-        self._has_started = False
-        self._handling: Handles | None = None
+        self._has_started = False  # its block was entered
+        self._handling: Handles | None = None  # the running block, if there is an observer
 
     @property
     def stream(self) -> str:
@@ -95,24 +94,24 @@ class Delivery(Received):
 
     async def nak(self, delay: float | None = None) -> None:
         """
-        Have the message redelivered.
+        Request redelivery of the message.
 
         Args:
-            delay: Seconds until then; by default what the policy says.
+            delay: Seconds until the redelivery; by default the policy's delay.
 
         Raises:
-            DeliveryError: ``connection-closed`` or ``buffer-full``: it was not sent; the message is redelivered after
-                ``ack_wait``.
+            DeliveryError: ``connection-closed`` or ``buffer-full``: the request was not sent; the message is
+                redelivered after ``ack_wait``.
         """
         seconds = self._settler.delay(self) if delay is None else delay
         await self._settler.settle(self, Decision(Action.RETRY, delay=seconds), None)
 
     async def reject(self, reason: str = "") -> None:
         """
-        Dead-letter the message. Where the dead letter cannot be stored, the message is redelivered later.
+        Dead-letter the message. If the dead letter cannot be stored, the message is redelivered later.
 
         Args:
-            reason: Why, for whoever reads the dead letter.
+            reason: Text for the dead letter.
 
         Raises:
             DeliveryError: As :meth:`nak` does.
@@ -120,7 +119,7 @@ class Delivery(Received):
         await self._settler.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
 
     def _replace(self, message: Msg, origin: AckSubject) -> None:
-        """Take a later delivery of the same message for this one."""
+        """Replace this delivery by a later one of the same message."""
         self.message, self._known = message, origin
 
     def _set_event(self, event: DecodedEvent) -> None:
@@ -136,8 +135,8 @@ class Delivery(Received):
         self._leave_block()
         await self._settle_block(error)
 
-    # A block in another thread than the loop's calls these one by one: the first two in its own thread, where a span of
-    # OpenTelemetry is the current one for the handler.
+    # A block in another thread calls these separately: the first two in its thread, in which an OpenTelemetry span is
+    # the current one for the handler.
 
     def _enter_block(self) -> DecodedEvent:
         """Begin a block; the first part of the context manager."""
@@ -148,16 +147,16 @@ class Delivery(Received):
         return event
 
     def _leave_block(self) -> None:
-        """The code of the block has ended; to be called in the same thread as :meth:`_enter_block`."""
+        """End the code of the block; called in the same thread as :meth:`_enter_block`."""
         if self._handling is not None:
             self._handling.leave()
 
     async def _settle_block(self, error: BaseException | None) -> None:
         """
-        Settle the message unless the block has done so; the last part of the context manager.
+        Settle the message, unless the block has settled it; the last part of the context manager.
 
         Args:
-            error: What the block raised.
+            error: Exception of the block, or None.
 
         Raises:
             DeliveryError: As :meth:`nak` does.
@@ -171,7 +170,7 @@ class Delivery(Received):
                 raise
             settler.report(failure, self)
         except asyncio.CancelledError:
-            # A dead letter was being stored; if it was, its id keeps it from being stored again.
+            # A dead letter was being stored. If it was stored, its id prevents that it is stored again.
             await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)
             raise
         finally:
@@ -197,6 +196,6 @@ def _outcome(error: BaseException | None) -> Outcome:
 
 
 def _is_from_within(error: BaseException) -> bool:
-    """Whether a block was cancelled by a task that it awaited, and not with its own task; unknown before 3.11."""
+    """Return whether a block was cancelled by a task that it awaited, not by its own task; False before 3.11."""
     task: Any = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and hasattr(task, "cancelling") and not task.cancelling()

@@ -1,8 +1,8 @@
 """
-Fetch messages from a pull consumer: one pending request at a time, while there is room for its messages.
+Fetch messages from a pull consumer: one pending request, as long as there are free slots for its messages.
 
-Requests are those of nats-py, but their answers are read here: its ``fetch()`` takes a message that was published with
-a header ``Status`` for one of the server's and drops it.
+Requests are the same as those of nats-py, but responses are processed here: nats-py's ``fetch()`` takes a message that
+was published with a header ``Status`` for a status of the server, and drops it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from ..core._publish import round_trip
 
 _log: Final = logging.getLogger(__name__)
 
-# A request lives at most so long on the server, which sends a heartbeat at this interval while it does.
+# Maximum lifetime of a request on the server, and interval of the server's heartbeats meanwhile.
 _EXPIRES_SECONDS: Final = 30.0
 _HEARTBEAT_SECONDS: Final = 5.0
 _MAX_IDLE_SECONDS: Final = 2.5 * _HEARTBEAT_SECONDS
-# How soon a reconnect is noticed, and a refused request repeated.
+# Interval for detecting a reconnect, and before a refused request is repeated.
 _TICK_SECONDS: Final = 0.2
-# The server drops a client that has more than 64 MiB waiting.
+# The server disconnects a client with more than 64 MiB of pending data.
 _MAX_BYTES: Final = 16 * 2**20
 
 
 @dataclass(slots=True)
 class _Request:
     """
-    A request for messages that the server has not finished.
+    An unfinished request for messages.
 
     Attributes:
-        reply: Its reply subject, where statuses come.
-        batch: Messages asked for.
-        left: How many of them have not arrived.
-        reconnects: Reconnects before it; another one ends it.
-        last_answer: When the server sent anything last, in seconds of ``time.monotonic()``.
+        reply: Its reply subject, to which statuses are sent.
+        batch: Number of requested messages.
+        left: Number of them that have not arrived.
+        reconnects: Number of reconnects before the request; a further reconnect ends it.
+        last_answer: Time of the last message or status, in seconds of ``time.monotonic()``.
     """
 
     reply: str
@@ -71,9 +71,9 @@ class Fetcher:
         api: JetStream's API on it.
         stream: Name of the stream.
         consumer: Name of the consumer.
-        free_slots: Returns how many messages may be fetched now.
+        free_slots: Returns the number of messages that may be fetched now.
         deliver: Called with each message.
-        fail: Called once with the reason why no further message comes.
+        fail: Called once with the error after which no further messages arrive.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Fetcher:
         Begin to fetch.
 
         Args:
-            ack_wait: Seconds until the server redelivers a message. A request lives no longer: while the event loop is
-                blocked, the server would answer it with the same messages several times.
+            ack_wait: Seconds until the server redelivers a message, also the maximum lifetime of a request: while the
+                event loop is blocked, the server would otherwise send the same messages several times.
 
         Raises:
             DeliveryError: ``connection-closed``.
@@ -120,17 +120,17 @@ class Fetcher:
         self._expires = min(_EXPIRES_SECONDS, ack_wait)
         ConnectionWatch.of(self._nc).add(self._on_denial)
         with delivery_errors(self._target, self._nc):
-            # What waits in nats-py is bounded by what was asked for, so nothing is dropped there.
+            # The number of requested messages bounds nats-py's queue, so it needs no limit at which it drops messages.
             self._subscription = await self._nc.subscribe(self._inbox, cb=self._receive, pending_bytes_limit=0)
         self._task = asyncio.create_task(self._keep_requesting())
 
     def stop(self) -> None:
-        """Make no further requests."""
+        """Stop sending requests."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Make no further requests, and receive what the server has sent until then."""
+        """Stop sending requests, and receive the messages that the server has already sent."""
         self.stop()
         subscription = self._subscription
         if self._task is not None:
@@ -144,7 +144,7 @@ class Fetcher:
         ConnectionWatch.of(self._nc).remove(self._on_denial)
 
     def wake(self) -> None:
-        """Check whether there is room for another request."""
+        """Check whether another request can be sent."""
         self._wanted.set()
 
     # --- Requests -----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Fetcher:
                 except nats.errors.Error as error:
                     _log.debug("%s: %s", self._target, error)
             self._wanted.clear()
-            # Not wait_for(), which before Python 3.12 loses a cancellation that comes together with what it waits for.
+            # Not wait_for(): before Python 3.12 it loses a cancellation that coincides with the event.
             tick = loop.call_later(_TICK_SECONDS, self._wanted.set)
             await self._wanted.wait()
             tick.cancel()
@@ -204,12 +204,12 @@ class Fetcher:
     # --- Answers ------------------------------------------------------------------------------------------------------
 
     async def _receive(self, message: Msg) -> None:
-        """Called with messages, and with the server's statuses of requests."""
+        """Process a message, or a status of a request."""
         request = self._request
         if request is not None:
             request.last_answer = time.monotonic()
         try:
-            # Only the reply subject tells them apart: any client can publish a message with a header "Status".
+            # Only the reply subject distinguishes them: any client can publish a message with a header "Status".
             origin = parse_ack_subject(message.reply)
         except DecodeError:
             await self._receive_status(message)

@@ -1,4 +1,4 @@
-"""Run a handler with the deliveries of a consumer, several at a time, until the consumer is stopped."""
+"""Run a handler for the deliveries of a consumer, several concurrently, until the consumer is stopped."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ._delivery import Delivery
 
 _log: Final = logging.getLogger(__name__)
 
-# Handlers that still run so long after stop() are named in the log; again after twice the time, and so on.
+# Time after stop() until handlers that still run are logged; then after twice the time, and so on.
 _FIRST_LOG_SECONDS: Final = 10.0
 
 
 class _Worker(asyncio.Task[None]):
     """
-    A task that calls the handler.
+    Task that calls the handler, and records whether it was cancelled.
 
-    It knows whether it was cancelled itself: a CancelledError also comes out of a handler if a task that the handler
-    awaits was cancelled. (``Task.cancelling()`` is not in Python 3.10.)
+    A handler also raises CancelledError if a task that it awaits was cancelled. (Python 3.10 has no
+    ``Task.cancelling()``.)
     """
 
     is_cancel_requested = False
@@ -37,7 +37,7 @@ class _Worker(asyncio.Task[None]):
 
 
 class _NotAsyncError(Exception):
-    """The handler has returned, and nothing that can be awaited."""
+    """The handler did not return an awaitable."""
 
 
 class Workers:
@@ -45,7 +45,7 @@ class Workers:
     Tasks that call a handler with deliveries.
 
     Args:
-        deliveries: Where they come from; several tasks iterate over it.
+        deliveries: Source of the deliveries; several tasks iterate over it.
         handler: Called with one delivery.
         report: Called with the exceptions of handlers.
         target: Name of the consumer, for the log.
@@ -69,12 +69,12 @@ class Workers:
 
         Args:
             count: Number of tasks.
-            stopped: Set when the iteration is to end.
-            stop_timeout: Seconds after that until handlers are cancelled; or None.
+            stopped: Event that ends the iteration.
+            stop_timeout: Seconds after the event until handlers are cancelled; or None.
 
         Raises:
-            DeliveryError: What the iteration raises.
-            TypeError: The handler has returned nothing that can be awaited.
+            DeliveryError: As the iteration does.
+            TypeError: The handler did not return an awaitable.
         """
         workers: list[_Worker] = []
         loop = asyncio.get_running_loop()
@@ -105,8 +105,8 @@ class Workers:
             except Exception as error:
                 self._report(error, delivery)
             worker.delivery = None
-            del delivery  # it is settled, and need not be kept until the next one comes
-            if worker.is_cancel_requested:  # and the handler has suppressed it
+            del delivery  # it is settled, and must not be kept until the next one arrives
+            if worker.is_cancel_requested:  # the handler suppressed the CancelledError
                 raise asyncio.CancelledError
 
     async def _call(self, worker: _Worker, delivery: Delivery) -> None:
@@ -122,7 +122,7 @@ class Workers:
             raise DeliveryError(ErrorCode.HANDLER_CANCELLED, text) from error
 
     async def _watch(self, workers: list[_Worker], stopped: asyncio.Event, stop_timeout: float | None) -> None:
-        """Once the iteration has been stopped: name handlers that do not return, and cancel them after the timeout."""
+        """After the iteration was stopped, log handlers that still run, and cancel them after the timeout."""
         await stopped.wait()
         began = time.monotonic()
         pause = _FIRST_LOG_SECONDS

@@ -1,4 +1,4 @@
-"""Hold deliveries: those that wait to be taken, and those that are being handled."""
+"""Keep deliveries that are queued or being handled, and extend their ack deadlines."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ._isolation import Isolation
 @dataclass(slots=True)
 class _Taken:
     """
-    A delivery that the program has.
+    A delivery that the program is handling.
 
     Attributes:
-        delivery: A weak reference, because a delivery that the program drops will never be settled by it.
+        delivery: Weak reference, to detect a delivery that the program has dropped without settling it.
         message: Its message.
     """
 
@@ -35,16 +35,16 @@ class _Taken:
 
 class InFlightDeliveries:
     """
-    Deliveries that are not settled.
+    Unsettled deliveries.
 
-    The ack deadline of each one is extended again and again, so that it is not redelivered meanwhile. (Code that blocks
-    the event loop prevents that.)
+    The ack deadline of each delivery is extended regularly, so that the server does not redeliver it. (Code that blocks
+    the event loop prevents this.)
 
     Args:
         nc: An open connection.
         settler: Settles the deliveries.
-        prefetch: Maximum number of messages fetched and not taken yet.
-        wake: Called when :meth:`take` and :meth:`free_slots` may return something else than before.
+        prefetch: Maximum number of queued messages.
+        wake: Called when the results of :meth:`take` and :meth:`free_slots` may have changed.
         on_dropped: Called when the program has dropped a delivery without settling it.
         on_redelivered: Called, once, with all waiting deliveries when one of them is redelivered. They are removed from
             the queue.
@@ -67,21 +67,21 @@ class InFlightDeliveries:
         self._on_dropped = on_dropped
         self._on_redelivered = on_redelivered
         self._reconnects = 0
-        # By stream sequence: a message is in one of these three.
+        # By stream sequence; each message is in one of these three.
         self._waiting: dict[int, Delivery] = {}
         self._taken: dict[int, _Taken] = {}
         self._dropped: dict[int, Delivery] = {}
-        # Those that wait, in their order.
+        # The waiting ones, in order.
         self._ready: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
         self._alone: int | None = None  # sequence of the suspect that is being handled
         self._alone_until = 0.0
-        self._together_from = 0.0  # when a suspect that waits is handled beside others
+        self._together_from = 0.0  # time from which a waiting suspect is handled together with others
         self._task: asyncio.Task[None] | None = None
 
     def open(self, isolation: Isolation, interval: float) -> None:
         """
-        Begin to hold deliveries, and to extend ack deadlines.
+        Begin to keep deliveries, and to extend ack deadlines.
 
         Args:
             isolation: Decides which message is handled alone.
@@ -92,7 +92,7 @@ class InFlightDeliveries:
         self._task = asyncio.create_task(self._keep_extending(interval))
 
     async def close(self) -> None:
-        """Extend no further ack deadlines."""
+        """Stop extending ack deadlines."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -100,14 +100,14 @@ class InFlightDeliveries:
     # --- What may be fetched and taken --------------------------------------------------------------------------------
 
     def free_slots(self) -> int:
-        """How many messages may be fetched now."""
+        """Return the number of messages that may be fetched now."""
         waiting = len(self._waiting)
         if self._isolation.is_one_by_one:
             return 0 if waiting or self._is_one_alone() else 1
         return self._prefetch - waiting if waiting <= self._prefetch // 2 else 0
 
     def take(self) -> Delivery | None:
-        """The next delivery for the program; None if there is none, or it has to wait for others to be settled."""
+        """Return the next delivery; None if the queue is empty, or the next one must wait until others are settled."""
         if self._is_one_alone():
             return None
         if self._ready:
@@ -120,7 +120,7 @@ class InFlightDeliveries:
         return None
 
     def put_back(self, delivery: Delivery) -> None:
-        """Have a delivery taken once more, before others."""
+        """Put a delivery back to the front of the queue."""
         if self._taken.pop(delivery.sequence, None) is None:
             return
         self._waiting[delivery.sequence] = delivery
@@ -135,17 +135,17 @@ class InFlightDeliveries:
         return self._alone is not None and time.monotonic() < self._alone_until
 
     def _in_a_while(self) -> float:
-        """Set an alarm, and return its time."""
+        """Schedule a wake-up, and return its time."""
         self._loop.call_later(self._isolation.alone_seconds, self._wake)
         return time.monotonic() + self._isolation.alone_seconds
 
     # --- Deliveries ---------------------------------------------------------------------------------------------------
 
     def add(self, message: Msg, origin: AckSubject) -> None:
-        """Hold a message."""
+        """Add a message to the queue."""
         known = self._find(origin.sequence)
         if known is not None:
-            # It took longer than ack_wait, or the server was restarted, so it was redelivered. It is still held.
+            # It was redelivered after ack_wait, or because the server was restarted, and is still in flight.
             known._replace(message, origin)
             if origin.sequence in self._taken:
                 self._taken[origin.sequence].message = message
@@ -164,14 +164,14 @@ class InFlightDeliveries:
         self._suspects.append(delivery)
 
     def remove(self, delivery: Delivery) -> None:
-        """Stop holding a delivery; does nothing if it is not held."""
+        """Remove a delivery. Has no effect if it is not in flight."""
         sequence = delivery.sequence
         for held in (self._waiting, self._taken, self._dropped):
             held.pop(sequence, None)
         self._end_turn(sequence)
 
     def unhandled(self) -> list[Delivery]:
-        """Deliveries whose blocks were not entered; none of them can be taken any more."""
+        """Empty the queue, and return deliveries whose blocks were not entered."""
         self._ready.clear()
         self._suspects.clear()
         return [delivery for delivery in self._deliveries() if not delivery._has_started]
@@ -180,8 +180,8 @@ class InFlightDeliveries:
         sequence = delivery.sequence
 
         def drop(reference: weakref.ref[Delivery]) -> None:
-            # Called in the thread that has dropped it. A delivery that was settled is not in here any more, and nor is
-            # the reference to it.
+            # Called in the thread that has dropped the delivery. The reference to a settled delivery was removed
+            # before.
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._drop, sequence, reference)
 
@@ -202,10 +202,10 @@ class InFlightDeliveries:
 
     def _check_late(self) -> None:
         """
-        Give back what waits if the ack deadlines were missed here, and not because of a lost connection.
+        Release queued deliveries if this process missed their ack deadlines, and not because of a lost connection.
 
-        A handler that blocks the loop for longer than ack_wait would have all of it redelivered each time, and the
-        counts of messages would grow that no handler was given.
+        If a handler blocks the event loop for longer than ack_wait, all queued messages would be redelivered each time,
+        and the counts of messages that were not handled would grow.
         """
         if self._isolation.is_permanent or self._reconnects != self._nc.stats["reconnects"]:
             return
@@ -215,7 +215,7 @@ class InFlightDeliveries:
         self._on_redelivered(list(self._waiting.values()))
 
     def _end_turn(self, sequence: int) -> None:
-        """A message is not being handled any more, so that others may be taken."""
+        """Let other messages be taken, after the handling of a message has ended."""
         if self._alone == sequence:
             self._alone = None
             self._wake()
@@ -228,7 +228,7 @@ class InFlightDeliveries:
             delivery = taken.delivery()
             if delivery is not None:
                 return delivery
-            self._drop(sequence, taken.delivery)  # the call is on its way
+            self._drop(sequence, taken.delivery)  # the scheduled call has not run yet
         return self._waiting.get(sequence) or self._dropped.get(sequence)
 
     def _deliveries(self) -> Iterator[Delivery]:

@@ -1,10 +1,10 @@
 """
-Tell messages that end the process from those that were fetched beside them.
+Distinguish messages that end the process from messages that were fetched at the same time.
 
-The server counts a delivery for every message that a process has fetched, handled or not. So when a process ends again
-and again, the counts of innocent messages grow as fast as that of the one at fault. A message that was delivered more
-often than the policy allows is therefore a suspect, and nothing more: it is handled alone, and messages are fetched one
-by one until no suspect has come for a while. If the process ends now, the count of one message grows.
+The server counts a delivery for each message that a process has fetched, handled or not. If a process ends again and
+again, the counts of all fetched messages grow, not only that of the message that causes it. A message that was
+delivered more often than the policy allows is therefore only a suspect: it is handled alone, and messages are fetched
+one by one until no suspect has arrived for a while. If the process ends then, only the count of one message grows.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from __future__ import annotations
 import time
 from typing import Final
 
-# After a crash the server redelivers what the process had once its ack deadlines are over.
+# After a crash the server redelivers the messages of the process when their ack deadlines expire.
 _SLACK_FACTOR: Final = 1.25
 _SLACK_SECONDS: Final = 1.0
-# How long a suspect is alone, at most: handlers may take hours.
+# Maximum time for which a suspect is handled alone: handlers may take hours.
 _MAX_ALONE_SECONDS: Final = 30.0
 
 
 class Isolation:
     """
-    State of a consumer that decides how many messages it fetches at once.
+    State that decides how many messages a consumer fetches at once.
 
     Args:
         limit: Number of deliveries above which a message is a suspect.
         ack_wait: Longest time until the server redelivers a message, in seconds.
-        is_expected: True if the consumer has messages that may be suspects, of an earlier process for instance.
+        is_expected: True if the consumer may have suspects, of an earlier process for instance.
 
     Attributes:
-        alone_seconds: How long other messages wait for a suspect, and a suspect for them, in seconds.
+        alone_seconds: Maximum time that other messages wait for a suspect, and a suspect for them, in seconds.
     """
 
     def __init__(self, limit: int, ack_wait: float, *, is_expected: bool) -> None:
@@ -41,16 +41,16 @@ class Isolation:
 
     @property
     def is_one_by_one(self) -> bool:
-        """Whether messages are fetched one at a time: at first, and for a while after each suspect."""
+        """Whether messages are fetched one by one: at first, and for a while after each suspect."""
         return not self._has_received or time.monotonic() < self._until
 
     @property
     def is_permanent(self) -> bool:
-        """Whether that will not change."""
+        """Whether messages are fetched one by one permanently."""
         return self._until == float("inf")
 
     def stay_one_by_one(self) -> None:
-        """Fetch messages one at a time from now on."""
+        """Fetch messages one by one from now on."""
         self._until = float("inf")
 
     def receive(self, deliveries: int) -> bool:
@@ -58,7 +58,7 @@ class Isolation:
         Note a message, and return whether it is a suspect.
 
         Args:
-            deliveries: How often it was delivered, this time included.
+            deliveries: Number of its deliveries, including this one.
         """
         self._has_received = True
         is_suspect = deliveries > self._limit

@@ -1,9 +1,9 @@
 """
-The originals of dead letters, as they are published again, and where they may be published to.
+Restore the originals of dead letters, and check the subjects that they are published to.
 
-Every client that may publish to the subject for dead letters can write one, with any subject and any stream in it. So
-an original is published only to a subject on which its stream listens, or to one that the caller allows, and never to
-one on which the server acts.
+Each client that may publish to the subject for dead letters can write one, with any subject and any stream in it. So an
+original is published only to a subject on which its stream listens, or that the caller allows, and never to a subject
+on which the server acts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TOO_LARGE: Final = (ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.HEADERS_TOO_LARGE)
 
 class Originals:
     """
-    Reads the originals of dead letters. What is known of their streams is kept.
+    Restores the originals of dead letters, and caches the subjects of their streams.
 
     Args:
         js: From ``nc.jetstream()``.
-        allowed: Patterns of subjects that originals may be published to; None allows those on which the stream listens
-            that a dead letter names.
+        allowed: Patterns of subjects that originals may be published to; None allows the subjects of the stream that
+            the dead letter names.
         api: JetStream's API.
 
     Raises:
@@ -54,7 +54,7 @@ class Originals:
 
     async def outgoing(self, stored: StoredMessage) -> tuple[NatsMessage, bytes]:
         """
-        The message that a dead letter was, as it is published again, and its header block.
+        Return the original of a dead letter, ready to be published, and its header block.
 
         Raises:
             CeNatsError: As :func:`~ce_nats.aio.requeue` does.
@@ -73,7 +73,7 @@ class Originals:
         try:
             return framed(self._nc, message._replace(headers=[*kept, (MSG_ID, identifier)]))
         except EncodeError as error:
-            # An original that left no room for the headers of a dead letter may leave none for this one.
+            # An original that is too large for the headers of a dead letter may be too large for this header.
             if not is_too_large(error):
                 raise
             return framed(self._nc, message._replace(headers=kept))
@@ -82,8 +82,9 @@ class Originals:
         """
         Read the original of a dead letter from its stream.
 
-        Only a message with the subject in the dead letter is returned: otherwise the author of a dead letter could have
-        any message of any stream published to a subject that it may subscribe to.
+        Only a message with the subject in the dead letter is returned: otherwise the author of a dead letter could
+            cause
+        any message of any stream to be published to a subject that it may subscribe to.
 
         Raises:
             CeNatsError: As :func:`~ce_nats.aio.requeue` does.
@@ -106,7 +107,7 @@ class Originals:
         subject, stream = dead_letter.subject, dead_letter.stream
         allowed = self._allowed
         if allowed is None:
-            # Before the server is asked: the letter has chosen the name of the stream, too.
+            # Before the request to the server: the dead letter also contains the name of the stream.
             check_foreign_subject(self._nc, subject, allowed=[subject])
             check_name("the stream of a dead letter", stream)
             allowed = await self._subjects_of(stream)
@@ -124,7 +125,7 @@ class Originals:
             try:
                 found = await self._api.origin_subjects(stream)
             except CeNatsError as error:
-                found = error  # not asked again for each further dead letter
+                found = error  # not requested again for each dead letter
             self._found[stream] = found
         if isinstance(found, CeNatsError):
             raise found
@@ -132,10 +133,10 @@ class Originals:
 
 
 def is_header_block(block: bytes) -> bool:
-    """Whether a header block begins and ends as one must; any client may publish others."""
+    """Return whether a header block begins and ends correctly; any client may publish others."""
     return block.startswith(_VERSION) and block.endswith(b"\r\n\r\n")
 
 
 def is_too_large(error: CeNatsError) -> bool:
-    """Whether a message does not fit: the server's limits, or those of the stream, do not allow it."""
+    """Return whether a message exceeds the limits of the server or of the stream."""
     return error.code in _TOO_LARGE or (isinstance(error, ApiError) and error.err_code in _REFUSED_AS_TOO_LARGE)

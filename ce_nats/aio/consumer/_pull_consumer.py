@@ -1,5 +1,5 @@
 """
-Consume events from JetStream: pulled, settled one by one, dead-lettered as a last resort.
+Consume events from JetStream with a pull consumer, and settle each message.
 
     async with PullConsumer(js, "ORDERS", "billing", dead_letter="dead.orders") as consumer:
         async for delivery in consumer:
@@ -7,12 +7,12 @@ Consume events from JetStream: pulled, settled one by one, dead-lettered as a la
                 await charge(event)
 
 Leaving the inner block acknowledges the message; after an exception it is redelivered with back-off, and the exception
-propagates. A message that is not a CloudEvent, or failed too often, is dead-lettered: the dead letter is stored and
-acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is the whole policy.
+propagates. A message that is not a CloudEvent, or has failed too often, is dead-lettered: the dead letter is stored and
+acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is the complete policy.
 
-The ack deadline of every message that is held, in a block or waiting for one, is extended at a third of the consumer's
-``ack_wait``. Modules that do the work: ``fetching`` asks for messages, ``holding`` keeps them, ``isolation`` says which
-one is handled alone, ``settling`` tells the server what became of them, ``handlers`` runs a handler.
+The ack deadline of each message in flight, queued or in a block, is extended after a third of the consumer's
+``ack_wait``. ``_fetch`` requests messages, ``_in_flight`` queues them and extends ack deadlines, ``_isolation`` decides
+which message is handled alone, ``_settle`` sends acknowledgements, ``_handlers`` runs a handler.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DEFAULT_ACK_WAIT: Final = 30.0
 _MAX_UNSUSPENDED_SECONDS: Final = 0.05
 _BACKOFF: Final = Backoff()
 
-# Can be decoded in every mode.
+# An event that can be decoded in each mode.
 _EVENT: Final = NatsMessage(
     data=b'{"specversion":"1.0","id":"1","source":"s","type":"t"}',
     headers=Headers([("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "s"), ("ce-type", "t")]),
@@ -71,50 +71,50 @@ class PullConsumer:
     """
     Asynchronous iterator over the deliveries of a JetStream consumer, and a context manager around it.
 
-    Leaving the context releases at once what was fetched and not handled. Blocks of deliveries that still run then
-    settle their messages themselves, but their ack deadlines are not extended any more. Several tasks may iterate.
+    Leaving the context releases fetched messages that were not handled. Blocks that are still running settle their
+    messages, but ack deadlines are not extended any more. Several tasks may iterate.
 
-    Iteration survives reconnects and restarts of the server, as long as nats-py reconnects. Tombstones of key-value
-    buckets are acknowledged and skipped.
+    The iteration continues after reconnects and restarts of the server, as long as nats-py reconnects. Tombstones of
+    key-value buckets are acknowledged and skipped.
 
-    With ``headers_only`` events have their attributes, and ``NotDelivered`` for data where there is some. A structured
-    event has its attributes in the payload, so it is read from the stream, and complete.
+    With ``headers_only`` events have their attributes, and ``NotDelivered`` instead of data. A structured event has its
+    attributes in the payload, so it is read from the stream, with its data.
 
     Args:
         js: From ``nc.jetstream()``.
         stream: Name of the stream.
         consumer: Name of a durable pull consumer with explicit acknowledgements.
-        dead_letter: Subject for dead letters, which a stream must listen on. None: messages are terminated without a
-            copy, and only the stream's own copy is left.
+        dead_letter: Subject for dead letters, on which a stream must listen. None terminates messages without a dead
+            letter; only the copy in their stream is left.
         create: Configuration with which the consumer is created if it does not exist; its name and ``ack_policy`` are
             filled in. An existing consumer is used unchanged. None creates no consumer.
-        max_deliveries: Deliveries after which a message is dead-lettered if its handler fails; as the server counts
-            them, so that a delivery that was released counts, too. A message that was delivered more often, and may
-            have ended the process, is handled alone. A consumer whose own ``max_deliver`` is lower sets the limit;
-            leave that unlimited, as it is by default: the server gives up silently, even if no handler was given the
-            message, or no dead letter could be stored.
-        max_unfinished: Deliveries after which a message is dead-lettered without being handled once more, with the
-            reason ``process-ended``; ``max_deliveries`` or more. By default five more than ``max_deliveries``.
-        backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, half of whose delays is random by
-            default, or seconds one by one, which are kept as they are.
-        prefetch: Maximum number of messages fetched and not handled yet.
-        double_ack: Wait until the server confirms each acknowledgement.
-        mode: As for :func:`ce_nats.from_nats_message`, and the next three too.
-        dialect: Whose binary mode the senders write.
-        parse_data: False gives data as bytes.
+        max_deliveries: Number of deliveries after which a message is dead-lettered if its handler fails. The server
+            counts deliveries, released ones included. A message that was delivered more often may have ended the
+            process, and is handled alone. If the ``max_deliver`` of the consumer is lower, it is the limit. Leave it
+            unlimited, the default: the server stops redelivering without a report, even if the message was not handled
+            or its dead letter could not be stored.
+        max_unfinished: Number of deliveries after which a message is dead-lettered without being handled again, with
+            the reason ``process-ended``; ``max_deliveries`` or more. By default five more than ``max_deliveries``.
+        backoff: Delay before each redelivery: a :class:`~ce_nats.redelivery.Backoff`, by default with a random half, or
+            a sequence of delays in seconds, which are used unchanged.
+        prefetch: Maximum number of fetched messages that are not handled yet, 1 or more.
+        double_ack: True waits until the server confirms each acknowledgement.
+        mode: As for :func:`ce_nats.from_nats_message`.
+        dialect: Dialect of binary mode of the senders.
+        parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
         on_error: Called with errors from which the consumer recovered: a dead letter that could not be stored (the
-            original is redelivered later), an exception of a handler of :meth:`run`; and with ``permission-denied`` for
-            an acknowledgement, which also ends the iteration. By default they are logged. A message that ends without
-            a handler and a dead letter, or with ``process-ended``, is logged in any case. An exception in it is
-            logged.
-        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each delivery: once the server has been told
-            and, where there is a handler, once that has ended. An exception in it is logged.
-        instrumentation: Makes spans and metrics: :class:`ce_nats.otel.Instrumentation`.
+            original is redelivered later), or an exception of a handler of :meth:`run`; and with ``permission-denied``
+            for an acknowledgement, which also ends the iteration. By default errors are logged. A message that ends
+            without a handler and without a dead letter, or with ``process-ended``, is always logged. Exceptions in
+            ``on_error`` are logged.
+        on_outcome: Called with the :class:`~ce_nats.aio.MessageOutcome` of each delivery, when the server has been
+            notified and its handler, if any, has ended. Exceptions in it are logged.
+        instrumentation: Creates spans and metrics: :class:`ce_nats.otel.Instrumentation`.
 
     Raises:
         EncodeError: ``invalid-subject``: ``dead_letter``, or a name, is not valid.
-        ValueError: A number is out of its range, or an option of the decoder is not valid.
+        ValueError: A number is out of range, or an option of the decoder is not valid.
         TypeError: ``js``, ``config``, a hook or an option of the decoder has another type.
     """
 
@@ -160,7 +160,7 @@ class PullConsumer:
         self._decode_message = partial(
             from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
         )
-        self._decode_message(_EVENT)  # an option that is not valid would dead-letter every message
+        self._decode_message(_EVENT)  # an invalid option would dead-letter every message
         self._on_error = on_error
         self._headers_only = False
         self._arrived = asyncio.Event()
@@ -189,7 +189,7 @@ class PullConsumer:
             prefetch=prefetch,
             wake=self._wake,
             on_dropped=self._report_dropped,
-            on_redelivered=self._release_late,
+            on_redelivered=self._release_redelivered,
         )
         self._fetcher = Fetcher(
             self._nc,
@@ -203,14 +203,14 @@ class PullConsumer:
 
     @property
     def policy(self) -> RetryPolicy:
-        """How often a message is tried, and when again."""
+        """Number of deliveries, and delays between them."""
         return self._settler.policy
 
-    # --- The consumer's life -----------------------------------------------------------------------------------------
+    # --- Lifecycle --------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> PullConsumer:
         """
-        Find or create the consumer, and begin to fetch.
+        Look up or create the consumer, and begin to fetch.
 
         Raises:
             DeliveryError: ``stream-not-found``; ``consumer-not-found``; ``request-refused``: it cannot be created;
@@ -227,7 +227,7 @@ class PullConsumer:
         self._headers_only = bool(config.headers_only)
         waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         limit = self._apply_limit(config)
-        # With a limit of 1, any message that an earlier process has fetched may be one that ends it.
+        # With a limit of 1, any message that an earlier process has fetched may have ended it.
         is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
         ConnectionWatch.of(self._nc).add(self._on_denial)
         self._in_flight.open(Isolation(limit, max(waits), is_expected=is_expected), min(waits) / 3)
@@ -236,7 +236,7 @@ class PullConsumer:
         return self
 
     def _apply_limit(self, config: ConsumerConfig) -> int:
-        """Apply the server's own limit of deliveries; returns the number above which a message is handled alone."""
+        """Apply the server's limit of deliveries; return the number above which a message is handled alone."""
         policy, most = self.policy, config.max_deliver or 0
         if most <= 0:
             return policy.max_deliveries
@@ -265,13 +265,13 @@ class PullConsumer:
 
     def stop(self) -> None:
         """
-        Give out no further deliveries: iterations end, and :meth:`run` as soon as its handlers have returned.
+        Yield no further deliveries: iterations end, and :meth:`run` returns when its handlers have returned.
 
-        Handlers that take long after it are named in the log.
+        Handlers that still run after ten seconds are logged.
         """
         self._stopped.set()
         self._arrived.set()
-        self._fetcher.stop()  # what is fetched now would be redelivered, which counts as a delivery
+        self._fetcher.stop()  # messages fetched from now on would only be redelivered, which counts as a delivery
 
     async def run(
         self,
@@ -283,17 +283,17 @@ class PullConsumer:
         """
         Call a handler with each delivery, until :meth:`stop`.
 
-        The message is acknowledged when the handler returns, unless it has settled the delivery itself. After an
-        exception it is redelivered with back-off, and the exception is reported; :class:`~ce_nats.Reject`, and
-        ``data-mismatch`` of ``data_as()``, dead-letter it. A handler that ends with a ``CancelledError`` although
-        :meth:`run` is not cancelled has failed like any other (``handler-cancelled``).
+        The message is acknowledged when the handler returns, unless the handler has settled it. After an exception it
+        is redelivered with back-off, and the exception is reported; :class:`~ce_nats.Reject`, and ``data-mismatch`` of
+        ``data_as()``, dead-letter it. A ``CancelledError`` of a handler while :meth:`run` is not cancelled is a failure
+        of the handler (``handler-cancelled``).
 
             async def charge(delivery):
                 print(delivery.subject, delivery.event.get_id())
 
         Args:
             handler: An async function, called with one delivery.
-            concurrency: Maximum number of handlers at a time. With more than one the order of events is lost.
+            concurrency: Maximum number of concurrent handlers. With more than one, events are handled out of order.
             stop_timeout: Seconds after :meth:`stop` until handlers that still run are cancelled, and their messages
                 released. None waits for them.
 
@@ -310,7 +310,7 @@ class PullConsumer:
         await workers.run(concurrency, self._stopped, stop_timeout)
 
     async def _bind(self) -> tuple[ConsumerConfig, Lag]:
-        """Configuration of the consumer, which is created where it may be, and what it has outstanding."""
+        """Return configuration and lag of the consumer, which is created if it does not exist and may be created."""
         try:
             config = await self._api.consumer(self._stream, self._name)
         except ApiError as error:
@@ -324,7 +324,7 @@ class PullConsumer:
         return await self._api.create_consumer(self._stream, self._name, config.as_dict()), Lag(0, 0, 0)
 
     def _compare(self, wanted: ConsumerConfig, existing: ConsumerConfig) -> None:
-        """Warn about what an existing consumer has otherwise than ``create=`` says."""
+        """Log the differences between ``create=`` and an existing consumer."""
         differences = config_differences(wanted, existing)
         if differences:
             text = "; ".join(differences)
@@ -337,17 +337,17 @@ class PullConsumer:
 
     async def __anext__(self) -> Delivery:
         """
-        The next delivery with an event.
+        Return the next delivery with an event.
 
         Raises:
             DeliveryError: ``consumer-not-found``: it was deleted; ``incompatible-config``: its limits do not allow
-                ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched, or not be
-                acknowledged; ``not-open``.
+                ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched or acknowledged;
+                ``not-open``.
         """
         if not self._is_open:
             text = "it must be entered first: async with PullConsumer(...) as consumer"
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
-        await self._let_others_run()
+        await self._yield_to_other_tasks()
         while not self._stopped.is_set():
             delivery = self._in_flight.take()
             if delivery is not None:
@@ -361,20 +361,20 @@ class PullConsumer:
                 await self._arrived.wait()
         raise StopAsyncIteration
 
-    async def _let_others_run(self) -> None:
+    async def _yield_to_other_tasks(self) -> None:
         """
-        Suspend once in a while.
+        Yield to other tasks from time to time.
 
-        Neither a delivery that is ready nor an acknowledgement suspends. So handlers that each block the loop for a
-        short time would keep ack deadlines from being extended until no delivery is left.
+        Neither taking a queued delivery nor acknowledging it yields to other tasks. So without this, handlers that each
+        block the event loop for a short time would prevent ack deadlines from being extended until the queue is empty.
         """
         if time.monotonic() - self._suspended > _MAX_UNSUSPENDED_SECONDS:
-            for _ in range(3):  # a timer, the task that it wakes, and what that writes
+            for _ in range(3):  # a timer, the task that it wakes, and the write of that task
                 await asyncio.sleep(0)
             self._suspended = time.monotonic()
 
     async def _prepare(self, delivery: Delivery) -> bool:
-        """Decode; False where the message has no event for a handler, and has been settled therefore."""
+        """Decode a message; return False if it was settled because it has no event for a handler."""
         try:
             try:
                 delivery._set_event(await self._decode(delivery.message))
@@ -386,7 +386,7 @@ class PullConsumer:
             except DeliveryError as error:
                 delivery.error = error
                 self._report(error, delivery)
-                # Not by the policy: however often it was delivered, no handler was given it.
+                # Not by the policy: the message was not handled, whatever its number of deliveries.
                 retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
                 await self._settler.settle_quietly(delivery, retry, error)
                 return False
@@ -409,7 +409,7 @@ class PullConsumer:
         try:
             mode = self._mode or detect_mode(message)
         except DecodeError:
-            mode = ContentMode.STRUCTURED  # or no event at all; its payload knows
+            mode = ContentMode.STRUCTURED  # or not an event, which depends on the payload
         if mode is ContentMode.STRUCTURED and size:
             stored = await original(self._js, message)
             if stored is not None:
@@ -428,7 +428,7 @@ class PullConsumer:
         self._fetcher.wake()
 
     def _report(self, error: Exception, delivery: Delivery | None, ending: str = "") -> None:
-        """Call ``on_error``; log if there is none, or if the message has ended."""
+        """Call ``on_error``; log the error if there is no ``on_error``, or if the message has ended."""
         on_error = self._on_error
         if on_error is not None:
             guarded(lambda: on_error(error, delivery))
@@ -442,8 +442,8 @@ class PullConsumer:
     def _report_unhandled(self, error: CeNatsError, delivery: Delivery, ending: str) -> None:
         self._report(error, delivery, f"; {ending}")
 
-    def _release_late(self, deliveries: list[Delivery]) -> None:
-        """Release messages that were redelivered while they waited."""
+    def _release_redelivered(self, deliveries: list[Delivery]) -> None:
+        """Release messages that were redelivered while they were queued."""
         _log.warning(
             "%s: messages were redelivered while they waited for a handler: the event loop was blocked for longer than "
             "ack_wait; fetching one by one from now on",
@@ -452,19 +452,19 @@ class PullConsumer:
         self._releasing = asyncio.create_task(self._settler.release(deliveries))
 
     def _report_dropped(self, origin: AckSubject) -> None:
-        """Warn, once, that the program does not settle what it gets."""
+        """Log once that the program does not settle deliveries."""
         if not self._has_dropped and not self._stopped.is_set():
             self._has_dropped = True
             _log.warning(
-                "%s, sequence %d: the program has dropped a delivery that it has not settled; settle each one, with "
-                "'async with delivery:' for example. Such messages are held until the consumer is left, and the server "
+                "%s, sequence %d: the program has dropped an unsettled delivery; settle each one, with 'async with "
+                "delivery:' for example. Such messages stay in flight until the consumer is left, and the server "
                 "delivers at most max_ack_pending of them",
                 self._target,
                 origin.sequence,
             )
 
     def _on_denial(self, denial: Denial) -> bool:
-        """End the iteration where acknowledgements are denied: handlers would run again and again."""
+        """End the iteration if acknowledgements are denied: handlers would run again after each redelivery."""
         prefix, consumer = ACK_PREFIX.lower(), f".{self._stream}.{self._name}.".lower()
         if denial.operation != "publish" or not denial.subject.startswith(prefix) or consumer not in denial.subject:
             return False
@@ -488,6 +488,6 @@ def _is_marker(message: Msg) -> bool:
 
 
 def _size(message: Msg) -> int:
-    """Bytes that were not delivered; the server says so in a header, which others may have sent before."""
+    """Return the number of bytes that were not delivered; clients can also send the server's header for it."""
     text = (message.headers or {}).get(_SIZE, "")
     return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Settle deliveries: acknowledge, have redelivered, or store a dead letter and terminate the original."""
+"""Settle deliveries: acknowledge, request redelivery, or store a dead letter and terminate the original."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Settler:
         js: From ``nc.jetstream()``.
         stream: Name of the stream.
         consumer: Name of the consumer.
-        policy: How often a message is tried, and when again.
+        policy: Number of deliveries, and delays between them.
         dead_letter: Subject for dead letters, or None.
         double_ack: Wait until the server confirms each acknowledgement.
         report: Called with errors from which the consumer recovers.
-        on_unhandled: Called with a message that is terminated although no handler was given it, and how it ends, unless
-            its dead letter says all of that.
-        on_settled: Called with each delivery before the server is informed.
-        on_denied: Called where the server denies acknowledgements.
-        observer: Told what becomes of deliveries; or None.
+        on_unhandled: Called with a message that is terminated without having been handled, and the way it ends, unless
+            its dead letter contains this information.
+        on_settled: Called with each delivery before the server is notified.
+        on_denied: Called if the server denies acknowledgements.
+        observer: Reports outcomes of deliveries; or None.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class Settler:
         self._observer = observer
 
     def begin(self, delivery: Delivery) -> Handling | None:
-        """A handler begins; None where nobody looks."""
+        """Begin to handle a delivery; return None if there is no observer."""
         return None if self._observer is None else self._observer.begin(delivery)
 
     def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
-        """What to do about a delivery, by the policy."""
+        """Return the decision of the policy for a delivery."""
         return decide(outcome, delivery.deliveries, self.policy, random_number())
 
     def delay(self, delivery: Delivery) -> float:
-        """Seconds until a delivery is redelivered, by the policy."""
+        """Return the policy's delay before the redelivery, in seconds."""
         return self.policy.delay(delivery.deliveries, random_number())
 
     def report(self, error: Exception, delivery: Delivery | None, /) -> None:
@@ -87,19 +87,19 @@ class Settler:
 
     async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
         """
-        Do what was decided; nothing where the delivery is settled.
+        Settle a delivery. Has no effect if it is already settled.
 
         Args:
-            delivery: What to settle.
-            decision: What to do.
-            error: Why, for a dead letter; or None.
+            delivery: The delivery.
+            decision: The decision.
+            error: Error for the dead letter; or None.
 
         Raises:
             DeliveryError: As :meth:`Delivery.ack` does.
         """
         if delivery.is_settled or delivery.message.is_acked:
             if not delivery.is_settled:
-                self._record(delivery, OutcomeKind.SETTLED, None, error)
+                self._record_outcome(delivery, OutcomeKind.SETTLED, None, error)
             self._end(delivery)
             return
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
@@ -114,17 +114,17 @@ class Settler:
                 elif decision.action is Action.DEAD_LETTER:
                     await message.term()
                 elif self._double_ack:
-                    await self._confirm(message)
+                    await self._ack_and_wait(message)
                 else:
                     await message.ack()
         except BaseException as failure:
-            self._record(delivery, OutcomeKind.UNSETTLED, None, failure)
+            self._record_outcome(delivery, OutcomeKind.UNSETTLED, None, failure)
             raise
         if self._observer is not None:
-            self._record(delivery, self._kind(decision, error), decision, error)
+            self._record_outcome(delivery, self._kind(decision, error), decision, error)
 
     def _report_unhandled(self, delivery: Delivery, decision: Decision) -> None:
-        """Report a message that is terminated, and of which no handler and no dead letter tells."""
+        """Report a message that is terminated without a handler, and without a dead letter that contains the reason."""
         error = delivery.error
         if decision.action is not Action.DEAD_LETTER or delivery._has_started or error is None:
             return
@@ -136,7 +136,7 @@ class Settler:
     async def settle_quietly(
         self, delivery: Delivery, wanted: Outcome | Decision, error: BaseException | None = None
     ) -> None:
-        """Do what was decided, or what the policy says for an outcome, and report an error."""
+        """Settle a delivery by a decision, or by that of the policy for an outcome; errors are reported, not raised."""
         decision = wanted if isinstance(wanted, Decision) else self.decide(delivery, wanted)
         try:
             await self.settle(delivery, decision, error)
@@ -144,7 +144,7 @@ class Settler:
             self.report(failure, delivery)
 
     async def release(self, deliveries: list[Delivery]) -> None:
-        """Release deliveries to others at once, and wait until the server knows."""
+        """Release deliveries to other clients at once, and wait until the server has received this."""
         for delivery in deliveries:
             await self.settle_quietly(delivery, Outcome.RELEASED)
         if self._nc.is_connected:
@@ -159,10 +159,10 @@ class Settler:
             return OutcomeKind.TERMINATED if self._dead_letter is None else OutcomeKind.DEAD_LETTERED
         return OutcomeKind.ACKNOWLEDGED
 
-    def _record(
+    def _record_outcome(
         self, delivery: Delivery, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
     ) -> None:
-        """Say what became of a delivery: now, or at the end of its block."""
+        """Report the outcome of a delivery: now, or at the end of its block."""
         if self._observer is None:
             return
         outcome = MessageOutcome(
@@ -183,7 +183,7 @@ class Settler:
         delivery.is_settled = True
         self._on_settled(delivery)
 
-    async def _confirm(self, message: Msg) -> None:
+    async def _ack_and_wait(self, message: Msg) -> None:
         try:
             await answered(self._nc, message.reply, lambda: message.ack_sync(timeout=api_timeout(self._js)))
         except DeliveryError as error:
@@ -192,7 +192,7 @@ class Settler:
             raise
 
     async def _store(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> bool:
-        """Store the dead letter; False where that failed."""
+        """Store the dead letter; return False if that failed."""
         if self._dead_letter is None:
             return True
         assert decision.reason is not None

@@ -1,1 +1,1 @@
-"""Read messages that a stream has, without acknowledgements."""
+"""Read stored messages of streams, without acknowledgements."""

@@ -1,13 +1,13 @@
 """
-Read a range of a stream's sequences, fast, and report what is missing in it.
+Read a range of sequences of a stream in batches, and report lost messages.
 
-Messages are fetched through a pull consumer without acknowledgements, which is kept in the server's memory and deleted
-at the end; the server deletes it after 30 idle seconds where the reader was killed. Between two batches no request is
-pending, so the reader may take any time. A range ends where its last sequence was passed, or where the stream itself
-says that no further message is in it, so that nothing is waited for that cannot come.
+Messages are fetched through a pull consumer without acknowledgements, in the server's memory, which is deleted at the
+end; if the reader was killed, the server deletes it after 30 idle seconds. No request is pending between two batches,
+so the reader may pause. A range ends when its last sequence was passed, or when the stream reports that it has no
+further message of the range, so that the reader never waits for messages that do not exist.
 
-Where messages cannot be taken as they stand on the wire with the installed nats-py, they are read one by one through
-the API, which is also the way for streams that delete what a consumer has acknowledged, and for a few messages.
+Messages are read one by one through the API if the installed nats-py gives no access to raw messages, if the stream
+deletes messages that a consumer has acknowledged, and for small ranges.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from .._util.patience import RETRY_SECONDS, Patience
 from ._raw_pull import RawMessage, RawPull
 from ._stored_messages import metadata, read_one_by_one
 
-# Connects the client that it is given, with the caller's credentials.
+# Connects a client with the caller's credentials.
 Connect: TypeAlias = Callable[[Client], Awaitable[object]]
 # Called with an error for messages that were removed before they were read. Returns to continue, raises to end.
 OnLoss: TypeAlias = Callable[[DataLossError], object]
 
-# Limits of one request, and so of a batch. The first request is small, because it is not known how many sequences a
-# number of messages spans where many were deleted or filtered out.
+# Limits of one request, and so of a batch. The first request is small: if many messages were deleted or filtered out,
+# it is unknown how many sequences a number of messages spans.
 _FIRST_MESSAGES: Final = 1_000
 _MAX_MESSAGES: Final = 10_000
 _MAX_BYTES: Final = 8 * 2**20
-# Batches of what is read one by one.
+# Size of batches that are read one by one.
 _ONE_BY_ONE: Final = 1_000
-# So few sequences are read one by one on the caller's connection: that takes 40 ms, and makes nothing on the server.
+# Up to this number of sequences are read one by one on the caller's connection: in 40 ms, and without a consumer.
 _FEW: Final = 256
-# How long the server keeps an idle consumer.
+# Time for which the server keeps an idle consumer.
 _INACTIVE_SECONDS: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
 
@@ -64,8 +64,8 @@ class RawBatch:
 
     Attributes:
         stream: Name of the stream.
-        messages: At least one.
-        first: Sequence of the first one.
+        messages: The messages, at least one.
+        first: Sequence of the first message.
         last: Sequence up to which the range is read: that of the last message, or a later one.
     """
 
@@ -76,7 +76,7 @@ class RawBatch:
 
 
 def refuse_loss(error: DataLossError) -> None:
-    """Raise the error: what is done about lost messages by default."""
+    """Raise the error; the default for lost messages."""
     raise error
 
 
@@ -92,23 +92,23 @@ async def read_range(
     """
     Read a range of a stream.
 
-    After a broken connection, or the loss of the consumer, reading continues behind the last batch.
+    After a lost connection or consumer, reading continues after the last batch.
 
     Args:
-        connect: Connects a client; called for every attempt.
-        wanted: The range, which ends at or before the stream's last message.
+        connect: Function that connects a client; called for each attempt.
+        wanted: The range, which ends at or before the last message of the stream.
         prefix: First tokens of the subjects of JetStream's API.
         on_loss: Called with an error for messages that the stream removed before they were read, by a purge or its
-            limits, as far as that is known. Returns to continue, raises to end.
+            limits, if that can be detected. Returns to continue, raises to end.
         request_timeout: Maximum seconds without a message after which an attempt fails, see :class:`Patience`.
-        retry_timeout: Seconds to retry without any progress.
+        retry_timeout: Seconds to retry without progress.
 
     Yields:
         Batches of at most 10,000 messages or about 8 MiB.
 
     Raises:
-        DeliveryError: ``stream-not-found``; ``permission-denied``; where there was no progress for ``retry_timeout``,
-            the last attempt's error; :class:`~ce_nats.DataLossError` where ``on_loss`` raises it.
+        DeliveryError: ``stream-not-found``; ``permission-denied``; the error of the last attempt after
+            ``retry_timeout`` seconds without progress; :class:`~ce_nats.DataLossError` if ``on_loss`` raises it.
     """
 
     @asynccontextmanager
@@ -139,9 +139,9 @@ async def read_range_on(
     retry_timeout: float = RETRY_SECONDS,
 ) -> AsyncGenerator[RawBatch, None]:
     """
-    Read a range of a stream on a connection that is there, as :func:`read_range` does on its own.
+    Read a range of a stream on an existing connection; :func:`read_range` opens connections.
 
-    A range of at most 256 sequences is read through the API, without a consumer; so is a longer one where the server
+    A range of at most 256 sequences is read through the API, without a consumer; so is a longer one if the server
     denies permission to create a consumer.
 
     Args:
@@ -177,9 +177,9 @@ async def _read(
     begin: Callable[[Client, StreamRange, float], _Attempt],
     rest: StreamRange,
     patience: Patience,
-    is_over: Callable[[], bool],
+    is_closed: Callable[[], bool],
 ) -> AsyncGenerator[RawBatch, None]:
-    """Attempts, until one comes to the end or the connection is closed permanently."""
+    """Repeat attempts until the range is read, or the connection is closed permanently."""
     while len(rest):
         attempt = None
         try:
@@ -195,7 +195,7 @@ async def _read(
                 raise
             if attempt is not None:
                 rest = attempt.rest
-            if is_over() or not await patience.wait():
+            if is_closed() or not await patience.wait():
                 target = f"stream {rest.stream}, from message {rest.first} on"
                 if isinstance(error, DeliveryError):
                     raise DeliveryError(error.code, f"{target}: {error.message}") from error
@@ -203,19 +203,19 @@ async def _read(
 
 
 class RangeClient(Client):
-    """nats-py's client, which does not reconnect: a lost connection is closed at once, which ends a pull."""
+    """Client of nats-py without reconnects: a lost connection is closed at once, which ends a pull."""
 
     async def connect(self, *args: Any, **options: Any) -> None:
-        """As nats-py does, but for good."""
+        """Connect without reconnects."""
         await super().connect(*args, **{**options, "allow_reconnect": False})
 
 
 class _Attempt:
     """
-    The reading of a range on one connection.
+    Attempt to read a range on one connection.
 
     Attributes:
-        rest: The part of the range that is neither read nor reported as lost.
+        rest: Part of the range that is neither read nor reported as lost.
     """
 
     def __init__(
@@ -240,18 +240,19 @@ class _Attempt:
 
     async def batches(self) -> AsyncGenerator[RawBatch, None]:
         state = await self._api.state(self.rest.stream)
-        has_holes = bool(self.rest.subjects) or state.messages < state.last - state.first + 1
-        self._looks_ahead = has_holes and not self._needs_consumer
-        ways = [self._through_api]
-        # A consumer's interest keeps messages in an interest stream, and a work queue shares its messages out.
+        has_gaps = bool(self.rest.subjects) or state.messages < state.last - state.first + 1
+        self._looks_ahead = has_gaps and not self._needs_consumer
+        methods = [self._through_api]
+        # A consumer would keep messages in an interest stream, and would take messages from other consumers of a work
+        # queue.
         if SEES_RAW_MESSAGES and state.retention == "limits" and len(self.rest) > self._few:
-            ways.insert(0, self._through_consumer)
-        for way in ways:
+            methods.insert(0, self._through_consumer)
+        for method in methods:
             try:
-                async with aclosing(way()) as batches:
+                async with aclosing(method()) as batches:
                     async for batch in batches:
                         yield batch
-                        self.rest = _behind(self.rest, batch.last)
+                        self.rest = _after(self.rest, batch.last)
                 return
             except _NoConsumerError:
                 continue
@@ -268,10 +269,10 @@ class _Attempt:
                         messages, status = await pull.pull(subject, requests.next(self.rest), self._timeout)
                     if messages:
                         batch = requests.batch(self.rest, messages)
-                        loss, batch = await self._loss_in(batch), await self._with_hole_after(batch)
+                        loss, batch = await self._find_loss(batch), await self._with_gap_after(batch)
                         for part in self._parts(batch, loss):
                             yield part
-                        self.rest = _behind(self.rest, batch.last)
+                        self.rest = _after(self.rest, batch.last)
                     if not requests.has_more(messages, status) and len(self.rest) and await self._is_at_end():
                         await self._check_tail()
                         return
@@ -280,7 +281,7 @@ class _Attempt:
 
     @contextmanager
     def _without_permission(self) -> Iterator[None]:
-        """Without permission for a consumer, or where its requests are not imported, there may be another way."""
+        """Raise _NoConsumerError if consumers are denied or not imported, and the API may be used instead."""
         try:
             yield
         except DeliveryError as error:
@@ -290,7 +291,7 @@ class _Attempt:
 
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[str]:
-        """Create a consumer that begins with the range; gives the subject of its pull requests."""
+        """Create a consumer for the range, and yield the subject of its pull requests."""
         rest = self.rest
         name = f"ce-nats-{self._client.new_inbox().rpartition('.')[2]}"
         config = {
@@ -321,35 +322,35 @@ class _Attempt:
         if not await self._check_beginning():
             return
         rest = self.rest
-        # The API takes one pattern.
+        # The API accepts one pattern.
         subject = rest.subjects[0] if len(rest.subjects) == 1 else ">"
         found = read_one_by_one(self._client, self._api, rest.stream, subject, rest.first, rest.last)
         async with aclosing(found) as messages:
             async for raw in _gathered(messages, rest):
                 batch = RawBatch(rest.stream, raw, _sequence(raw[0]), _sequence(raw[-1]))
-                loss, batch = await self._loss_in(batch), await self._with_hole_after(batch)
+                loss, batch = await self._find_loss(batch), await self._with_gap_after(batch)
                 for part in self._parts(batch, loss):
                     yield part
         await self._check_tail()
 
     async def _is_at_end(self) -> bool:
         """
-        Whether the stream has no further message of the range.
+        Return whether the stream has no further message of the range.
 
-        The stream is asked itself: what a consumer counts as pending has been wrong at times.
+        The stream is asked, because a consumer's count of pending messages is not always correct.
         """
         rest = self.rest
         following = await self._api.next_sequence(rest.stream, rest.first, rest.subjects)
         if following is not None and following <= rest.last:
-            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"the consumer stopped in front of message {following}")
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"the consumer stopped before message {following}")
         return True
 
     async def _check_beginning(self) -> bool:
         """
-        Check that the stream is the expected one, and where it begins; returns whether anything is left to read.
+        Check identity and first sequence of the stream; return whether messages are left to read.
 
-        Done after the consumer was created: the stream that exists now is then the one that the consumer belongs to, or
-        the consumer was deleted.
+        This follows the creation of the consumer: the existing stream is then that of the consumer, or the consumer was
+        deleted.
         """
         rest = self.rest
         state = await self._state()
@@ -360,7 +361,7 @@ class _Attempt:
         self.rest = replace(rest, first=max(rest.first, state.first))
         return len(self.rest) > 0
 
-    async def _loss_in(self, batch: RawBatch) -> DataLossError | None:
+    async def _find_loss(self, batch: RawBatch) -> DataLossError | None:
         """Return the error for messages that the stream removed before, or among, those of a batch."""
         start = batch.first if self.rest.from_beginning else self.rest.first
         if batch.first == start and batch.last - start + 1 == len(batch.messages):
@@ -368,10 +369,10 @@ class _Attempt:
         state = await self._state()
         if state is None or state.first <= start:
             return None
-        # The stream begins behind these numbers now. Of a number that is missing here it cannot be known any more
-        # whether its message was deleted long ago, or had another subject, or was lost just now.
-        there = {_sequence(message) for message in batch.messages}
-        missing = [number for number in range(start, min(state.first, batch.last + 1)) if number not in there]
+        # The stream now begins after these sequences. It is unknown whether the message of a missing sequence was
+        # deleted long ago, had another subject, or was lost now.
+        found = {_sequence(message) for message in batch.messages}
+        missing = [number for number in range(start, min(state.first, batch.last + 1)) if number not in found]
         if not missing:
             return None
         first, last = missing[0], missing[-1]
@@ -380,12 +381,12 @@ class _Attempt:
             state.name, first, last, state.first, retention=state.retention, is_partial=is_partial
         )
 
-    async def _with_hole_after(self, batch: RawBatch) -> RawBatch:
+    async def _with_gap_after(self, batch: RawBatch) -> RawBatch:
         """
-        Extend a batch over the sequences after it that do not exist.
+        Extend a batch to the sequences after it that do not exist.
 
-        The reader may delete what it has read: the stream then begins after such sequences, and they would be taken for
-        a loss. (Spark's workers delete nothing, and may lack the permission for this.)
+        The caller may delete messages that it has read: the stream then begins after such sequences, which would be
+        reported as lost. (Spark's workers delete nothing, and may lack the permission for this request.)
         """
         rest = self.rest
         if not self._looks_ahead or batch.last >= rest.last:
@@ -397,7 +398,7 @@ class _Attempt:
         return replace(batch, last=rest.last if following is None else min(rest.last, following - 1))
 
     def _parts(self, batch: RawBatch, loss: DataLossError | None) -> Iterator[RawBatch]:
-        """The messages of a batch before a loss in it, and those after it, if the loss is accepted."""
+        """Yield the messages of a batch before a loss in it, and those after it, if the loss is accepted."""
         if loss is not None:
             at = bisect_left(batch.messages, loss.first, key=_sequence)
             if at:
@@ -409,7 +410,7 @@ class _Attempt:
             yield batch
 
     async def _check_tail(self) -> None:
-        """The same for what follows the last batch."""
+        """Report messages that were lost after the last batch."""
         rest = self.rest
         state = await self._state() if len(rest) else None
         if state is None:
@@ -423,7 +424,7 @@ class _Attempt:
         self._on_loss(DataLossError.gone(state.name, first, last, state.first, retention=state.retention))
 
     async def _state(self) -> StreamState | None:
-        """State of the stream; None where another stream has its name now, and on_loss() continues."""
+        """Return the state of the stream; None if it was recreated, and on_loss() returns."""
         state = await self._api.state(self.rest.stream)
         if self.rest.created and state.created != self.rest.created:
             self._on_loss(DataLossError.recreated(self.rest.stream, self.rest.created, state.created))
@@ -436,33 +437,33 @@ class _NoConsumerError(Exception):
 
 
 class _Requests:
-    """Requests for the messages of a range, and the batches in the answers."""
+    """Requests for the messages of a range, and the batches in their responses."""
 
     def __init__(self, wanted: StreamRange) -> None:
         self._start = wanted.first
         self._delivered = 0
-        self._asked = 0
+        self._requested = 0
         self._max_bytes = _MAX_BYTES
 
     def next(self, rest: StreamRange) -> dict[str, Any]:
-        """A request for about as many messages as the rest of the range has."""
-        self._asked = min(len(rest), _FIRST_MESSAGES)
+        """Return a request for about the number of messages in the rest of the range."""
+        self._requested = min(len(rest), _FIRST_MESSAGES)
         if self._delivered:
             expected = len(rest) * self._delivered / (rest.first - self._start)
-            self._asked = min(len(rest), _MAX_MESSAGES, math.ceil(expected * 1.1) + 100)
-        return {"batch": self._asked, "max_bytes": self._max_bytes, "no_wait": True}
+            self._requested = min(len(rest), _MAX_MESSAGES, math.ceil(expected * 1.1) + 100)
+        return {"batch": self._requested, "max_bytes": self._max_bytes, "no_wait": True}
 
     def batch(self, rest: StreamRange, messages: list[RawMessage]) -> RawBatch:
         """
-        The messages that are in the range, which may be none.
+        Return the messages that are in the range, which may be none.
 
         Raises:
-            DeliveryError: ``unexpected-answer``: some did not arrive.
+            DeliveryError: ``unexpected-answer``: some messages did not arrive, or arrived twice.
         """
         first, number = metadata(messages[0][1])
         last, last_number = metadata(messages[-1][1])
         if number != self._delivered + 1 or last_number - number + 1 != len(messages) or first < rest.first:
-            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "messages were lost on the way, or came twice")
+            raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "messages of the consumer were lost or duplicated")
         self._delivered = last_number
         if last > rest.last:
             messages = messages[: bisect_right(messages, rest.last, key=_sequence)]
@@ -470,13 +471,13 @@ class _Requests:
 
     def has_more(self, messages: list[RawMessage], status: str) -> bool:
         """
-        Whether the consumer may have more.
+        Return whether the consumer may have more messages.
 
         Raises:
             DeliveryError: ``consumer-not-found``, ``temporarily-unavailable`` or ``unexpected-answer``: the consumer
                 cannot be used any more.
         """
-        if len(messages) == self._asked:
+        if len(messages) == self._requested:
             return True
         code, _, description = status.partition(" ")
         parsed = parse_pull_status(code, description)
@@ -497,13 +498,13 @@ def _sequence(message: RawMessage) -> int:
     return metadata(message[1])[0]
 
 
-def _behind(rest: StreamRange, sequence: int) -> StreamRange:
-    """The rest of a range, behind a sequence."""
+def _after(rest: StreamRange, sequence: int) -> StreamRange:
+    """Return the rest of a range after a sequence."""
     return StreamRange(rest.stream, sequence + 1, rest.last, rest.created, rest.subjects)
 
 
 async def _gathered(messages: AsyncIterator[Stored], wanted: StreamRange) -> AsyncGenerator[list[RawMessage], None]:
-    """Lists of the messages that are wanted."""
+    """Yield the messages of a range in lists."""
     raw: list[RawMessage] = []
     size = 0
     async for stored in messages:
@@ -518,7 +519,7 @@ async def _gathered(messages: AsyncIterator[Stored], wanted: StreamRange) -> Asy
 
 
 def _as_raw(stream: str, stored: Stored) -> RawMessage:
-    """A message from the API as a consumer would deliver it."""
+    """Convert a message from the API to the form in which a consumer delivers it."""
     at = nanoseconds(Timestamp.parse(stored.time))
     reply = ack_subject(AckSubject(stream, "-", 1, stored.seq, stored.seq, at, 0))
     return stored.subject.encode(), reply.encode(), stored.data, stored.hdrs or None

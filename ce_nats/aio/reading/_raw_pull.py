@@ -1,8 +1,8 @@
 """
-Pull requests to a consumer, and their messages as they stand on the wire.
+Send pull requests to a consumer, and receive raw messages.
 
-nats-py parses the headers of every message into a dict, which costs more than all else together and loses repeated
-names and malformed bytes; here messages are taken before that, on any connection.
+nats-py parses the headers of each message into a dict, which takes longer than everything else together, and loses
+repeated names and malformed bytes. Here messages are taken before that, on any connection.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .._errors import delivery_errors
 from .._natspy import set_raw_message_hook, subscription_id
 from .._permissions import denial
 
-# Subject, reply subject, payload, header block; all as they stand on the wire. The reply subject of a message from a
-# consumer says which message it is.
+# Subject, reply subject, payload and header block, as received. The reply subject of a message from a consumer contains
+# its sequence.
 RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
 
-# How often a connection is looked at while nothing comes: nats-py tells no waiting task that it was lost.
-_LOOK_SECONDS: Final = 0.2
+# Interval for checking the connection while no message arrives: nats-py does not notify waiting tasks of a loss.
+_CHECK_SECONDS: Final = 0.2
 
 
 class RawPull:
     """
-    Pull requests on a connection, one at a time.
+    Pull requests on a connection, one after another.
 
     Args:
         nc: An open connection.
@@ -50,25 +50,25 @@ class RawPull:
 
     async def pull(self, subject: str, request: dict[str, Any], timeout: float) -> tuple[list[RawMessage], str]:
         """
-        Send a pull request, and wait until it was answered in full.
+        Send a pull request, and wait until it is complete.
 
         Args:
-            subject: Of the API's ``CONSUMER.MSG.NEXT`` for a consumer.
-            request: ``batch`` and more.
+            subject: Subject of the API's ``CONSUMER.MSG.NEXT`` for a consumer.
+            request: Body of the request, with ``batch``.
             timeout: Seconds without a message after which the request fails.
 
         Returns:
-            Messages, and the status line that ended them without its version, or ``""`` where all of them came.
+            The messages, and the final status line without its version, or ``""`` if all messages arrived.
 
         Raises:
-            DeliveryError: ``timeout``, ``permission-denied``; ``connection-closed``, also where it was made again.
+            DeliveryError: ``timeout``, ``permission-denied``; ``connection-closed``, also after a reconnect.
         """
         if self._subscription is None:
             self._inbox = self._nc.new_inbox()
             self._subscription = await self._nc.subscribe(f"{self._inbox}.*")
             set_raw_message_hook(self._nc, subscription_id(self._subscription), self._on_message)
         self._pulls += 1
-        # A subject for each request, because the server also ends one that was answered in full with a status.
+        # A separate subject for each request: the server also sends a status after a complete one.
         reply = f"{self._inbox}.{self._pulls}"
         self._reply, self._wanted = reply.encode(), request["batch"]
         self._messages, self._status = [], b""
@@ -86,7 +86,7 @@ class RawPull:
         return self._messages, status.decode("utf-8", "replace")
 
     async def close(self) -> None:
-        """Take no more messages; the connection stays open. Never raises."""
+        """Stop receiving messages; the connection stays open. Never raises."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             set_raw_message_hook(self._nc, subscription_id(subscription), None)
@@ -101,13 +101,13 @@ class RawPull:
         seen, since = 0, time.monotonic()
         while not self._ended.is_set():
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), min(timeout, _LOOK_SECONDS))
+                await asyncio.wait_for(self._ended.wait(), min(timeout, _CHECK_SECONDS))
                 return
             if self._nc.is_closed:
                 text = f"the connection was closed: {self._nc.last_error}"
                 raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text)
             if self._nc.stats["reconnects"] != reconnects:
-                text = "the connection was lost with the messages that were on their way"
+                text = "the connection was lost, with messages in flight"
                 raise DeliveryError(ErrorCode.CONNECTION_CLOSED, text)
             if seen != len(self._messages):
                 seen, since = len(self._messages), time.monotonic()
@@ -115,7 +115,7 @@ class RawPull:
                 raise DeliveryError(ErrorCode.TIMEOUT, f"no messages and no status in {timeout} seconds")
 
     def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """Keep a message of the request as it is."""
+        """Process a raw message: one of the request, or a status."""
         if reply:
             self._messages.append((subject, reply, data, headers))
             if len(self._messages) == self._wanted:

@@ -1,5 +1,5 @@
 """
-Messages of a stream: read one by one through the API, and made from what stands on the wire.
+Read stored messages one by one through the API, and convert raw messages to StoredMessage.
 
 Reading through the API needs no consumer, and one request for each message.
 """
@@ -21,17 +21,17 @@ from .._jetstream_api import Stored, StreamApi
 from .._permissions import denial
 from ._raw_pull import RawMessage
 
-# Requests in flight at a time, and the most bytes that their answers may have together. The server drops a client that
-# has more than 64 MiB pending, and counts what it is writing until all of that is written, so answers can count twice.
+# Maximum number of requests in flight, and of bytes in their responses. The server disconnects a client with more than
+# 64 MiB of pending data, and counts data until all of it is written, so responses can count twice.
 _MAX_REQUESTS: Final = 128
-_MAX_BYTES_UNDER_WAY: Final = 24 * 2**20
+_MAX_BYTES_IN_FLIGHT: Final = 24 * 2**20
 
 
 async def read_one_by_one(
     nc: Client, api: StreamApi, stream: str, subject: str, first: int, last: int
 ) -> AsyncGenerator[Stored, None]:
     """
-    All messages of a range, requested ahead of their use.
+    Yield the messages of a range, with requests in flight.
 
     Args:
         nc: An open connection.
@@ -39,55 +39,55 @@ async def read_one_by_one(
         stream: Name of the stream.
         subject: Subject, wildcards allowed; messages on other subjects are skipped.
         first: First stream sequence, inclusive.
-        last: Last stream sequence, inclusive, which is one that the stream has had.
+        last: Last stream sequence, inclusive; not above the last sequence of the stream.
 
     Raises:
         DeliveryError: As :meth:`StreamApi.state` does.
     """
-    under_way: deque[asyncio.Task[Stored | None]] = deque()
-    window = most = _max_requests(nc)
-    ask, seen = first, first - 1  # next sequence to ask for; everything up to here is known
-    # One watch for all requests: answered() makes a task for each, which costs a third of the rate.
+    in_flight: deque[asyncio.Task[Stored | None]] = deque()
+    window = limit = _max_requests(nc)
+    following, seen = first, first - 1  # next sequence to request; last sequence that was processed
+    # One watch for all requests: answered() creates a task for each request, which reduces the rate by a third.
     with denial(nc, api.stored_subject(stream)) as denied:
-        denied.add_done_callback(lambda _: [task.cancel() for task in under_way])
+        denied.add_done_callback(lambda _: [task.cancel() for task in in_flight])
         try:
-            while ask <= last or under_way:
-                while ask <= last and len(under_way) < window:
-                    request = {"seq": ask, "next_by_subj": subject}
-                    under_way.append(asyncio.create_task(api.stored(stream, request, is_watched=True)))
-                    ask += 1
-                # Shielded: nats-py's wait_for() loses a cancellation that comes together with the answer (before 3.12).
-                message = await asyncio.shield(under_way[0])
-                under_way.popleft()
+            while following <= last or in_flight:
+                while following <= last and len(in_flight) < window:
+                    request = {"seq": following, "next_by_subj": subject}
+                    in_flight.append(asyncio.create_task(api.stored(stream, request, is_watched=True)))
+                    following += 1
+                # Shielded: nats-py's wait_for() loses a cancellation that coincides with the response (before 3.12).
+                message = await asyncio.shield(in_flight[0])
+                in_flight.popleft()
                 if message is None or message.seq > last:
                     return
                 if message.seq > seen:
                     seen = message.seq
-                    ask = max(ask, seen + 1)
-                    window = min(most, window + 1)
+                    following = max(following, seen + 1)
+                    window = min(limit, window + 1)
                     yield message
                 else:
-                    # An earlier request returned this one, across a gap. The wider the gaps, the less it helps to
-                    # request ahead.
+                    # An earlier request already returned this message, after a gap. The wider the gaps, the less useful
+                    # are concurrent requests.
                     window = max(1, window // 2)
         except asyncio.CancelledError:
             if denied.done():
                 raise denied.result() from None
             raise
         finally:
-            for task in under_way:
+            for task in in_flight:
                 task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            await asyncio.gather(*in_flight, return_exceptions=True)
 
 
 def _max_requests(nc: Client) -> int:
     largest_answer = nc.max_payload * 4 // 3  # base64
-    return max(1, min(_MAX_REQUESTS, _MAX_BYTES_UNDER_WAY // largest_answer))
+    return max(1, min(_MAX_REQUESTS, _MAX_BYTES_IN_FLIGHT // largest_answer))
 
 
 def metadata(reply: bytes) -> tuple[int, int]:
     """
-    Stream sequence and consumer sequence, from the reply subject of a message.
+    Return stream sequence and consumer sequence from the reply subject of a message.
 
     Raises:
         DeliveryError: ``unexpected-answer``: the reply subject has another form.
@@ -100,13 +100,13 @@ def metadata(reply: bytes) -> tuple[int, int]:
 
 
 def as_message(stored: Stored, stream: str) -> StoredMessage:
-    """A message of the API's, with its header block read."""
+    """Convert a message of the API, and parse its header block."""
     time = Timestamp.parse(stored.time)
     return StoredMessage(stored.subject, "", _pairs(stored.hdrs, _Lines()), stored.data, stream, stored.seq, time)
 
 
 def as_messages(raw: Iterable[RawMessage], stream: str) -> list[StoredMessage]:
-    """Messages as they stand on the wire, with their header blocks read."""
+    """Convert raw messages, and parse their header blocks."""
     known = _Lines()
     messages = []
     for subject, reply, data, block in raw:
@@ -121,7 +121,7 @@ def as_messages(raw: Iterable[RawMessage], stream: str) -> list[StoredMessage]:
 
 
 class _Lines(dict[bytes, "tuple[str, str] | None"]):
-    """Name and value of each header line, or None where it is none. Most lines of a stream repeat."""
+    """Cache of name and value of header lines, None for a line without a colon. Most lines of a stream repeat."""
 
     def __missing__(self, line: bytes) -> tuple[str, str] | None:
         name, colon, value = line.decode("utf-8", "surrogateescape").partition(":")
@@ -131,8 +131,8 @@ class _Lines(dict[bytes, "tuple[str, str] | None"]):
 
 def _pairs(block: bytes, known: _Lines) -> list[tuple[str, str]]:
     """
-    Headers of a stored block, which may hold anything: the server does not look inside.
+    Return the headers of a stored block, which may have any content: the server does not check it.
 
-    Lines without a colon are not headers. Names stay as they are, so that a malformed name is seen.
+    Lines without a colon are ignored. Names are unchanged, so that malformed names are visible.
     """
     return list(filter(None, map(known.__getitem__, block.split(b"\r\n")[1:])))
