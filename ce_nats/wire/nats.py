@@ -298,10 +298,10 @@ def encode_hpub(subject: str, payload: bytes, headers: HeadersLike, *, reply: st
     """
     check_subject(subject)
     block, content = _block_and_content(payload, headers, reply)
-    return _checked(write_publish(subject, content, block, reply=reply), len(block) + len(content))
+    return _checked(write_publish(subject, content, block, reply), len(block) + len(content))
 
 
-def write_publish(subject: str, payload: bytes, block: bytes, *, reply: str = "") -> bytes:
+def write_publish(subject: str, payload: bytes, block: bytes, reply: str = "") -> bytes:
     """
     Encode an HPUB frame, or a PUB frame if there is no header block, without checks.
 
@@ -311,9 +311,10 @@ def write_publish(subject: str, payload: bytes, block: bytes, *, reply: str = ""
         block: Header block, from :func:`write_header_block` or as received; ``b""`` if there are no headers.
         reply: Reply subject, which was checked, or ``""``.
     """
-    target = f"{subject} {reply}" if reply else subject
+    if reply:
+        subject = f"{subject} {reply}"
     total = len(block) + len(payload)
-    control_line = f"HPUB {target} {len(block)} {total}\r\n" if block else f"PUB {target} {total}\r\n"
+    control_line = f"HPUB {subject} {len(block)} {total}\r\n" if block else f"PUB {subject} {total}\r\n"
     # "Note that the trailing CR+LF is still required", after an empty payload too.
     return b"".join((control_line.encode(), block, payload, b"\r\n"))
 

@@ -378,7 +378,7 @@ async def test_end_of_reconnecting_is_logged(caplog):
         nc = await connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=2)
         server.stop()
         await until(lambda: nc.is_closed and len(messages(caplog)) == 2, 20)
-    assert "did not come back, and is closed: " in messages(caplog)[1]
+    assert "reconnecting failed; connection closed: " in messages(caplog)[1]
     assert "Connect call failed" in messages(caplog)[1]
     assert caplog.records[-1].levelno == logging.ERROR
 

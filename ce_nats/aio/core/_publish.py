@@ -131,7 +131,7 @@ async def publish_with_block(nc: Client, message: NatsMessage, block: bytes, rep
         nats.errors.Error: As ``nc.publish()`` does.
     """
     payload = message.data
-    await send_publish(nc, write_publish(message.subject, payload, block, reply=reply), len(payload))
+    await send_publish(nc, write_publish(message.subject, payload, block, reply), len(payload))
 
 
 async def flush(nc: Client) -> None:
