@@ -33,6 +33,13 @@ TOOLS = {"cli", "__main__", "conformance", "testing"}
 # Two other brokers. Each can be deleted with its folder and one line for each of its users.
 OTHER_BROKERS = {"stan", "iggy"}
 THEIR_USERS = {"spark", *TOOLS}
+# Parts of ce_nats.aio, from the bottom up: each may import those before it.
+AIO_PARTS = (
+    *("_util", "_natspy", "_pull_status", "_foreign_subjects", "_permissions", "_errors", "_connect", "_jetstream_api"),
+    *("core", "_observer", "reading", "publishing", "consumer", "jetstream", "__init__"),
+)
+# An outcome has the delivery, whose type the hooks of users see.
+AIO_EXCEPTIONS = {("_observer", "ce_nats.aio.consumer._delivery")}
 
 
 def room(module: str) -> str:
@@ -122,6 +129,22 @@ def _packages_of(module: str) -> set[str]:
     """The module and the packages around it: importing a sibling by ``from . import`` goes through them."""
     parts = module.split(".")
     return {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+
+
+def test_parts_of_aio() -> None:
+    """``aio.core`` does not import ``aio.publishing``, which does not import ``aio.consumer``."""
+
+    def part(module: str) -> str:
+        return f"{module}.__init__".split(".")[2]
+
+    upwards = set()
+    for module, path in SOURCES.items():
+        if room(module) == "aio":
+            for name in imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py"):
+                imported = module_of(name) if name.startswith("ce_nats.aio.") else module
+                if AIO_PARTS.index(part(imported)) > AIO_PARTS.index(part(module)):
+                    upwards.add((part(module), imported))
+    assert upwards == AIO_EXCEPTIONS
 
 
 def test_each_module_of_aio_has_a_test_file() -> None:

@@ -1,4 +1,4 @@
-"""Deliveries that no server has sent, for tests of handlers."""
+"""Fake deliveries, to test handlers without a server."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ _BY_DEFAULT: Final = RetryPolicy()
 
 class FakeDelivery(Delivery):
     """
-    A delivery without a server: what a consumer would do about it is kept.
+    A delivery without a server, which records the decision of a consumer.
 
         delivery = FakeDelivery(to_nats_message(event, "orders.paid"))
         async with delivery:
             await handler(delivery)
         assert delivery.decision.action is Action.ACK
 
-    It is decoded, and settled by the block around it and by ``ack()``, ``nak()`` and ``reject()``, as the deliveries of
-    a :class:`~ce_nats.aio.PullConsumer` are. Only the verbs of nats-py's own ``delivery.message`` have no server to go
-    to.
+    It is decoded, and settled by its block and by ``ack()``, ``nak()`` and ``reject()``, like a delivery of a
+    :class:`~ce_nats.aio.PullConsumer`. The methods of nats-py's ``delivery.message`` cannot be used without a server.
 
     Args:
         message: The message, with the subject that it was published to.
         stream: Name of the stream.
         sequence: Sequence in the stream.
-        deliveries: How often it was delivered, this time included.
-        policy: When it is redelivered, and when it is a dead letter; by default that of a ``PullConsumer``.
+        deliveries: Number of deliveries, including this one.
+        policy: Policy of redelivery; by default that of a ``PullConsumer``.
 
     Attributes:
-        decision: What is done about the message, a :class:`~ce_nats.redelivery.Decision`; None before it is settled.
+        decision: The :class:`~ce_nats.redelivery.Decision` by which it was settled; None before that.
 
     Raises:
-        DecodeError: The message is not an event. A consumer would not give it to a handler.
+        DecodeError: The message is not an event. A consumer would not call a handler with it.
     """
 
     __slots__ = ("decision",)
@@ -55,23 +54,23 @@ class FakeDelivery(Delivery):
         policy: RetryPolicy = _BY_DEFAULT,
     ) -> None:
         origin = AckSubject(stream, "test", deliveries, sequence, sequence, time.time_ns(), 0)
-        nobody: Any = None
-        # nats-py gives the last one of repeated headers.
+        no_client: Any = None
+        # nats-py keeps the last one of repeated headers.
         headers = dict(message.headers.items()) or None
-        given = Msg(nobody, message.subject, ack_subject(origin), message.data, headers)
-        super().__init__(given, origin, _Keeper(policy))
+        given = Msg(no_client, message.subject, ack_subject(origin), message.data, headers)
+        super().__init__(given, origin, _Recorder(policy))
         self.decision: Decision | None = None
         self._set_event(from_nats_message(self.message))
 
 
-class _Keeper:
-    """Keeps what was decided about a delivery."""
+class _Recorder:
+    """Records the decision about a delivery."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
 
     def begin(self, delivery: Delivery) -> None:
-        """Nobody looks at the handler."""
+        """There is no observer."""
 
     def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
         return decide(outcome, delivery.deliveries, self._policy)
@@ -86,4 +85,4 @@ class _Keeper:
             delivery.is_settled = True
 
     def report(self, error: Exception, delivery: Delivery | None, /) -> None:
-        """Nothing is reported, because nothing is sent."""
+        """Does nothing: there are no errors of sending."""
