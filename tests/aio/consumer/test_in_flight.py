@@ -28,7 +28,7 @@ async def test_loop_that_settles_nothing_is_warned_once(publish, consume, is_set
                 break
         await until(lambda: warnings_of(caplog))
         (warning,) = warnings_of(caplog)
-        assert "sequence 1: the program has dropped a delivery that it has not settled" in warning
+        assert "sequence 1: the program has dropped an unsettled delivery" in warning
         del delivery
     async with consume() as consumer:
         for _ in range(3):
