@@ -6,24 +6,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No deadline for single examples, because a busy machine makes them slow; max_examples limits the time.
+# No deadline for single examples, because they are slow on a busy machine; max_examples limits the time.
 settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("brief", settings.get_profile("quick"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# For every Spark that tests start: queries run once or twice on few rows, so the optimizing compiler costs a fifth to a
-# third of the CPU time and does not pay.
+# For every Spark that tests start: queries run once or twice on few rows, and the optimizing compiler would take up to
+# a third of the CPU time.
 for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 SPARK = "tests/spark/"
-# Most work of these is done by other processes, so another Spark session costs less than waiting for the shared one.
+# Other processes do most of the work of these, so a second Spark session costs less than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
-# The slowest start first: tests that share the Spark session, then those that start their own Spark.
+# The slowest run first: tests that share the Spark session, then those that start another Spark.
 LONGEST = (
     SPARK,
-    "tests/aio/scenarios/test_elections.py",  # waits, and needs little CPU, as the next one
+    "tests/aio/scenarios/test_elections.py",  # needs little CPU, as the next one
     "tests/aio/scenarios/test_cluster.py",
     *APART,
     "tests/cli/test_demonstration.py",
@@ -48,13 +48,13 @@ MARKERS = {
     "testing": ("server",),
 }
 
-# Spark gives the Python process of a streaming source ten seconds to start, whatever else the machine does. (An option
-# for all tests would cost each of them 40 ms in xdist, where the plugin asks another process.)
+# Spark waits ten seconds for the Python process of a streaming source, which may start slower on a busy machine.
+# (An option for all tests would cost 40 ms per test in xdist, because the plugin asks another process.)
 RETRY = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect back"])
 
 
 def scope_of(nodeid: str) -> str:
-    """Tests with the same scope run in one process: those of a file, and all that share the Spark session."""
+    """Return the scope of a test; tests of a scope run in one process: a file, or all that share the Spark session."""
     file = nodeid.partition("::")[0]
     return SPARK if file.startswith(SPARK) and file not in APART else file
 

@@ -1,11 +1,11 @@
 """
-Every example of the README and of ``docs/`` runs, page by page, against real servers, and prints what the page says.
+Run every example of the README and of ``docs/``, page by page, on real servers, and compare its output with the page.
 
 A page is for a reader who pastes its examples, in order, on a machine with a fresh nats-server:
 
-- ``python`` blocks are one program. An ``output`` block after one of them is what it prints.
+- ``python`` blocks are one program. An ``output`` block after one of them is its output.
 - ``console`` blocks run in a shell afterwards, in the same directory. Those before the first ``python`` block run
-  before the program. The lines after a command are what it prints.
+  before the program. The lines after a command are its output.
 - ``python setup`` is a part of the program that runs first, wherever it is on the page.
 - ``text`` blocks are not run.
 """
@@ -48,21 +48,21 @@ FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 SETUP = "python setup"
 KINDS = {"python", SETUP, "output", "console", "text"}
 BLOCK = re.compile(r"^(?P<fence>```+)(?P<kind>[^\n`]*)\n(?P<text>.*?)^(?P=fence)$", re.DOTALL | re.MULTILINE)
-# A command, which continues after a backslash, and what it prints.
+# A command, which continues after a backslash, and its output.
 STEP = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_MONITOR = "http://127.0.0.1:8222"
-# Settings of the user, which may say where another server or another Python is.
+# Settings of the user, which may name other servers or another Python.
 SETTINGS = ("NATS_", "PYSPARK_", "SPARK_")
 
-# Tables are small here, and a user interface takes time to start.
+# For small tables, without the user interface, which takes time to start.
 SPARK_DEFAULTS = f"""spark.ui.enabled false
 spark.sql.shuffle.partitions 2
 spark.driver.extraJavaOptions {os.environ["SPARK_SUBMIT_OPTS"]}
 """
 
-# Runs programs one after the other: each has names of its own, and all share one Spark.
+# Runs programs one after the other in separate namespaces, with one Spark.
 RUNNER = """
 import runpy, sys, traceback
 for path in sys.argv[1:]:
@@ -103,12 +103,12 @@ class Page:
 
     @property
     def steps(self) -> list[tuple[str, str]]:
-        """Commands, and what each prints."""
+        """Commands and their output."""
         return [step for block in self.of("console") for step in STEP.findall(block)]
 
     @property
     def first_steps(self) -> list[tuple[str, str]]:
-        """The commands that run before the program, and what each prints."""
+        """Commands that run before the program, and their output."""
         first = takewhile(lambda block: block[0] != "python", self.blocks)
         return [step for kind, block in first if kind == "console" for step in STEP.findall(block)]
 
@@ -120,7 +120,7 @@ WITH_STREAMING = [page for page in RUNNABLE if "stan.connect" in page.program]
 
 
 class Place:
-    """Where a page is tried: a directory, and the servers that it takes for those at their default addresses."""
+    """The place where a page runs: a directory, and servers in place of those at default addresses."""
 
     def __init__(self, page: Page, directory: Path, stack: ExitStack) -> None:
         self.page = page
@@ -149,27 +149,27 @@ class Place:
         self.program.write_text(self.here(page.program), "utf-8")
 
     def here(self, text: str) -> str:
-        """A text of the page with the addresses of its servers."""
+        """Return a text of the page with the addresses of these servers."""
         for usual, actual in self._addresses.items():
             text = text.replace(usual, actual)
         return text
 
     def run(self, *command: str | Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run a command as a user in this place would."""
+        """Run a command in the directory."""
         return subprocess.run(
             command, cwd=self.directory, env=self.environment, capture_output=True, encoding="utf-8", timeout=seconds
         )
 
     def check_output(self, printed: str) -> None:
-        """See that a program printed what the page says, in that order."""
-        behind = 0
+        """Check that a program printed the output blocks of the page, in order."""
+        position = 0
         for expected in map(self.here, self.page.of("output")):
-            found = printed.find(expected, behind)
-            assert found >= 0, f"{expected}\nis not in the rest of what was printed:\n{printed[behind:]}"
-            behind = found + len(expected)
+            found = printed.find(expected, position)
+            assert found >= 0, f"{expected}\nis not in the rest of what was printed:\n{printed[position:]}"
+            position = found + len(expected)
 
     def check_commands(self, steps: list[tuple[str, str]]) -> None:
-        """See that commands print what the page says."""
+        """Check that commands print the output on the page."""
         for command, expected in steps:
             done = self.run("sh", "-c", self.here(command))
             lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
@@ -183,7 +183,7 @@ def _streaming_server() -> Path:
         pytest.skip(f"no nats-streaming-server: {missing}")
 
 
-def test_every_page_was_found() -> None:
+def test_pages_were_found() -> None:
     assert len(PAGES) > 15
     assert len(WITH_SPARK) >= 3
     assert len(WITH_STREAMING) == 1
@@ -191,7 +191,7 @@ def test_every_page_was_found() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_blocks_are_of_known_kinds(page: Page) -> None:
-    """So that no example is passed over; and a page that has output has a program that prints it."""
+    """So that no example is skipped. A page with output has a program that prints it."""
     assert {kind for kind, _ in page.blocks} <= KINDS
     assert page.text.count("```") == 2 * len(page.blocks)
     assert page.of("python") or not page.of("output")
@@ -199,7 +199,7 @@ def test_blocks_are_of_known_kinds(page: Page) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_code_fits_the_page(page: Page) -> None:
-    """What commands print may be longer."""
+    """Output of commands may be longer."""
     code = [line for kind in ("python", SETUP, "text") for block in page.of(kind) for line in block.splitlines()]
     code += [line for command, _ in page.steps for line in f"$ {command}".splitlines()]
     assert [line for line in code if len(line) > MAX_COLUMNS] == []
@@ -208,7 +208,7 @@ def test_code_fits_the_page(page: Page) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK], ids=str)
 def test_examples(page: Page, tmp_path: Path) -> None:
-    """Commands and the program in their order, then the program again, because readers try an example repeatedly."""
+    """Commands and the program in order, then the program again, because readers run examples repeatedly."""
     with ExitStack() as stack:
         place = Place(page, tmp_path / "here", stack)
         first_steps = page.first_steps if page.program else []
@@ -223,13 +223,13 @@ def test_examples(page: Page, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def spark_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Page, tuple[Place, str]]]:
-    """Pages with Spark, and what their programs print: all in one process, because a Spark takes long to start."""
+    """Pages with Spark, and the output of their programs, which run in one process, because Spark starts slowly."""
     with ExitStack() as stack:
         places = [Place(page, tmp_path_factory.mktemp("spark") / "here", stack) for page in WITH_SPARK]
         (places[0].directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
         runner = places[0].directory / "runner.py"
         runner.write_text(RUNNER, "utf-8")
-        # Spark resolves paths against the directory that it was started in.
+        # Spark resolves paths against its initial directory.
         done = places[0].run(sys.executable, runner, *(place.program for place in places), seconds=900)
         printed = done.stdout.split("end of program\n")
         assert len(printed) == len(places) + 1, done.stdout + done.stderr[-4000:]
@@ -251,8 +251,8 @@ def test_examples_with_spark(page: Page, spark_runs: dict[Page, tuple[Place, str
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_links_lead_somewhere(page: Page) -> None:
-    """Those within the repository, to the heading; what ``mkdocs build --strict`` does not see is the README."""
+def test_links_have_targets(page: Page) -> None:
+    """Links within the repository, headings included. ``mkdocs build --strict`` does not check the README."""
     prose = BLOCK.sub("", page.text)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if re.match(r"[a-z]+:", target):
@@ -264,7 +264,7 @@ def test_links_lead_somewhere(page: Page) -> None:
 
 
 def test_links_of_the_readme_are_absolute_on_a_package_index() -> None:
-    """Each is an existing file of the repository that ``[project.urls]`` names."""
+    """Each is a file of the repository that ``[project.urls]`` names."""
     source = "https://github.com/ce-nats/ce-nats"
     assert f'Source = "{source}"' in (ROOT / "pyproject.toml").read_text("utf-8")
     text = with_absolute_links((ROOT / "README.md").read_text("utf-8"), source)
@@ -279,7 +279,7 @@ def test_links_of_the_readme_are_absolute_on_a_package_index() -> None:
 
 
 def test_pages_share_no_stream() -> None:
-    """A reader may run all pages on one server."""
+    """So that a reader may run all pages on one server."""
     pages: dict[str, set[Page]] = {}
     for page in RUNNABLE:
         for name in re.findall(r"add_stream\(\s*name=\"(\w+)\"", _on_the_shared_server(page)):
@@ -288,12 +288,12 @@ def test_pages_share_no_stream() -> None:
 
 
 def _on_the_shared_server(page: Page) -> str:
-    """The program of a page, unless it starts servers itself."""
+    """Return the program of a page, unless it starts servers itself."""
     return "" if "with NatsServer" in page.program or "def test_" in page.program else page.program
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
-    """``mkdocs build`` checks it as well, but is not run here."""
+    """``mkdocs build`` checks this, but is not part of the tests."""
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
     navigation = str(yaml.safe_load(text)["nav"])
     missing = [page for page in PAGES[1:] if page.path.relative_to(DOCS).as_posix() not in navigation]
@@ -301,7 +301,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 
 def _anchors(path: Path) -> set[str]:
-    """As GitHub and mkdocs make them of headings."""
+    """Return the anchors that GitHub and mkdocs give to headings."""
     text = BLOCK.sub("", path.read_text("utf-8"))
     explicit = re.findall(r"\{ ?#([\w-]+) ?\}|<a id=\"([\w-]+)\">", text)
     headings = re.findall(r"^#+ (.+?)(?: \{.*)?$", text, re.MULTILINE)
@@ -310,14 +310,14 @@ def _anchors(path: Path) -> set[str]:
 
 
 def test_every_command_is_listed() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
     page = (DOCS / "guides" / "command-line.md").read_text("utf-8")
     rows = re.findall(r"^\|([^|]*)\|", page, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`([a-z-]+)", row)} >= commands.keys()
 
 
 def test_every_decision_is_argued() -> None:
-    """Whatever A-nn the code or the fixtures cite stands on the page of decisions."""
+    """The page of decisions has every A-nn that the code or the fixtures cite."""
     sources = [*(ROOT / "ce_nats").rglob("*.py"), *(ROOT / "spec-fixtures").glob("*.json")]
     cited = {number for path in sources for number in re.findall(r"\bA-\d\d\b", path.read_text("utf-8"))}
     argued = re.findall(r"^\| (A-\d\d) \|", (DOCS / "decisions.md").read_text("utf-8"), re.MULTILINE)
@@ -333,8 +333,8 @@ def test_every_error_code_is_explained() -> None:
     assert sorted(explained) == sorted(map(str, ErrorCode))
 
 
-async def test_errors_are_quoted_as_they_are() -> None:
-    """The first two tables of the page are what is raised, and nothing that is raised here is missing in them."""
+async def test_quoted_errors_are_those_raised() -> None:
+    """The first two tables of the page have exactly the errors that are raised here."""
     page = (DOCS / "troubleshooting.md").read_text("utf-8").partition("## Messages that are not events")[0]
     quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
     raised = [re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:4222", text) async for text in _errors()]
@@ -344,12 +344,12 @@ async def test_errors_are_quoted_as_they_are() -> None:
 
 
 def _is_quote(text: str, error: str) -> bool:
-    """Whether a text is an error's, as far as it is quoted: three dots are anything."""
+    """Return whether a quotation matches an error text; three dots match any text."""
     return bool(re.fullmatch(re.escape(text).replace(r"\.\.\.", ".*"), error, re.DOTALL))
 
 
 async def _errors() -> AsyncIterator[str]:
-    """Texts of what goes wrong on servers that lack something."""
+    """Yield the error texts of servers without a stream, a consumer, headers, or permissions."""
     event = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, "x" * 2_000_000)
     small = CloudEvent({"source": "/orders", "type": "com.example.paid", "id": "1"}, None)
 
@@ -406,8 +406,8 @@ def test_every_option_of_spark_is_listed() -> None:
     assert {*CONNECTION_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS} <= listed
 
 
-def test_the_picture_of_a_message_is_true() -> None:
-    """The lines of docs/message.svg are what the codec makes of the event in it."""
+def test_picture_of_a_message_has_its_headers() -> None:
+    """The lines of docs/message.svg are the headers and data that the codec creates from its event."""
     tree = ElementTree.parse(DOCS / "message.svg")
     groups = {
         group.get("id"): ["".join(line.itertext()) for line in group if line.get("class") == "wire"]
@@ -420,8 +420,8 @@ def test_the_picture_of_a_message_is_true() -> None:
         assert "".join(groups[str(mode)]) == "".join(lines)
 
 
-def test_the_codecs_figures_are_those_that_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table, the file and the picture come from one run of the benchmark."""
+def test_figures_of_the_codec_are_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table, the file and the picture are from one run of the benchmark."""
     from benchmarks import codec
 
     results = codec.read(ROOT / "benchmarks" / "codec.json")

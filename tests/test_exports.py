@@ -1,6 +1,4 @@
-"""
-The public names, their signatures, and what importing them costs.
-"""
+"""Public names, their signatures, and the modules that importing them loads."""
 
 import importlib
 import inspect
@@ -43,14 +41,14 @@ MODULES = sorted(
 
 
 def test_public_names() -> None:
-    """What the package offers, no more and no less."""
+    """``ce_nats.__all__`` has exactly these names."""
     assert set(ce_nats.__all__) == PUBLIC
     assert ce_nats.__version__.count(".") >= 1
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_all_is_true(name: str) -> None:
-    """A module's __all__ is sorted, without repeats, and holds names that exist."""
+def test_names_in_all_exist(name: str) -> None:
+    """A module's __all__ has existing names, without duplicates."""
     module = importlib.import_module(name)
     names = getattr(module, "__all__", [])
     assert len(set(names)) == len(names)
@@ -77,7 +75,7 @@ def test_public_modules() -> None:
     assert without_underscore == with_names - packages
 
 
-def test_no_name_of_a_package_hides_a_module() -> None:
+def test_names_of_packages_do_not_hide_modules() -> None:
     """A path such as ``ce_nats.aio.connect`` is either a module or a function, so that it can be patched and linked."""
     packages = [ce_nats, *(importlib.import_module(name) for name in MODULES)]
     hidden = [
@@ -91,7 +89,7 @@ def test_no_name_of_a_package_hides_a_module() -> None:
 
 
 def test_modules_were_found() -> None:
-    """The walk saw the codec."""
+    """The modules under test include those of the codec."""
     assert {
         "ce_nats.codec.percent",
         "ce_nats.codec.binding",
@@ -135,7 +133,7 @@ def test_modules_were_found() -> None:
     ],
 )
 def test_signatures(function: Any, signature: str) -> None:
-    """Names, order, kinds and defaults of parameters are what callers rely on."""
+    """Names, order, kinds and defaults of parameters, which callers rely on."""
     assert _plain(function) == signature
 
 
@@ -217,7 +215,7 @@ def test_signatures(function: Any, signature: str) -> None:
     ],
 )
 def test_signatures_of_packages_with_extras(name: str, signature: str) -> None:
-    """As above."""
+    """Names, order, kinds and defaults of parameters."""
     assert _plain(pkgutil.resolve_name(f"ce_nats.{name}")) == signature
 
 
@@ -324,8 +322,8 @@ class _Shown:
         return cls(default.name) if hasattr(default, "name") else default
 
 
-def test_frames_can_be_decoded_in_one_call() -> None:
-    """Further options of decode_frames() have defaults."""
+def test_decode_frames_needs_one_argument() -> None:
+    """Other parameters of decode_frames() have defaults."""
     assert next(iter(inspect.signature(nats.decode_frames).parameters)) == "data"
     assert nats.decode_frames(b"") == []
 
@@ -338,7 +336,7 @@ def test_frames_can_be_decoded_in_one_call() -> None:
     ],
 )
 def test_enums_are_strings(name: str, members: set[str]) -> None:
-    """Command lines and fixtures give and take the values."""
+    """Command lines and fixtures use their values."""
     enum = getattr(ce_nats, name)
     assert {str(member) for member in enum} == members
     assert all(enum(value) == value for value in members)

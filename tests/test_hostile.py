@@ -1,6 +1,4 @@
-"""
-Input that is meant to break a reader or to slip something past it: huge, deep, endless, or with line breaks in it.
-"""
+"""Hostile input: huge, deeply nested, truncated, or with line breaks that would inject headers."""
 
 import json
 import sys
@@ -80,14 +78,14 @@ def structured(members: bytes) -> NatsMessage:
     ],
     ids=lambda value: value if len(value) < 30 else f"{value[:4]!a} and more",
 )
-def test_a_megabyte_of_header(value: str, code: str) -> None:
-    """Is refused for what it is."""
+def test_invalid_header_values_of_a_megabyte(value: str, code: str) -> None:
+    """The error is that of the value, not of its size."""
     assert refused(DecodeError, code, from_nats_message, binary_message(x=value)).attribute == "x"
 
 
 @pytest.mark.parametrize("value", ['"' * 300_000, "\\" * MILLION, '"\\""' * 300_000, "%41" * 300_000, "ü" * MILLION])
-def test_a_megabyte_that_is_right(value: str) -> None:
-    """Quotes in pairs, backslashes, escapes: size alone is no fault."""
+def test_valid_header_values_of_a_megabyte(value: str) -> None:
+    """Balanced quotes, backslashes, escapes: size is not an error."""
     from_nats_message(binary_message(x=value))
     event = plain_event(x=value)
     assert from_nats_message(to_nats_message(event)).get_extension("x") == value
@@ -115,13 +113,13 @@ def test_a_megabyte_that_is_right(value: str) -> None:
     ids=lambda value: value if isinstance(value, str) else value[:12].decode() + "...",
 )
 @pytest.mark.parametrize("parse_data", [True, False])
-def test_a_large_envelope(members: bytes, code: str, parse_data: bool) -> None:
-    """Deep, long, or of many members: refused for what it is."""
+def test_invalid_large_envelopes(members: bytes, code: str, parse_data: bool) -> None:
+    """Deep, long, or with many members."""
     refused(DecodeError, code, from_nats_message, structured(members), parse_data=parse_data)
 
 
-def test_large_envelopes_that_are_right() -> None:
-    """A hundred thousand extensions, digits of a fraction without end, a long base64 text."""
+def test_valid_large_envelopes() -> None:
+    """A hundred thousand extensions, a fraction with a million digits, a long base64 text."""
     many = structured(b",".join(b'"x%d":"%d"' % (number, number) for number in range(100_000)))
     assert len(from_nats_message(many).get_attributes()) == 100_004
     long = structured(b'"time":"2020-01-01T00:00:00.' + b"1" * MILLION + b'Z"')
@@ -132,22 +130,22 @@ def test_large_envelopes_that_are_right() -> None:
     assert from_nats_message(digits, parse_data=False).get_data() == b"0." + b"3" * 100_000
 
 
-# Around the limit, and around the depths where parsers of one interpreter or another give up.
+# Around the limit, and around the recursion limits of parsers in different interpreters.
 ACCEPTED = [1, 64, MAX_LEVELS - 1, MAX_LEVELS]
 REFUSED = [MAX_LEVELS + 1, MAX_LEVELS + 2, 240, 985, 990, 995, 1000, 1495, 1500, 5000, 9995, 10_000, 100_000]
 NESTS = [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"}":"]", "a" : ', b"} ]")]
 
 
 def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
-    """So many levels, where an opening is one level, or two."""
+    """Return JSON with ``depth`` levels; ``opening`` has one level or two."""
     times, rest = divmod(depth, opening.count(b"[") + opening.count(b"{"))
     return b"[" * rest + opening * times + b"1" + closing * times + b"]" * rest
 
 
 @pytest.mark.parametrize("members", [b'"data":%b', b'"y":"\\"","data":%b', b'"data":%b,"y":"\\"","z":1'])
 @pytest.mark.parametrize(("opening", "closing"), NESTS)
-def test_every_depth(members: bytes, opening: bytes, closing: bytes) -> None:
-    """Data of so many levels is read in both modes, and of one more in neither; the same on every interpreter."""
+def test_depth_limit_of_decoding(members: bytes, opening: bytes, closing: bytes) -> None:
+    """MAX_LEVELS levels are decoded in both modes, and one more in neither, on every interpreter."""
     for depth in ACCEPTED + REFUSED:
         text = nested(depth, opening, closing)
         messages = [(structured(members % text), True), (structured(members % text), False)]
@@ -160,8 +158,8 @@ def test_every_depth(members: bytes, opening: bytes, closing: bytes) -> None:
     assert from_nats_message(binary_message(text, datacontenttype="a/json"), parse_data=False).get_data() == text
 
 
-def test_what_is_said_of_depth() -> None:
-    """It names the limit, and comes before what a parser would find, but not before text that is none."""
+def test_error_of_depth() -> None:
+    """It names the limit. It precedes errors of the parser, but not invalid UTF-8 and payloads that are not objects."""
     deep = nested(MAX_LEVELS + 1)
     for payload in (deep, deep[:-1], deep + b"]", deep + b"x", b"[x," + deep, b"[" * 100_000):
         error = refused(
@@ -181,8 +179,8 @@ def test_what_is_said_of_depth() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("leaf", [1, 2**70, ("a",)], ids=["plain", "large integer", "tuple"])
-def test_every_depth_on_the_way_out(mode: str, leaf: Any) -> None:
-    """What is written can be read; data that is nested deeper is refused, and what holds itself."""
+def test_depth_limit_of_encoding(mode: str, leaf: Any) -> None:
+    """Encoded data can be decoded; data that is nested deeper, or contains itself, is rejected."""
     for depth in ACCEPTED + REFUSED:
         data = leaf
         for level in range(depth - isinstance(leaf, tuple)):
@@ -218,8 +216,8 @@ def after_calls(count: int, function: Callable[..., Any], *args: Any, **options:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_calls_in_progress(mode: str) -> None:
-    """Hundreds of them leave room for every level, also where the interpreter counts both together."""
+def test_depth_limit_with_calls_in_progress(mode: str) -> None:
+    """Hundreds of calls leave room for all levels, also if the interpreter counts both together."""
     room = sys.getrecursionlimit() - calls_in_progress()
     data: Any = "a"
     for _ in range(MAX_LEVELS - 1):
@@ -227,13 +225,13 @@ def test_calls_in_progress(mode: str) -> None:
     message = to_nats_message(plain_event([data]), mode=mode)
     assert after_calls(room - 200, from_nats_message, message).get_data() == [data]
     assert after_calls(room - 200, to_nats_message, plain_event([data]), mode=mode) == message
-    # A tuple is not written at once, and there are two calls for each level.
+    # A tuple is converted first, with two calls for each level.
     assert after_calls(room - 350, to_nats_message, plain_event((data,)), mode=mode) == message
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_calls_that_leave_no_room(mode: str) -> None:
-    """No other error than this package's, however few are left."""
+def test_recursion_limit_reached_by_the_caller(mode: str) -> None:
+    """Only errors of this package are raised, even with few calls left."""
     room = sys.getrecursionlimit() - calls_in_progress()
     data: Any = "a"
     for _ in range(MAX_LEVELS - 1):
@@ -252,7 +250,7 @@ def test_calls_that_leave_no_room(mode: str) -> None:
 
 
 def test_many_headers() -> None:
-    """A hundred thousand of them, CloudEvents' or not, and a repeat at the very end."""
+    """A hundred thousand headers, with and without ce-, and a duplicate at the end."""
     others = [(f"x-{number}", "1") for number in range(100_000)]
     pairs = binary_message().headers.items()
     assert from_nats_message(SimpleNamespace(headers=others + pairs, data=b"")).get_id() == "1"
@@ -271,8 +269,8 @@ def decode_header(value: str) -> Any:
     return from_nats_message(binary_message(x=value))
 
 
-# The smaller size, input of a size, and what is done with it. The stack that a regular expression needs moves to fresh
-# memory at some hundred thousand repeats, which costs a factor once and for all; sizes keep away from there.
+# The smaller size, a function that creates input of a size, and the call under test. Regular expressions reallocate
+# their stack at some hundred thousand repeats, which costs a factor once; sizes stay away from there.
 BLOWN_UP: dict[str, tuple[int, Callable[[int], Any], Callable[[Any], Any]]] = {
     "percent signs": (200_000, lambda n: "%" * n, percent.decode),
     "escapes": (200_000, lambda n: "%41" * n, percent.decode),
@@ -312,7 +310,7 @@ def test_time_is_linear(name: str) -> None:
     """Four times the input takes about four times as long, not sixteen."""
     size, make, call = BLOWN_UP[name]
     small, large = make(size), make(4 * size)
-    # Whatever is noise makes a run longer, so the shortest of several counts, and a second look is fair.
+    # Noise only makes a run longer, so the shortest of several is used, and the measurement is repeated.
     ratios = (_shortest(call, large) / max(_shortest(call, small), 0.0005) for _ in range(3))
     assert any(ratio < 12 for ratio in ratios)
 
@@ -332,11 +330,11 @@ def _shortest(call: Callable[[Any], Any], value: Any) -> float:
 
 @pytest.mark.parametrize("name", BLOWN_UP)
 def test_memory_is_proportional(name: str) -> None:
-    """No input takes more than 30 times its size."""
+    """No input needs more than 30 times its size."""
     size, make, call = BLOWN_UP[name]
     value = make(size)
     with suppress(DecodeError, EncodeError):
-        call(make(10))  # what is loaded or cached at the first call
+        call(make(10))  # loads modules and fills caches
     tracemalloc.start()
     try:
         with suppress(DecodeError, EncodeError):
@@ -428,7 +426,7 @@ LONG_VALUES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", LONG_VALUES)
 def test_long_values_are_shortened_in_error_texts(name: str) -> None:
-    """Of the error and of its causes, which a log shows with it."""
+    """In the error and in its causes, which appear in logs."""
     error = attempt(CeNatsError, LONG_VALUES[name])[1]
     assert len(str(error)) <= (2100 if name == "text of a library" else 500)
     while error is not None and not isinstance(error, msgspec.ValidationError):
@@ -466,20 +464,20 @@ PLACES: dict[str, Callable[[str], tuple[Event, dict[str, Any]]]] = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("text", BREAKS, ids=ascii)
-def test_line_breaks(text: str, place: str, mode: str) -> None:
-    """Are refused or escaped wherever they come from: nobody reads one header as two."""
+def test_line_breaks_are_rejected_or_escaped(text: str, place: str, mode: str) -> None:
+    """In all parts of an event and a message, so that no reader parses one header as two."""
     event, options = PLACES[place](text)
     message, error = attempt(EncodeError, to_nats_message, event, mode=mode, **options)
     if error is None:
-        _reads_as_written(message)
+        _check_headers(message)
         assert from_nats_message(message).get_id() == event.attributes["id"]
         assert not any(one in message.subject + message.reply for one in "\r\n\0 ")
     else:
         assert error.code.value.startswith(("invalid-", "unsupported-"))
 
 
-def _reads_as_written(message: NatsMessage) -> None:
-    """A reader that splits at CRLF, one that splits at every line break of ASCII, and nats-py find the same headers."""
+def _check_headers(message: NatsMessage) -> None:
+    """Check that readers that split at CRLF or at any ASCII line break, and nats-py, find the same headers."""
     block = encode_header_block(message.headers)
     written = [f"{name}: {value}".encode() for name, value in message.headers.items()]
     assert block.split(b"\r\n") == [b"NATS/1.0", *written, b"", b""]
@@ -490,19 +488,19 @@ def _reads_as_written(message: NatsMessage) -> None:
 
 
 @given(any_events(), st.one_of(st.none(), hostile_headers), st.sampled_from(MODES))
-def test_whatever_is_encoded_reads_as_written(event: Event, headers: Any, mode: str) -> None:
+def test_encoded_headers_are_parsed_unchanged(event: Event, headers: Any, mode: str) -> None:
     """Objects of any kind as attributes, data and headers."""
     message, error = attempt(EncodeError, to_nats_message, event, mode=mode, headers=headers)
     if error is None:
-        _reads_as_written(message)
+        _check_headers(message)
         assert all(value.isascii() for name, value in message.headers.items() if name.startswith("ce-"))
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("text", ["\ud800", "\ude00\ud83d", "a\udc80b"], ids=ascii)
-def test_lone_surrogates(text: str, place: str, mode: str) -> None:
-    """Have no UTF-8 form, so no message can hold them."""
+def test_unpaired_surrogates_are_rejected(text: str, place: str, mode: str) -> None:
+    """They have no UTF-8 form."""
     if place == "bytes":
         return
     event, options = PLACES[place](text)
@@ -512,8 +510,8 @@ def test_lone_surrogates(text: str, place: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "%ED%A0%80", '"\ud800"'])
-def test_lone_surrogates_that_arrive(value: str) -> None:
-    """Raw (which only a careless client can cause) or escaped, in any attribute."""
+def test_received_unpaired_surrogates_are_rejected(value: str) -> None:
+    """Raw (from an incorrect client) or escaped, in any attribute."""
     for name in ("id", "subject", "time", "datacontenttype", "x"):
         error = refused(DecodeError, "invalid-utf8", from_nats_message, binary_message(**{name: value}))
         assert error.attribute == name
@@ -521,7 +519,7 @@ def test_lone_surrogates_that_arrive(value: str) -> None:
 
 
 def test_surrogate_pairs_are_one_character() -> None:
-    """Two halves that belong together are the character they stand for."""
+    """An escaped pair decodes to its character."""
     for mode in MODES:
         decoded = from_nats_message(to_nats_message(plain_event(id="\ud83d\ude00", x="\ud83d\ude00"), mode=mode))
         assert decoded.get_id() == decoded.get_extension("x") == "\U0001f600"
@@ -533,8 +531,8 @@ def test_surrogate_pairs_are_one_character() -> None:
 
 @pytest.mark.parametrize("make", [Rude, lambda: 10**5000], ids=["no repr", "many digits"])
 @pytest.mark.parametrize("mode", MODES)
-def test_objects_that_do_not_print(make: Callable[[], Any], mode: str) -> None:
-    """Are refused wherever they stand, and not by an error about printing them."""
+def test_objects_without_a_repr_are_rejected(make: Callable[[], Any], mode: str) -> None:
+    """In any place, and with the usual error, not with that of their ``repr``."""
     value = make()
     events = [Event({**plain_event().attributes, name: item}) for name, item in ((value, "a"), ("x", value))]
     events += [plain_event({"a": value}), plain_event({value: 1}), plain_event(value, datacontenttype="text/plain")]

@@ -1,7 +1,5 @@
 """
-Imports run one way, from upper layers to lower ones.
-
-Checked on the source, imports inside of functions included.
+Imports go from upper layers to lower ones only, imports inside of functions included.
 """
 
 import ast
@@ -18,8 +16,8 @@ SOURCES = {
     ".".join(("ce_nats", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# From the bottom up. Each layer may import those before it and no library but its own; those on one line do not import
-# each other.
+# From the bottom up. Parts may import parts of earlier layers, and their own libraries. Parts of one layer do not
+# import each other.
 LAYERS: tuple[dict[str, set[str]], ...] = (
     {name: set() for name in ("_version", "errors", "_notebook", "message", "subjects", "_ranges", "_settings")},
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
@@ -28,9 +26,9 @@ LAYERS: tuple[dict[str, set[str]], ...] = (
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )
-# Above all layers, with any library.
+# Above all layers; may import any library.
 TOOLS = {"cli", "__main__", "conformance", "testing"}
-# Two other brokers. Each can be deleted with its folder and one line for each of its users.
+# Other brokers. Each can be deleted with its folder and one line for each of its users.
 OTHER_BROKERS = {"stan", "iggy"}
 THEIR_USERS = {"spark", *TOOLS}
 # Parts of ce_nats.aio, from the bottom up: each may import those before it.
@@ -43,12 +41,12 @@ AIO_EXCEPTIONS = {("_observer", "ce_nats.aio.consumer._delivery")}
 
 
 def room(module: str) -> str:
-    """The part of the package that a module belongs to: ``codec`` for ``ce_nats.codec.percent``."""
+    """Return the part of the package that a module belongs to: ``codec`` for ``ce_nats.codec.percent``."""
     return module.removeprefix("ce_nats").removeprefix(".").partition(".")[0]
 
 
 def allowed(own: str) -> tuple[set[str], set[str]]:
-    """Parts of the package, and libraries, that a part may import."""
+    """Return the parts of the package, and the libraries, that a part may import."""
     below: set[str] = set()
     for number, layer in enumerate(LAYERS):
         if own in layer:
@@ -57,11 +55,11 @@ def allowed(own: str) -> tuple[set[str], set[str]]:
                 parts -= OTHER_BROKERS - {own}
             return parts, layer[own]
         below |= set(layer)
-    raise AssertionError(f"ce_nats.{own} is on no layer")
+    raise AssertionError(f"ce_nats.{own} is not in any layer")
 
 
 def imports(module: str, source: str, is_package: bool) -> Iterator[str]:
-    """Full names of all modules (or members of modules) that a source imports."""
+    """Yield the full names of all modules (or members of modules) that a source imports."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -73,14 +71,14 @@ def imports(module: str, source: str, is_package: bool) -> Iterator[str]:
 
 
 def module_of(name: str) -> str:
-    """``ce_nats.errors`` for ``ce_nats.errors.ErrorCode``."""
+    """Return ``ce_nats.errors`` for ``ce_nats.errors.ErrorCode``."""
     while name not in SOURCES:
         name = name.rpartition(".")[0]
     return name
 
 
 def faults(module: str, source: str, is_package: bool = False) -> list[str]:
-    """Imports that the module's layer must not have."""
+    """Return the imports that the module's layer does not allow."""
     own = room(module)
     if own in TOOLS or module == "ce_nats":
         return []
@@ -97,21 +95,21 @@ def faults(module: str, source: str, is_package: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_layers(module: str) -> None:
-    """A module imports from its own part and from layers below, and no library but its layer's."""
+def test_modules_import_lower_layers_only(module: str) -> None:
+    """A module imports from its own part, from lower layers, and the libraries of its part."""
     path = SOURCES[module]
     assert faults(module, path.read_text(encoding="utf-8"), path.name == "__init__.py") == []
 
 
-def test_the_root_is_light() -> None:
-    """``import ce_nats`` is the codec: neither a connection, nor Spark, nor the command line."""
+def test_root_package_loads_no_optional_library() -> None:
+    """``import ce_nats`` loads the codec, without network clients, Spark and the command line."""
     code = "import ce_nats, sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"nats", "pyspark", "pyarrow", "typer", "rich", "google"}.intersection(loaded)
 
 
-def test_no_cycles() -> None:
-    """No module imports itself by way of others."""
+def test_imports_have_no_cycles() -> None:
+    """No module imports itself through other modules."""
     graph = {
         module: {
             module_of(name)
@@ -126,7 +124,7 @@ def test_no_cycles() -> None:
 
 
 def _packages_of(module: str) -> set[str]:
-    """The module and the packages around it: importing a sibling by ``from . import`` goes through them."""
+    """Return the module and its parent packages: ``from . import`` of a sibling goes through them."""
     parts = module.split(".")
     return {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
 
@@ -186,6 +184,6 @@ def test_each_module_of_aio_has_a_test_file() -> None:
         ("ce_nats.cli", "import typer\nfrom ..spark import columns", []),
     ],
 )
-def test_the_check_sees_what_is_wrong(module: str, source: str, wrong: list[str]) -> None:
-    """Each forbidden import is found, however it is written, and allowed ones pass."""
+def test_forbidden_imports_are_found(module: str, source: str, wrong: list[str]) -> None:
+    """In any notation; allowed imports pass."""
     assert faults(module, source, SOURCES[module].name == "__init__.py") == wrong

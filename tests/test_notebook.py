@@ -1,4 +1,4 @@
-"""Tables for notebooks, read as a browser would read them."""
+"""Tables for notebooks, parsed as by a browser."""
 
 import json
 from datetime import datetime, timezone
@@ -18,7 +18,7 @@ HOSTILE = ("<script>alert(1)</script>", "</table><img src=x onerror=y>", "a\"'><
 
 
 class Table(HTMLParser):
-    """Rows of a table; all that is not of a table is a fault."""
+    """Rows of an HTML table; any other element fails the test."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -64,7 +64,7 @@ def decoded(data=None, **attributes):
     return from_nats_message(to_nats_message(event(data, **attributes)))
 
 
-def test_an_event():
+def test_event():
     table = shown(decoded({"total": 12.5, "text": "€"}, time=datetime(2026, 1, 2, tzinfo=timezone.utc), subject="€"))
     assert table.caption == "CloudEvent"
     assert (table["id"], table["source"], table["subject"]) == ("1", "/s", "€")
@@ -89,14 +89,14 @@ def test_data(data, content_type, text):
     assert rows.get("data") == text
 
 
-def test_a_null_is_not_nothing():
+def test_json_null_is_shown():
     json_null = NatsMessage(data=b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":null}')
     assert shown(from_nats_message(json_null))["data"] == "null"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_of_a_sender_stays_text(text):
-    """Wherever it stands, and read again it is what was sent."""
+def test_received_text_is_escaped(text):
+    """Everywhere, and unescaping returns the original."""
     headers = [("ce-" + text, text), ("Name<b>", text)]
     message = NatsMessage(text, text.encode(), headers, text)
     table = shown(message)
@@ -113,8 +113,8 @@ def test_text_of_a_sender_stays_text(text):
     assert Table(html_table(text, [(text, text)])).caption == text
 
 
-def test_characters_that_cannot_be_seen_are_shown():
-    """Text turned around, an escape sequence, and bytes that are not UTF-8 in a captured header."""
+def test_invisible_characters_are_escaped():
+    """Right-to-left overrides, escape sequences, and non-UTF-8 bytes in a captured header."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     text = StoredMessage("a", "", [("Name", "\u202e\x1b[1m\udcff\0")], b"\x00", "S", 1, now)._repr_html_()
     text.encode()
@@ -136,14 +136,14 @@ LARGE = 10_000_000
         ({str(number): 1 for number in range(10_000)}, "10,000 members"),
     ],
 )
-def test_long_data_is_cut_and_its_size_said(data, size):
+def test_long_data_is_truncated_with_its_size(data, size):
     text = DecodedEvent({"id": "1" * LARGE, "x" * LARGE: "y"}, data)._repr_html_()
     assert len(text) < 10_000
     assert Table(text)["data"].endswith(f"... ({size})")
     assert Table(text)["id"].endswith("111... (10,000,000 characters)")
 
 
-def test_many_headers_are_cut_and_their_number_said():
+def test_many_headers_are_truncated_with_their_number():
     table = shown(NatsMessage("a", b"", [(f"Name-{number}", "x") for number in range(1000)]))
     assert len(table.rows) == 61
     assert table.rows[-1] == ["...", "942 more"]
@@ -178,23 +178,23 @@ def deep():
         ({1: float("nan")}, '{"1": NaN}'),
     ],
 )
-def test_whatever_a_program_takes_for_data(data, text):
+def test_data_of_any_type(data, text):
     assert shown(DecodedEvent({"id": "1"}, data))["data"] == text
 
 
-def test_a_delivery():
+def test_delivery():
     made = FakeDelivery(to_nats_message(event(5), "orders.paid"), stream="ORDERS", sequence=12, deliveries=2)
     rows = dict(shown(made).rows)
     assert (rows["stream"], rows["sequence"], rows["deliveries"]) == ("ORDERS", "12", "2")
     assert (rows["settled"], rows["subject"], rows["id"], rows["data"]) == ("false", "orders.paid", "1", "5")
 
 
-def test_what_was_received():
+def test_received_message():
     table = shown(receive(to_nats_message(event("text"), "a"), from_nats_message))
     assert (table.caption, table["subject"], table["id"], table["data"]) == ("received", "a", "1", "text")
 
 
-def test_ipython_shows_them():
+def test_ipython_uses_the_tables():
     formatter = pytest.importorskip("IPython.core.formatters").HTMLFormatter()
     made = FakeDelivery(to_nats_message(event(5), "orders.paid"))
     for value in (made, made.event, NatsMessage("a"), StoredMessage("a", "", [], b"", "S", 1, datetime(2026, 1, 1))):

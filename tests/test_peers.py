@@ -1,6 +1,4 @@
-"""
-What peers really send over NATS, as bytes, and what is made of it. None of it is data of anybody's.
-"""
+"""Messages as other programs send them over NATS, as bytes, and their decoded form. All data is invented."""
 
 import json
 from email.parser import BytesParser
@@ -25,7 +23,7 @@ ENVELOPE = (
 
 
 def received(block: bytes, payload: bytes = b"") -> Any:
-    """A message with these bytes between ``NATS/1.0`` and the payload, its lines with LF for CRLF."""
+    """Return a message with these header bytes after ``NATS/1.0``, with LF for CRLF."""
     headers = decode_header_block(b"NATS/1.0\n%b\n".replace(b"\n", b"\r\n") % block.replace(b"\n", b"\r\n")).headers
     return SimpleNamespace(headers=headers, data=payload)
 
@@ -34,7 +32,7 @@ def received(block: bytes, payload: bytes = b"") -> Any:
 
 
 def test_sdk_go_structured_without_headers() -> None:
-    """sdk-go over plain NATS sends the JSON event and nothing else: no header says so."""
+    """sdk-go over core NATS sends the JSON event without any header."""
     event = from_nats_message(SimpleNamespace(headers=None, data=ENVELOPE))
     assert event.get_source() == "/shop/%C3%A9t%C3%A9?q=x y"
     assert event.get_subject() == 'Crème 50% "brûlée" 🍮'
@@ -53,7 +51,7 @@ SDK_GO_BINARY = (
 
 
 def test_sdk_go_binary_in_its_dialect() -> None:
-    """Values as they stand: decoding the source's escapes would make it another event than the structured one."""
+    """Values are not percent-decoded: otherwise source would differ from that of the structured event."""
     message = received(SDK_GO_BINARY, b'{"total":12.5}')
     event = from_nats_message(message, dialect=Dialect.SDK_GO, extension_types={"exint": int, "exbool": bool})
     structured = from_nats_message(SimpleNamespace(headers=None, data=ENVELOPE))
@@ -65,21 +63,21 @@ def test_sdk_go_binary_in_its_dialect() -> None:
     assert event.get_extension("exbin") == "[0 1 2 255]"
 
 
-def test_sdk_go_binary_by_the_book() -> None:
-    """The binding's own rules refuse the bare percent sign, and say where it is."""
+def test_sdk_go_binary_in_the_spec_dialect() -> None:
+    """The binding rejects the unescaped percent sign, and the error names its position."""
     error = refused(DecodeError, "invalid-percent-escape", from_nats_message, received(SDK_GO_BINARY, b"{}"))
     assert (error.attribute, error.header) == ("subject", "ce-subject")
 
 
 def test_sdk_go_binary_without_data() -> None:
-    """Four headers and an empty payload are an event without data and without a time."""
+    """Four headers and an empty payload are an event without data and time."""
     event = from_nats_message(received(b"ce-id: 8\nce-source: s\nce-specversion: 1.0\nce-type: t\n"))
     assert list(event.get_attributes()) == ["id", "source", "specversion", "type"]
     assert (event.get_data(), event.has_data) == (None, False)
 
 
 def test_knative_argo_and_dapr() -> None:
-    """Headers are there, none of them CloudEvents': the payload is the event."""
+    """Headers without a CloudEvents name: the payload is the event."""
     event = from_nats_message(received(b"Nats-Msg-Id: order 7\n", ENVELOPE))
     assert event.get_id() == "order 7"
 
@@ -95,12 +93,12 @@ def test_knative_argo_and_dapr() -> None:
     ids=["republished", "direct get", "sourced"],
 )
 def test_headers_that_a_stream_adds(block: bytes) -> None:
-    """A structured event without headers has some after it went through JetStream."""
+    """JetStream adds headers to a structured event without headers."""
     assert from_nats_message(received(block, ENVELOPE)).get_id() == "order 7"
 
 
 def test_headers_only_consumer() -> None:
-    """A binary event comes without its data; of a structured one nothing is left, and it is no poison either."""
+    """A binary event has no data; a structured event is empty, which is an error that can be recognized."""
     block = b"ce-id: 8\nce-source: s\nce-specversion: 1.0\nce-type: t\nNats-Msg-Size: 7\n"
     assert from_nats_message(received(block)).get_id() == "8"
     error = refused(DecodeError, "not-a-cloudevent", from_nats_message, received(b"Nats-Msg-Size: 55\n"))
@@ -117,14 +115,14 @@ def test_headers_only_consumer() -> None:
         ({"Status": "100", "Description": "Idle Heartbeat"}, "status message"),
     ],
 )
-def test_tombstones_and_control_messages(headers: dict[str, str], what: str) -> None:
-    """Are no events, and the error says what they are."""
+def test_tombstones_and_control_messages_are_not_events(headers: dict[str, str], what: str) -> None:
+    """The error names their kind."""
     message = Msg(None, "s", "", b"", headers)  # type: ignore[arg-type]
     assert what in str(refused(DecodeError, "not-a-cloudevent", from_nats_message, message))
 
 
 def test_featurehub_java() -> None:
-    """Lower-case content-type: marks structured events, and is no datacontenttype of binary ones."""
+    """Lower-case content-type marks structured events, and is not the datacontenttype of binary ones."""
     structured = received(b"content-type: application/cloudevents+json\n", ENVELOPE)
     assert from_nats_message(structured).get_id() == "order 7"
     block = b"ce-id: a%20b\nce-source: /s\nce-specversion: 1.0\nce-type: t\ncontent-type: application/json\n"
@@ -135,7 +133,7 @@ def test_featurehub_java() -> None:
 
 
 def test_linux_china_java() -> None:
-    """``ce-contenttype`` is an attribute like any other: the event is binary, and lacks the rest."""
+    """``ce-contenttype`` is an extension: the event is binary, and lacks required attributes."""
     message = received(b"ce-contenttype: application/cloudevents+json\n", ENVELOPE)
     assert detect_mode(message) is ContentMode.BINARY
     assert refused(DecodeError, "missing-attribute", from_nats_message, message).attribute == "specversion"
@@ -143,7 +141,7 @@ def test_linux_china_java() -> None:
 
 
 def test_idarb_dotnet() -> None:
-    """The event twice, in headers with a time that is none and in the payload."""
+    """The event is in the headers, with an invalid time, and in the payload."""
     block = (
         b"ce-specversion: 1.0\nce-id: 9\nce-source: /s\nce-type: t\nce-time: 02/29/2024 22:10:11\n"
         b"ce-datacontenttype: application/json\n"
@@ -156,7 +154,7 @@ def test_idarb_dotnet() -> None:
 
 
 def test_eventiq() -> None:
-    """A Content-Type that names no event format, and nulls for what is unset."""
+    """A Content-Type that is not an event format, and nulls for unset attributes."""
     payload = b'{"specversion":"1.0","id":"7","source":"/s","type":"t","dataschema":null,"subject":null,"data":{"a":1}}'
     event = from_nats_message(received(b"Content-Type: application/json\nNats-Msg-Id: 7\n", payload))
     assert list(event.get_attributes()) == ["specversion", "id", "source", "type"]
@@ -164,14 +162,14 @@ def test_eventiq() -> None:
 
 
 def test_walnats() -> None:
-    """An offset and a Z is no RFC 3339."""
+    """A time with an offset and a Z is not RFC 3339."""
     block = b"ce-id: 1\nce-source: s\nce-specversion: 1.0\nce-type: t\nce-time: 2024-02-29T22:10:11+00:00Z\n"
     error = refused(DecodeError, "invalid-timestamp", from_nats_message, received(block, b"{}"))
     assert (error.attribute, error.header) == ("time", "ce-time")
 
 
 def test_cpp_sdk() -> None:
-    """The one peer that keeps to the binding, in both modes."""
+    """The only peer that follows the binding, in both modes."""
     structured = received(b"Content-Type: application/cloudevents+json\n", ENVELOPE)
     assert from_nats_message(structured).get_id() == "order 7"
     block = (
@@ -187,17 +185,17 @@ def test_cpp_sdk() -> None:
 
 
 def test_kafka_style_names() -> None:
-    """``ce_`` is Kafka's prefix and not NATS'; the payload is no event, and the error says what was wanted."""
+    """``ce_`` is the prefix of Kafka's binding, not of NATS'; the payload is not an event."""
     block = b"ce_specversion: 1.0\nce_id: 1\nce_source: /s\nce_type: t\ncontent-type: application/json\n"
     error = refused(DecodeError, "not-a-cloudevent", from_nats_message, received(block, b'{"total":12.5}'))
     assert "specversion" in str(error)
 
 
-# --- What sdk-go makes of ours --------------------------------------------------------------------------------------
+# --- Messages that sdk-go reads -------------------------------------------------------------------------------------
 
 
 def test_structured_messages_have_no_ce_header() -> None:
-    """sdk-go would read such a message as binary, with the envelope for data."""
+    """sdk-go would decode such a message as binary, with the envelope as data."""
     message = to_nats_message(plain_event({"a": 1}), mode=ContentMode.STRUCTURED)
     assert [name for name, _ in message.headers.items()] == ["Content-Type"]
 
@@ -208,11 +206,11 @@ def test_binary_names_are_lower_case() -> None:
     assert names == [name.lower() for name in names]
 
 
-# --- What client libraries do to headers ----------------------------------------------------------------------------
+# --- Headers in client libraries ------------------------------------------------------------------------------------
 
 
-def test_nats_py_reads_what_we_write() -> None:
-    """Values survive its stripping and its dict; outer spaces are escaped and therefore kept."""
+def test_nats_py_keeps_encoded_headers() -> None:
+    """Values survive its stripping and its dict, because outer spaces are escaped."""
     event = plain_event(subject="  ü  ", x="\u00a0", y="")
     block = encode_header_block(to_nats_message(event).headers)
     parsed = Client._parse_header_lines(block.partition(b"\r\n")[2])
@@ -220,28 +218,28 @@ def test_nats_py_reads_what_we_write() -> None:
     assert decoded.get_attributes() == event.attributes
 
 
-def test_nats_py_hides_bytes_that_are_no_utf8() -> None:
-    """It puts U+FFFD in their place, which is a legal character: the receiver cannot know."""
+def test_nats_py_replaces_bytes_that_are_not_utf8() -> None:
+    """With U+FFFD, which is a valid character, so the receiver cannot detect it."""
     parsed = Client._parse_header_lines(b"ce-subject: a\xffb\r\n")
     message = binary_message()
     message.headers = Headers({**dict(message.headers), **parsed})
     assert from_nats_message(message).get_subject() == "a\ufffdb"
 
 
-def test_two_spellings_of_a_name_are_two_keys() -> None:
-    """In nats-py's dict, so the repeat is seen; of one spelling only the last is left, and it is not."""
+def test_names_that_differ_in_case_are_two_keys() -> None:
+    """In nats-py's dict, so the duplicate is detected; of equal names only the last one is left."""
     parsed = Client._parse_header_lines(b"ce-id: 1\r\nce-id: 2\r\nCE-ID: 3\r\nce-specversion: 1.0\r\n")
     assert parsed["ce-id"] == "2"
     refused(DecodeError, "duplicate-attribute", from_nats_message, SimpleNamespace(headers=parsed, data=b""))
 
 
 def mail(block: bytes) -> dict[str, Any]:
-    """Headers as nats-py's ``get_msg()`` parses them."""
+    """Parse headers as nats-py's ``get_msg()`` does."""
     return dict(BytesParser().parsebytes(block.replace(b"\n", b"\r\n")).items())
 
 
 def test_get_msg_has_mail_headers() -> None:
-    """A value beyond ASCII is an email Header whose str() has lost the bytes; they are still found."""
+    """A non-ASCII value is an email Header whose str() loses the bytes; the codec recovers them."""
     headers = mail("ce-id: 1\nce-source: /s\nce-specversion: 1.0\nce-type: t\nce-subject: Crème 🍮\n".encode())
     assert not isinstance(headers["ce-subject"], str)
     event = from_nats_message(RawStreamMsg("s", 1, None, None, headers))
@@ -249,21 +247,21 @@ def test_get_msg_has_mail_headers() -> None:
     assert (event.get_data(), event.has_data) == (None, False)
 
 
-def test_get_msg_with_bytes_that_are_no_utf8() -> None:
-    """Here they are seen, and refused."""
+def test_get_msg_with_bytes_that_are_not_utf8() -> None:
+    """They are detected and rejected."""
     headers = mail(b"ce-id: 1\nce-source: /s\nce-specversion: 1.0\nce-type: t\nce-subject: a\xffb\n")
     error = refused(DecodeError, "invalid-utf8", from_nats_message, RawStreamMsg("s", 1, None, None, headers))
     assert error.header == "ce-subject"
 
 
-def test_a_status_header_of_an_application() -> None:
-    """Next to an event it is just a header."""
+def test_status_header_of_an_application() -> None:
+    """It does not make a message with an event a status message."""
     block = b"ce-id: 1\nce-source: s\nce-specversion: 1.0\nce-type: t\nStatus: shipped\n"
     assert from_nats_message(received(block, b"x")).get_id() == "1"
 
 
-def test_a_reply_that_echoes_the_requests_headers() -> None:
-    """nats-py's respond() sends them back: whoever reads the reply sees the request's event with other data."""
+def test_reply_that_repeats_the_headers_of_the_request() -> None:
+    """As respond() of nats-py does: the reply decodes as the request's event with other data."""
     request = to_nats_message(plain_event({"ask": 1}))
     reply = Msg(None, "_INBOX.x", "", b'{"answer":2}', dict(request.headers))  # type: ignore[arg-type]
     event = from_nats_message(reply)

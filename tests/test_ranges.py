@@ -1,4 +1,4 @@
-"""Ranges as values."""
+"""Ranges of stream sequences, and their pieces."""
 
 import pickle
 from random import Random
@@ -10,7 +10,7 @@ from ce_nats.errors import DataLossError
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pieces_are_the_whole_in_order(seed):
+def test_pieces_cover_the_range_in_order(seed):
     random = Random(seed)
     wanted = []
     for stream in "abc":
@@ -23,22 +23,22 @@ def test_pieces_are_the_whole_in_order(seed):
     ]
     assert all(len(item) for item in pieces)
     assert len(pieces) <= count + len(wanted)
-    # Only the first piece of a stream begins where the stream does.
+    # Only the first piece begins at the beginning of the stream.
     begins = {(item.stream, item.first) for item in wanted}
     assert all(item.from_beginning == ((item.stream, item.first) in begins) for item in pieces)
 
 
-def test_pieces_are_of_one_size():
+def test_pieces_have_equal_sizes():
     sizes = [len(item) for item in split([StreamRange("a", 1, 1_000), StreamRange("b", 1, 3_000)], 8)]
     assert sizes == [500] * 8
 
 
-def test_few_messages_make_few_pieces():
+def test_few_messages_have_few_pieces():
     assert len(split([StreamRange("a", 1, 3)], 10)) == 3
     assert split([StreamRange("a", 5, 4)], 10) == []
 
 
-def test_ranges_and_errors_travel():
+def test_ranges_and_errors_can_be_pickled():
     wanted = StreamRange("a", 1, 2, "then", ("x.>",), True)
     assert pickle.loads(pickle.dumps(wanted)) == wanted
     error = DataLossError.gone("a", 3, 3, 4)

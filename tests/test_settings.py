@@ -1,4 +1,4 @@
-"""How to connect: URLs, and where what is not given is found."""
+"""Connection settings: from arguments, URLs, environment variables and contexts of the nats command line."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_servers(servers, urls):
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP", "amqp", "kafka", "redis+tls"])
-def test_other_schemes_are_refused_by_name(scheme):
+def test_other_schemes_are_rejected_by_name(scheme):
     with pytest.raises(EncodeError) as info:
         read_settings({"servers": f"{scheme}://u:{SECRET}@host:4222"})
     assert info.value.code is ErrorCode.INVALID_OPTION
@@ -79,14 +79,14 @@ def test_other_schemes_are_refused_by_name(scheme):
         ({"js_api_prefix": "."}, "js_api_prefix must be a subject without wildcards, got '.'"),
     ],
 )
-def test_what_makes_no_sense(given, text):
+def test_invalid_settings_are_rejected(given, text):
     with pytest.raises(EncodeError, match=text) as info:
         read_settings(given)
     assert info.value.code is ErrorCode.INVALID_OPTION
     assert SECRET not in str(info.value)
 
 
-def test_servers_that_are_no_text():
+def test_servers_that_are_not_str_are_rejected():
     for servers in (4222, {"url": "nats://a"}, [b"nats://a"]):
         with pytest.raises(TypeError, match="servers must be a URL, or a list of URLs, got "):
             read_settings({"servers": servers})
@@ -105,7 +105,7 @@ def test_servers_that_are_no_text():
         ({"tls_handshake_first": True}, True),
     ],
 )
-def test_what_asks_for_tls(given, wanted):
+def test_settings_that_request_tls(given, wanted):
     assert ConnectionSettings(**read_settings(given)).wants_tls is wanted
 
 
@@ -115,20 +115,20 @@ def test_api_prefix():
     assert api_prefix(None, "hub") == "$JS.hub.API"
 
 
-def test_nothing_is_looked_at_unasked(context, monkeypatch):
+def test_environment_and_context_are_not_used_by_default(context, monkeypatch):
     context(url="nats://selected", user="ada", password=SECRET, selected=True)
     monkeypatch.setenv("NATS_URL", "nats://variable")
     assert settled() == ConnectionSettings()
     assert settled(context="shop").servers == ("nats://selected",)
 
 
-def test_arguments_then_variables_then_context(context):
+def test_arguments_precede_variables_and_context(context):
     context(url="nats://context", creds="/context.creds", inbox_prefix="_context", tls_first=True, selected=True)
     variables = {"NATS_URL": "nats://variable", "NATS_CA": "/variable.pem", "NATS_CREDS": ""}
     assert settled(environment={}).servers == ("nats://context",)
     assert settled(environment=variables) == ConnectionSettings(
         servers=("nats://variable",), tls_ca_file="/variable.pem"
-    )  # the selected context is for where no server is named
+    )  # the selected context is only used if no server is given
     found = settled({"servers": "nats://argument"}, environment={**variables, "NATS_CONTEXT": "shop"})
     assert found == ConnectionSettings(
         servers=("nats://argument",),
@@ -139,13 +139,13 @@ def test_arguments_then_variables_then_context(context):
     )
 
 
-def test_one_way_to_log_in(context):
-    """What was given first, and nothing that belongs to another way beside it."""
+def test_only_one_authentication_method_is_used(context):
+    """The first one that is given, without settings of other methods."""
     context(url=f"nats://eve:{SECRET}@context")
     found = settled(context="shop")
     assert (found.user, found.password, found.servers) == ("eve", SECRET, ("nats://context",))
     found = settled({"servers": "nats://argument"}, context="shop")
-    assert (found.user, found.password) == (None, None)  # what stands in a URL is for that server
+    assert (found.user, found.password) == (None, None)  # credentials in a URL are for its server
     found = settled({"credentials_file": "/own.creds"}, context="shop")
     assert (found.servers, found.credentials_file, found.user) == (("nats://context",), "/own.creds", None)
 
@@ -162,8 +162,8 @@ def test_one_way_to_log_in(context):
     assert (found.user, found.password, found.nkey_seed_file) == (None, None, "/n")
 
 
-def test_a_user_alone(context):
-    """As the nats command line has it, where it was asked to be like that."""
+def test_user_without_password(context):
+    """It is a token if the environment or a context is used, as for the nats command line."""
     context(token="t0ken")
     assert settled({"user": "t0ken"}, environment={}).token == "t0ken"
     assert settled(environment={"NATS_PASSWORD": SECRET}) == ConnectionSettings()
@@ -181,7 +181,7 @@ def test_jetstream_of_a_context(context):
         settled(context="shop")
 
 
-def test_contexts_that_are_none(context, tmp_path):
+def test_missing_and_invalid_contexts_are_errors(context, tmp_path):
     with pytest.raises(CeNatsError, match="there is no context 'other'"):
         settled(context="other")
     (tmp_path / "nats" / "context" / "bad.json").write_text("[]")

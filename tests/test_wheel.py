@@ -1,4 +1,4 @@
-"""The wheel, installed alone into an environment of its own, is all that a user needs."""
+"""The wheel, installed into a new environment, has everything that a user needs."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_built_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
+def test_built_wheel_works_in_a_new_environment(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,) = tmp_path.glob("ce_nats-*.whl")
     assert list(tmp_path.glob("ce_nats-*.tar.gz"))

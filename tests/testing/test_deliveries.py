@@ -1,4 +1,4 @@
-"""Deliveries made by hand: they are settled as those of a real consumer are."""
+"""Fake deliveries are settled like those of a real consumer."""
 
 import asyncio
 import json
@@ -32,15 +32,15 @@ async def acknowledges(delivery):
     await delivery.nak()
 
 
-async def waits(delivery):
+async def delays(delivery):
     await delivery.nak(7)
 
 
-async def asks_again(delivery):
+async def requests_redelivery(delivery):
     await delivery.nak()
 
 
-async def gives_up(delivery):
+async def rejects_and_fails(delivery):
     await delivery.reject("no")
     raise RuntimeError
 
@@ -49,7 +49,7 @@ async def is_cancelled(delivery):
     raise asyncio.CancelledError
 
 
-HANDLERS = (returns, fails, rejects, acknowledges, waits, asks_again, gives_up, is_cancelled)
+HANDLERS = (returns, fails, rejects, acknowledges, delays, requests_redelivery, rejects_and_fails, is_cancelled)
 
 
 async def handle(delivery, handler):
@@ -61,7 +61,7 @@ async def handle(delivery, handler):
 
 
 def sent(decision):
-    """What a consumer sends to the server for a decision."""
+    """Return what a consumer sends to the server for a decision."""
     if decision.action is Action.RETRY:
         return ("-NAK", decision.delay)
     # An empty payload is an acknowledgement, as nats-py sends it.
@@ -70,7 +70,7 @@ def sent(decision):
 
 @pytest.fixture
 async def acks(nc):
-    """Payloads of acknowledgements."""
+    """Queue of payloads of acknowledgements."""
     payloads = asyncio.Queue()
 
     async def note(message):
@@ -83,7 +83,7 @@ async def acks(nc):
 
 
 @pytest.mark.parametrize("handler", HANDLERS)
-async def test_a_made_delivery_is_settled_as_a_real_one_is(js, stream, subject, make_event, acks, handler):
+async def test_fake_delivery_is_settled_like_a_real_one(js, stream, subject, make_event, acks, handler):
     event = make_event(1, {"n": 1})
     await ce_js.publish(js, event, subject)
     options = {"max_deliveries": POLICY.max_deliveries, "backoff": POLICY.backoff}
@@ -99,7 +99,7 @@ async def test_a_made_delivery_is_settled_as_a_real_one_is(js, stream, subject, 
         assert getattr(made, name) == getattr(real, name)
 
 
-async def test_the_policy_is_that_of_a_consumer(make_event):
+async def test_default_policy_is_that_of_a_consumer(make_event):
     message = to_nats_message(make_event(), "a")
     for deliveries, decision in {
         1: Decision(Action.RETRY, delay=RetryPolicy().delay(1)),
@@ -113,7 +113,7 @@ async def test_the_policy_is_that_of_a_consumer(make_event):
 
 
 @pytest.mark.parametrize("mode", ContentMode)
-def test_what_is_known_of_it(make_event, mode):
+def test_attributes(make_event, mode):
     message = to_nats_message(make_event(7, "text"), "orders.paid", mode=mode, headers={"Tag": "a"})
     made = FakeDelivery(message, stream="ORDERS", sequence=12, deliveries=2)
     assert (made.stream, made.sequence, made.deliveries, made.subject) == ("ORDERS", 12, 2, "orders.paid")
@@ -123,6 +123,6 @@ def test_what_is_known_of_it(make_event, mode):
     assert made.error is None
 
 
-def test_what_is_no_event_is_no_delivery():
+def test_undecodable_message_is_an_error():
     with pytest.raises(DecodeError, match="not-a-cloudevent"):
         FakeDelivery(NatsMessage("a", b"no"))

