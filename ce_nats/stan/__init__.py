@@ -8,8 +8,9 @@ CloudEvents over NATS Streaming (STAN), for systems that still use it.
                 async with item as event:
                     ...
 
-NATS Streaming drops headers, so events are sent in structured mode, as JSON without a content type. The server is a
-client of NATS, so connections are nats-py's own. It delivers at least once, and does not detect duplicates.
+NATS Streaming drops headers, so events are sent in structured mode, as JSON without a content type. The streaming
+server is a client of NATS, so the connection is one of nats-py. Delivery is at least once, and duplicates are not
+detected.
 
 Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """

@@ -1,4 +1,4 @@
-"""A client of a streaming server: publish, subscribe, and connect again."""
+"""A client of a streaming server: publish, subscribe, and reconnect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..codec.subject_template import SubjectTemplate
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, StanError
 from ..message import NatsMessage
 from ._options import check_count, check_seconds
-from ._session import CONNECTION_CLOSED, NOT_CONNECTED, Identity, Session, check_channel, new_id
+from ._session import CONNECTION_CLOSED, NOT_CONNECTED, Identity, Session, check_channel, new_id, with_reason
 from ._subscription import Start, Subscription
 from ._window import Window
 from .wire import MsgProto, PubMsg
@@ -32,7 +32,7 @@ _log: Final = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.5
 _TICK_SECONDS: Final = 0.1
-# A refusal may be the late answer to an earlier attempt, within half a second; only the third one in a row counts.
+# A refusal may be the late answer to an earlier attempt, within half a second; only three in a row are final.
 _REFUSALS: Final = 3
 _NEW: Final = Start.new()
 
@@ -63,12 +63,12 @@ async def connect(
             ``nats.connect(..., max_reconnect_attempts=-1)``.
         cluster_id: Name of the streaming server's cluster.
         client_id: Name of this client, unique among connected clients: letters, digits, ``-`` and ``_``.
-        discover_prefix: As the server is configured.
+        discover_prefix: Prefix of connect requests in the server's configuration.
         timeout: Seconds to wait for answers other than acknowledgements.
-        ack_timeout: Seconds to wait for the acknowledgement of a message that was published.
-        window: Most messages without an acknowledgement.
-        ping_interval: Seconds between pings, by which the loss of the server is noticed.
-        ping_max_out: Number of pings without an answer after which the server counts as lost.
+        ack_timeout: Seconds to wait for the acknowledgement of a published message.
+        window: Maximum number of unacknowledged messages.
+        ping_interval: Seconds between pings, which detect the loss of the server.
+        ping_max_out: Number of unanswered pings after which the server is considered lost.
         reconnect: Connect and subscribe again when the server is lost: see :class:`Connection`.
         on_lost: Called with the error when the server is lost; with ``reconnect`` each time.
 
@@ -77,7 +77,7 @@ async def connect(
             type, or a number is out of its range.
         StanError: ``request-refused`` (``stan: clientID already registered``, for instance); ``no-responders`` or
             ``timeout``: there is no server for this cluster.
-        DeliveryError: ``connection-closed``: that of NATS.
+        DeliveryError: ``connection-closed``: the NATS connection.
         DecodeError: The answer is not that of a streaming server.
     """
     check_client(nc)
@@ -91,32 +91,34 @@ async def connect(
 
 class Connection:
     """
-    A client that is registered with a streaming server; made by :func:`connect`.
+    A client that is registered with a streaming server; returned by :func:`connect`.
 
-    As a context manager it waits for the acknowledgements of what was published, and closes the connection, at the end
+    As a context manager it waits for the acknowledgements of published messages, and closes the connection, at the end
     of the block.
 
-    The server counts as lost when it does not answer pings any more, when it answers that it does not know the client
-    (after a restart with a memory store), or when the NATS connection is closed. Messages without an acknowledgement
-    then fail: each may have been stored. Without ``reconnect`` everything else fails too, iterations included.
+    The server is considered lost when it no longer answers pings, when it answers with "unknown clientID" (after a
+    restart with a memory store), or when the NATS connection is closed. Unacknowledged messages then fail: each may
+    have been stored. Without ``reconnect`` all other operations fail as well, iterations included.
 
-    With ``reconnect`` the client registers again under its id, until that succeeds, or the server refuses (another
-    client has the id by now), or the NATS connection is closed; in the last two cases everything fails. Then it
-    subscribes again. Publishing waits for that, for ``ack_timeout`` seconds at most, so that its own subscriptions
-    receive what it publishes. A subscription that cannot be restored fails alone. As long as the server's store
+    With ``reconnect`` the client registers again under its id, until that succeeds, the server refuses (another client
+    now has the id), or the NATS connection is closed; in the last two cases everything fails. Then it subscribes again.
+    Publishing waits for that, at most ``ack_timeout`` seconds, so that the client's own subscriptions receive what it
+    publishes. A subscription that cannot be restored fails, and the others continue. As long as the server's store
     survives, no message is missed:
 
-    - a durable continues where the server has it;
-    - other subscriptions continue at the first message that was delivered and not acknowledged, else behind the last
-      one, so messages that were acknowledged may be redelivered; if none was delivered, they begin as at first, or up
-      to ``timeout`` seconds earlier, because the server gets an age instead of a time, and reads it later;
-    - members of a queue group without a durable join it where other members are left, else they do the same.
+    - a durable continues at its position on the server;
+    - other subscriptions continue at the first message that was delivered and not acknowledged, or after the last
+      message if all were acknowledged, so acknowledged messages may be redelivered; if none was delivered, they begin
+      at their original start, or up to ``timeout`` seconds earlier, because the protocol sends an age instead of a
+      time, and the server reads it later;
+    - members of a queue group without a durable join the group if it still has other members; otherwise they continue
+      like other subscriptions.
 
-    Messages that the server deletes meanwhile, by its limits, are lost. A server that lost its store numbers from 1
-    again: what others publish before the client has reconnected may then be missed.
+    Messages that the server deletes meanwhile, by its limits, are lost. A server that lost its store numbers messages
+    from 1 again: messages of other clients from before the reconnect may then be missed.
 
     Attributes:
-        failures: Events of :meth:`publish_async` without an acknowledgement that were not raised yet.
+        failures: Events of :meth:`publish_async` without an acknowledgement whose failure was not raised yet.
     """
 
     def __init__(
@@ -137,9 +139,10 @@ class Connection:
         self.failures: list[Failure] = []
         self._subscriptions: list[Subscription] = []
         self._session: Session | None = None
-        # Set while there is a session with all subscriptions, and when there will never be one again.
+        # Set while there is a session with all subscriptions, and when there will be no further session.
         self._settled = asyncio.Event()
         self._error: CeNatsError | None = None
+        self._last_error: CeNatsError | None = None  # of a lost session, or of an attempt to open the next one
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -160,7 +163,7 @@ class Connection:
 
     @property
     def error(self) -> CeNatsError | None:
-        """Why the connection is lost for good, or None."""
+        """Reason for which the connection is lost permanently, or None."""
         return self._error
 
     async def __aenter__(self) -> Connection:
@@ -183,12 +186,12 @@ class Connection:
 
     async def close(self) -> None:
         """
-        Deregister the client; durables are kept. Iterations end, and messages without an acknowledgement fail. Does
-        nothing when called again.
+        Deregister the client; durables are kept. Iterations end, and unacknowledged messages fail. Does nothing if
+        closed already.
 
         Raises:
             StanError: The server did not answer, or refused. The connection is closed nevertheless.
-            DeliveryError: ``connection-closed``: that of NATS, so that the server cannot be notified.
+            DeliveryError: ``connection-closed``: the NATS connection, so that the server cannot be notified.
         """
         if self._is_closed:
             return
@@ -216,44 +219,44 @@ class Connection:
         Publish an event, as JSON in structured mode, and wait until it is stored.
 
         Args:
-            event: As :func:`ce_nats.to_nats_message` takes it.
+            event: As :func:`ce_nats.to_nats_message` accepts it.
             channel: Name of the channel, or a template of it.
 
         Returns:
-            The id (guid) under which it was sent. Servers do not detect duplicates by it.
+            The id (guid) of the message. Servers do not use it to detect duplicates.
 
         Raises:
-            EncodeError: What :func:`ce_nats.to_nats_message` raises; ``invalid-subject`` for an invalid channel;
+            EncodeError: As :func:`ce_nats.to_nats_message` does; ``invalid-subject`` for an invalid channel;
                 ``payload-too-large``. Nothing was sent.
             StanError: ``publish-refused``; ``connection-closed``: the server was lost before, and nothing was sent;
-                ``no-responders``: it is not there; ``timeout``: no acknowledgement came, and the event may have been
-                stored.
-            DeliveryError: ``connection-closed``: that of NATS; ``buffer-full``.
+                ``no-responders``: the server does not run; ``timeout``: there was no acknowledgement in time, and the
+                event may have been stored.
+            DeliveryError: ``connection-closed``: the NATS connection; ``buffer-full``.
         """
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
         return await (await self._send(message.data, message.subject))
 
     async def publish_async(self, event: EventLike, channel: str | SubjectTemplate) -> asyncio.Future[str]:
         """
-        Publish an event; returns as soon as it has a place in the window.
+        Publish an event; returns as soon as there is room for it in the window.
 
         Args:
             event: As for :meth:`publish`.
             channel: As for :meth:`publish`.
 
         Returns:
-            A future of what :meth:`publish` returns. It need not be awaited: failures are also raised by :meth:`flush`
-            and at the end of the connection's block.
+            A future of the result of :meth:`publish`. It need not be awaited: failures are also raised by
+            :meth:`flush` and at the end of the connection's block.
 
         Raises:
             EncodeError, StanError, DeliveryError: As :meth:`publish` does. This event was not sent.
         """
         message = to_nats_message(event, channel, mode=ContentMode.STRUCTURED)
-        return await self._send(message.data, message.subject, partial(self._note, event, message.subject))
+        return await self._send(message.data, message.subject, partial(self._add_failure, event, message.subject))
 
     async def publish_data(self, data: bytes, channel: str) -> str:
         """
-        Publish bytes as they are, and wait until they are stored.
+        Publish bytes unchanged, and wait until they are stored.
 
         Raises:
             EncodeError: ``invalid-message``: ``data`` is not bytes; ``invalid-subject``; ``payload-too-large``.
@@ -263,10 +266,10 @@ class Connection:
 
     async def flush(self) -> None:
         """
-        Wait until every event so far is stored or has failed.
+        Wait until each event published so far is stored or has failed.
 
         Raises:
-            PublishError: Some have failed. Each failure of :meth:`publish_async` is raised once.
+            PublishError: Some events have failed. Each failure of :meth:`publish_async` is raised once.
         """
         await self._window.drain()
         raise_failures(self.failures)
@@ -287,7 +290,7 @@ class Connection:
             if self._session is session:
                 return await self._window.send(guid, subject, message, on_failure)
 
-    def _note(self, event: EventLike, channel: str, error: StanError) -> None:
+    def _add_failure(self, event: EventLike, channel: str, error: StanError) -> None:
         self.failures.append(Failure(event, channel, error))
 
     # --- Subscribe ----------------------------------------------------------------------------------------------------
@@ -313,11 +316,11 @@ class Connection:
 
         Args:
             channel: Name of the channel, without wildcards.
-            start: Where to begin.
-            queue: Queue group: each message goes to one member of it.
-            durable: Name under which the server keeps the position, also while there is no subscription.
-            max_in_flight: Most messages that the server delivers ahead of acknowledgements.
-            ack_wait: Seconds after which a message without an acknowledgement is redelivered.
+            start: Position at which the subscription begins.
+            queue: Queue group: each message is delivered to one member of it.
+            durable: Name under which the server keeps the position while there is no subscription.
+            max_in_flight: Maximum number of unacknowledged messages.
+            ack_wait: Seconds after which an unacknowledged message is redelivered.
             parse_data: As for :func:`ce_nats.from_nats_message`.
             extension_types: As for :func:`ce_nats.from_nats_message`.
 
@@ -325,7 +328,7 @@ class Connection:
             EncodeError: ``invalid-subject``: the channel, or the durable's name, is not valid; ``invalid-message``: an
                 option has another type, or a number is too small; ``integer-out-of-range``: one is too large.
             StanError: The server refused, did not answer, or is lost.
-            DeliveryError: ``connection-closed``: that of NATS.
+            DeliveryError: ``connection-closed``: the NATS connection.
             DecodeError: The answer is not that of a streaming server.
         """
 
@@ -355,20 +358,21 @@ class Connection:
                 return subscription
             await subscription._unbind()
 
-    # --- Connect again ------------------------------------------------------------------------------------------------
+    # --- Reconnect ----------------------------------------------------------------------------------------------------
 
     async def _current(self) -> Session:
         """
-        The session with all subscriptions; waits for the next one after a loss.
+        Return the session with all subscriptions; after a loss, wait for the next one.
 
         Raises:
-            StanError: ``connection-closed``, however the server was lost: nothing was sent.
+            StanError: ``connection-closed``, for each kind of loss: nothing was sent.
         """
         if not self._settled.is_set():
             try:
                 await asyncio.wait_for(self._settled.wait(), self._ack_timeout)
             except asyncio.TimeoutError:
-                raise StanError(ErrorCode.CONNECTION_CLOSED, NOT_CONNECTED) from None
+                text = with_reason(NOT_CONNECTED, self._last_error)
+                raise StanError(ErrorCode.CONNECTION_CLOSED, text) from self._last_error
         if self._session is not None:
             return self._session
         text = CONNECTION_CLOSED if self._error is None else self._error.message
@@ -376,62 +380,62 @@ class Connection:
 
     async def _keep(self, session: Session | None) -> None:
         """Handle each loss of a session."""
-        # A request may lose its cancellation (before Python 3.12), so _is_closed is checked, too.
+        # Before Python 3.12 a request may suppress its cancellation, so _is_closed is checked as well.
         while session is not None and not self._is_closed:
             await session.lost.wait()
             assert session.error is not None
             self._session = None
             self._settled.clear()
-            self._window.fail_all(CONNECTION_CLOSED)
+            self._window.fail_all(with_reason(CONNECTION_CLOSED, session.error))
             for subscription in list(self._subscriptions):
                 await subscription._unbind()
             await session.abandon()
             self._report(session.error)
-            session = await self._connect_again(session.error)
+            session = await self._reconnect(session.error)
 
-    async def _connect_again(self, error: StanError) -> Session | None:
-        """Open another session with all subscriptions; None where that is not possible, and everything has failed."""
-        last_error: CeNatsError = error
+    async def _reconnect(self, error: StanError) -> Session | None:
+        """Open another session with all subscriptions; None if that is impossible, after everything has failed."""
+        self._last_error = error
         refusals = 0
         while self._may_reconnect and not self._is_closed and not self._nc.is_closed and refusals < _REFUSALS:
             if not self._nc.is_connected:
-                # nats-py would buffer requests, and send them all at once.
+                # nats-py would buffer the requests of all attempts, and send them at once.
                 await asyncio.sleep(_TICK_SECONDS)
                 continue
             try:
                 session = await Session.open(self._nc, self._identity)
             except CeNatsError as failure:
-                last_error = failure
+                self._last_error = failure
                 refusals = refusals + 1 if _is_final(failure) else 0
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self._session = session
             for subscription in list(self._subscriptions):
-                await self._subscribe_again(subscription, session)
+                await self._resubscribe(subscription, session)
             if session.error is None:
                 self._settled.set()
             return session
         if self._is_closed:
             return None
-        self._error = last_error
+        self._error = self._last_error
         self._settled.set()
         for subscription in list(self._subscriptions):
-            await subscription._finish(last_error)
+            await subscription._finish(self._last_error)
         return None
 
-    async def _subscribe_again(self, subscription: Subscription, session: Session) -> None:
-        if self._is_closed or session.error is not None or subscription.is_over:
+    async def _resubscribe(self, subscription: Subscription, session: Session) -> None:
+        if self._is_closed or session.error is not None or subscription.is_closed:
             return
         try:
             await subscription._bind(session)
         except CeNatsError as failure:
-            if subscription.is_over:  # ended meanwhile
+            if subscription.is_closed:  # meanwhile
                 return
             if _is_final(failure) and session.error is None:
                 await subscription._finish(failure)
                 self._subscriptions.remove(subscription)
             else:
-                # The server may have a subscription now that this client does not know. It ends with the session.
+                # The server may have created the subscription without the answer arriving. It ends with the session.
                 session.lose(failure.code, failure.message)
 
     def _report(self, error: StanError) -> None:
@@ -439,9 +443,9 @@ class Connection:
             try:
                 self._on_lost(error)
             except Exception:
-                _log.exception("on_lost failed")
+                _log.exception("on_lost raised an exception")
 
 
 def _is_final(error: CeNatsError) -> bool:
-    """Whether a retry would get the same answer."""
+    """Return whether a retry would fail in the same way."""
     return isinstance(error, (EncodeError, DecodeError)) or (isinstance(error, StanError) and error.is_refusal)

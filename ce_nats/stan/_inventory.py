@@ -1,4 +1,4 @@
-"""What a stream has of a channel, and how that compares with the channel."""
+"""Find which messages of a channel a stream has, and compare the stream with the channel."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MAX_DIGITS: Final = 20  # 64 bits
 @dataclass
 class MigrationResult:
     """
-    What a migration has done.
+    The result of a migration.
 
     Attributes:
         channel: Name of the channel.
         stream: Name of the stream.
-        expired: Messages that the channel had deleted by its limits, and that are not in the stream.
-        messages: Messages of the channel, up to the last one when the migration began.
-        stored: How many of these the stream has.
-        repeated: How many of these are in the stream more than once.
-        copied: Messages that were sent this time.
-        events: How many of those are CloudEvents.
-        duplicates: How many of those have the source and the id of an earlier one. They are kept, because their
-            ``Nats-Msg-Id`` is made of channel and sequence.
+        expired: Number of messages that the channel had deleted by its limits, and that are not in the stream.
+        messages: Number of messages of the channel, up to the last one when the migration initial.
+        stored: Number of these that are in the stream.
+        repeated: Number of these that are in the stream more than once.
+        copied: Number of messages that this run has sent.
+        events: Number of CloudEvents among the sent messages.
+        duplicates: Number of sent CloudEvents with the source and the id of an earlier one. They are kept, because
+            their ``Nats-Msg-Id`` is composed of channel and sequence.
         gaps: Ranges of sequences, ``(first, last)``, that are missing in the channel.
-        consumers: The stream sequence at which each consumer begins; empty where the migration is not complete.
+        consumers: Stream sequence at which each consumer begins; empty if the migration is not complete.
     """
 
     channel: str
@@ -60,15 +60,15 @@ class MigrationResult:
 @dataclass
 class Inventory:
     """
-    What a stream has of a channel.
+    The messages of a channel that are in a stream.
 
     Attributes:
-        sequences: Of the channel.
-        repeated: Sequences that are there more than once.
-        ids: Hashes of all ``Nats-Msg-Id`` of the stream.
-        newest: The highest sequence, and its timestamp in nanoseconds since 1970.
-        starts: Stream sequence of the first message at or behind a sequence of the channel.
-        end: Stream sequence of the last message; 0 where there is none.
+        sequences: Their sequences in the channel.
+        repeated: Sequences that are in the stream more than once.
+        ids: Hashes of all ``Nats-Msg-Id`` values in the stream.
+        newest: Highest sequence, and its timestamp in nanoseconds since 1970.
+        starts: By sequence of the channel: stream sequence of the first message with that or a later one.
+        end: Stream sequence of the last message; 0 if there is none.
     """
 
     sequences: set[int] = field(default_factory=set)
@@ -79,44 +79,44 @@ class Inventory:
     end: int = 0
 
     def missing(self, first: int, last: int) -> list[int]:
-        """Sequences of a range that are not there."""
+        """Return the sequences of a range that are not in the stream."""
         return [number for number in range(first, last + 1) if number not in self.sequences]
 
-    def count(self, result: MigrationResult, began: ChannelState, now: ChannelState, sent: Collection[int]) -> None:
+    def count(self, result: MigrationResult, initial: ChannelState, now: ChannelState, sent: Collection[int]) -> None:
         """
         Compare the stream with the channel.
 
         Args:
-            result: Gets the numbers.
-            began: The channel when the migration began.
-            now: The channel now.
+            result: Its numbers are set.
+            initial: State of the channel when the migration initial.
+            now: State of the channel now.
             sent: Sequences that were copied.
         """
-        # What did not come is gone, unless the server says that it has all of them.
+        # Messages that were not delivered have expired, unless by its state the channel has no gaps.
         has_all = now.messages == now.last - now.first + 1
-        gone = [
+        expired = [
             number
-            for number in self.missing(began.first, began.last)
+            for number in self.missing(initial.first, initial.last)
             if number not in sent and not (has_all and number >= now.first)
         ]
-        stored = [number for number in self.sequences if number <= began.last]
+        stored = [number for number in self.sequences if number <= initial.last]
         result.copied = len(sent)
-        result.gaps = _ranges(gone)
-        result.messages = began.last - began.first + 1 - len(gone)
-        result.stored = sum(number >= began.first for number in stored)
+        result.gaps = _ranges(expired)
+        result.messages = initial.last - initial.first + 1 - len(expired)
+        result.stored = sum(number >= initial.first for number in stored)
         result.repeated = len(self.repeated)
-        result.expired = began.first - 1 - (len(stored) - result.stored)
+        result.expired = initial.first - 1 - (len(stored) - result.stored)
 
 
 async def take_inventory(js: JetStreamContext, stream: str, channel: str, starts: Iterable[int]) -> Inventory:
     """
-    Read a stream. Its headers say what is of the channel; its subjects do not, because several channels may have one.
+    Read a stream. Headers identify the messages of the channel, because several channels may share a subject.
 
     Args:
         js: From ``nc.jetstream()``.
         stream: Name of the stream.
         channel: Name of the channel.
-        starts: Sequences of the channel for which ``Inventory.starts`` is wanted.
+        starts: Sequences of the channel to find for ``Inventory.starts``.
 
     Raises:
         DeliveryError: As :func:`~ce_nats.aio.jetstream.read_stream` does.
@@ -145,12 +145,12 @@ async def take_inventory(js: JetStreamContext, stream: str, channel: str, starts
 
 
 def _sequence(text: str) -> int:
-    """The number in a header, or 0."""
+    """Return the number in a header, or 0 if it is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as ranges, both ends inclusive."""
+    """Return ascending numbers as ranges, both ends inclusive."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:

@@ -1,8 +1,9 @@
 """
-State of channels and durables from a streaming server's HTTP monitoring; the protocol has no request for it.
+Read the state of channels and durables from a streaming server's HTTP monitoring; the protocol has no request for it.
 
-The endpoints ``/streaming/serverz`` and ``/streaming/channelsz`` ("Monitoring" of the NATS Streaming documentation), of
-servers started with ``-m PORT``. Requests change nothing: no channel is created, and no durable moves.
+The endpoints are ``/streaming/serverz`` and ``/streaming/channelsz`` ("Monitoring" in the NATS Streaming
+documentation), of servers started with ``-m PORT``. Requests change nothing: no channel is created, and no durable
+moves.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class DurableState:
 
     Attributes:
         is_offline: Whether no client is subscribed to it.
-        max_in_flight: Most messages without an acknowledgement, as of its last subscription.
-        ack_wait: Seconds, as of its last subscription.
+        max_in_flight: Maximum number of unacknowledged messages, of its last subscription.
+        ack_wait: Seconds after which an unacknowledged message is redelivered, of its last subscription.
         last_sent: Sequence of the last message that was delivered.
-        pending: Number of delivered messages without an acknowledgement.
+        pending: Number of unacknowledged messages.
     """
 
     is_offline: bool
@@ -94,13 +95,13 @@ class _Server(msgspec.Struct):
 @dataclass(frozen=True)
 class ChannelState:
     """
-    A channel at a moment.
+    State of a channel.
 
     Attributes:
         name: Name of the channel.
         messages: Number of messages.
-        first: Sequence of the first one; ``last + 1`` in an empty channel.
-        last: Sequence of the last message that was ever stored; 0 at the beginning.
+        first: Sequence of the first message; ``last + 1`` for an empty channel.
+        last: Sequence of the last message that was ever stored; 0 if none was.
     """
 
     name: str
@@ -110,8 +111,8 @@ class ChannelState:
     _subscriptions: list[_Subscription] = field(default_factory=list, repr=False)
 
     def durable(self, durable: Durable) -> DurableState | None:
-        """State of a durable, or None where the channel does not have it."""
-        # A durable queue group is listed under both its names; each of its members by itself.
+        """Return the state of a durable, or None if the channel does not have it."""
+        # A durable queue group is listed under both its names, with an entry for each member.
         group = f"{durable.name}:{durable.queue}"
         found = [
             one
@@ -163,13 +164,13 @@ class Monitor:
 
     async def cluster(self) -> str:
         """
-        Name (id) of the server's cluster.
+        Return the name (id) of the server's cluster.
 
         Raises:
-            DeliveryError: ``connection-failed``: it cannot be asked; ``temporarily-unavailable``: it is a follower or
-                stands by, and so does not know where durables are; ``unexpected-answer``.
+            DeliveryError: ``connection-failed``: the server cannot be reached; ``temporarily-unavailable``: it is a
+                follower or on standby, and so has no current positions of durables; ``unexpected-answer``.
         """
-        server = await self._ask("serverz", {}, _Server)
+        server = await self._request("serverz", {}, _Server)
         if server is None:
             raise self._unexpected()
         if server.state == _STANDBY or server.role not in _LEADERS:
@@ -181,20 +182,20 @@ class Monitor:
 
     async def channel(self, name: str) -> ChannelState:
         """
-        State of a channel.
+        Return the state of a channel.
 
         Raises:
-            DeliveryError: ``stream-not-found``: there is no such channel; ``connection-failed``: the server cannot be
-                asked; ``unexpected-answer``.
+            DeliveryError: ``stream-not-found``: the channel does not exist; ``connection-failed``: the server cannot be
+                reached; ``unexpected-answer``.
         """
-        channel = await self._ask("channelsz", {"channel": name, "subs": "1"}, _Channel)
+        channel = await self._request("channelsz", {"channel": name, "subs": "1"}, _Channel)
         if channel is None:
             raise DeliveryError(ErrorCode.STREAM_NOT_FOUND, f"the streaming server has no channel {preview(name)}")
         first = channel.first_seq if channel.msgs else channel.last_seq + 1
         return ChannelState(name, channel.msgs, first, channel.last_seq, channel.subscriptions)
 
-    async def _ask(self, path: str, query: dict[str, str], kind: type[T]) -> T | None:
-        """An answer; None for a channel that does not exist."""
+    async def _request(self, path: str, query: dict[str, str], kind: type[T]) -> T | None:
+        """Return the answer to a request; None for a channel that does not exist."""
         url = f"{self._url}/streaming/{path}?{urlencode(query)}"
         try:
             status, body = await asyncio.to_thread(self._get, url)
@@ -218,5 +219,5 @@ class Monitor:
 
     def _unexpected(self) -> DeliveryError:
         return DeliveryError(
-            ErrorCode.UNEXPECTED_ANSWER, f"the answer from {self._url} is not that of a streaming server's monitoring"
+            ErrorCode.UNEXPECTED_ANSWER, f"{self._url} must be the monitoring of a streaming server, got another answer"
         )

@@ -1,8 +1,8 @@
 """
-Messages of a channel as they are published to a stream.
+Messages of a channel, with the headers with which they are published to a stream.
 
-Payloads stay as they are. Each message gets the headers that the ``stan2js`` tool gives it as well,
-``Nats-Streaming-Channel``, ``-Sequence`` and ``-Timestamp``.
+Payloads are unchanged. Each message gets the same headers as from the ``stan2js`` tool: ``Nats-Streaming-Channel``,
+``-Sequence`` and ``-Timestamp``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMESTAMP: Final = "Nats-Streaming-Timestamp"
 
 class MessageBuilder:
     """
-    Builds messages for a stream out of those of a channel.
+    Builds messages for a stream from messages of a channel.
 
     Args:
         cluster: Name of the streaming server's cluster.
@@ -34,8 +34,8 @@ class MessageBuilder:
 
     Attributes:
         built: Sequences of the messages so far.
-        events: How many of them are CloudEvents.
-        duplicates: How many of those have the source and the id of an earlier one.
+        events: Number of CloudEvents among them.
+        duplicates: Number of CloudEvents with the source and the id of an earlier one.
     """
 
     def __init__(self, cluster: str, channel: str, subject: str) -> None:
@@ -47,20 +47,20 @@ class MessageBuilder:
         self._subject = subject
         self._ids: set[int] = set()
 
-    def know(self, ids: Iterable[int]) -> None:
-        """Set the hashes of the ``Nats-Msg-Id`` that the stream has."""
+    def set_known_ids(self, ids: Iterable[int]) -> None:
+        """Set the hashes of the ``Nats-Msg-Id`` values in the stream."""
         self._ids = set(ids)
 
     def build(self, message: MsgProto, *, again: bool) -> StoredMessage:
         """
-        A message as it is published.
+        Return a message for the stream.
 
-        Its ``Nats-Msg-Id`` is that of its event, or else one of cluster, channel and sequence; an event gets a
-        ``Content-Type``, with which every reader recognizes it, and no ``ce-`` headers.
+        Its ``Nats-Msg-Id`` is that of its event, or is composed of cluster, channel and sequence. An event gets a
+        ``Content-Type``, by which every reader recognizes it, and no ``ce-`` headers.
 
         Args:
-            message: Of the channel.
-            again: Give it a ``Nats-Msg-Id`` that the stream cannot know.
+            message: A message of the channel.
+            again: Use a ``Nats-Msg-Id`` that no message of the stream can have.
         """
         at = Timestamp.from_nanoseconds(message.timestamp)
         headers = [(CHANNEL, self._channel), (SEQUENCE, str(message.sequence)), (TIMESTAMP, str(at))]
@@ -84,7 +84,7 @@ class MessageBuilder:
 
 
 def _event_id(message: MsgProto) -> str | None:
-    """The id for deduplication of the event in a message, or None where there is none."""
+    """Return the id for deduplication of the event in a message, or None if there is no event."""
     try:
         event = from_nats_message(
             NatsMessage(message.subject, message.data), mode=ContentMode.STRUCTURED, parse_data=False

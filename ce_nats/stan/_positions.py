@@ -1,4 +1,4 @@
-"""Positions of a channel's durables, and consumers that begin there."""
+"""Find positions of a channel's durables, and create consumers that begin there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Position:
     The position of a durable.
 
     Attributes:
-        sequence: The first one of the channel that it has not acknowledged.
-        ack_wait: Seconds after which a message without an acknowledgement is redelivered.
-        max_in_flight: Most messages delivered without an acknowledgement.
+        sequence: First sequence of the channel that it has not acknowledged.
+        ack_wait: Seconds after which an unacknowledged message is redelivered.
+        max_in_flight: Maximum number of unacknowledged messages.
     """
 
     sequence: int
@@ -41,7 +41,7 @@ async def find_position(
         monitor: The streaming server's monitoring.
         state: The channel.
         durable: Name of the durable.
-        client_id: Client to connect as for the durable of a queue group, which belongs to none.
+        client_id: Client id for the durable of a queue group, which belongs to no client.
         timeout: Seconds to wait for answers, and for a redelivered message.
 
     Raises:
@@ -58,8 +58,8 @@ async def find_position(
     position = Position(found.last_sent + 1, found.ack_wait, found.max_in_flight)
     if not found.pending:
         return position
-    # Monitoring only has the number of messages without an acknowledgement. A new subscription to a durable gets
-    # these first, in ascending order, and with one message in flight nothing else.
+    # Monitoring shows only the number of unacknowledged messages. A new subscription to a durable first receives these,
+    # in ascending order, and with max_in_flight=1 no other message.
     client_id = durable.client_id or client_id
     async with await connect(nc, cluster, client_id, timeout=timeout) as connection:
         subscription = await connection.subscribe(
@@ -70,23 +70,23 @@ async def find_position(
                 first = (await subscription.__anext__()).sequence
                 return replace(position, sequence=min(first, position.sequence))
     now = (await monitor.channel(state.name)).durable(durable)
-    if now is not None and not now.pending:  # the channel had deleted them
+    if now is not None and not now.pending:  # the channel has deleted them
         return replace(position, sequence=min(now.last_sent + 1, position.sequence))
-    text = f"durable {durable} of channel {state.name} has messages to redeliver, and does not deliver them"
+    text = f"durable {durable} of channel {state.name} must redeliver its {found.pending} pending messages, got none"
     raise DeliveryError(ErrorCode.TIMEOUT, text)
 
 
 async def create_consumer(api: StreamApi, stream: str, name: str, subject: str, position: Position, start: int) -> None:
     """
-    Create a consumer in place of a durable.
+    Create a consumer to replace a durable.
 
     Args:
-        api: Of the stream's server.
+        api: JetStream's API on the stream's server.
         stream: Name of the stream.
         name: Name of the consumer.
         subject: Subject of its messages.
-        position: Of the durable.
-        start: Stream sequence to begin at.
+        position: Position of the durable.
+        start: First stream sequence.
 
     Raises:
         DeliveryError: As :meth:`StreamApi.create_consumer` does.

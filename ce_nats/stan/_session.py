@@ -1,7 +1,7 @@
 """
-The registration of a client with a streaming server: handshake, heartbeats, pings, and the end.
+The registration of a client with a streaming server: handshake, heartbeats, pings, and deregistration.
 
-One session is one ``ConnectRequest``; a lost one is not restored here.
+A session begins with one ``ConnectRequest``. A lost session is not restored here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 
 from ..aio._errors import delivery_errors
 from ..aio._foreign_subjects import check_foreign_subject
-from ..aio._permissions import answered
+from ..aio._permissions import ConnectionWatch, answered
 from ..aio.publishing._ack_window import is_no_responders
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, StanError, preview
 from ..subjects import check_subject
@@ -42,23 +42,24 @@ from .wire import (
 _Answer = TypeVar("_Answer", ConnectResponse, SubscriptionResponse, CloseResponse)
 
 _CLIENT_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
-# What the server refuses in channel names that are valid NATS subjects: wildcard characters anywhere, and slashes.
+# Characters that valid NATS subjects may have and the server rejects in channel names.
 _NOT_IN_CHANNELS: Final = re.compile("[*>/]")
 _PROTOCOL: Final = 1
-# How soon a closed NATS connection is noticed.
+# Interval of checks whether the NATS connection is closed.
 _TICK_SECONDS: Final = 0.1
 
 CONNECTION_CLOSED: Final = "stan: connection closed"
 NOT_SUPPORTED: Final = "stan: not supported by server"
 UNKNOWN_CLIENT: Final = "stan: unknown clientID"
 PING_FAILURE: Final = "stan: connection lost due to PING failure"
-NOT_CONNECTED: Final = "stan: not connected again in time"
+NOT_CONNECTED: Final = "stan: not reconnected in time"
+_NATS_CLOSED: Final = "stan: the NATS connection was closed"
 
 
 @dataclass(frozen=True)
 class Identity:
     """
-    Who connects to which cluster, and how.
+    Identity of a client, and the settings of its sessions.
 
     Attributes:
         cluster_id: Name of the streaming server's cluster.
@@ -66,7 +67,7 @@ class Identity:
         discover_prefix: First tokens of the subject of connect requests.
         timeout: Seconds to wait for an answer.
         ping_interval: Seconds between pings.
-        ping_max_out: Number of pings without an answer after which the server counts as lost.
+        ping_max_out: Number of unanswered pings after which the server is considered lost.
     """
 
     cluster_id: str
@@ -93,14 +94,14 @@ class Identity:
 
 class Session:
     """
-    One registration, from :meth:`open` to :meth:`close` or its loss.
+    One registration, from :meth:`open` to :meth:`close` or to its loss.
 
     Attributes:
         nc: The NATS connection.
         client_id: Name of the client.
         conn_id: Id of this registration.
-        subjects: Subjects of the server's requests.
-        error: Why the session is lost, or None.
+        subjects: Subjects for requests to the server.
+        error: Reason for which the session is lost, or None.
         lost: Set when the session is lost, not when it is closed.
     """
 
@@ -114,7 +115,7 @@ class Session:
         self._identity = identity
         self._pings_out = 0
         self._ping_inbox = nc.new_inbox()
-        self._listeners: list[NatsSubscription] = []
+        self._inboxes: list[NatsSubscription] = []
         self._watcher: asyncio.Task[None] | None = None
 
     @classmethod
@@ -124,11 +125,11 @@ class Session:
 
         Args:
             nc: An open connection.
-            identity: Who connects to what.
+            identity: Identity of the client.
 
         Raises:
             StanError: The server refused, or there is no server for this cluster.
-            DeliveryError: ``connection-closed``: that of NATS.
+            DeliveryError: ``connection-closed``: the NATS connection.
             DecodeError: The answer is not that of a streaming server.
         """
         session = cls(nc, identity)
@@ -147,8 +148,8 @@ class Session:
     async def _register(self) -> None:
         identity = self._identity
         heartbeat_inbox = self.nc.new_inbox()
-        self._listeners.append(await listen(self.nc, heartbeat_inbox, self._beat))
-        self._listeners.append(await listen(self.nc, self._ping_inbox, self._hear))
+        self._inboxes.append(await subscribe_inbox(self.nc, heartbeat_inbox, self._on_heartbeat))
+        self._inboxes.append(await subscribe_inbox(self.nc, self._ping_inbox, self._on_ping_reply))
         request = ConnectRequest(
             client_id=self.client_id,
             heartbeat_inbox=heartbeat_inbox,
@@ -159,7 +160,7 @@ class Session:
         )
         subject = f"{identity.discover_prefix}.{identity.cluster_id}"
         late = "stan: connect request timeout (possibly wrong cluster ID?)"
-        subjects = await self.ask(subject, request, ConnectResponse, late)
+        subjects = await self.request(subject, request, ConnectResponse, late)
         for one in (subjects.pub_prefix, subjects.sub_requests, subjects.unsub_requests, subjects.close_requests):
             check_subject(one, DecodeError)
         for one in filter(None, (subjects.sub_close_requests, subjects.ping_requests)):  # older servers have none
@@ -167,19 +168,19 @@ class Session:
         self.subjects = subjects
         self._watcher = asyncio.create_task(self._watch())
 
-    async def ask(self, subject: str, request: Message, answer: type[_Answer], late: str) -> _Answer:
+    async def request(self, subject: str, request: Message, answer: type[_Answer], late: str) -> _Answer:
         """
-        Make a request of the protocol.
+        Send a request of the protocol, and return the answer.
 
         Args:
             subject: One of ``subjects``.
             request: The request.
             answer: Class of the answer.
-            late: Text of the error where no answer comes in time.
+            late: Text of the error if there is no answer in time.
 
         Raises:
             StanError: ``timeout``, ``no-responders``, ``request-refused``.
-            DeliveryError: ``connection-closed``: that of NATS; ``permission-denied``.
+            DeliveryError: ``connection-closed``: the NATS connection; ``permission-denied``.
             DecodeError: The answer is malformed.
         """
         try:
@@ -199,38 +200,42 @@ class Session:
 
     async def end_subscription(self, request: UnsubscribeRequest, *, remove: bool) -> None:
         """
-        End a subscription, for good or not.
+        End a subscription.
+
+        Args:
+            request: Identifies the subscription.
+            remove: True removes a durable from the server; False keeps it.
 
         Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`ask`.
+            StanError, DeliveryError, DecodeError: As :meth:`request` does.
         """
         subject = self.subjects.unsub_requests if remove else self.subjects.sub_close_requests
         if not subject:
             raise StanError(ErrorCode.REQUEST_REFUSED, NOT_SUPPORTED)
         late = f"stan: {'unsubscribe' if remove else 'subscription close'} request timeout"
-        await self.ask(subject, request, SubscriptionResponse, late)
+        await self.request(subject, request, SubscriptionResponse, late)
 
     async def close(self) -> None:
         """
         Deregister the client; its durables are kept.
 
         Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`ask`. The session is over nevertheless.
+            StanError, DeliveryError, DecodeError: As :meth:`request` does. The session is closed nevertheless.
         """
         await self._stop_watching()
         try:
             if self.error is None:
                 request = CloseRequest(client_id=self.client_id)
-                await self.ask(self.subjects.close_requests, request, CloseResponse, "stan: close request timeout")
+                await self.request(self.subjects.close_requests, request, CloseResponse, "stan: close request timeout")
         finally:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Disconnect without notifying the server; heartbeats are not answered any more."""
+        """Unsubscribe without notifying the server; its heartbeats are no longer answered."""
         await self._stop_watching()
-        for listener in self._listeners:
-            await unlisten(listener)
-        self._listeners.clear()
+        for inbox in self._inboxes:
+            await unsubscribe_inbox(inbox)
+        self._inboxes.clear()
 
     async def _stop_watching(self) -> None:
         watcher, self._watcher = self._watcher, None
@@ -244,39 +249,39 @@ class Session:
             self.error = StanError(code, text)
             self.lost.set()
 
-    async def _beat(self, message: Msg) -> None:
+    async def _on_heartbeat(self, message: Msg) -> None:
         if message.reply:
-            # The inbox for heartbeats was part of the request to connect, which others may have seen.
+            # Other clients may have seen the connect request, which names this inbox, and may write to it.
             with suppress(nats.errors.Error, EncodeError):
                 check_foreign_subject(self.nc, message.reply, is_reply=True)
                 await self.nc.publish(message.reply)
 
-    async def _hear(self, message: Msg) -> None:
-        """Called with answers to pings."""
+    async def _on_ping_reply(self, message: Msg) -> None:
         if is_no_responders(message):
             return
         try:
             text = PingResponse.decode(message.data).error
         except DecodeError:
-            return  # not from a streaming server, so not an answer to the ping
+            return  # not from a streaming server
         if text:
             self.lose(ErrorCode.CONNECTION_CLOSED, text)
         else:
             self._pings_out = 0
 
     async def _watch(self) -> None:
-        """Notice that the NATS connection was closed, and ping where the server answers pings."""
-        interval, most = self.subjects.ping_interval, self.subjects.ping_max_out
+        """Detect that the NATS connection was closed, and send pings if the server supports them."""
+        interval, maximum = self.subjects.ping_interval, self.subjects.ping_max_out
         has_pings = self.subjects.protocol >= 1 and interval > 0 and bool(self.subjects.ping_requests)
         due = time.monotonic() + interval
         while self.error is None:
             await asyncio.sleep(_TICK_SECONDS)
             if self.nc.is_closed:
-                self.lose(ErrorCode.CONNECTION_CLOSED, CONNECTION_CLOSED)
+                loss = ConnectionWatch.of(self.nc).loss
+                self.lose(ErrorCode.CONNECTION_CLOSED, f"{_NATS_CLOSED}: {loss}" if loss else _NATS_CLOSED)
             elif has_pings and time.monotonic() >= due:
                 due = time.monotonic() + interval
                 self._pings_out += 1
-                if self._pings_out > most:
+                if self._pings_out > maximum:
                     self.lose(ErrorCode.TIMEOUT, PING_FAILURE)
                 else:
                     with suppress(nats.errors.Error):
@@ -289,30 +294,35 @@ def _is_client_id(name: object) -> bool:
 
 
 def new_id() -> str:
-    """A random id, of the length that ids have in NATS Streaming."""
+    """Return a random id, as long as ids of NATS Streaming."""
     return secrets.token_hex(11)
 
 
-async def listen(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> NatsSubscription:
+def with_reason(text: str, error: CeNatsError | None) -> str:
+    """Return an error text followed by the text of the error that caused it, if there is one."""
+    return text if error is None else f"{text}: {error.message.removeprefix('stan: ')}"
+
+
+async def subscribe_inbox(nc: Client, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> NatsSubscription:
     """
     Subscribe, without limits on pending messages.
 
     Raises:
-        DeliveryError: ``connection-closed``: that of NATS.
+        DeliveryError: ``connection-closed``: the NATS connection.
     """
     with delivery_errors(subject, nc):
         return await nc.subscribe(subject, cb=receive, pending_msgs_limit=0, pending_bytes_limit=0)
 
 
-async def unlisten(listener: NatsSubscription) -> None:
-    """Unsubscribe; does nothing when called again."""
+async def unsubscribe_inbox(inbox: NatsSubscription) -> None:
+    """Unsubscribe; does nothing if that was done before."""
     with suppress(nats.errors.Error, CeNatsError):
-        await listener.unsubscribe()
+        await inbox.unsubscribe()
 
 
 def check_channel(channel: str) -> None:
     """
-    Check the name of a channel: for an invalid one a server does not answer.
+    Check the name of a channel: a server does not answer requests with an invalid one.
 
     Raises:
         EncodeError: ``invalid-subject``.

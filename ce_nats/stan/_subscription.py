@@ -22,7 +22,7 @@ from ..codec.event import DecodedEvent
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, StanError, preview
 from ..subjects import check_subject
 from ._options import check_count, check_kind
-from ._session import Session, check_channel, listen, unlisten
+from ._session import Session, check_channel, subscribe_inbox, unsubscribe_inbox
 from .wire import Ack, MsgProto, StartPosition, SubscriptionRequest, SubscriptionResponse, UnsubscribeRequest
 
 _log: Final = logging.getLogger(__name__)
@@ -35,16 +35,16 @@ _INVALID: Final = "stan: invalid subscription"
 @dataclass(frozen=True)
 class Start:
     """
-    Where a subscription begins; made by its class methods. A durable or a queue group that the server knows continues
-    where it was, and the start is ignored.
+    Position at which a subscription begins; created with one of its class methods. An existing durable or queue group
+    continues at its own position, and the start is ignored.
 
     Attributes:
-        position: Name of the kind of start in the protocol.
-        sequence: For ``SEQUENCE_START``.
-        time: For ``TIME_DELTA_START``: a time, or an age.
+        position: Kind of start, as in the protocol.
+        sequence: First sequence, for ``SEQUENCE_START``.
+        time: Time or age of the first message, for ``TIME_DELTA_START``.
 
     Raises:
-        EncodeError: ``invalid-message``: one of these has another type, or a time is not timezone-aware.
+        EncodeError: ``invalid-message``: an attribute has another type, or a time is not timezone-aware.
     """
 
     position: StartPosition = StartPosition.NEW_ONLY
@@ -60,42 +60,42 @@ class Start:
 
     @classmethod
     def new(cls) -> Start:
-        """Messages that are published from now on."""
+        """Start with messages that are published from now on."""
         return cls()
 
     @classmethod
     def last(cls) -> Start:
-        """The last message of the channel, and later ones."""
+        """Start with the last message of the channel."""
         return cls(StartPosition.LAST_RECEIVED)
 
     @classmethod
     def first(cls) -> Start:
-        """All messages that the channel has."""
+        """Start with the first message of the channel."""
         return cls(StartPosition.FIRST)
 
     @classmethod
     def at_sequence(cls, sequence: int) -> Start:
-        """The message with this sequence, and later ones; the first one of the channel where it was deleted."""
+        """Start with the message with this sequence, or with the first message of the channel if it was deleted."""
         return cls(StartPosition.SEQUENCE_START, sequence=sequence)
 
     @classmethod
     def at_time(cls, time: datetime) -> Start:
         """
-        Messages stored at this timezone-aware time or later, by the clock of the server. A time in the future counts as
-        now. A durable or a queue group may also begin with messages that are older by up to the connection's
+        Start with messages stored at this timezone-aware time or later, by the clock of the server. A time in the
+        future means now. A durable or a queue group may begin with messages that are older by up to the connection's
         ``timeout``.
         """
         return cls(StartPosition.TIME_DELTA_START, time=time)
 
     @classmethod
     def ago(cls, age: timedelta) -> Start:
-        """Messages that are at most this old when the server gets the request."""
+        """Start with messages that are at most this old when the server reads the request."""
         return cls(StartPosition.TIME_DELTA_START, time=age)
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """Now, in nanoseconds by two clocks: one may be set back, and the other may stop while the machine sleeps."""
+    """The time in nanoseconds, by two clocks: one may be set back, the other may stop while the machine sleeps."""
 
     wall: int = field(default_factory=time.time_ns)
     monotonic: int = field(default_factory=time.monotonic_ns)
@@ -108,9 +108,12 @@ class Delivery:
     """
     A message that was delivered, and the event in it.
 
-    As a context manager it gives the event, and acknowledges the message at the end of the block, unless the block has
-    called :meth:`nak`. After an exception it does nothing, and the server redelivers the message after ``ack_wait``:
-    the protocol has no other way to refuse a message.
+    As a context manager it returns the event, and acknowledges the message at the end of the block, unless the block
+    has called :meth:`nak`. After an exception it does nothing, and the server redelivers the message after
+    ``ack_wait``: the protocol has no negative acknowledgement.
+
+    Attributes:
+        is_settled: Whether it was acknowledged, or :meth:`nak` was called.
     """
 
     __slots__ = ("_binding", "_decoded", "_message", "_subscription", "is_settled")
@@ -125,8 +128,8 @@ class Delivery:
     @property
     def message(self) -> MsgProto:
         """
-        The message: channel (``subject``), ``sequence``, ``timestamp``, ``data``, ``redelivery_count``. One that is
-        redelivered inside of the block takes the place of the earlier one.
+        The message: channel (``subject``), ``sequence``, ``timestamp``, ``data``, ``redelivery_count``. A redelivery
+        during the block replaces it.
         """
         return self._message
 
@@ -147,7 +150,7 @@ class Delivery:
 
     @property
     def error(self) -> DecodeError | None:
-        """Why there is no event in the message, or None."""
+        """Reason for which there is no event in the message, or None."""
         decoded = self._decode()
         return decoded if isinstance(decoded, DecodeError) else None
 
@@ -157,7 +160,7 @@ class Delivery:
         The event.
 
         Raises:
-            DecodeError: ``error``, where there is none. The message is redelivered until :meth:`ack` or
+            DecodeError: ``error``, if there is no event. The message is redelivered until :meth:`ack` or
                 :meth:`reject` is called.
         """
         decoded = self._decode()
@@ -167,12 +170,12 @@ class Delivery:
 
     async def ack(self) -> None:
         """
-        Acknowledge. The server does not confirm it. A message whose acknowledgement is lost is redelivered, and so is
-        one that was delivered before a reconnect and is acknowledged after it.
+        Acknowledge the message. The server does not confirm that. A message whose acknowledgement is lost is
+        redelivered, and so is a message that was delivered before a reconnect and is acknowledged after it.
 
         Raises:
-            StanError: The subscription, or the connection, is over.
-            DeliveryError: ``connection-closed``: that of NATS.
+            StanError: The subscription or the connection is closed.
+            DeliveryError: ``connection-closed``: the NATS connection.
         """
         if not self.is_settled:
             await self._subscription._acknowledge(self._message, self._binding)
@@ -183,7 +186,7 @@ class Delivery:
         Leave the message unacknowledged, so that the server redelivers it after the subscription's ``ack_wait``.
 
         Args:
-            delay: For code that handles deliveries of JetStream as well; the protocol has no delay, so it is ignored.
+            delay: Ignored, because the protocol has no delay; for code that also handles deliveries of JetStream.
         """
         self.is_settled = True
 
@@ -192,13 +195,13 @@ class Delivery:
         Acknowledge a message that can never be processed, and log it. NATS Streaming has no dead letters.
 
         Args:
-            reason: Why, for the log.
+            reason: Reason, for the log.
 
         Raises:
             StanError, DeliveryError: As :meth:`ack` does.
         """
         if not self.is_settled:
-            _log.warning("Message %d of channel %s was rejected: %s", self.sequence, self.subject, reason)
+            _log.warning("channel %s, message %d: rejected: %s", self.subject, self.sequence, reason)
             await self.ack()
 
     async def __aenter__(self) -> DecodedEvent:
@@ -227,17 +230,17 @@ class Delivery:
 
 class Subscription:
     """
-    Asynchronous iterator over the deliveries of a channel; made by :meth:`Connection.subscribe`.
+    Asynchronous iterator over the deliveries of a channel; returned by :meth:`Connection.subscribe`.
 
-    It ends when the subscription does. Every message gives one :class:`Delivery`, even when it is not a CloudEvent. A
-    message that is redelivered while it waits here, or is inside of its block, is given once. As a context manager it
-    closes the subscription at the end of the block.
+    Iteration ends when the subscription is closed. Every message is yielded as a :class:`Delivery`, even if it is not a
+    CloudEvent. A message that is redelivered while it is queued or in its block is yielded once. As a context manager
+    it closes the subscription at the end of the block.
 
     Attributes:
         channel: Name of the channel.
         queue: Queue group, or ``""``.
         durable: Name of the durable, or ``""``.
-        is_over: Whether it was closed, or has failed.
+        is_closed: Whether it was closed, or has failed.
     """
 
     def __init__(
@@ -253,7 +256,7 @@ class Subscription:
         on_end: Callable[[Subscription], object],
     ) -> None:
         check_channel(channel)
-        check_kind("start", start, Start, "a Start, as Start.first() makes it")
+        check_kind("start", start, Start, "a Start, such as Start.first()")
         check_kind("queue", queue, str, "a str")
         check_kind("durable", durable, str, "a str")
         check_count("max_in_flight", max_in_flight)
@@ -268,28 +271,28 @@ class Subscription:
         self.queue = queue
         self.durable = durable
         self._start = start
-        # The first request that was answered, and the age of the start then.
-        self._asked: _Moment | None = None
+        # Time of the first request that was answered, and the age of the start then.
+        self._first_request: _Moment | None = None
         self._age = 0
-        self._not_before = 0  # messages with an earlier timestamp were not asked for
+        self._not_before = 0  # messages with an earlier timestamp are skipped
         self._max_in_flight = max_in_flight
         self._ack_wait = ack_wait
         self._decode = decode
         self._on_end = on_end
 
         self._session: Session | None = None
-        self._listener: NatsSubscription | None = None
+        self._inbox: NatsSubscription | None = None
         self._ack_inbox = ""
-        self._binding = 0  # how often it was bound to a session
-        self.is_over = False
+        self._binding = 0  # number of sessions that it was bound to
+        self.is_closed = False
         self._error: CeNatsError | None = None
 
-        self._early: list[MsgProto] = []  # received before the subscription was bound, so that none can be acknowledged
+        self._early: list[MsgProto] = []  # received before the subscription was bound, so not to be acknowledged yet
         self._ready: OrderedDict[int, MsgProto] = OrderedDict()  # by sequence
-        self._entered: dict[int, Delivery] = {}  # likewise
-        self._unsettled: set[int] = set()  # sequences that were delivered and not acknowledged
-        self._last = 0  # the highest sequence, and the latest timestamp
-        self._latest = 0
+        self._entered: dict[int, Delivery] = {}  # by sequence
+        self._unsettled: set[int] = set()  # sequences of unacknowledged messages
+        self._last = 0  # highest sequence
+        self._latest = 0  # latest timestamp
         self._arrived = asyncio.Event()
 
     def __aiter__(self) -> Subscription:
@@ -297,7 +300,7 @@ class Subscription:
 
     async def __anext__(self) -> Delivery:
         """
-        The next message.
+        Return the next message.
 
         Raises:
             StanError: The connection is lost, or the server refused the subscription after a reconnect.
@@ -305,13 +308,13 @@ class Subscription:
         while True:
             if self._error is not None:
                 raise self._error.with_traceback(None)
-            if self.is_over:
+            if self.is_closed:
                 raise StopAsyncIteration
             if self._ready:
                 message = self._ready.popitem(last=False)[1]
                 if message.timestamp >= self._not_before:
                     return Delivery(self, message, self._binding)
-                with suppress(CeNatsError):  # otherwise it is redelivered, and comes here again
+                with suppress(CeNatsError):  # after an error it is redelivered, and skipped again
                     await self._acknowledge(message, self._binding)
                 continue
             self._arrived.clear()
@@ -332,11 +335,11 @@ class Subscription:
     async def close(self) -> None:
         """
         Stop receiving. The server keeps the position of a durable, and the next subscription continues there. Does
-        nothing where the subscription is over.
+        nothing if closed already.
 
         Raises:
-            StanError: The server did not answer, or refused. The subscription is over nevertheless.
-            DeliveryError: ``connection-closed``: that of NATS.
+            StanError: The server did not answer, or refused. The subscription is closed nevertheless.
+            DeliveryError: ``connection-closed``: the NATS connection.
         """
         await self._end(remove=False)
 
@@ -345,16 +348,16 @@ class Subscription:
         Stop receiving, and remove the durable from the server.
 
         Raises:
-            StanError: The server did not answer, or refused; ``not-open`` where the subscription is over, so that its
-                durable cannot be removed any more.
-            DeliveryError: ``connection-closed``: that of NATS.
+            StanError: The server did not answer, or refused; ``not-open`` if the subscription is closed, so that its
+                durable can no longer be removed.
+            DeliveryError: ``connection-closed``: the NATS connection.
         """
-        if self.is_over:
+        if self.is_closed:
             raise StanError(ErrorCode.NOT_OPEN, _INVALID)
         await self._end(remove=True)
 
     async def _end(self, *, remove: bool) -> None:
-        if self.is_over:
+        if self.is_closed:
             return
         session, inbox = self._session, self._ack_inbox
         await self._finish()
@@ -369,77 +372,78 @@ class Subscription:
 
     async def _bind(self, session: Session) -> None:
         """
-        Subscribe, or continue with another session where the last one was lost.
+        Subscribe, for the first time or after the loss of the last session.
 
         Raises:
-            StanError, DeliveryError, DecodeError: As :meth:`Session.ask`.
+            StanError, DeliveryError, DecodeError: As :meth:`Session.request` does.
         """
         self._binding += 1
         inbox = session.nc.new_inbox()
-        listener = await listen(session.nc, inbox, self._receive)
-        asked = _Moment()
-        age = self._age_of_start(asked)
+        subscribed = await subscribe_inbox(session.nc, inbox, self._receive)
+        requested = _Moment()
+        age = self._age_of_start(requested)
         request = self._request(session, inbox, age)
         try:
             late = "stan: subscribe request timeout"
-            response = await session.ask(session.subjects.sub_requests, request, SubscriptionResponse, late)
+            response = await session.request(session.subjects.sub_requests, request, SubscriptionResponse, late)
             check_subject(response.ack_inbox, DecodeError)
-            if request.start_time_delta and _Moment().monotonic - asked.monotonic > session.timeout * 1e9:
-                # The event loop was busy before it sent the request, which may have been read too late for its delta.
+            if request.start_time_delta and _Moment().monotonic - requested.monotonic > session.timeout * 1e9:
+                # The event loop was blocked before it sent the request, which the server may have read too late for
+                # its delta.
                 raise StanError(ErrorCode.TIMEOUT, late)
         except BaseException as error:
-            await unlisten(listener)
+            await unsubscribe_inbox(subscribed)
             self._early.clear()
             if not (isinstance(error, StanError) and error.is_refusal):
                 await self._withdraw(session, inbox)
             raise
-        if self.is_over:  # ended meanwhile
-            await unlisten(listener)
+        if self.is_closed:  # meanwhile
+            await unsubscribe_inbox(subscribed)
             await self._withdraw(session, inbox)
             return
-        if self._asked is None:
-            self._asked, self._age = asked, age
+        if self._first_request is None:
+            self._first_request, self._age = requested, age
             if age and isinstance(self._start.time, datetime) and not (self.queue or self.durable):
                 self._not_before = _nanoseconds(self._start.time)
-        self._session, self._listener, self._ack_inbox = session, listener, response.ack_inbox
+        self._session, self._inbox, self._ack_inbox = session, subscribed, response.ack_inbox
         early, self._early = self._early, []
         for message in early:
             self._accept(message)
 
     async def _has_next(self, timeout: float) -> bool:
-        """Wait until the iterator has something to give or to raise; False after so many seconds without."""
-        if not self._ready and not self.is_over:
+        """Wait until the iterator has a message or an error; return False after ``timeout`` seconds without one."""
+        if not self._ready and not self.is_closed:
             self._arrived.clear()
             arrival = asyncio.ensure_future(self._arrived.wait())
             try:
-                # Not wait_for(), which before Python 3.12 may forget that it was cancelled.
+                # Not wait_for(), which before Python 3.12 may suppress a cancellation.
                 await asyncio.wait([arrival], timeout=timeout)
             finally:
                 arrival.cancel()
-        return bool(self._ready) or self.is_over
+        return bool(self._ready) or self.is_closed
 
     async def _unbind(self) -> None:
-        """Called when the session is lost. What it delivered will be redelivered."""
+        """Leave a session that is lost. Its messages will be redelivered."""
         self._session = None
         self._early.clear()
         self._ready.clear()
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            await unlisten(listener)
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await unsubscribe_inbox(inbox)
 
     async def _finish(self, error: CeNatsError | None = None) -> None:
-        """End the subscription, with an error where it has failed."""
-        self.is_over = True
+        """End the subscription, with an error if it has failed."""
+        self.is_closed = True
         self._error = error
         await self._unbind()
         self._arrived.set()
 
     async def _acknowledge(self, message: MsgProto, binding: int) -> None:
-        if self.is_over:
+        if self.is_closed:
             raise self._error or StanError(ErrorCode.NOT_OPEN, _INVALID)
         session = self._session
         if session is None or binding != self._binding:
-            # Its session is lost. In the next one the sequence may be that of another message, in a new store.
+            # Its session is lost. In a later session, with a new store, another message may have its sequence.
             return
         ack = Ack(subject=message.subject, sequence=message.sequence)
         with delivery_errors(self.channel, session.nc):
@@ -448,9 +452,9 @@ class Subscription:
         self._ready.pop(message.sequence, None)
 
     def _age_of_start(self, now: _Moment) -> int:
-        """How long ago the subscription begins, in nanoseconds; 0 for now, and for other kinds of start."""
-        if self._asked is not None:
-            return self._age + now.since(self._asked)
+        """Return the age of the start in nanoseconds; 0 for now, and for starts without a time."""
+        if self._first_request is not None:
+            return self._age + now.since(self._first_request)
         if isinstance(self._start.time, timedelta):
             return max(0, self._start.time // _MICROSECOND * 1000)
         return max(0, now.wall - _nanoseconds(self._start.time)) if self._start.time is not None else 0
@@ -460,11 +464,11 @@ class Subscription:
         if self._last:
             # Continue at the first message without an acknowledgement.
             position, sequence = StartPosition.SEQUENCE_START, min(self._unsettled, default=self._last + 1)
-        elif self._asked is not None and position is StartPosition.LAST_RECEIVED and not self.queue:
+        elif self._first_request is not None and position is StartPosition.LAST_RECEIVED and not self.queue:
             position = StartPosition.FIRST  # the channel was empty
-        elif self._asked is not None and position in (StartPosition.NEW_ONLY, StartPosition.LAST_RECEIVED):
+        elif self._first_request is not None and position in (StartPosition.NEW_ONLY, StartPosition.LAST_RECEIVED):
             position = StartPosition.TIME_DELTA_START
-        if age and (self._asked is not None or isinstance(self._start.time, datetime)):
+        if age and (self._first_request is not None or isinstance(self._start.time, datetime)):
             # The server subtracts delta from the time at which it reads the request, within the timeout.
             delta += int(session.timeout * 1e9)
         return SubscriptionRequest(
@@ -487,7 +491,7 @@ class Subscription:
         )
 
     async def _withdraw(self, session: Session, inbox: str) -> None:
-        """End a subscription that the server may have made without its answer arriving, by its inbox."""
+        """End, by its inbox, a subscription that the server may have created without the answer arriving."""
         if session.subjects.sub_close_requests:
             with suppress(nats.errors.Error):
                 await session.nc.publish(session.subjects.sub_close_requests, self._ending(session, inbox).encode())
@@ -497,7 +501,7 @@ class Subscription:
             received = MsgProto.decode(message.data)
         except DecodeError as error:
             # Without a sequence it cannot be acknowledged; a streaming server redelivers it.
-            _log.warning("A malformed message for channel %s was dropped: %s", self.channel, error)
+            _log.warning("channel %s: a malformed message was dropped: %s", self.channel, error)
             return
         if self._session is None:
             self._early.append(received)
@@ -507,7 +511,7 @@ class Subscription:
     def _accept(self, received: MsgProto) -> None:
         sequence = received.sequence
         if sequence <= self._last and received.timestamp > self._latest:
-            # A later message with a lower sequence: the server has lost its store, and numbers from 1 again.
+            # A later message with a lower sequence: the server has lost its store, and starts again at 1.
             self._unsettled.clear()
             self._last = 0
         self._last = max(self._last, sequence)
@@ -522,5 +526,5 @@ class Subscription:
 
 
 def _nanoseconds(time: datetime) -> int:
-    """Nanoseconds since 1970, UTC."""
+    """Return nanoseconds since 1970, UTC."""
     return (time - _EPOCH) // _MICROSECOND * 1000

@@ -1,4 +1,4 @@
-"""Messages that were published to a channel and not acknowledged yet."""
+"""Unacknowledged messages of NATS Streaming."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PREFIX: Final = "_STAN.acks"
 @dataclass(slots=True, eq=False)
 class _PendingMessage(Pending):
     """
-    A message without an acknowledgement.
+    An unacknowledged message.
 
     Attributes:
-        guid: The message's own id.
-        give_up: When it fails without an acknowledgement, in seconds of ``time.monotonic()``.
-        on_failure: Called with the StanError too.
+        guid: Id of the message.
+        give_up: Time at which it fails without an acknowledgement, in seconds of ``time.monotonic()``.
+        on_failure: Called with the StanError, which the future gets as well.
     """
 
     guid: str
@@ -41,13 +41,13 @@ class _PendingMessage(Pending):
 
 class Window(AckWindow[_PendingMessage]):
     """
-    At most ``size`` messages without an acknowledgement; a message's ``ack`` gets its guid, or a StanError.
+    At most ``size`` unacknowledged messages. The result of a message's ``ack`` is its guid, or a StanError.
 
-    Each has a reply subject of its own, so that an acknowledgement without a guid, which refuses, can be attributed.
+    Each message has a separate reply subject, so that a refusal without a guid can be attributed.
 
     Args:
         nc: An open connection.
-        size: Most messages without an acknowledgement.
+        size: Maximum number of unacknowledged messages.
         ack_timeout: Seconds to wait for an acknowledgement.
     """
 
@@ -60,7 +60,7 @@ class Window(AckWindow[_PendingMessage]):
         Subscribe to acknowledgements.
 
         Raises:
-            DeliveryError: ``connection-closed``: that of NATS.
+            DeliveryError: ``connection-closed``: the NATS connection.
         """
         await self.open(f"{_PREFIX}.{new_id()}")
 
@@ -71,17 +71,17 @@ class Window(AckWindow[_PendingMessage]):
         Publish a message for which there is room.
 
         Args:
-            guid: The message's own id.
-            subject: Subject of NATS.
-            message: A PubMsg.
-            on_failure: Called where it is not acknowledged.
+            guid: Id of the message.
+            subject: NATS subject.
+            message: An encoded PubMsg.
+            on_failure: Called with the error if the message is not acknowledged.
 
         Returns:
-            A future of the guid, once it is acknowledged, or of a StanError.
+            A future whose result is the guid after the acknowledgement, or a StanError.
 
         Raises:
-            DeliveryError: ``connection-closed``: that of NATS; ``buffer-full``; ``permission-denied``: no
-                acknowledgement can come.
+            DeliveryError: ``connection-closed``: the NATS connection; ``buffer-full``; ``permission-denied``:
+                acknowledgements cannot be received.
         """
         if self._denied is not None:
             raise self._denied
@@ -96,7 +96,7 @@ class Window(AckWindow[_PendingMessage]):
         return ack
 
     def fail_all(self, text: str) -> None:
-        """Fail what is pending: no more acknowledgements come, and each message may have been stored."""
+        """Fail all pending messages, which can no longer be acknowledged; each may have been stored."""
         self._fail_all(StanError(ErrorCode.TIMEOUT, text))
 
     async def _receive(self, answer: Msg) -> None:
@@ -109,14 +109,14 @@ class Window(AckWindow[_PendingMessage]):
         try:
             ack = PubAck.decode(answer.data)
         except DecodeError as error:
-            _log.warning("A malformed acknowledgement was dropped: %s", error)
+            _log.warning("a malformed acknowledgement was dropped: %s", error)
             return
         if ack.error:
             self._fail(token, StanError(ErrorCode.PUBLISH_REFUSED, ack.error))
         elif ack.guid == self.pending[token].guid:
             self._finish(token, ack.guid)
         else:
-            _log.warning("An acknowledgement of another message was dropped: %r", ack.guid)
+            _log.warning("an acknowledgement of another message was dropped: %r", ack.guid)
 
     def _failed(self, item: _PendingMessage, error: DeliveryError) -> None:
         assert isinstance(error, StanError)

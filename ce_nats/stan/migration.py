@@ -4,13 +4,13 @@ Copy a channel of NATS Streaming into a JetStream stream, and the positions of i
     migrated = await migrate(old, new.jetstream(), "orders", "ORDERS", monitor=Monitor("http://127.0.0.1:8222"))
     assert migrated.is_complete
 
-Payloads go as they are, events or not. Each message gets the headers that the ``stan2js`` tool gives it as well,
-``Nats-Streaming-Channel``, ``-Sequence`` and ``-Timestamp``. By these the stream itself tells what it has of the
-channel: another run, after any interruption, copies what is missing, and nothing twice. At the end the stream is read,
-and compared with the channel.
+Payloads are unchanged, whether they are events or not. Each message gets the same headers as from the ``stan2js`` tool:
+``Nats-Streaming-Channel``, ``-Sequence`` and ``-Timestamp``. They identify the messages that are already in the stream:
+after an interruption, another run copies the missing messages, and none twice. At the end the stream is read and
+compared with the channel.
 
-This needs downtime: what is published to the channel meanwhile is copied by the next run only, and the clients of a
-durable must be stopped before.
+A migration needs downtime: messages that are published to the channel meanwhile are only copied by the next run, and
+the clients of a durable must be stopped before.
 
 Needs the extra ``stan``.
 """
@@ -58,34 +58,34 @@ async def migrate(
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> MigrationResult:
     """
-    Copy a channel, up to the last message that it has when this begins.
+    Copy a channel, up to the last message that it has at the start.
 
-    Order is kept, except for messages that are sent again after a broken connection. A message gets the ``Nats-Msg-Id``
-    of its event, or else one of cluster, channel and sequence; an event gets a ``Content-Type``, by which every reader
-    recognizes it, and no ``ce-`` headers.
+    Messages are copied in order, except for those that are resent after a broken connection. The ``Nats-Msg-Id`` of a
+    message is that of its event, or is composed of cluster, channel and sequence. An event gets a ``Content-Type``, by
+    which every reader recognizes it, and no ``ce-`` headers.
 
-    A consumer begins at the first message that its durable has not acknowledged; later messages that were acknowledged
-    are redelivered. Where all are acknowledged, the consumer begins behind the last one that was copied. Where some
-    delivered messages are not acknowledged, the durable is subscribed to for a moment to find the first one, without
-    acknowledging any: those messages are then marked as redelivered.
+    A consumer begins at the first message that its durable has not acknowledged, so later messages that were
+    acknowledged are redelivered. If all are acknowledged, the consumer begins after the last copied message. If the
+    durable has unacknowledged messages, it is subscribed to briefly to find the first one, without acknowledging any:
+    those messages are then marked as redelivered.
 
     Args:
         nc: A connection to the NATS of the streaming server.
         js: JetStream with the stream, from ``nc.jetstream()`` of this connection or another.
         channel: Name of the channel.
-        stream: Name of the stream, which exists and listens on the subject.
+        stream: Name of an existing stream that listens on the subject.
         monitor: The streaming server's monitoring.
         subject: Subject for the messages; by default the channel's name.
-        durables: Pull consumers to create, by name, with ``ack_wait`` and ``max_ack_pending`` as the durable has them.
+        durables: Pull consumers to create, by name, with the ``ack_wait`` and ``max_in_flight`` of the durable.
         timeout: Seconds to wait for answers, and for the next message before the channel's state is checked.
-        on_progress: Called with the number of messages that were sent, and of those to be sent in all.
+        on_progress: Called with the number of sent messages, and the total number of messages to send.
 
     Raises:
         DeliveryError: ``stream-not-found`` (channel or stream); ``consumer-not-found`` (durable); ``consumer-in-use``;
-            ``incompatible-config``: the stream would not keep the messages; ``stream-mismatch``: the channel was made
-            again since it was copied; ``publish-refused`` and ``request-refused``. ``timeout``, ``no-responders``,
-            ``connection-closed``: another run copies the rest.
-        EncodeError: ``payload-too-large``: a message is too large for JetStream's server with its headers;
+            ``incompatible-config``: the stream would not keep the messages; ``stream-mismatch``: the channel was
+            deleted and created again since it was copied; ``publish-refused`` and ``request-refused``. After
+            ``timeout``, ``no-responders`` or ``connection-closed`` another run copies the rest.
+        EncodeError: ``payload-too-large``: a message with its headers is too large for JetStream's server;
             ``invalid-subject``.
         DecodeError: The answer is not that of a streaming server.
     """
@@ -123,31 +123,30 @@ class _Migration:
 
     async def run(self, durables: Mapping[str, Durable]) -> MigrationResult:
         cluster = await self._monitor.cluster()
-        began = await self._monitor.channel(self._channel)
+        initial = await self._monitor.channel(self._channel)
         await self._check_stream()
-        # One client at a time has an id: while one run looks at the stream and adds to it, a second one for the same
-        # channel is refused by the server.
+        # A client id is in use once: during this run the server refuses a second one for the same channel.
         client_id = _client_id(self._channel)
         positions = {
             name: await find_position(
-                self._nc, cluster, self._monitor, began, durable, client_id=client_id, timeout=self._timeout
+                self._nc, cluster, self._monitor, initial, durable, client_id=client_id, timeout=self._timeout
             )
             for name, durable in durables.items()
         }
         builder = MessageBuilder(cluster, self._channel, self._subject)
         async with await connect(self._nc, cluster, client_id, timeout=self._timeout) as connection:
             inventory = await self._take_inventory(positions.values())
-            await self._check_same(connection, began, inventory)
-            # What the stream took for a duplicate, of a message that was deleted for instance, is sent again under an
-            # id that it cannot know.
+            await self._check_same(connection, initial, inventory)
+            # A message that the stream dropped as a duplicate, of a deleted message for instance, is resent with
+            # another id.
             for again in (False, True):
-                missing = inventory.missing(began.first, began.last)
+                missing = inventory.missing(initial.first, initial.last)
                 if missing:
-                    builder.know(inventory.ids)
+                    builder.set_known_ids(inventory.ids)
                     await self._copy(connection, missing, builder, again=again)
                     inventory = await self._take_inventory(positions.values())
         result = MigrationResult(self._channel, self._stream, events=builder.events, duplicates=builder.duplicates)
-        inventory.count(result, began, await self._monitor.channel(self._channel), builder.built)
+        inventory.count(result, initial, await self._monitor.channel(self._channel), builder.built)
         if result.is_complete:
             for name, position in positions.items():
                 start = inventory.starts.get(position.sequence, inventory.end + 1)
@@ -168,7 +167,7 @@ class _Migration:
         """
         state = await self._api.state(self._stream)
         if state.retention != "limits":
-            # Other streams drop messages without a consumer, or refuse further consumers.
+            # With another retention a stream drops messages without a consumer, or refuses further consumers.
             raise DeliveryError(
                 ErrorCode.INCOMPATIBLE_CONFIG,
                 f"stream {self._stream} must have retention limits, got {state.retention}",
@@ -177,7 +176,7 @@ class _Migration:
         if not any(covers(pattern, self._subject) for pattern in subjects):
             raise DeliveryError(
                 ErrorCode.INCOMPATIBLE_CONFIG,
-                f"stream {self._stream} listens on {', '.join(subjects) or 'nothing'}, not on {self._subject}",
+                f"stream {self._stream} must listen on {self._subject}, got {', '.join(subjects) or 'no subject'}",
             )
 
     async def _check_same(self, connection: Connection, state: ChannelState, inventory: Inventory) -> None:
@@ -232,10 +231,10 @@ class _Migration:
 
     async def _messages(self, connection: Connection, first: int, last: int) -> AsyncGenerator[MsgProto, None]:
         """
-        Messages of a range of the channel, by ascending sequence; those that it does not have are skipped.
+        Yield messages of a range of the channel, by ascending sequence; missing ones are skipped.
 
         Raises:
-            DeliveryError: ``timeout``: the channel has more messages, which are not delivered.
+            DeliveryError: ``timeout``: the channel has further messages, which are not delivered.
         """
         seen = first - 1
         async with await connection.subscribe(self._channel, start=Start.at_sequence(first)) as subscription:
@@ -243,21 +242,21 @@ class _Migration:
                 if await self._has_ended(subscription, seen, last):
                     return
                 message = (item := await subscription.__anext__()).message
-                # At once: what was copied is known from the stream, and nothing shall be redelivered meanwhile.
+                # Before it is copied, because the stream shows what was copied, and nothing must be redelivered.
                 await item.ack()
-                # One that was lost on the way comes late, and is left to the second pass.
+                # A lost message is redelivered late, and left to the second pass.
                 if seen < message.sequence <= last:
                     yield message
                 seen = max(seen, message.sequence)
 
     async def _has_ended(self, subscription: Subscription, seen: int, last: int) -> bool:
-        """Wait for the next message; whether the channel has no more of the range."""
+        """Wait for the next message; return True if the channel has no further messages of the range."""
         for _ in range(_MAX_WAITS):
             if await subscription._has_next(self._timeout):
                 return False
             if (await self._monitor.channel(self._channel)).first > last:
                 return True
-        text = f"channel {self._channel} has messages up to {last}, but none comes after {seen}"
+        text = f"channel {self._channel} has messages up to {last}, and none was delivered after {seen}"
         raise DeliveryError(ErrorCode.TIMEOUT, text)
 
 

@@ -1,18 +1,18 @@
 """
-The bytes of NATS Streaming (STAN): the messages of its protocol, as protocol buffers (proto3).
+Encode and decode the messages of NATS Streaming (STAN), as protocol buffers (proto3).
 
-The "Streaming Protocol" page has the messages and what their fields mean; names and numbers are those of the protocol
-file that it points to. Each message is a frozen dataclass with ``encode()`` and ``decode()``. Fields have Python names
-here, and their names in the protocol beside them.
+The page "Streaming Protocol" describes the messages and their fields; names and numbers are those of the protocol file
+that it refers to. Each message is a frozen dataclass with ``encode()`` and ``decode()``. Its attributes have Python
+names; the name in the protocol is the second argument of each field.
 
     PubAck.decode(payload).error
     Ack(subject="orders", sequence=7).encode()
 
-Reading is stricter than the protobuf package, which takes a field of the wrong wire type for one that it does not know:
-that, groups, and strings that are not UTF-8 are errors. Fields with unknown numbers are skipped, a later server may
-send them; of a field that stands twice the last value counts, and an integer that is too wide is cut to its type, as
-the encoding of protocol buffers has it. A message of more than a thousand fields, those included, is an error: reading
-takes no more time and memory than the bytes are worth, whoever sent them.
+Decoding is stricter than the protobuf package, which treats a field with a wrong wire type as an unknown field: that,
+groups, and strings that are not UTF-8 are errors. Fields with unknown numbers are skipped, because a later server may
+send them. As in every implementation of protocol buffers, the last value of a duplicated field is used, and an integer
+that is too wide is truncated to its type. A message with more than 1000 fields, unknown ones included, is an error, so
+that the time and memory for decoding are proportional to the size, whatever the sender.
 
 Needs the extra ``stan`` (``pip install 'ce-nats[stan]'``).
 """
@@ -66,10 +66,10 @@ _GROUPS: Final = (3, 4)
 _WIDTHS: Final = {1: 8, 5: 4}
 _WIRE_TYPES: Final = {_VARINT, _LENGTH, *_WIDTHS}
 _LAST_NUMBER: Final = 2**29 - 1
-# No message of the protocol has more than eleven fields; a later server may send some more.
+# The protocol's messages have at most eleven fields; a later server may send more.
 _MAX_RECORDS: Final = 1000
 
-# A string has the bytes of a `bytes` field. Declared as one, it lets what is not UTF-8 be told from what is not
+# A string has the same encoding as a `bytes` field. Declared as one, invalid UTF-8 is distinguished from malformed
 # protobuf.
 _TYPES: Final[Mapping[str, tuple[int, type]]] = {
     "string": (FieldDescriptorProto.TYPE_BYTES, str),
@@ -83,7 +83,7 @@ _TYPES: Final[Mapping[str, tuple[int, type]]] = {
 
 
 class StartPosition(IntEnum):
-    """Where a subscription begins to read its channel."""
+    """Position at which a subscription begins."""
 
     NEW_ONLY = 0
     LAST_RECEIVED = 1
@@ -93,17 +93,17 @@ class StartPosition(IntEnum):
 
 
 class Message:
-    """A message of the protocol. Fields that are not set have the default of their type, and take no bytes."""
+    """A message of the protocol. Fields that are not set have the default of their type, and are not encoded."""
 
     __slots__ = ()
 
     def encode(self) -> bytes:
         """
-        Write the message, fields in the order of their numbers.
+        Encode the message, with fields in the order of their numbers.
 
         Raises:
             EncodeError: ``invalid-message`` for a value of another type, or a class that is not a message of the
-                protocol; ``integer-out-of-range``; ``invalid-utf8`` for text with a lone surrogate.
+                protocol; ``integer-out-of-range``; ``invalid-utf8`` for text with an unpaired surrogate.
         """
         codec = _codec(type(self), EncodeError)
         message = codec.factory()
@@ -114,12 +114,12 @@ class Message:
     @classmethod
     def decode(cls: type[_M], data: bytes) -> _M:
         """
-        Read a message.
+        Decode a message.
 
         Raises:
-            DecodeError: ``invalid-message`` where ``data`` is not bytes, or the class no message of the protocol;
-                ``invalid-protobuf`` for what is cut off or malformed, a known field of another wire type, a group, and
-                more than a thousand fields; ``invalid-utf8`` for a string that is none.
+            DecodeError: ``invalid-message`` if ``data`` is not bytes, or the class is not a message of the protocol;
+                ``invalid-protobuf`` for truncated or malformed data, a known field with another wire type, a group, and
+                more than 1000 fields; ``invalid-utf8`` for a string that is not UTF-8.
         """
         codec = _codec(cls, DecodeError)
         octets = as_octets(data, f"a {codec.name}", DecodeError)
@@ -135,7 +135,7 @@ class Message:
 
 
 def _field(number: int, label: str, kind: str) -> Any:
-    """A field of a message: number, name and type of the protocol."""
+    """Declare a field of a message, with its number, name and type in the protocol."""
     return field(default=_TYPES[kind][1](), metadata={"number": number, "label": label, "type": kind})
 
 
@@ -145,15 +145,15 @@ def _field(number: int, label: str, kind: str) -> Any:
 @dataclass(frozen=True, slots=True)
 class ConnectRequest(Message):
     """
-    A client introduces itself.
+    Request to register a client.
 
     Attributes:
         client_id: Name of the client; letters, digits, ``-`` and ``_``.
-        heartbeat_inbox: Subject on which the server asks whether the client is alive.
-        protocol: 1 for a client that sends ``conn_id`` and pings, else 0.
-        conn_id: What no other connection ever has.
+        heartbeat_inbox: Subject of the server's heartbeats, which the client answers.
+        protocol: 1 for a client that sends ``conn_id`` and pings, otherwise 0.
+        conn_id: Unique id of the connection.
         ping_interval: Seconds between pings.
-        ping_max_out: Pings without an answer after which the connection is lost.
+        ping_max_out: Number of unanswered pings after which the connection is considered lost.
     """
 
     client_id: str = _field(1, "clientID", "string")
@@ -167,19 +167,19 @@ class ConnectRequest(Message):
 @dataclass(frozen=True, slots=True)
 class ConnectResponse(Message):
     """
-    Where the server takes what a client sends.
+    Answer to a :class:`ConnectRequest`: the subjects for further requests.
 
     Attributes:
-        pub_prefix: To be put before a channel, with a dot, for the subject to publish to.
+        pub_prefix: Prefix of the subject to publish to; a dot and the channel follow.
         sub_requests: Subject of a :class:`SubscriptionRequest`.
         unsub_requests: Subject of an :class:`UnsubscribeRequest` that removes a subscription.
         close_requests: Subject of a :class:`CloseRequest`.
-        error: Why there is no connection, or ``""``.
+        error: Reason for which the client is not registered, or ``""``.
         sub_close_requests: Subject of an :class:`UnsubscribeRequest` that closes a subscription.
         ping_requests: Subject of a :class:`Ping`.
         ping_interval: Seconds between pings.
-        ping_max_out: Pings without an answer after which the connection is lost.
-        protocol: Version of the protocol that the server speaks.
+        ping_max_out: Number of unanswered pings after which the connection is considered lost.
+        protocol: Version of the server's protocol.
         public_key: Reserved.
     """
 
@@ -199,18 +199,18 @@ class ConnectResponse(Message):
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest(Message):
     """
-    A client wants the messages of a channel.
+    Request to subscribe to a channel.
 
     Attributes:
         client_id: Name of the client.
         subject: The channel.
         q_group: Queue group, or ``""``.
         inbox: Subject to deliver to.
-        max_in_flight: Most messages without an acknowledgement.
-        ack_wait_in_secs: Seconds after which a message without an acknowledgement comes again.
-        durable_name: Name of a subscription that outlives its client, or ``""``.
-        start_position: A :class:`StartPosition`; other numbers are kept as they are.
-        start_sequence: Of the first message, with ``SEQUENCE_START``.
+        max_in_flight: Maximum number of unacknowledged messages.
+        ack_wait_in_secs: Seconds after which an unacknowledged message is redelivered.
+        durable_name: Name of a durable subscription, or ``""``.
+        start_position: A :class:`StartPosition`; other numbers are kept unchanged.
+        start_sequence: Sequence of the first message, with ``SEQUENCE_START``.
         start_time_delta: Age of the oldest message in nanoseconds, with ``TIME_DELTA_START``.
     """
 
@@ -221,7 +221,7 @@ class SubscriptionRequest(Message):
     max_in_flight: int = _field(5, "maxInFlight", "int32")
     ack_wait_in_secs: int = _field(6, "ackWaitInSecs", "int32")
     durable_name: str = _field(7, "durableName", "string")
-    start_position: int = _field(10, "startPosition", "int32")  # an enumeration, and those are open
+    start_position: int = _field(10, "startPosition", "int32")  # enumerations of proto3 are open
     start_sequence: int = _field(11, "startSequence", "uint64")
     start_time_delta: int = _field(12, "startTimeDelta", "int64")
 
@@ -229,11 +229,11 @@ class SubscriptionRequest(Message):
 @dataclass(frozen=True, slots=True)
 class SubscriptionResponse(Message):
     """
-    The answer to a :class:`SubscriptionRequest` and to an :class:`UnsubscribeRequest`.
+    Answer to a :class:`SubscriptionRequest` or an :class:`UnsubscribeRequest`.
 
     Attributes:
-        ack_inbox: Subject for acknowledgements; the subscription is known by it.
-        error: Why there is no subscription, or ``""``.
+        ack_inbox: Subject for acknowledgements, which identifies the subscription.
+        error: Reason of a refusal, or ``""``.
     """
 
     ack_inbox: str = _field(2, "ackInbox", "string")
@@ -243,7 +243,7 @@ class SubscriptionResponse(Message):
 @dataclass(frozen=True, slots=True)
 class UnsubscribeRequest(Message):
     """
-    A subscription ends: for good, or until a client takes up the durable again. The subject it is sent to says which.
+    Request to end a subscription. The subject that it is sent to decides whether a durable is removed or kept.
 
     Attributes:
         client_id: Name of the client.
@@ -261,16 +261,16 @@ class UnsubscribeRequest(Message):
 @dataclass(frozen=True, slots=True)
 class PubMsg(Message):
     """
-    A message to be stored.
+    A message to store.
 
     Attributes:
         client_id: Name of the client.
-        guid: What no other message has; the acknowledgement repeats it.
+        guid: Unique id of the message; the acknowledgement repeats it.
         subject: The channel.
-        reply: Comes out in :class:`MsgProto` again.
+        reply: Passed on in :class:`MsgProto`.
         data: The payload.
-        conn_id: Of the connection.
-        sha256: Not used by anybody.
+        conn_id: Id of the connection.
+        sha256: Unused by servers and clients.
     """
 
     client_id: str = _field(1, "clientID", "string")
@@ -285,11 +285,11 @@ class PubMsg(Message):
 @dataclass(frozen=True, slots=True)
 class PubAck(Message):
     """
-    A message was stored, or was not.
+    Answer to a :class:`PubMsg`: an acknowledgement or a refusal.
 
     Attributes:
-        guid: Of the :class:`PubMsg`; ``""`` where the server could not read it.
-        error: Why it was not stored, or ``""``.
+        guid: Id of the :class:`PubMsg`; ``""`` if the server could not decode it.
+        error: Reason for which the message was not stored, or ``""``.
     """
 
     guid: str = _field(1, "guid", "string")
@@ -299,17 +299,17 @@ class PubAck(Message):
 @dataclass(frozen=True, slots=True)
 class MsgProto(Message):
     """
-    A message that is delivered.
+    A delivered message.
 
     Attributes:
-        sequence: Its number in the channel, from 1 on.
+        sequence: Sequence in the channel, from 1.
         subject: The channel.
-        reply: As it was published.
+        reply: As published.
         data: The payload.
-        timestamp: When it was stored, in nanoseconds since 1970-01-01 UTC.
+        timestamp: Time at which it was stored, in nanoseconds since 1970-01-01 UTC.
         redelivered: Whether it was delivered before.
-        redelivery_count: How often.
-        crc32: Not used by anybody.
+        redelivery_count: Number of earlier deliveries.
+        crc32: Unused by servers and clients.
     """
 
     sequence: int = _field(1, "sequence", "uint64")
@@ -325,11 +325,11 @@ class MsgProto(Message):
 @dataclass(frozen=True, slots=True)
 class Ack(Message):
     """
-    A message was received.
+    Acknowledgement of a delivered message.
 
     Attributes:
         subject: The channel.
-        sequence: Of the :class:`MsgProto`.
+        sequence: Sequence of the :class:`MsgProto`.
     """
 
     subject: str = _field(1, "subject", "string")
@@ -338,28 +338,28 @@ class Ack(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ping(Message):
-    """A client asks whether the server knows its connection: ``conn_id``."""
+    """Request whether the server has the client's connection: ``conn_id``."""
 
     conn_id: bytes = _field(1, "connID", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class PingResponse(Message):
-    """The answer: ``error`` says why the server does not, or is ``""``."""
+    """Answer to a :class:`Ping`: ``error`` is the reason for which the server does not have it, or ``""``."""
 
     error: str = _field(1, "error", "string")
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest(Message):
-    """A client goes: ``client_id``."""
+    """Request to deregister a client: ``client_id``."""
 
     client_id: str = _field(1, "clientID", "string")
 
 
 @dataclass(frozen=True, slots=True)
 class CloseResponse(Message):
-    """The answer: ``error`` says what went wrong, or is ``""``."""
+    """Answer to a :class:`CloseRequest`: ``error`` is the reason of a refusal, or ``""``."""
 
     error: str = _field(1, "error", "string")
 
@@ -375,7 +375,7 @@ MESSAGES: Final[Mapping[str, type[Message]]] = MappingProxyType(
 )
 
 
-# --- Between them and the protobuf package ----------------------------------------------------------------------------
+# --- Conversion to and from the protobuf package ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """What writes and reads one message: its fields, and the protobuf package's class for it."""
+    """The codec of one message: its fields, and the protobuf package's class for it."""
 
     name: str
     fields: tuple[_Field, ...]
@@ -417,7 +417,7 @@ def _codecs() -> dict[type[Message], _Codec]:
                 type=_TYPES[one.type][0],
                 label=FieldDescriptorProto.LABEL_OPTIONAL,
             )
-    # A pool of its own: the program may have the protocol's generated code loaded, under the same names.
+    # A separate pool: the program may have loaded the protocol's generated code, with the same names.
     pool = DescriptorPool()
     pool.Add(file)
     return {
@@ -435,30 +435,32 @@ _CODECS: Final = _codecs()
 
 
 def _codec(kind: type[Message], error_class: type[CeNatsError]) -> _Codec:
-    """What writes and reads a class; a class that is derived from a message is that message."""
+    """Return the codec of a class; that of its base class if it is derived from a message."""
     for base in kind.__mro__:
         if base in _CODECS:
             return _CODECS[base]
-    raise error_class(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} is not a message of NATS Streaming")
+    raise error_class(ErrorCode.INVALID_MESSAGE, f"{kind.__name__} must be a message of NATS Streaming")
 
 
 def _set(message: Any, one: _Field, value: object) -> None:
-    what = f"{message.DESCRIPTOR.name}.{one.label}"
+    target = f"{message.DESCRIPTOR.name}.{one.label}"
     wanted = _TYPES[one.type][1]
-    # bool is an int, and the protobuf package takes bytes for text and numbers for booleans.
+    # bool is an int, and the protobuf package accepts bytes as text and numbers as booleans.
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
         raise EncodeError(
-            ErrorCode.INVALID_MESSAGE, f"{what} is {one.type}, not {preview(value)}", requirement="ST-PB-02"
+            ErrorCode.INVALID_MESSAGE, f"{target} must be {one.type}, got {preview(value)}", requirement="ST-PB-02"
         )
     try:
         setattr(message, one.label, value.encode() if isinstance(value, str) else value)
     except UnicodeEncodeError as error:
         raise EncodeError(
-            ErrorCode.INVALID_UTF8, f"{what} has a lone surrogate: {preview(value)}", requirement="ST-PB-04"
+            ErrorCode.INVALID_UTF8,
+            f"{target} must not have unpaired surrogates, got {preview(value)}",
+            requirement="ST-PB-04",
         ) from error
     except (ValueError, OverflowError) as error:
         raise EncodeError(
-            ErrorCode.INTEGER_OUT_OF_RANGE, f"{what} is {one.type}, not {preview(value)}", requirement="ST-PB-02"
+            ErrorCode.INTEGER_OUT_OF_RANGE, f"{target} must be {one.type}, got {preview(value)}", requirement="ST-PB-02"
         ) from error
 
 
@@ -517,6 +519,6 @@ def _value(codec: _Codec, one: _Field, value: Any) -> Any:
     except UnicodeDecodeError as error:
         raise DecodeError(
             ErrorCode.INVALID_UTF8,
-            f"{codec.name}.{one.label} is not valid UTF-8: {preview(value)}",
+            f"{codec.name}.{one.label} must be UTF-8, got {preview(value)}",
             requirement="ST-PB-04",
         ) from error

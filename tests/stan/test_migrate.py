@@ -1,4 +1,4 @@
-"""Channels of a real streaming server, in streams of a real nats-server."""
+"""Migration of channels of a real streaming server to streams of a real nats-server."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def event(number=1, **members):
 
 @pytest.fixture(scope="session")
 def streaming(executable, server):
-    """Over the nats-server that has the streams, in place of the one that most tests here use."""
+    """A streaming server over the nats-server that has the streams."""
     with StreamingServer(executable, over=server.url) as streaming:
         yield streaming
 
@@ -77,18 +77,18 @@ async def fill(connection, channel, payloads):
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
-async def test_byte_for_byte(connection, channel, move, stored):
-    """Payloads as they were, events or not; headers say where they come from, and what is an event."""
+async def test_payloads_are_copied_unchanged_with_headers(connection, channel, move, stored):
+    """Payloads are events or not. Headers have the origin, and the content type of events."""
     strange = event(2, subject="Zoë € 😀").replace(b",", b" ,\n")
     payloads = [event(1, data={"a": 1}), b"no event", b"", strange, bytes(range(256)), b'{"specversion":"1.0"}']
     await fill(connection, channel, payloads)
     async with await connection.subscribe(channel, start=Start.first()) as subscription:
         times = [(await subscription.__anext__()).message.timestamp for _ in payloads]
-    told = []
-    migrated = await move(on_progress=lambda *counts: told.append(counts))
+    progress = []
+    migrated = await move(on_progress=lambda *counts: progress.append(counts))
     assert migrated.is_complete
     assert migrated == MigrationResult(channel, migrated.stream, messages=6, stored=6, copied=6, events=2)
-    assert told == [(number, 6) for number in range(1, 7)]
+    assert progress == [(number, 6) for number in range(1, 7)]
     messages = await stored()
     assert [message.data for message in messages] == payloads
     assert {message.subject for message in messages} == {channel}
@@ -107,8 +107,7 @@ async def test_byte_for_byte(connection, channel, move, stored):
                 from_nats_message(message)
 
 
-async def test_goes_on(connection, channel, move, stored):
-    """A second run copies what is new, a third one nothing."""
+async def test_second_run_copies_new_messages_only(connection, channel, move, stored):
     await fill(connection, channel, [event(1), b"x"])
     assert (await move()).copied == 2
     await fill(connection, channel, [event(3), event(4)])
@@ -119,7 +118,7 @@ async def test_goes_on(connection, channel, move, stored):
     assert [message.data for message in await stored()] == [event(1), b"x", event(3), event(4)]
 
 
-async def test_more_than_windows_and_batches(connection, channel, move, stored):
+async def test_many_messages_are_copied_in_order(connection, channel, move, stored):
     payloads = [event(number) for number in range(3000)]
     sent = await asyncio.gather(*(connection._send(payload, channel) for payload in payloads))
     await asyncio.gather(*sent)
@@ -127,8 +126,8 @@ async def test_more_than_windows_and_batches(connection, channel, move, stored):
     assert [message.data for message in await stored()] == payloads
 
 
-async def test_duplicates_are_kept(connection, channel, move, stored):
-    """Source and id make no difference to NATS Streaming; JetStream would drop the second, of this run or the last."""
+async def test_duplicate_events_are_kept(connection, channel, move, stored):
+    """NATS Streaming does not detect duplicates; JetStream would drop them, within a run and between runs."""
     await fill(connection, channel, [event(1), event(1, n="b"), event(2), event(1, n="c")])
     first = await move()
     assert (first.stored, first.events, first.duplicates, first.is_complete) == (4, 4, 2, True)
@@ -144,21 +143,22 @@ async def test_duplicates_are_kept(connection, channel, move, stored):
     assert ids[0] == dedup_id(from_nats_message(messages[0]))
 
 
-async def test_an_event_that_was_published_already(connection, channel, js, make_event, move, stored):
-    """The stream has it from somewhere else, or had it: the channel's own comes all the same."""
+async def test_event_that_was_published_to_the_stream_before_is_copied(
+    connection, channel, js, make_event, move, stored
+):
+    """Although the stream has, or had, an event with its id."""
     await publish(js, make_event(1), f"{channel}.new")
     await connection.publish(make_event(1), channel)
     migrated = await move()
     assert (migrated.stored, migrated.duplicates, migrated.is_complete) == (1, 1, True)
     await js.purge_stream(channel.replace(".", "_"))
-    # The stream remembers all ids, and no messages.
+    # The stream still has all ids, and no messages.
     migrated = await move()
     assert (migrated.stored, migrated.copied, migrated.is_complete) == (1, 1, True)
     assert len(await stored()) == 1
 
 
-async def test_what_the_stream_lost(connection, channel, js, stream, move, stored):
-    """A message in the middle that is missing is copied again, and no other."""
+async def test_message_that_is_missing_in_the_stream_is_copied_again(connection, channel, js, stream, move, stored):
     await fill(connection, channel, [b"%d" % number for number in range(5)])
     await move()
     await js.delete_msg(stream, 2)
@@ -167,7 +167,7 @@ async def test_what_the_stream_lost(connection, channel, js, stream, move, store
     assert sorted(message.data for message in await stored()) == [b"%d" % number for number in range(5)]
 
 
-async def test_two_channels_in_a_stream(connection, channel, nc, js, stream, monitor, move, stored):
+async def test_two_channels_are_copied_to_one_stream(connection, channel, nc, js, stream, monitor, move, stored):
     other = f"{channel}.other"
     await fill(connection, channel, [b"1", b"2"])
     await fill(connection, other, [b"a"])
@@ -179,8 +179,8 @@ async def test_two_channels_in_a_stream(connection, channel, nc, js, stream, mon
     assert (await move()).copied == 0
 
 
-async def test_a_message_twice_in_the_stream(connection, channel, js, move):
-    """It is told, and not complete. Numbers that are none are no number of the channel's."""
+async def test_repeated_message_in_the_stream_is_reported(connection, channel, js, move):
+    """Headers with invalid sequences are ignored."""
     await fill(connection, channel, [b"1", b"2"])
     await move()
     for text in ("", "0", "-2", "two", "9" * 5000, "²"):
@@ -192,8 +192,8 @@ async def test_a_message_twice_in_the_stream(connection, channel, js, move):
     assert (migrated.stored, migrated.repeated, migrated.is_complete) == (2, 1, False)
 
 
-async def test_a_stream_that_keeps_too_little(connection, channel, js, stream, move):
-    """What it acknowledged and gave up at once does not count, and there are no consumers."""
+async def test_migration_is_incomplete_if_the_stream_does_not_keep_all_messages(connection, channel, js, stream, move):
+    """Messages that the stream acknowledged and then removed are not counted, and no consumer is created."""
     await fill(connection, channel, [b"%d" % number for number in range(6)])
     await (await connection.subscribe(channel, durable="d")).close()
     await js.update_stream(name=stream, subjects=[channel, f"{channel}.>"], storage="memory", max_msgs=4)
@@ -202,8 +202,8 @@ async def test_a_stream_that_keeps_too_little(connection, channel, js, stream, m
     assert migrated.consumers == {}
 
 
-async def test_streams_of_stan2js(connection, channel, js, stream, move, stored):
-    """Its headers are those, and no Content-Type; what is there is an event to every reader, and not copied again."""
+async def test_messages_copied_by_stan2js_are_not_copied_again(connection, channel, js, stream, move, stored):
+    """They have the same headers without a Content-Type, and are read as events."""
     await fill(connection, channel, [event(1), event(2)])
     async with await connection.subscribe(channel, start=Start.first()) as subscription:
         for _ in range(2):
@@ -220,39 +220,40 @@ async def test_streams_of_stan2js(connection, channel, js, stream, move, stored)
 
 
 @pytest.fixture
-def forgetful(executable, server):
+def limited(executable, server):
     """A streaming server that keeps three messages of a channel."""
-    with StreamingServer(executable, "-mm", "3", over=server.url, cluster="forgetful") as streaming:
+    with StreamingServer(executable, "-mm", "3", over=server.url, cluster="limited") as streaming:
         yield streaming
 
 
-async def test_expired_messages(nc, forgetful, channel, move):
-    """Those that are gone before, and those that go while they are copied, are told."""
-    async with await stan.connect(nc, forgetful.cluster, "sender") as connection:
+async def test_expired_messages_are_counted(nc, limited, channel, move):
+    """Those that expired before the migration, and those that expire during it."""
+    async with await stan.connect(nc, limited.cluster, "sender") as connection:
         await fill(connection, channel, [b"%d" % number for number in range(1, 6)])
-        migrated = await move(monitor=Monitor(forgetful.monitor))
+        migrated = await move(monitor=Monitor(limited.monitor))
         assert (migrated.expired, migrated.messages, migrated.stored, migrated.gaps) == (2, 3, 3, [])
         await fill(connection, channel, [b"6", b"7"])
 
         class Late(Monitor):
-            """Two are published between the question and what follows."""
+            """Publishes two messages after each request for the state."""
 
             async def channel(self, name):
                 state = await super().channel(name)
                 await fill(connection, channel, [b"8", b"9"])
                 return state
 
-        migrated = await move(monitor=Late(forgetful.monitor))
+        migrated = await move(monitor=Late(limited.monitor))
         assert (migrated.gaps, migrated.messages, migrated.stored) == ([(6, 6)], 2, 2)
         assert migrated.expired == 2
         assert migrated.is_complete
 
 
-async def test_messages_that_expire_meanwhile(nc, executable, server, channel, move, stored):
-    """Nothing comes of a channel that is empty by now; what it had is told."""
+async def test_channel_that_expires_during_the_migration_is_reported_as_a_gap(
+    nc, executable, server, channel, move, stored
+):
 
     class Late(Monitor):
-        """The first answer comes when the messages that it tells of are gone."""
+        """Returns the state of the channel after its messages have expired."""
 
         async def channel(self, name):
             state = await super().channel(name)
@@ -260,7 +261,7 @@ async def test_messages_that_expire_meanwhile(nc, executable, server, channel, m
                 if not (await super().channel(name)).messages:
                     return state
                 await asyncio.sleep(0.01)
-            return pytest.fail("they stay")
+            return pytest.fail("the messages must expire")
 
     with StreamingServer(executable, "-ma", "1s", over=server.url, cluster="brief") as streaming:
         async with await stan.connect(nc, "brief", "me") as connection:
@@ -270,8 +271,8 @@ async def test_messages_that_expire_meanwhile(nc, executable, server, channel, m
     assert migrated.is_complete
 
 
-async def test_messages_that_do_not_come(connection, channel, streaming, move):
-    """The server has them, as monitoring says, and is silent: that has an end."""
+async def test_migration_times_out_if_messages_are_not_delivered(connection, channel, streaming, move):
+    """According to monitoring the server has them."""
 
     class Mistaken(Monitor):
         async def channel(self, name):
@@ -279,19 +280,18 @@ async def test_messages_that_do_not_come(connection, channel, streaming, move):
             return replace(state, messages=state.messages + 1, last=state.last + 1)
 
     await connection.publish_data(b"1", channel)
-    with pytest.raises(DeliveryError, match="has messages up to 2, but none comes after 1"):
+    with pytest.raises(DeliveryError, match="has messages up to 2, and none was delivered after 1"):
         await move(monitor=Mistaken(streaming.monitor), timeout=0.1)
 
 
 @given(st.sets(st.integers(1, 60)))
-def test_ranges(numbers):
-    """They hold the same numbers, and do not touch."""
+def test_ranges_have_the_same_numbers_and_gaps_between_them(numbers):
     found = ranges(sorted(numbers))
     assert [number for first, last in found for number in range(first, last + 1)] == sorted(numbers)
     assert all(later[0] > earlier[1] + 1 for earlier, later in pairwise(found))
 
 
-async def test_an_empty_channel(connection, channel, move, stored):
+async def test_empty_channel_is_migrated(connection, channel, move, stored):
     await (await connection.subscribe(channel, durable="d")).close()
     migrated = await move(durables={"c": Durable("d", client_id=connection.client_id)})
     assert migrated.is_complete
@@ -306,12 +306,12 @@ async def test_an_empty_channel(connection, channel, move, stored):
 
 @pytest.fixture
 def received(js, stream):
-    """The channel's sequences that a consumer gets."""
+    """Receive messages from a consumer, and return their sequences in the channel."""
 
     async def received(consumer, count):
         subscription = await js.pull_subscribe_bind(consumer, stream=stream)
         seen = []
-        for _ in range(count):  # one by one: the consumer has no more under way than the durable had
+        for _ in range(count):  # one by one, because of the durable's max_in_flight
             [message] = await subscription.fetch(1, timeout=60)
             seen.append(int(message.headers[SEQUENCE]))
             await message.ack()
@@ -323,10 +323,12 @@ def received(js, stream):
 @pytest.mark.parametrize(
     ("delivered", "acknowledged", "first"),
     [(3, [1, 2, 3], 4), (4, [1, 3, 4], 2), (4, [1], 2), (0, [], 1), (6, [1, 2, 3, 4, 5, 6], 7)],
-    ids=["in order", "one left out", "all but one", "nothing", "all"],
+    ids=["in order", "one unacknowledged", "one acknowledged", "none", "all"],
 )
-async def test_a_durable(nc, js, client_id, channel, take, move, stream, received, delivered, acknowledged, first):
-    """Its consumer begins at the first message without an acknowledgement, and the durable stays where it was."""
+async def test_consumer_begins_at_the_position_of_the_durable(
+    nc, js, client_id, channel, take, move, stream, received, delivered, acknowledged, first
+):
+    """At the first unacknowledged message. The position of the durable does not change."""
     async with await stan.connect(nc, CLUSTER, client_id) as connection:
         await fill(connection, channel, [event(number) for number in range(1, 7)])
         async with await connection.subscribe(
@@ -336,9 +338,9 @@ async def test_a_durable(nc, js, client_id, channel, take, move, stream, receive
                 item = await asyncio.wait_for(subscription.__anext__(), 60)
                 if item.message.sequence in acknowledged:
                     await item.ack()
-            if not delivered:  # what is on its way to nobody is not acknowledged either
+            if not delivered:  # wait for a message, and leave it unacknowledged
                 await asyncio.wait_for(subscription.__anext__(), 60)
-    await js.publish(f"{channel}.before", b"")  # stream sequences are others than those of the channel
+    await js.publish(f"{channel}.before", b"")  # so that sequences of the stream and of the channel differ
     durables = {"billing": Durable("d", client_id=client_id)}
     migrated = await move(durables=durables)
     assert migrated.consumers == {"billing": first + 1}
@@ -355,8 +357,8 @@ async def test_a_durable(nc, js, client_id, channel, take, move, stream, receive
         assert [one.sequence for one in await take(subscription, len(left))] == left
 
 
-async def test_a_consumer_that_is_made_later(connection, channel, js, take, move):
-    """The channel was copied, and its publishers have gone over: what they publish there is not passed over."""
+async def test_consumer_that_is_created_by_a_later_run_skips_no_message(connection, channel, js, take, move):
+    """After the first run, publishers have switched to the stream."""
     await fill(connection, channel, [b"1", b"2"])
     async with await connection.subscribe(channel, start=Start.first(), durable="d", max_in_flight=1) as subscription:
         await take(subscription, 2)
@@ -367,8 +369,8 @@ async def test_a_consumer_that_is_made_later(connection, channel, js, take, move
 
 
 @pytest.mark.parametrize("acknowledged", [[1, 2, 3, 4, 5, 6], [1, 2, 4, 6], []], ids=str)
-async def test_a_durable_queue_group(nc, channel, move, received, acknowledged):
-    """Members come and go; what they leave without an acknowledgement is where the consumer begins."""
+async def test_consumer_begins_at_the_position_of_a_durable_queue_group(nc, channel, move, received, acknowledged):
+    """At the first message that no member has acknowledged."""
     names = (f"one-{uuid4().hex}", f"two-{uuid4().hex}")
     async with await stan.connect(nc, CLUSTER, names[0]) as one, await stan.connect(nc, CLUSTER, names[1]) as two:
         options = {"start": Start.first(), "durable": "d", "queue": "workers", "max_in_flight": 3}
@@ -386,22 +388,22 @@ async def test_a_durable_queue_group(nc, channel, move, received, acknowledged):
         assert await received("workers", 7 - wanted) == list(range(wanted, 7))
 
 
-async def test_a_durable_whose_messages_expired(nc, forgetful, channel, move):
-    """Those that it did not acknowledge are gone: it begins with what is left."""
-    async with await stan.connect(nc, forgetful.cluster, "reader") as connection:
+async def test_consumer_begins_after_expired_messages(nc, limited, channel, move):
+    """The durable's unacknowledged messages have expired."""
+    async with await stan.connect(nc, limited.cluster, "reader") as connection:
         await fill(connection, channel, [b"1", b"2"])
         async with await connection.subscribe(channel, start=Start.first(), durable="d") as subscription:
             for _ in range(2):
                 await asyncio.wait_for(subscription.__anext__(), 60)
         await fill(connection, channel, [b"%d" % number for number in range(3, 8)])
     migrated = await move(
-        monitor=Monitor(forgetful.monitor), durables={"c": Durable("d", client_id="reader")}, timeout=1.0
+        monitor=Monitor(limited.monitor), durables={"c": Durable("d", client_id="reader")}, timeout=1.0
     )
     assert (migrated.expired, migrated.stored, migrated.consumers) == (4, 3, {"c": 1})
 
 
-async def test_a_durable_that_moved_on(connection, channel, take, move):
-    """Its consumer stays as it is: nothing may be moved under those who use it."""
+async def test_existing_consumer_is_not_moved(connection, channel, take, move):
+    """The durable has moved since the consumer was created."""
     await fill(connection, channel, [b"1", b"2", b"3"])
     durables = {"c": Durable("d", client_id=connection.client_id)}
     async with await connection.subscribe(channel, start=Start.first(), durable="d", max_in_flight=1) as subscription:
@@ -417,21 +419,20 @@ async def test_a_durable_that_moved_on(connection, channel, take, move):
 # --- Refusals ---------------------------------------------------------------------------------------------------------
 
 
-async def test_no_such_channel(channel, move):
-    """It is refused, and does not come into being."""
+async def test_missing_channel_is_an_error_and_is_not_created(channel, move):
     for _ in range(2):
         with pytest.raises(DeliveryError, match=rf"^stream-not-found: the streaming server has no channel '{channel}'"):
             await move()
 
 
-async def test_no_such_durable(connection, channel, move):
+async def test_missing_durable_is_an_error(connection, channel, move):
     await connection.publish_data(b"1", channel)
     for durable, text in [(Durable("d", client_id="me"), "d of client me"), (Durable("d", queue="q"), "queue group q")]:
         with pytest.raises(DeliveryError, match=rf"^consumer-not-found: .*has no durable .*{text}"):
             await move(durables={"c": durable})
 
 
-async def test_a_durable_in_use(connection, channel, move, stored):
+async def test_durable_in_use_is_an_error(connection, channel, move, stored):
     await connection.publish_data(b"1", channel)
     async with await connection.subscribe(channel, durable="d"):
         with pytest.raises(
@@ -442,12 +443,12 @@ async def test_a_durable_in_use(connection, channel, move, stored):
     assert await stored() == []
 
 
-async def test_streams_that_will_not_do(connection, channel, js, stream, nc, monitor):
+async def test_unsuitable_stream_is_an_error(connection, channel, js, stream, nc, monitor):
     await connection.publish_data(b"1", channel)
     with pytest.raises(DeliveryError, match="there is no stream none"):
         await migrate(nc, js, channel, "none", monitor=monitor)
     with pytest.raises(
-        DeliveryError, match=rf"^incompatible-config: .* listens on {channel}, {channel}.>, not on elsewhere"
+        DeliveryError, match=rf"^incompatible-config: .* must listen on elsewhere, got {channel}, {channel}.>"
     ):
         await migrate(nc, js, channel, stream, monitor=monitor, subject="elsewhere")
     await js.add_stream(name="WORK", subjects=["work"], retention="workqueue")
@@ -455,8 +456,8 @@ async def test_streams_that_will_not_do(connection, channel, js, stream, nc, mon
         await migrate(nc, js, channel, "WORK", monitor=monitor, subject="work")
 
 
-async def test_a_channel_that_was_made_again(nc, executable, server, channel, move):
-    """A streaming server that keeps nothing over a restart numbers from 1 again."""
+async def test_channel_that_was_created_again_is_an_error(nc, executable, server, channel, move):
+    """After a restart with a memory store, its sequences begin at 1 again."""
     with StreamingServer(executable, over=server.url, cluster="again") as streaming:
         monitor = Monitor(streaming.monitor)
         async with await stan.connect(nc, "again", "me") as connection:
@@ -473,8 +474,7 @@ async def test_a_channel_that_was_made_again(nc, executable, server, channel, mo
                 await move(monitor=monitor)
 
 
-async def test_a_message_that_is_too_large(connection, channel, move, stored):
-    """It fitted without headers. What is before it is copied, and the message says which it is."""
+async def test_message_that_is_too_large_with_headers_is_named(connection, channel, move, stored):
     await connection.publish_data(b"1", channel)
     await connection.publish_data(b"x" * (2**20 - 200), channel)
     with pytest.raises(EncodeError, match="payload-too-large: message 2 of channel") as caught:
@@ -482,8 +482,7 @@ async def test_a_message_that_is_too_large(connection, channel, move, stored):
     assert caught.value.code == "payload-too-large"
 
 
-async def test_one_at_a_time(nc, connection, channel, move):
-    """Whoever migrates a channel has its name to itself."""
+async def test_second_migration_of_a_channel_at_once_is_refused(nc, connection, channel, move):
     await connection.publish_data(b"1", channel)
     async with await stan.connect(nc, CLUSTER, client_id_for(channel)):
         with pytest.raises(stan.StanError, match="clientID already registered"):
@@ -494,22 +493,23 @@ async def test_one_at_a_time(nc, connection, channel, move):
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:8222", "file:///etc/passwd", "http://", "http://a:b", "http://[", "x://a"]
 )
-def test_monitoring_urls(url):
+def test_invalid_monitoring_url_is_rejected(url):
     with pytest.raises(EncodeError, match="monitoring must be a URL like"):
         Monitor(url)
 
 
-async def test_what_is_no_monitoring(streaming, server, move):
+async def test_url_that_is_not_monitoring_is_an_error(streaming, server, move):
     with pytest.raises(DeliveryError, match="Connection refused"):
         await move(monitor=Monitor("http://127.0.0.1:1"))
-    with pytest.raises(DeliveryError, match=r"is not that of a streaming server"):
+    with pytest.raises(DeliveryError, match=r"must be the monitoring of a streaming server, got another answer"):
         await move(monitor=Monitor(f"{streaming.monitor}/elsewhere"))
     with pytest.raises(DeliveryError, match="monitoring at "):
-        await move(monitor=Monitor(f"http://127.0.0.1:{server.port}", timeout=1.0))  # NATS itself speaks no HTTP
+        await move(
+            monitor=Monitor(f"http://127.0.0.1:{server.port}", timeout=1.0)
+        )  # the port of nats-server for clients
 
 
-async def test_a_cluster_that_nats_does_not_have(executable, channel, move):
-    """Monitoring of one server, and NATS of another."""
+async def test_monitoring_of_another_server_is_an_error(executable, channel, move):
     with StreamingServer(executable, cluster="elsewhere") as streaming:
         async with await nats.connect(streaming.url) as nc, await stan.connect(nc, "elsewhere", "me") as connection:
             await connection.publish_data(b"1", channel)

@@ -13,8 +13,7 @@ from tests.support.streaming import CLUSTER, StreamingServer
 from tests.support.waiting import until
 
 
-async def test_events(connection, channel, make_event):
-    """An event comes out as it went in, and its acknowledgement empties the channel."""
+async def test_events_are_received_unchanged(connection, channel, make_event):
     sent = [make_event(1, {"total": 12.5}), make_event(2, "naïve", datacontenttype="text/plain"), make_event(3, b"\0")]
     guids = [await connection.publish(event, channel) for event in sent]
     assert len(set(guids)) == 3
@@ -31,9 +30,9 @@ async def anext_of(subscription):
     return await asyncio.wait_for(subscription.__anext__(), 60)
 
 
-async def test_heartbeats_of_others_do_not_make_a_client_publish_to_the_server(nc, connection):
-    """The inbox is in the request to connect; the server's own heartbeats have an inbox, too."""
-    inbox = connection._session._listeners[0].subject
+async def test_heartbeats_of_other_clients_are_not_answered_on_api_subjects(nc, connection):
+    """The connect request, which others may see, contains the inbox. Heartbeats with an inbox are answered."""
+    inbox = connection._session._inboxes[0].subject
     requests = await nc.subscribe("$JS.API.STREAM.PURGE.X")
     answer = nc.new_inbox()
     answers = await nc.subscribe(answer)
@@ -43,14 +42,13 @@ async def test_heartbeats_of_others_do_not_make_a_client_publish_to_the_server(n
     assert requests.pending_msgs == 0
 
 
-async def test_template(connection, channel, make_event, take):
+async def test_channel_may_be_a_template(connection, channel, make_event, take):
     await connection.publish(make_event(1), SubjectTemplate(channel + ".{type}"))
     async with await connection.subscribe(f"{channel}.com%2Eexample%2Etest", start=Start.last()) as subscription:
         assert len(await take(subscription, 1)) == 1
 
 
-async def test_many(connection, channel, make_event, take):
-    """The window never holds more than it may, and order is kept."""
+async def test_many_events_are_stored_in_order(connection, channel, make_event, take):
     futures = [await connection.publish_async(make_event(number), channel) for number in range(500)]
     await connection.flush()
     assert len({future.result() for future in futures}) == 500
@@ -58,22 +56,20 @@ async def test_many(connection, channel, make_event, take):
         assert [one.sequence for one in await take(subscription, 500)] == list(range(1, 501))
 
 
-async def test_window(nc, client_id, channel, make_event):
-    """Publishing waits for room, and room comes with acknowledgements."""
+async def test_publishing_waits_for_room_in_the_window(nc, client_id, channel, make_event):
     async with await stan.connect(nc, CLUSTER, client_id, window=3) as connection:
         pending = set()
-        most = 0
+        highest = 0
         for number in range(50):
             future = await connection.publish_async(make_event(number), channel)
             pending.add(future)
             future.add_done_callback(pending.discard)
-            most = max(most, len(connection._window.pending))
-        assert most == 3
+            highest = max(highest, len(connection._window.pending))
+        assert highest == 3
     assert not pending
 
 
-async def test_a_block_waits_for_acknowledgements(nc, client_id, channel, make_event):
-    """Also one that an exception leaves."""
+async def test_end_of_the_block_waits_for_acknowledgements_after_an_exception(nc, client_id, channel, make_event):
 
     async def fail():
         async with await stan.connect(nc, CLUSTER, client_id) as connection:
@@ -105,23 +101,23 @@ BAD_CHANNELS = [
 
 
 @pytest.mark.parametrize("name", [*BAD_CHANNELS, "x" * 4000])
-async def test_channels_that_are_none(connection, make_event, name):
-    """ST-PUB-02: they are refused at once; the server would keep silent, or refuse."""
+async def test_invalid_channels_are_rejected(connection, make_event, name):
+    """ST-PUB-02: before a request, which the server would refuse or not answer."""
     with pytest.raises(EncodeError) as caught:
         await asyncio.wait_for(connection.publish_data(b"", name), 1)
     assert caught.value.code == "invalid-subject"
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_d", "ü.€", "a:b", "_", "$a"])
-async def test_channels(connection, channel, name, take):
+async def test_valid_channels_are_accepted(connection, channel, name, take):
     name = f"{channel}.{name}"
     await connection.publish_data(b"data", name)
     async with await connection.subscribe(name, start=Start.first()) as subscription:
         assert [one.data for one in await take(subscription, 1)] == [b"data"]
 
 
-async def test_names_that_are_refused(nc, connection, channel):
-    """ST-CON-02, ST-SUB-08: no server is asked."""
+async def test_invalid_names_are_rejected(nc, connection, channel):
+    """ST-CON-02, ST-SUB-08: before a request."""
     for name in ("", "a.b", "a b", "é", "a\n", None):
         with pytest.raises(EncodeError, match="client id"):
             await stan.connect(nc, CLUSTER, name)
@@ -142,21 +138,20 @@ async def test_names_that_are_refused(nc, connection, channel):
         ("discover_prefix", None),
     ],
 )
-async def test_options_out_of_range(nc, name, value):
-    """They are refused by name before anybody is asked."""
+async def test_invalid_options_are_rejected_by_name(nc, name, value):
     with pytest.raises(EncodeError, match=f"{name} must be a") as caught:
         await stan.connect(nc, CLUSTER, "client", **{name: value})
     assert caught.value.code == "invalid-message"
 
 
-async def test_numbers_that_the_protocol_cannot_carry(nc):
+async def test_numbers_out_of_range_for_the_protocol_are_rejected(nc):
     with pytest.raises(EncodeError, match="pingInterval") as caught:
         await stan.connect(nc, CLUSTER, "client", ping_interval=2**31)
     assert caught.value.code == "integer-out-of-range"
 
 
-async def test_size(nc, connection, channel, take):
-    """The largest message that fits gets through, and one byte more is not sent."""
+async def test_too_large_message_is_rejected(nc, connection, channel, take):
+    """The largest message that fits is stored, and one byte more is not sent."""
     overhead = len(connection.client_id) + len(channel) + 2 * 22
     overhead += 2 * 4 + 4  # tags and lengths; the length of the data takes three bytes
     fits = b"x" * (nc.max_payload - overhead)
@@ -167,19 +162,19 @@ async def test_size(nc, connection, channel, take):
     assert nc.is_connected
 
 
-async def test_what_is_no_data(connection, channel):
+async def test_data_of_another_type_is_rejected(connection, channel):
     with pytest.raises(EncodeError) as caught:
         await connection.publish_data("text", channel)
     assert caught.value.code == "invalid-message"
 
 
-async def test_what_is_no_event(connection, channel, make_event):
+async def test_invalid_event_is_rejected(connection, channel, make_event):
     with pytest.raises(EncodeError):
         await connection.publish(make_event(1, {1, 2}), channel)
 
 
-async def test_refused(executable, client_id, channel, make_event):
-    """ST-PUB-04: the text of the acknowledgement is raised, at once and at the end of many."""
+async def test_refusal_is_raised_with_its_text(executable, client_id, channel, make_event):
+    """ST-PUB-04: by ``publish()``, and by ``flush()`` after ``publish_async()``."""
     with StreamingServer(executable, "-mc", "1") as server:
         nc = await nats.connect(server.url)
         async with await stan.connect(nc, CLUSTER, client_id) as connection:
@@ -190,8 +185,8 @@ async def test_refused(executable, client_id, channel, make_event):
             with pytest.raises(stan.StanError, match="different cases not allowed"):
                 await connection.publish(make_event(3), channel.upper())
             events = [make_event(4), make_event(5), make_event(6)]
-            for event, where in zip(events, (f"{channel}.b", channel, f"{channel}.c")):
-                await connection.publish_async(event, where)
+            for event, name in zip(events, (f"{channel}.b", channel, f"{channel}.c")):
+                await connection.publish_async(event, name)
             with pytest.raises(PublishError, match=r"too many channels \(and 1 more\)") as failed:
                 await connection.flush()
             assert [failure.event for failure in failed.value.failures] == [events[0], events[2]]
@@ -199,7 +194,7 @@ async def test_refused(executable, client_id, channel, make_event):
         await nc.close()
 
 
-async def test_failures_at_the_end_of_the_block(executable, client_id, channel, make_event):
+async def test_end_of_the_block_raises_failures(executable, client_id, channel, make_event):
     with StreamingServer(executable, "-mc", "1") as server:
         nc = await nats.connect(server.url)
         connection = await stan.connect(nc, CLUSTER, client_id)
@@ -210,14 +205,14 @@ async def test_failures_at_the_end_of_the_block(executable, client_id, channel, 
         await nc.close()
 
 
-async def test_no_acknowledgement(executable, client_id, channel, make_event):
-    """ST-PUB-05: a server that keeps silent, and one that is not there."""
+async def test_missing_acknowledgement_is_raised(executable, client_id, channel, make_event):
+    """ST-PUB-05: the server is silent, or does not run."""
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
         nc = await nats.connect(around.url)
         connection = await stan.connect(nc, CLUSTER, client_id, ack_timeout=0.5, window=1)
         server.pause()
         first = await connection.publish_async(make_event(1), channel)
-        second = await connection.publish_async(make_event(2), channel)  # the first one has given up its room
+        second = await connection.publish_async(make_event(2), channel)  # when the first one has timed out
         with pytest.raises(stan.StanError) as caught:
             await first
         assert (caught.value.code, caught.value.text) == ("timeout", "stan: publish ack timeout")
@@ -226,7 +221,7 @@ async def test_no_acknowledgement(executable, client_id, channel, make_event):
         assert len(failed.value.failures) == 2
         assert second.done()
         server.kill()
-        await until_nobody_listens(nc)
+        await until_no_responders(nc)
         with pytest.raises(stan.StanError) as caught:
             await connection.publish(make_event(3), channel)
         assert caught.value.code == "no-responders"
@@ -236,8 +231,8 @@ async def test_no_acknowledgement(executable, client_id, channel, make_event):
         await nc.close()
 
 
-async def test_what_is_no_acknowledgement(executable, client_id, channel, make_event, caplog):
-    """An empty message, garbage, and the acknowledgement of another message: none of them says that one is stored."""
+async def test_invalid_acknowledgements_are_ignored(executable, client_id, channel, make_event, caplog):
+    """An empty message, garbage, and the acknowledgement of another message."""
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
         nc = await nats.connect(around.url)
         published = await nc.subscribe("_STAN.pub.>")
@@ -255,8 +250,8 @@ async def test_what_is_no_acknowledgement(executable, client_id, channel, make_e
         await nc.close()
 
 
-async def until_nobody_listens(nc):
-    """The nats-server takes a moment to notice."""
+async def until_no_responders(nc):
+    """Wait until the nats-server has removed the subscriptions of the streaming server."""
     for _ in range(50):
         try:
             await nc.request(f"_STAN.discover.{CLUSTER}", timeout=0.1)
@@ -264,10 +259,10 @@ async def until_nobody_listens(nc):
             return
         except nats.errors.TimeoutError:
             continue
-    pytest.fail("the server is still there")
+    pytest.fail("the streaming server must have no subscriptions")
 
 
-async def test_closed(nc, client_id, channel, make_event):
+async def test_closed_connection_raises(nc, client_id, channel, make_event):
     connection = await stan.connect(nc, CLUSTER, client_id)
     subscription = await connection.subscribe(channel)
     await connection.close()
@@ -280,7 +275,7 @@ async def test_closed(nc, client_id, channel, make_event):
     assert nc.is_connected
 
 
-async def test_closing_fails_what_is_under_way(executable, client_id, channel, make_event):
+async def test_closing_fails_unacknowledged_events(executable, client_id, channel, make_event):
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
         nc = await nats.connect(around.url)
         connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.2)
@@ -294,18 +289,18 @@ async def test_closing_fails_what_is_under_way(executable, client_id, channel, m
         await nc.close()
 
 
-async def test_nats_connection_is_closed(streaming, client_id, channel, make_event):
-    """The loss is noticed, told once, and raised by everything."""
+async def test_closed_nats_connection_fails_all_operations(streaming, client_id, channel, make_event):
+    """``on_lost`` is called once."""
     lost = []
     nc = await nats.connect(streaming.url)
     connection = await stan.connect(nc, CLUSTER, client_id, on_lost=lost.append, reconnect=True)
     subscription = await connection.subscribe(channel)
     await nc.close()
-    with pytest.raises(stan.StanError, match="stan: connection closed"):
+    with pytest.raises(stan.StanError, match="stan: the NATS connection was closed"):
         await anext_of(subscription)
     with pytest.raises(DeliveryError):
         await connection.publish(make_event(1), channel)
-    assert [error.text for error in lost] == ["stan: connection closed"]
+    assert [error.text for error in lost] == ["stan: the NATS connection was closed"]
     assert isinstance(connection.error, stan.StanError)
     with pytest.raises(DeliveryError, match="NATS connection was closed"):
         await connection.close()
@@ -314,13 +309,13 @@ async def test_nats_connection_is_closed(streaming, client_id, channel, make_eve
         await stan.connect(nc, CLUSTER, client_id)
 
 
-@pytest.mark.parametrize("noticed", [False, True])
-async def test_closing_behind_the_nats_connection(streaming, client_id, noticed):
-    """The server was not told, and that is said, however long ago it was."""
+@pytest.mark.parametrize("is_detected", [False, True])
+async def test_closing_after_the_nats_connection_raises(streaming, client_id, is_detected):
+    """The server could not be notified."""
     nc = await nats.connect(streaming.url)
     connection = await stan.connect(nc, CLUSTER, client_id)
     await nc.close()
-    if noticed:
+    if is_detected:
         await until(lambda: connection.error is not None, 5)
     with pytest.raises(DeliveryError, match="connection-closed: the NATS connection was closed"):
         await connection.close()
@@ -336,8 +331,7 @@ async def test_closing_behind_the_nats_connection(streaming, client_id, noticed)
         ({"subscribe": {"deny": ["_STAN.acks.>"]}}, "subscribe to '_STAN.acks."),
     ],
 )
-async def test_denied_permissions(executable, make_event, denied, words):
-    """Each is said at once, in place of a timeout."""
+async def test_denied_permissions_are_raised_without_a_timeout(executable, make_event, denied, words):
 
     async def work():
         connection = await stan.connect(nc, CLUSTER, "denied", timeout=60, ack_timeout=60)

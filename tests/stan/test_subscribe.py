@@ -22,12 +22,12 @@ async def sequences(take, subscription, count, **options):
     return [one.sequence for one in await take(subscription, count, **options)]
 
 
-async def nothing_comes(subscription, seconds=0.2):
+async def expect_no_message(subscription, seconds=0.2):
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(subscription.__anext__(), seconds)
 
 
-# --- Where a subscription begins ------------------------------------------------------------------------------------
+# --- Start of a subscription ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ async def nothing_comes(subscription, seconds=0.2):
     ],
     ids=str,
 )
-async def test_start(connection, channel, take, start, wanted):
+async def test_subscription_begins_at_its_start(connection, channel, take, start, wanted):
     """ST-SUB-02, ST-SUB-03, ST-SUB-04, ST-SUB-05, ST-SUB-06"""
     await fill(connection, channel, 3)
     async with await connection.subscribe(channel, start=start) as subscription:
         await fill(connection, channel, 1, first=4)
         assert await sequences(take, subscription, len(wanted)) == wanted
-        await nothing_comes(subscription, 0.05)
+        await expect_no_message(subscription, 0.05)
 
 
-async def test_start_at_a_time_between(connection, channel, take):
-    """ST-SUB-05: fractions of a second count."""
+async def test_start_time_has_fractions_of_a_second(connection, channel, take):
+    """ST-SUB-05"""
     await fill(connection, channel, 2)
     await asyncio.sleep(0.15)  # time itself is tested: Start.ago() is later by as long as the request takes
     between = datetime.now(timezone(timedelta(hours=5)))
@@ -66,7 +66,7 @@ async def test_start_at_a_time_between(connection, channel, take):
             assert await sequences(take, subscription, 2) == [3, 4]
 
 
-async def test_start_without_a_time_zone():
+async def test_start_time_must_have_a_time_zone():
     with pytest.raises(EncodeError, match="must be timezone-aware"):
         Start.at_time(datetime(2020, 1, 1))
 
@@ -81,15 +81,15 @@ async def test_start_without_a_time_zone():
         lambda: Start(StartPosition.TIME_DELTA_START),
     ],
 )
-async def test_start_of_other_types(start):
+async def test_start_with_values_of_other_types_is_rejected(start):
     with pytest.raises(EncodeError, match="must be a") as caught:
         start()
     assert caught.value.code == "invalid-message"
 
 
 @pytest.mark.parametrize("start", ["first", None, 4, StartPosition.FIRST, Start])
-async def test_what_is_no_start(connection, channel, start):
-    with pytest.raises(EncodeError, match=r"start must be a Start, as Start.first\(\) makes it") as caught:
+async def test_start_of_another_type_is_rejected(connection, channel, start):
+    with pytest.raises(EncodeError, match=r"start must be a Start, such as Start.first\(\), got") as caught:
         await connection.subscribe(channel, start=start)
     assert caught.value.code == "invalid-message"
 
@@ -97,7 +97,7 @@ async def test_what_is_no_start(connection, channel, start):
 @pytest.mark.parametrize(
     ("sequence", "code"), [(-1, "integer-out-of-range"), (2**64, "integer-out-of-range"), ("7", "invalid-message")]
 )
-async def test_start_beyond_the_protocol(connection, channel, sequence, code):
+async def test_sequence_out_of_range_for_the_protocol_is_rejected(connection, channel, sequence, code):
     with pytest.raises(EncodeError, match="startSequence") as caught:
         await connection.subscribe(channel, start=Start.at_sequence(sequence))
     assert caught.value.code == code
@@ -110,7 +110,7 @@ async def test_start_beyond_the_protocol(connection, channel, sequence, code):
         *[("queue", None), ("durable", b"d")],
     ],
 )
-async def test_options_out_of_range(connection, channel, name, value):
+async def test_invalid_options_are_rejected_by_name(connection, channel, name, value):
     with pytest.raises(EncodeError, match=f"{name} must be a") as caught:
         await connection.subscribe(channel, **{name: value})
     assert caught.value.code == "invalid-message"
@@ -119,8 +119,8 @@ async def test_options_out_of_range(connection, channel, name, value):
 # --- Acknowledgements -----------------------------------------------------------------------------------------------
 
 
-async def test_redelivery(connection, channel, make_event, take):
-    """ST-ACK-02: what a block leaves by an exception comes again, counted; what it leaves otherwise does not."""
+async def test_message_is_redelivered_after_an_exception_in_its_block(connection, channel, make_event, take):
+    """ST-ACK-02: with a redelivery count. A message is acknowledged at the end of a block without an exception."""
     for number in (1, 2):
         await connection.publish(make_event(number), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
@@ -135,11 +135,11 @@ async def test_redelivery(connection, channel, make_event, take):
         assert not again.is_settled
         await again.ack()
         await again.ack()
-        await nothing_comes(subscription, 1.2)
+        await expect_no_message(subscription, 1.2)
 
 
-async def test_nak_leaves_a_message_to_the_server(connection, channel, make_event):
-    """In a block and outside of one; the end of the block does not acknowledge it."""
+async def test_nak_leaves_a_message_unacknowledged(connection, channel, make_event):
+    """In a block and outside of it; the end of the block does not acknowledge it."""
     for number in (1, 2):
         await connection.publish(make_event(number), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
@@ -155,15 +155,15 @@ async def test_nak_leaves_a_message_to_the_server(connection, channel, make_even
             await item.ack()
 
 
-async def test_what_is_rejected_does_not_come_again(connection, channel, caplog):
+async def test_rejected_message_is_logged_and_not_redelivered(connection, channel, caplog):
     await connection.publish_data(b"no event", channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
         item = await aiter_of(subscription)()
         await item.reject(item.error.code)
         await item.reject("twice")
-        await nothing_comes(subscription, 1.2)
+        await expect_no_message(subscription, 1.2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"Message 1 of channel {channel} was rejected: invalid-json"
+        f"channel {channel}, message 1: rejected: invalid-json"
     ]
 
 
@@ -174,8 +174,8 @@ def aiter_of(subscription):
     return one
 
 
-async def test_a_message_in_hand_is_not_given_twice(connection, channel, make_event):
-    """One that is delivered again while it waits, or is inside of its block, takes the place of the first."""
+async def test_message_that_is_redelivered_while_it_is_held_is_yielded_once(connection, channel, make_event):
+    """The redelivery replaces it, whether it is queued or in its block."""
     for number in (1, 2):
         await connection.publish(make_event(number), channel)
     async with await connection.subscribe(channel, start=Start.first(), ack_wait=1) as subscription:
@@ -187,22 +187,22 @@ async def test_a_message_in_hand_is_not_given_twice(connection, channel, make_ev
         second = await aiter_of(subscription)()
         assert (second.message.sequence, second.message.redelivered) == (2, True)
         await second.ack()
-        await nothing_comes(subscription)
+        await expect_no_message(subscription)
 
 
-async def test_max_in_flight(connection, channel, take):
-    """ST-SUB-07: the server waits for acknowledgements."""
+async def test_server_waits_for_acknowledgements_after_max_in_flight(connection, channel, take):
+    """ST-SUB-07"""
     await fill(connection, channel, 5)
     async with await connection.subscribe(channel, start=Start.first(), max_in_flight=2) as subscription:
         held = [await aiter_of(subscription)() for _ in range(2)]
-        await nothing_comes(subscription)
+        await expect_no_message(subscription)
         await held[0].ack()
         assert (await aiter_of(subscription)()).message.sequence == 3
-        await nothing_comes(subscription)
+        await expect_no_message(subscription)
 
 
-async def test_no_event(connection, channel, make_event):
-    """What is no event is given with its error, and is acknowledged by whoever puts it aside."""
+async def test_message_that_is_not_an_event_is_yielded_with_an_error(connection, channel, make_event):
+    """It is redelivered until the caller acknowledges it."""
     await connection.publish_data(b"no event", channel)
     await connection.publish_data(b"", channel)
     await connection.publish(make_event(3), channel)
@@ -225,7 +225,7 @@ async def test_no_event(connection, channel, make_event):
         await again.ack()
 
 
-async def test_options_of_the_decoder(connection, channel, make_event):
+async def test_options_reach_the_decoder(connection, channel, make_event):
     await connection.publish(make_event(1, {"a": 1}, rank=7), channel)
     options = {"parse_data": False, "extension_types": {"rank": int}}
     async with await connection.subscribe(channel, start=Start.first(), **options) as subscription:
@@ -244,10 +244,10 @@ async def test_deliveries_before_the_subscription_response_are_acknowledged(stre
     await until_pending(streaming, channel, 0)
 
 
-async def test_garbage_on_the_inbox(nc, connection, channel, take, caplog):
+async def test_malformed_message_on_the_inbox_is_dropped(nc, connection, channel, take, caplog):
     async with await connection.subscribe(channel) as subscription:
-        await nc.publish(subscription._listener.subject, b"\x08")
-        await nc.publish(subscription._listener.subject, MsgProto(7, channel, data=b"good").encode())
+        await nc.publish(subscription._inbox.subject, b"\x08")
+        await nc.publish(subscription._inbox.subject, MsgProto(7, channel, data=b"good").encode())
         assert await sequences(take, subscription, 1) == [7]
         assert "invalid-protobuf" in caplog.text
 
@@ -255,8 +255,8 @@ async def test_garbage_on_the_inbox(nc, connection, channel, take, caplog):
 # --- Durables and queue groups ----------------------------------------------------------------------------------------
 
 
-async def test_a_durable_goes_on(nc, client_id, channel, take):
-    """ST-SUB-09: closed, or left with the connection, and whatever start is asked for then."""
+async def test_durable_continues_at_its_position(nc, client_id, channel, take):
+    """ST-SUB-09: after the subscription or the connection was closed, and for each start."""
     async with await stan.connect(nc, CLUSTER, client_id) as connection:
         await fill(connection, channel, 4)
         async with await connection.subscribe(
@@ -276,15 +276,15 @@ async def test_a_durable_goes_on(nc, client_id, channel, take):
             assert await sequences(take, subscription, 4) == [1, 2, 3, 4]
 
 
-async def test_the_ends(connection, channel, take):
-    """ST-END-02: closing twice is nothing, unsubscribing afterwards an error; iterations end."""
+async def test_closed_subscription_cannot_be_used(connection, channel, take):
+    """ST-END-02: closing it again does nothing, unsubscribing raises, and iterations end."""
     subscription = await connection.subscribe(channel)
     iteration = asyncio.ensure_future(take(subscription, 1))
     await asyncio.sleep(0)
     await subscription.close()
     assert await iteration == []
     await subscription.close()
-    assert subscription.is_over
+    assert subscription.is_closed
     with pytest.raises(stan.StanError, match="stan: invalid subscription"):
         await subscription.unsubscribe()
     other = await connection.subscribe(channel)
@@ -296,15 +296,15 @@ async def test_the_ends(connection, channel, take):
     assert connection._subscriptions == []
 
 
-async def test_a_durable_is_taken(connection, channel):
+async def test_durable_in_use_is_refused(connection, channel):
     async with await connection.subscribe(channel, durable="d"):
         with pytest.raises(stan.StanError) as caught:
             await connection.subscribe(channel, durable="d")
         assert (caught.value.code, caught.value.text) == ("request-refused", "stan: duplicate durable registration")
 
 
-async def test_queue_group(connection, channel):
-    """ST-SUB-10: each message goes to one member, and what one leaves goes to another."""
+async def test_queue_group_shares_messages(connection, channel):
+    """ST-SUB-10: each message is delivered to one member, and redelivered to another when that one is closed."""
     members = [await connection.subscribe(channel, queue="workers", ack_wait=1, max_in_flight=5) for _ in range(2)]
     async with await connection.subscribe(channel, queue="others") as other:
         await fill(connection, channel, 10)
@@ -321,8 +321,7 @@ async def test_queue_group(connection, channel):
         await members[1].close()
 
 
-async def test_durable_queue_group(nc, connection, client_id, channel, take):
-    """It belongs to no client: another one goes on with it."""
+async def test_durable_queue_group_continues_with_another_client(nc, connection, client_id, channel, take):
     await fill(connection, channel, 3)
     options = {"queue": "workers", "durable": "d", "start": Start.first()}
     async with await connection.subscribe(channel, max_in_flight=1, **options) as subscription:
@@ -337,7 +336,7 @@ async def test_durable_queue_group(nc, connection, client_id, channel, take):
 # --- Refusals -------------------------------------------------------------------------------------------------------
 
 
-async def test_no_server(nc, client_id):
+async def test_unknown_cluster_has_no_responders(nc, client_id):
     with pytest.raises(stan.StanError, match="possibly wrong cluster ID") as caught:
         await stan.connect(nc, "other-cluster", client_id)
     assert caught.value.code == "no-responders"
@@ -364,8 +363,8 @@ SUBJECTS = ConnectResponse(
         ],
     ],
 )
-async def test_no_streaming_server(nc, client_id, answer):
-    """Somebody else answers."""
+async def test_answer_of_another_responder_is_rejected(nc, client_id, answer):
+    """The answer is not that of a streaming server, or would make the client publish to invalid subjects."""
 
     async def respond(message):
         await message.respond(answer)
@@ -376,13 +375,13 @@ async def test_no_streaming_server(nc, client_id, answer):
         await stan.connect(nc, cluster, client_id)
 
 
-async def test_a_client_id_is_taken(nc, client_id):
-    """ST-CON-04: as long as its client answers."""
+async def test_client_id_in_use_is_refused(nc, client_id):
+    """ST-CON-04: as long as its client answers heartbeats."""
     first = await stan.connect(nc, CLUSTER, client_id)
     with pytest.raises(stan.StanError) as caught:
         await stan.connect(nc, CLUSTER, client_id)
     assert caught.value.text == "stan: clientID already registered"
-    await first._session.abandon()  # it does not answer any more
+    await first._session.abandon()  # it no longer answers heartbeats
     async with await stan.connect(nc, CLUSTER, client_id):
         with pytest.raises(stan.StanError) as caught:
             await first.publish_data(b"", "channel")
@@ -391,7 +390,7 @@ async def test_a_client_id_is_taken(nc, client_id):
         await first.close()
 
 
-async def test_too_many_subscriptions(executable, client_id, channel):
+async def test_server_refuses_too_many_subscriptions(executable, client_id, channel):
     with StreamingServer(executable, "-msu", "1") as server:
         nc = await nats.connect(server.url)
         async with await stan.connect(nc, CLUSTER, client_id) as connection:
@@ -401,20 +400,20 @@ async def test_too_many_subscriptions(executable, client_id, channel):
         await nc.close()
 
 
-async def test_a_subscription_that_the_client_gave_up(executable, client_id, channel):
-    """ST-SUB-11: where no answer came in time, the server is told to close what it may have."""
+async def test_subscription_that_timed_out_is_closed_on_the_server(executable, client_id, channel):
+    """ST-SUB-11: the server may have created it without the answer arriving."""
     with NatsServer() as around, StreamingServer(executable, over=around.url) as server:
         nc = await nats.connect(around.url)
         connection = await stan.connect(nc, CLUSTER, client_id, timeout=0.3)
         requests = await nc.subscribe("_STAN.sub.>")
-        withdrawals = await nc.subscribe("_STAN.subclose.>")
+        close_requests = await nc.subscribe("_STAN.subclose.>")
         server.pause()
         with pytest.raises(stan.StanError, match="stan: subscribe request timeout") as caught:
             await connection.subscribe(channel, durable="d")
         assert caught.value.code == "timeout"
         request = SubscriptionRequest.decode((await requests.next_msg()).data)
-        withdrawal = UnsubscribeRequest.decode((await withdrawals.next_msg()).data)
-        assert withdrawal == UnsubscribeRequest(client_id, channel, request.inbox, "d")
+        close_request = UnsubscribeRequest.decode((await close_requests.next_msg()).data)
+        assert close_request == UnsubscribeRequest(client_id, channel, request.inbox, "d")
         server.resume()
         await connection.close()
         await nc.close()

@@ -1,7 +1,7 @@
 """
-Messages of NATS Streaming: round trips, arbitrary bytes, and what Python makes possible besides.
+Messages of NATS Streaming: round trips, arbitrary bytes, and arguments that only Python allows.
 
-The vectors of spec-fixtures/stan-messages.json run elsewhere.
+tests/test_fixtures.py runs the vectors of spec-fixtures/stan-messages.json.
 """
 
 import json
@@ -40,14 +40,13 @@ def messages(draw):
 
 
 @given(messages())
-def test_round_trip(message):
-    """What is written is read as it was."""
+def test_encoded_message_is_decoded_unchanged(message):
     assert type(message).decode(message.encode()) == message
 
 
 @given(messages(), messages())
-def test_the_last_value_counts(one, other):
-    """Two encodings, one behind the other, are the fields of the second over those of the first."""
+def test_last_value_of_a_duplicated_field_is_used(one, other):
+    """In the concatenation of two messages, fields of the second replace those of the first."""
     other = other if type(other) is type(one) else type(one)()
     given_fields = {field.name: getattr(other, field.name) for field in fields(other) if getattr(other, field.name)}
     assert type(one).decode(one.encode() + other.encode()) == replace(one, **given_fields)
@@ -56,8 +55,8 @@ def test_the_last_value_counts(one, other):
 @given(st.sampled_from(NAMES), st.binary(max_size=60))
 @example("MsgProto", b"")
 @example("MsgProto", b"\x0b" * 2000)
-def test_any_bytes(name, data):
-    """Arbitrary bytes are a message, or an error of this package; a message is then written again."""
+def test_arbitrary_bytes_are_a_message_or_an_error(name, data):
+    """An error of this package; a message can be encoded again."""
     message, error = attempt(DecodeError, MESSAGES[name].decode, data)
     if error is not None:
         assert error.code in (ErrorCode.INVALID_PROTOBUF, ErrorCode.INVALID_UTF8)
@@ -66,8 +65,7 @@ def test_any_bytes(name, data):
 
 
 @given(messages(), st.data())
-def test_changed_bytes(message, data):
-    """So are the bytes of a message, changed in places or cut."""
+def test_changed_or_truncated_messages_are_a_message_or_an_error(message, data):
     octets = bytearray(message.encode())
     for _ in range(data.draw(st.integers(0, 3))):
         if octets:
@@ -78,8 +76,7 @@ def test_changed_bytes(message, data):
 
 
 @given(st.sampled_from(NAMES), st.data())
-def test_any_values(name, data):
-    """Values of any type are written and read as they were, or refused."""
+def test_values_of_any_type_are_encoded_unchanged_or_rejected(name, data):
     kind = MESSAGES[name]
     one = data.draw(st.sampled_from(fields(kind)))
     value = data.draw(
@@ -110,30 +107,30 @@ def test_any_values(name, data):
         (Ack("a", 10**5000), "integer-out-of-range"),
     ],
 )
-def test_values_of_other_types(message, code):
-    """The protobuf package would take bytes for text, and numbers for booleans."""
+def test_values_of_other_types_are_rejected(message, code):
+    """The protobuf package would accept bytes as text, and numbers as booleans."""
     error = refused(EncodeError, code, message.encode)
     assert error.requirement.startswith("ST-PB-")
 
 
 @pytest.mark.parametrize("data", [None, "text", 5, [1, 2], object()])
-def test_what_is_no_bytes(data):
+def test_data_that_is_not_bytes_is_rejected(data):
     refused(DecodeError, "invalid-message", PubAck.decode, data)
 
 
 @pytest.mark.parametrize("shape", [bytes, bytearray, memoryview])
-def test_shapes_of_bytes(shape):
+def test_bytes_like_objects_are_decoded(shape):
     assert MsgProto.decode(shape(WHOLE.encode())) == WHOLE
 
 
-def test_a_view_that_was_released():
+def test_released_memoryview_is_rejected():
     view = memoryview(b"")
     view.release()
     refused(DecodeError, "invalid-message", PubAck.decode, view)
 
 
-def test_every_cut_of_a_message():
-    """Between its fields a message may end; anywhere else it is cut off."""
+def test_truncated_messages_are_rejected():
+    """A message may end only between its fields."""
     octets = WHOLE.encode()
     whole = [0]
     for one in fields(WHOLE):
@@ -147,21 +144,19 @@ def test_every_cut_of_a_message():
             refused(DecodeError, "invalid-protobuf", MsgProto.decode, octets[:end])
 
 
-def test_messages_are_values():
+def test_messages_are_hashable_and_immutable():
     assert hash(PubAck("a")) == hash(PubAck("a"))
     with pytest.raises(FrozenInstanceError):
         PubAck("a").guid = "b"
     assert set(MESSAGES) == {name for name in stan.__all__ if name not in ("MESSAGES", "Message", "StartPosition")}
 
 
-def test_start_positions():
-    """They can be given by name, and come back as numbers."""
+def test_start_positions_are_encoded_as_numbers():
     request = SubscriptionRequest(start_position=StartPosition.FIRST)
     assert SubscriptionRequest.decode(request.encode()).start_position == StartPosition.FIRST == 4
 
 
-def test_the_name_space_is_its_own():
-    """Somebody else's generated code for the same protocol does not get in the way."""
+def test_generated_code_for_the_same_protocol_does_not_conflict():
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto(name="protocol.proto", package="pb", syntax="proto3")
@@ -170,8 +165,8 @@ def test_the_name_space_is_its_own():
     assert PubMsg.decode(PubMsg("a").encode()) == PubMsg("a")
 
 
-def test_more_fields_than_any_message_has():
-    """A payload costs no more memory than its size, whatever it is made of."""
+def test_memory_for_many_fields_is_limited():
+    """Whatever the fields are."""
     few = PubAck.decode(b"\x0a\x01a" + b"\x78\x01" * 999)
     assert few == PubAck("a")
     for record in (b"\x78\x01", b"\x7a\x00", b"\x79" + bytes(8), b"\x0a\x00"):
@@ -186,22 +181,21 @@ def test_more_fields_than_any_message_has():
         assert peak < len(payload) / 10
 
 
-def test_numbers_without_end():
-    """Neither does a length of a million digits."""
+def test_numbers_of_a_million_digits_are_rejected():
     for start in (b"", b"\x08", b"\x0a", b"\x78", b"\x7a"):
         refused(DecodeError, "invalid-protobuf", MsgProto.decode, start + b"\x80" * 2**20 + b"\x01")
 
 
 class OwnAck(PubAck):
-    """A message with a method more."""
+    """A subclass of a message."""
 
 
 class Other(stan.Message):
-    """No message of the protocol."""
+    """Not a message of the protocol."""
 
 
-def test_messages_of_ones_own():
-    """What is derived from a message is read and written as that; anything else is none."""
+def test_subclasses_are_encoded_as_their_message():
+    """Other classes are rejected."""
     assert OwnAck("a").encode() == PubAck("a").encode()
     assert type(OwnAck.decode(PubAck("a").encode())) is OwnAck
     for kind in (stan.Message, Other):
@@ -221,8 +215,8 @@ except ImportError as error:
 """
 
 
-def test_without_protobuf():
-    """The conformance cases are skipped with the reason, and so is whoever wants the client."""
+def test_missing_protobuf_package_is_named():
+    """Conformance cases are skipped with the same reason."""
     run = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     reason = "ce_nats.stan.wire needs protobuf: pip install 'ce-nats[stan]'"
@@ -241,8 +235,7 @@ print(json.dumps([case.id for case in load_cases(["stan-messages"]) if str(in_pr
 """
 
 
-def test_protobuf_without_its_extension():
-    """The vectors hold with the protobuf package's implementation in Python too."""
+def test_vectors_pass_with_protobuf_in_python():
     env = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
     run = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
