@@ -54,8 +54,8 @@ _CONTEXT: Final = {
     "js_api_prefix": "jetstream_api_prefix",
 }
 _FILES: Final = ("credentials_file", "nkey_seed_file", "tls_cert_file", "tls_key_file", "tls_ca_file")
-# The authentication method of each setting.
-_WAYS: Final = {
+# Authentication method of each setting.
+_AUTH_METHODS: Final = {
     "user": "user",
     "password": "user",
     "token": "token",
@@ -178,9 +178,9 @@ def _add(merged: dict[str, Any], later: dict[str, Any]) -> None:
         later.pop("servers", None)
     if any(name in merged for name in _JETSTREAM):
         later = {name: value for name, value in later.items() if name not in _JETSTREAM}
-    ways = {_WAYS[name] for name in merged if name in _WAYS}
+    methods = {_AUTH_METHODS[name] for name in merged if name in _AUTH_METHODS}
     for name, value in _with_bare_servers(later).items():
-        if not ways or _WAYS.get(name) in (None, *ways):
+        if not methods or _AUTH_METHODS.get(name) in (None, *methods):
             merged.setdefault(name, value)
 
 
@@ -197,8 +197,8 @@ def read_settings(given: Mapping[str, Any], names: Mapping[str, str] | None = No
     Check settings and return the arguments of :class:`ConnectionSettings`.
 
     Args:
-        given: Its attributes, except that ``servers`` is comma-separated text or a sequence, and that ``js_domain`` and
-            ``js_api_prefix`` take the place of ``api_prefix``. None means the default.
+        given: Attributes of :class:`ConnectionSettings`, except that ``servers`` is comma-separated text or a sequence,
+            and that ``js_domain`` and ``js_api_prefix`` replace ``api_prefix``. None means the default.
         names: The caller's names of the settings, for errors.
 
     Raises:
@@ -274,13 +274,13 @@ def _read_context(path: Path, context: str) -> dict[str, Any]:
         known = json.loads(path.read_text("utf-8"))
         found = {name: known.get(key) for name, key in _CONTEXT.items()}
     except OSError as error:
-        raise invalid(f"there is no context {context!r}: {error}") from error
+        raise invalid(f"context {context!r} cannot be read: {error}") from error
     except (ValueError, AttributeError) as error:
         raise invalid(f"context {context!r} must be a JSON object: {path}") from error
     texts: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, str) and value}
     # The nats command line uses the first of these.
-    ways = [name for name in ("user", "credentials_file", "nkey_seed_file") if name in texts]
-    for name in [*ways[1:], *(["token"] if ways[:1] == ["user"] else [])]:
+    methods = [name for name in ("user", "credentials_file", "nkey_seed_file") if name in texts]
+    for name in [*methods[1:], *(["token"] if methods[:1] == ["user"] else [])]:
         texts.pop(name, None)
     for name in _FILES:
         if name in texts:
@@ -289,7 +289,7 @@ def _read_context(path: Path, context: str) -> dict[str, Any]:
 
 
 def _with_bare_servers(given: dict[str, Any]) -> dict[str, Any]:
-    """Move credentials from the URLs to settings of their own."""
+    """Move credentials from the URLs to separate settings."""
     if "servers" not in given:
         return given
     parts = _read_servers(given["servers"])
@@ -346,8 +346,8 @@ def _check_together(given: Mapping[str, Any], names: Mapping[str, str]) -> None:
     if bool(given.get("user")) != bool(given.get("password")):
         raise invalid(f"{user} and {password} must be given together")
     # nats-py would use the first of these and ignore the others. (A token together with a key is for auth callouts.)
-    ways = [_name(name, names) for name in ("user", "nkey_seed_file", "credentials_file") if given.get(name)]
+    methods = [_name(name, names) for name in ("user", "nkey_seed_file", "credentials_file") if given.get(name)]
     if given.get("user") and given.get("token"):
-        ways = [user, token]
-    if len(ways) > 1:
-        raise invalid(f"{' and '.join(ways)} must not be given together: each is an authentication method")
+        methods = [user, token]
+    if len(methods) > 1:
+        raise invalid(f"{' and '.join(methods)} must not be given together: each is an authentication method")

@@ -1,17 +1,17 @@
 """
-OpenTelemetry: spans and metrics of what is published and consumed. Needs ``pip install 'ce-nats[otel]'``.
+OpenTelemetry spans and metrics for publishing and consuming. Needs ``pip install 'ce-nats[otel]'``.
 
     instrumentation = Instrumentation(subjects=["orders.{region}.{type}"])
     async with aio.Publisher(js, instrumentation=instrumentation) as publisher: ...
     async with aio.PullConsumer(js, "ORDERS", "billing", instrumentation=instrumentation, ...) as consumer: ...
 
 Names are those of OpenTelemetry's semantic conventions for messaging, for NATS and for CloudEvents, whose status is
-"development". Two attributes are this package's own: ``ce_nats.outcome``, an :class:`~ce_nats.aio.OutcomeKind`, and
+"development". This package adds two attributes: ``ce_nats.outcome``, an :class:`~ce_nats.aio.OutcomeKind`, and
 ``ce_nats.deliveries``.
 
-Where a message was sent from is in its headers ``traceparent`` and ``tracestate``, and where its event began in the
-attributes of the same names. Of a span that processes it, the first is the parent (the second, where there is no
-first), and the second is a link.
+The headers ``traceparent`` and ``tracestate`` of a message are the trace context of its sender; the event's attributes
+of the same names are the trace context in which the event was created. A ``process`` span has the sender as its parent
+(or, without these headers, the event's context), and a link to the event's context.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .message import MSG_ID
 
 __all__ = ["Instrumentation"]
 
-# Bounds of buckets in seconds, as the conventions want them.
+# Bounds of histogram buckets in seconds, from the conventions.
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _SYSTEM: Final = "messaging.system"
@@ -73,7 +73,7 @@ Attributes = dict[str, str | int]
 
 
 class _Operation:
-    """A span of one message, which may be current. See :class:`ce_nats.aio.Operation`."""
+    """The span of one message, which may be the current span. See :class:`ce_nats.aio.Operation`."""
 
     __slots__ = ("_ended_at", "_span", "_token", "trace")
 
@@ -98,7 +98,7 @@ class _Operation:
                     span.set_attributes({_DESTINATION: outcome.subject, **_message(outcome.message)})
             if isinstance(error, Exception):
                 span.set_attribute(_ERROR_TYPE, _error_type(error))
-                with suppress(Exception):  # somebody's exception may do anything in __str__
+                with suppress(Exception):  # __str__ of a user-defined exception may raise
                     span.record_exception(error)
                 span.set_status(trace.Status(trace.StatusCode.ERROR, text_of(error)))
         span.end(self._ended_at)
@@ -106,25 +106,27 @@ class _Operation:
 
 class Instrumentation:
     """
-    Makes spans and metrics of messages, with whatever OpenTelemetry is configured to do with them.
+    Creates spans and metrics of messages.
 
-    Give it to :class:`~ce_nats.aio.Publisher` and :class:`~ce_nats.aio.PullConsumer` as ``instrumentation``; one serves
-    many of them. Around everything else that sends or receives, use :meth:`sending` and :meth:`processing`.
+    Pass it to :class:`~ce_nats.aio.Publisher` and :class:`~ce_nats.aio.PullConsumer` as ``instrumentation``; several of
+    them can share it. For other code that sends or receives, use :meth:`sending` and :meth:`processing`.
 
-    - ``send SUBJECT``, a producer span, from ``publish()`` to the acknowledgement. Its context is sent along.
-    - ``process SUBJECT``, a consumer span, current while a handler runs (``run()``, or the block of a delivery).
-    - ``messaging.client.sent.messages`` and ``messaging.client.operation.duration``, from ``publish()`` to the
+    - ``send SUBJECT``: a producer span, from ``publish()`` to the acknowledgement. The message carries its context.
+    - ``process SUBJECT``: a consumer span, the current span while a handler runs (``run()``, or the block of a
+      delivery).
+    - ``messaging.client.sent.messages`` and ``messaging.client.operation.duration``: from ``publish()`` to the
       acknowledgement.
-    - ``messaging.client.consumed.messages``: deliveries that became something, with or without a handler.
-    - ``messaging.process.duration``: how long handlers took.
+    - ``messaging.client.consumed.messages``: deliveries with an outcome other than released, and those that a handler
+      released.
+    - ``messaging.process.duration``: duration of handlers.
 
     Args:
-        subjects: Templates of subjects. The one that a subject fits takes its place in names of spans and in metrics,
-            because every value of an attribute makes a time series. Metrics of a subject without one have no
+        subjects: Templates of subjects. In names of spans and in metrics the matching template replaces a subject,
+            because each value of an attribute creates a time series. Metrics of a subject without a template have no
             destination.
-        producer_spans: False makes no spans of sent messages; the current span's context is sent along then.
-        tracer_provider: By default OpenTelemetry's global one.
-        meter_provider: By default OpenTelemetry's global one.
+        producer_spans: False creates no spans of sent messages; messages then carry the context of the current span.
+        tracer_provider: Provider of the tracer; by default OpenTelemetry's global one.
+        meter_provider: Provider of the meter; by default OpenTelemetry's global one.
 
     Raises:
         EncodeError: ``invalid-subject``: a template is malformed.
@@ -166,17 +168,17 @@ class Instrumentation:
     @contextmanager
     def sending(self, event: EventLike, subject: str | SubjectTemplate) -> Iterator[TraceContext | None]:
         """
-        A span around one message that is sent, and its metrics; gives the trace context to send along.
+        Create the span and the metrics of one message that the block sends; yields its trace context.
 
             with instrumentation.sending(event, "orders.paid") as trace:
                 await aio.jetstream.publish(js, event, "orders.paid", trace=trace)
 
         Args:
             event: The event.
-            subject: What it is sent to.
+            subject: Subject that it is sent to, or a template of it.
 
         Raises:
-            EncodeError: ``invalid-message``: it is not an event.
+            EncodeError: ``invalid-message``: ``event`` is not an event.
         """
         plain, template = ("", subject.template) if isinstance(subject, SubjectTemplate) else (subject, "")
         operation = self.send(event, plain, template)
@@ -203,17 +205,17 @@ class Instrumentation:
     @contextmanager
     def processing(self, received: Received) -> Iterator[DecodedEvent]:
         """
-        A span around the handling of one message, and its metrics; gives the event.
+        Create the span and the metrics of one message that the block processes; yields its event.
 
             async for received in await aio.subscribe(nc, "orders.>"):
                 with instrumentation.processing(received) as event:
                     print(event.get_id())
 
         Args:
-            received: The message. One from a PullConsumer that has this instrumentation has a span already.
+            received: The message. A PullConsumer with this instrumentation already creates the span of its messages.
 
         Raises:
-            CeNatsError: There is no event in it: ``received.error``.
+            CeNatsError: ``received.error``: there is no event in the message.
         """
         operation = self.process(received)
         began = time.perf_counter()
@@ -228,10 +230,10 @@ class Instrumentation:
             operation.end(None, failure)
             self._record_processed(received, failure, time.perf_counter() - began)
 
-    # --- What consumers and publishers call ---------------------------------------------------------------------------
+    # --- Calls by consumers and publishers ----------------------------------------------------------------------------
 
     def send(self, event: Any, subject: str, template: str) -> _Operation:
-        """As :meth:`ce_nats.aio.Instruments.send` says."""
+        """Implement :meth:`ce_nats.aio.Instruments.send`."""
         if not self._producer_spans:
             return _Operation(trace.INVALID_SPAN, current_trace())
         destination = self._destination(subject, template)
@@ -244,7 +246,7 @@ class Instrumentation:
         return _Operation(span, trace_of_span(span))
 
     def process(self, received: Received) -> _Operation:
-        """As :meth:`ce_nats.aio.Instruments.process` says."""
+        """Implement :meth:`ce_nats.aio.Instruments.process`."""
         message, event = received.message, None if received.error else received.event
         origin = None if event is None else trace_of_event(event)
         parent = _remote(trace_of_headers(message.headers) or origin)
@@ -267,7 +269,7 @@ class Instrumentation:
         return _Operation(span, token=otel_context.attach(trace.set_span_in_context(span, parent)))
 
     def record(self, outcome: MessageOutcome) -> None:
-        """As :meth:`ce_nats.aio.Instruments.record` says."""
+        """Implement :meth:`ce_nats.aio.Instruments.record`."""
         if outcome.delivery is not None:
             if outcome.kind is not OutcomeKind.RELEASED or outcome.seconds is not None:
                 self._record_processed(outcome.delivery, outcome.error, outcome.seconds, outcome)
@@ -275,7 +277,7 @@ class Instrumentation:
         attributes = {
             _SYSTEM: "nats",
             _OPERATION_NAME: _SEND,
-            **self._low_destination(outcome.subject, outcome.template),
+            **self._metric_destination(outcome.subject, outcome.template),
             **_event_type(outcome.event),
             **_failure(outcome.error),
             _OUTCOME: str(outcome.kind),
@@ -294,7 +296,7 @@ class Instrumentation:
         attributes = {
             _SYSTEM: "nats",
             _OPERATION_NAME: _PROCESS,
-            **self._low_destination(received.subject),
+            **self._metric_destination(received.subject),
             **_group(received),
             **({} if received.error else _event_type(received.event)),
             **_failure(error),
@@ -305,13 +307,13 @@ class Instrumentation:
             self._processing.record(seconds, attributes)
 
     def _destination(self, subject: str, template: str = "") -> Attributes:
-        """The template that a subject was made of, or fits."""
+        """Return the template that a subject was created from, or that matches it."""
         if not template:
             template = next((one.template for one in self._templates if one.parse(subject) is not None), "")
         return {_TEMPLATE: template} if template else {}
 
-    def _low_destination(self, subject: str, template: str = "") -> Attributes:
-        """Likewise, for metrics; one without places in it is the subject itself."""
+    def _metric_destination(self, subject: str, template: str = "") -> Attributes:
+        """Return the destination for metrics: a template, or a subject that is a template without placeholders."""
         destination = self._destination(subject, template)
         return _subject(subject) if destination.get(_TEMPLATE) == subject else destination
 
@@ -329,12 +331,12 @@ def _subject(subject: str) -> Attributes:
 
 
 def _group(received: Received) -> Attributes:
-    """Consumers of a stream share its messages by name; subscribers have none."""
+    """Return the name of the consumer, which shares its messages; subscriptions have none."""
     return {_GROUP: received.consumer} if isinstance(received, Delivery) else {}
 
 
 def _message(message: Any) -> Attributes:
-    """Id and size of a message: nats-py's, one of ce_nats, or None."""
+    """Return id and size of a message of nats-py or of ce_nats, or nothing for None."""
     if message is None:
         return {}
     identifier = (message.headers or {}).get(MSG_ID, "")
@@ -352,12 +354,12 @@ def _event_type(event: EventLike) -> Attributes:
 
 
 def _failure(error: BaseException | None) -> Attributes:
-    """What it is that failed; a cancellation is no failure."""
+    """Return the type of an error. A cancellation is not an error."""
     return {_ERROR_TYPE: _error_type(error)} if isinstance(error, Exception) else {}
 
 
 def _error_type(error: Exception) -> str:
-    """The code of an error of this package, the full name of another one's class."""
+    """Return the code of an error of this package, or the full name of another exception's class."""
     if isinstance(error, CeNatsError):
         return str(error.code)
     kind = type(error)
@@ -365,7 +367,7 @@ def _error_type(error: Exception) -> str:
 
 
 def _remote(sender: TraceContext | None) -> Context:
-    """The current context, in which a sender's span takes the place of a span of this process."""
+    """Return the current context, with the sender's span instead of a span of this process."""
     current = otel_context.get_current()
     return current if sender is None else _PROPAGATOR.extract(sender.fields(), current)
 

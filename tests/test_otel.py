@@ -1,4 +1,4 @@
-"""Spans and metrics through OpenTelemetry's own SDK, of messages that go through a real server."""
+"""Spans and metrics from OpenTelemetry's SDK, of messages on a real server."""
 
 import asyncio
 import subprocess
@@ -65,7 +65,7 @@ class Telemetry:
         return [span for span in self._spans.get_finished_spans() if span.name.startswith(start)]
 
     def metrics(self):
-        """Points of a metric, by its name."""
+        """Return the points of each metric, by its name."""
         data = self._reader.get_metrics_data()
         if data is None:
             return {}
@@ -88,7 +88,7 @@ def consume(js, stream, telemetry):
 
 
 async def run(consumer, handler, count):
-    """Handle so many deliveries."""
+    """Handle ``count`` deliveries."""
     handled = 0
 
     async def counted(delivery):
@@ -109,8 +109,8 @@ def parent(span):
 # --- From publisher to handler ---------------------------------------------------------------------------------------
 
 
-async def test_a_trace_goes_through_the_server(js, stream, telemetry, consume, make_event):
-    """Program, send, process and what the handler does: one trace, each the child of the one before."""
+async def test_trace_spans_publisher_and_handler(js, stream, telemetry, consume, make_event):
+    """Program, send, process and a span in the handler: one trace, in which each is the child of the one before."""
     event = make_event(1, {"a": 1}, type="com.example.paid", subject="order 7", region="north")
     template = SubjectTemplate(f"{stream}.{{type}}.{{region}}")
     with telemetry.tracer.start_as_current_span("program"):
@@ -160,8 +160,8 @@ async def test_a_trace_goes_through_the_server(js, stream, telemetry, consume, m
     }
 
 
-async def test_a_trace_goes_through_blocks_in_another_thread(server, js, stream, telemetry, make_event):
-    """Of ``ce_nats.sync``: a span is the current one in the thread of its handler."""
+async def test_trace_spans_publisher_and_handler_of_sync(server, js, stream, telemetry, make_event):
+    """The span is current in the thread of the handler."""
     instrumentation = telemetry.instrumentation
 
     def program():
@@ -183,8 +183,8 @@ async def test_a_trace_goes_through_blocks_in_another_thread(server, js, stream,
     assert process.attributes["ce_nats.outcome"] == "acknowledged"
 
 
-async def test_a_handler_that_fails(js, stream, telemetry, consume, make_event):
-    """Each delivery is a span of its own, with the error and what came of it."""
+async def test_failed_delivery_has_a_span_with_error_and_outcome(js, stream, telemetry, consume, make_event):
+    """Each delivery has a separate span."""
     await aio.jetstream.publish(js, make_event(1), f"{stream}.other")
 
     class BrokenError(Exception):
@@ -207,20 +207,18 @@ async def test_a_handler_that_fails(js, stream, telemetry, consume, make_event):
     assert {span.name for span in spans} == {f"process {stream}.other"}
     assert [span.status.status_code for span in spans] == [StatusCode.ERROR] * 3
     assert [span.status.description for span in spans] == ["'customer'", "never", ""]
-    broken = f"{__name__}.test_a_handler_that_fails.<locals>.BrokenError"
+    broken = f"{__name__}.test_failed_delivery_has_a_span_with_error_and_outcome.<locals>.BrokenError"
     assert [span.attributes["error.type"] for span in spans] == ["KeyError", "ce_nats.errors.Reject", broken]
     assert [span.attributes["ce_nats.outcome"] for span in spans] == ["redelivered", "terminated", "terminated"]
     assert [span.attributes["ce_nats.deliveries"] for span in spans] == [1, 2, 1]
     assert [event.name for span in spans[:2] for event in span.events] == ["exception"] * 2
 
 
-async def test_where_a_message_was_sent_from_comes_before_where_its_event_began(
-    js, stream, telemetry, consume, make_event
-):
-    """A forwarded event keeps its trace: a link. Headers of the last hop are the parent; else the event is."""
-    began = make_event(1, **ORIGIN.fields())
-    await aio.jetstream.publish(js, began, f"{stream}.a", trace=HOP)
-    await aio.jetstream.publish(js, began, f"{stream}.b", dedup=None)
+async def test_sender_is_the_parent_and_the_event_a_link(js, stream, telemetry, consume, make_event):
+    """The headers of the last hop are the parent; without them, the event's attributes are."""
+    forwarded = make_event(1, **ORIGIN.fields())
+    await aio.jetstream.publish(js, forwarded, f"{stream}.a", trace=HOP)
+    await aio.jetstream.publish(js, forwarded, f"{stream}.b", dedup=None)
     await aio.jetstream.publish(js, make_event(2), f"{stream}.c")
 
     async def handle(delivery):
@@ -239,7 +237,7 @@ async def test_where_a_message_was_sent_from_comes_before_where_its_event_began(
     assert (neither.parent, neither.links) == (None, ())
 
 
-async def test_handlers_at_a_time_do_not_see_each_others_spans(js, stream, telemetry, consume, make_event):
+async def test_concurrent_handlers_have_separate_current_spans(js, stream, telemetry, consume, make_event):
     async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
         for number in range(20):
             await publisher.publish(make_event(number), f"{stream}.x")
@@ -263,8 +261,8 @@ async def test_handlers_at_a_time_do_not_see_each_others_spans(js, stream, telem
     assert all(span.name == f"inner {process[parent(span)]}" for span in inner)
 
 
-async def test_what_is_not_sent(js, stream, telemetry, make_event):
-    """The span says why, and nothing is counted as sent; what is no event has no span."""
+async def test_rejected_event_has_a_span_and_is_not_counted(js, stream, telemetry, make_event):
+    """The span has the error. An object that is not an event has no span."""
     async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
         with pytest.raises(EncodeError):
             await publisher.publish(make_event(1), "a b")
@@ -276,14 +274,14 @@ async def test_what_is_not_sent(js, stream, telemetry, make_event):
     assert telemetry.metrics() == {}
 
 
-async def test_a_trace_that_the_caller_gives_is_sent(js, stream, telemetry, make_event):
+async def test_trace_of_the_caller_is_sent(js, stream, telemetry, make_event):
     async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
         await publisher.publish(make_event(1), f"{stream}.x", trace=HOP)
     message = await js.get_msg(stream, 1)
     assert message.headers["traceparent"] == HOP.traceparent
 
 
-async def test_without_producer_spans_the_current_one_is_sent(js, stream, make_event):
+async def test_current_span_is_sent_without_producer_spans(js, stream, make_event):
     telemetry = Telemetry(producer_spans=False)
     with telemetry.tracer.start_as_current_span("program") as program:
         async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
@@ -294,8 +292,8 @@ async def test_without_producer_spans_the_current_one_is_sent(js, stream, make_e
     assert telemetry.metrics()["messaging.client.sent.messages"][0].value == 1
 
 
-async def test_without_an_sdk_nothing_is_added(js, stream, make_event):
-    """OpenTelemetry's API alone does nothing."""
+async def test_messages_are_unchanged_without_an_sdk(js, stream, make_event):
+    """OpenTelemetry's API alone creates no spans."""
     instrumentation = otel.Instrumentation()
     async with Publisher(js, instrumentation=instrumentation) as publisher:
         await publisher.publish(make_event(1), f"{stream}.x")
@@ -308,8 +306,8 @@ async def test_without_an_sdk_nothing_is_added(js, stream, make_event):
 # --- Metrics ---------------------------------------------------------------------------------------------------------
 
 
-async def test_metrics(js, stream, telemetry, consume, make_event):
-    """One point for each combination of low-cardinality attributes; a subject is one of them by its template only."""
+async def test_metrics_have_attributes_of_low_cardinality(js, stream, telemetry, consume, make_event):
+    """One point for each combination of attributes. A subject is an attribute only by its template."""
     async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
         for number in range(3):
             await publisher.publish(make_event(number), f"{stream}.t.region{number}")
@@ -318,7 +316,7 @@ async def test_metrics(js, stream, telemetry, consume, make_event):
     await js.publish(f"{stream}.plain", b"no event")
     with pytest.raises(PublishError):
         async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
-            await publisher.publish(make_event(5), "nobody.listens")
+            await publisher.publish(make_event(5), "no.stream")
 
     async def handle(delivery):
         await asyncio.sleep(0.01)
@@ -367,8 +365,8 @@ async def test_metrics(js, stream, telemetry, consume, make_event):
     assert durations[0].explicit_bounds == (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
-async def test_spans_and_durations_agree(js, stream, telemetry, consume, make_event):
-    """The conventions want the metric's value to be the span's duration."""
+async def test_metric_is_the_duration_of_the_span(js, stream, telemetry, consume, make_event):
+    """The conventions require it."""
     await aio.jetstream.publish(js, make_event(1), f"{stream}.x")
     await run(consume(), lambda _: asyncio.sleep(0.05), 1)
     (span,) = telemetry.spans("process")
@@ -376,8 +374,7 @@ async def test_spans_and_durations_agree(js, stream, telemetry, consume, make_ev
     assert point.sum == pytest.approx((span.end_time - span.start_time) / 1e9, abs=0.02)
 
 
-async def test_what_was_not_handled_is_not_consumed(js, stream, telemetry, consume, make_event):
-    """Released at the end: the application never had it."""
+async def test_message_that_is_released_unhandled_is_not_counted(js, stream, telemetry, consume, make_event):
     for number in range(2):
         await aio.jetstream.publish(js, make_event(number), f"{stream}.x")
     outcomes = []
@@ -388,23 +385,25 @@ async def test_what_was_not_handled_is_not_consumed(js, stream, telemetry, consu
 
 
 def test_names_are_those_of_the_conventions():
-    """As far as the released package of the conventions has them."""
+    """Those that the released package of the conventions has."""
     names = {value for name, value in vars(messaging_attributes).items() if name.startswith("MESSAGING_")}
     own = {value for value in vars(otel).values() if isinstance(value, str) and value.startswith("messaging.")}
     assert len(own) == 8
     assert own <= names
-    made = Telemetry().instrumentation
+    instruments = Telemetry().instrumentation
     kinds = ("SENT_MESSAGES", "CONSUMED_MESSAGES", "OPERATION_DURATION")
     expected = {getattr(messaging_metrics, f"MESSAGING_CLIENT_{kind}") for kind in kinds}
     expected.add(messaging_metrics.MESSAGING_PROCESS_DURATION)
-    assert {one.name for one in (made._sent, made._consumed, made._sending, made._processing)} == expected
+    assert {
+        one.name for one in (instruments._sent, instruments._consumed, instruments._sending, instruments._processing)
+    } == expected
 
 
 # --- Without a Publisher or a PullConsumer ---------------------------------------------------------------------------
 
 
-async def test_single_messages(js, stream, telemetry, make_event):
-    """Core NATS on both sides."""
+async def test_single_messages_are_instrumented(js, stream, telemetry, make_event):
+    """Published and received on core NATS."""
     nc = js._nc
     instrumentation = telemetry.instrumentation
     async with await aio.subscribe(nc, "core.>") as messages:
@@ -429,11 +428,11 @@ async def test_single_messages(js, stream, telemetry, make_event):
     assert [one.value for one in metrics["messaging.client.consumed.messages"]] == [1, 1]
 
 
-async def test_single_messages_that_fail(js, telemetry, make_event):
-    """What the server refuses was sent; what cannot be encoded was not."""
+async def test_failures_of_single_messages_are_recorded(js, telemetry, make_event):
+    """A message that the server refuses is counted as sent, a message that cannot be encoded is not."""
     sending = partial(telemetry.instrumentation.sending, make_event(1))
-    with pytest.raises(DeliveryError), sending("nobody.listens"):
-        await aio.jetstream.publish(js, make_event(1), "nobody.listens")
+    with pytest.raises(DeliveryError), sending("no.stream"):
+        await aio.jetstream.publish(js, make_event(1), "no.stream")
     with pytest.raises(EncodeError), sending("a b"):
         await aio.jetstream.publish(js, make_event(1), "a b")
     assert [span.attributes["error.type"] for span in telemetry.spans()] == ["no-responders", "invalid-subject"]
@@ -441,12 +440,12 @@ async def test_single_messages_that_fail(js, telemetry, make_event):
     assert (point.value, point.attributes["ce_nats.outcome"]) == (1, "refused")
 
 
-def test_a_template_that_is_malformed_is_refused():
+def test_malformed_template_is_rejected():
     with pytest.raises(EncodeError):
         otel.Instrumentation(subjects=["orders.*"])
 
 
-def test_the_error_names_the_extra():
+def test_missing_extra_is_named():
     code = "import sys; sys.modules['opentelemetry'] = None; import ce_nats.aio; import ce_nats.otel"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (

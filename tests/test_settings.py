@@ -182,7 +182,7 @@ def test_jetstream_of_a_context(context):
 
 
 def test_missing_and_invalid_contexts_are_errors(context, tmp_path):
-    with pytest.raises(CeNatsError, match="there is no context 'other'"):
+    with pytest.raises(CeNatsError, match="context 'other' cannot be read"):
         settled(context="other")
     (tmp_path / "nats" / "context" / "bad.json").write_text("[]")
     with pytest.raises(CeNatsError, match="context 'bad' must be a JSON object"):

@@ -142,7 +142,7 @@ class PullConsumer:
         Args:
             handler: A function that is not async, called with one delivery.
             concurrency: Maximum number of handlers that run at once. With 1 they run in the calling thread. With more,
-                each runs in one of so many other threads, and the order of events is lost.
+                they run in that number of other threads, and the order of events is lost.
 
         Raises:
             DeliveryError: As the iteration does.
