@@ -1,16 +1,18 @@
 """
-Read Parquet files that are not trusted, in batches of bounded size.
+Parquet files: read untrusted ones in batches of bounded size, and write files that appear when they are complete.
 
-A few kilobytes of Parquet can hold gigabytes, because a value that repeats is stored once. So strings and bytes are
-read as dictionaries, which hold each value once, and a batch is divided before they are decoded. Whatever is wrong with
+A few kilobytes of Parquet can hold gigabytes, because a repeated value is stored once. So strings and bytes are read as
+dictionaries, which hold each value once, and a batch is divided before they are decoded. Every error in the content of
 a file is ``invalid-message``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import DecodeError, ErrorCode, shortened
@@ -18,6 +20,10 @@ from .errors import DecodeError, ErrorCode, shortened
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Limits of a row group that is written. Readers hold whole row groups in memory, and a Spark task reads at least one.
+ROWS_PER_GROUP: Final = 50_000
+BYTES_PER_GROUP: Final = 64 * 2**20
+# Limits of a batch that is read.
 MAX_BATCH_BYTES: Final = 64 * 2**20
 # nats-server accepts payloads of up to 64 MiB.
 MAX_ROW_BYTES: Final = 128 * 2**20
@@ -26,18 +32,41 @@ _SMALL_GROUP_BYTES: Final = 256 * 2**20
 _FEW_ROWS: Final = 256
 
 
+def require_pyarrow() -> None:
+    """
+    Check that pyarrow is installed.
+
+    Raises:
+        ImportError: It is not.
+    """
+    try:
+        import pyarrow as pa  # noqa: F401
+    except ImportError as error:
+        raise ImportError("a capture needs pyarrow: pip install 'ce-nats[arrow]'") from error
+
+
+# --- Reading --------------------------------------------------------------------------------------------------------
+
+
+def part_files(path: Path) -> list[Path]:
+    """Return the files of a capture in order: those of a directory, or the path of a single file."""
+    return sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
+
+
 def open_parquet(path: Path, **options: Any) -> Any:
     """
     Open a Parquet file; the result is a context manager.
 
     Args:
-        path: The file.
-        options: For ``pyarrow.parquet.ParquetFile``.
+        path: Path of the file.
+        options: Arguments of ``pyarrow.parquet.ParquetFile``.
 
     Raises:
         DecodeError: ``invalid-message`` if the file is not Parquet.
+        ImportError: pyarrow is not installed.
         OSError: The file cannot be read.
     """
+    require_pyarrow()
     from pyarrow import parquet
 
     with parquet_errors(f"{path} is not Parquet"):
@@ -50,10 +79,10 @@ def open_parquet(path: Path, **options: Any) -> Any:
 @contextmanager
 def parquet_errors(where: str) -> Iterator[None]:
     """
-    Turn every error of pyarrow about the content of a file into ``invalid-message``.
+    Convert every error of pyarrow about the content of a file to ``invalid-message``.
 
     Raises:
-        DecodeError: ``invalid-message``; its text begins with ``where``.
+        DecodeError: ``invalid-message``; its text starts with ``where``.
         OSError: The operating system cannot read the file.
     """
     from pyarrow import lib
@@ -67,22 +96,35 @@ def parquet_errors(where: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None:
             raise
-        raise invalid(f"{where}: {shortened(str(error))}") from error  # Arrow's own: damaged content
+        raise invalid(f"{where}: {shortened(str(error))}") from error  # raised by Arrow: damaged content
 
 
 def invalid(text: str) -> DecodeError:
-    """Return the error for a file that is not what it must be."""
+    """Return the error for a file with invalid content."""
     return DecodeError(ErrorCode.INVALID_MESSAGE, text)
+
+
+def count_rows(path: Path) -> int:
+    """
+    Return the number of rows of a file, from its metadata.
+
+    Raises:
+        DecodeError: ``invalid-message`` if the file is not Parquet.
+        ImportError: pyarrow is not installed.
+        OSError: The file cannot be read.
+    """
+    with open_parquet(path) as file:
+        return max(0, int(file.metadata.num_rows))
 
 
 def row_batches(
     path: Path, *, rows: int, columns: Sequence[str] | None = None, is_last: bool = False
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """
-    Yield the rows of a file in batches with the types of its schema, each with the number of its first row, from 0.
+    Yield the rows of a file in batches with the types of its schema, each with the number of its first row (from 0).
 
     Args:
-        path: The file.
+        path: Path of the file.
         rows: Maximum number of rows in a batch. A batch has at most ``MAX_BATCH_BYTES``, or one row.
         columns: Names of the columns to read; None reads all.
         is_last: Read only the last row group that has rows.
@@ -102,8 +144,8 @@ def row_batches(
         for group in range(file.num_row_groups):
             count = file.metadata.row_group(group).num_rows
             if not is_last or first + count == file.metadata.num_rows:
-                most = _rows_to_read(file, group, rows)
-                yield from _divided(path, _group_batches(path, file, group, first, most, columns), fields, first)
+                limit = _rows_to_read(file, group, rows)
+                yield from _divided(path, _group_batches(path, file, group, first, limit, columns), fields, first)
             first += count
 
 
@@ -117,7 +159,7 @@ def _group_batches(
         with parquet_errors(f"{path} cannot be read from row {first} on"):
             batch = next(batches, None)
             if batch is not None and columns is not None:
-                batch = batch.select(columns)  # of "data", Arrow also reads "data.x"
+                batch = batch.select(columns)  # for "data", Arrow also reads "data.x"
         if batch is None:
             return
         yield batch
@@ -125,15 +167,15 @@ def _group_batches(
 
 
 def _leaves(file: Any) -> list[Any]:
-    return [file.schema.column(place) for place in range(len(file.schema))]
+    return [file.schema.column(index) for index in range(len(file.schema))]
 
 
 def _rows_to_read(file: Any, group: int, rows: int) -> int:
     """
     Return the number of rows of a row group that are read at once, before they are divided.
 
-    It depends on sizes in the file's metadata: of values as stored, where a value that repeats counts once. Those of a
-    single column are not used, because asking pyarrow for them ends the process if they are damaged.
+    It depends on sizes in the file's metadata, in which a repeated value counts once. The sizes of single columns are
+    not used, because pyarrow crashes the process when it reads damaged ones.
     """
     metadata = file.metadata.row_group(group)
     fixed = sum(int(leaf.length) for leaf in _leaves(file) if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY")
@@ -161,7 +203,7 @@ def _divided(
                 half = len(part) // 2
                 parts += part.slice(half), part.slice(0, half)
                 continue
-            if len(part) < len(batch):  # of a slice, Arrow would decode the lists of the whole batch
+            if len(part) < len(batch):  # for a slice, Arrow would decode the lists of the whole batch
                 part = part.take(pa.array(range(len(part))))
             if size > MAX_ROW_BYTES:
                 raise invalid(f"{path}, row {first}: a row must have at most {MAX_ROW_BYTES} bytes, got {size}")
@@ -176,13 +218,13 @@ def _divided(
 
 
 def _decoded_bytes(array: pa.Array) -> int:
-    """Return the size of an array once dictionaries are decoded."""
+    """Return the size that an array has after dictionaries are decoded, in bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = array.type
     if pa.types.is_dictionary(kind):
-        lengths = pc.binary_length(array.dictionary).take(array.indices)  # an error if an index is out of range
+        lengths = pc.binary_length(array.dictionary).take(array.indices)  # raises if an index is out of range
         return int(pc.sum(lengths).as_py() or 0) + int(array.indices.nbytes)
     if pa.types.is_struct(kind):
         return sum(map(_decoded_bytes, array.flatten()))
@@ -191,3 +233,61 @@ def _decoded_bytes(array: pa.Array) -> int:
         children = (array.keys, array.items) if pa.types.is_map(kind) else (array.values,)
         return sum(_decoded_bytes(child.slice(first, last - first)) for child in children)
     return int(array.nbytes)
+
+
+# --- Writing --------------------------------------------------------------------------------------------------------
+
+
+class AtomicParquetWriter:
+    """
+    A writer of a Parquet file that appears when it is complete. Until then it is hidden; after an error it is deleted.
+
+    Rows are buffered until they fill a row group.
+
+    Args:
+        path: Path of the file.
+        schema: Schema of the rows.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        from pyarrow import parquet
+
+        self._path = path
+        # In the same directory, because renaming is atomic only within a file system. Spark and other readers ignore
+        # names that begin with a dot or an underscore.
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._writer: Any = parquet.ParquetWriter(self._partial, schema, compression="zstd")
+        self._tables: list[pa.Table] = []
+        self._rows = self._bytes = 0
+
+    def __enter__(self) -> AtomicParquetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            try:
+                if kind is None:
+                    self._write_group()
+            finally:
+                self._writer.close()
+            if kind is None:
+                self._partial.replace(self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows, or buffer them until they fill a row group."""
+        self._tables.append(rows)
+        self._rows += len(rows)
+        self._bytes += rows.nbytes
+        if self._rows >= ROWS_PER_GROUP or self._bytes >= BYTES_PER_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        if self._tables:
+            self._writer.write_table(pa.concat_tables(self._tables), row_group_size=self._rows)
+        self._tables, self._rows, self._bytes = [], 0, 0

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
+from .._parquet import count_rows, part_files
 from ..errors import DeliveryError, ErrorCode, preview
 from ..message import StoredMessage
 from ._json_lines import BLOCK_BYTES, JsonLinesCapture, last_line, read_json_lines
-from ._parquet import PART, PARTIAL, ParquetParts, count_rows, last_row, parts, read_parquet
+from ._parquet import PART, PARTIAL, ParquetParts, last_row, read_parquet
 from ._result import CaptureResult
 
 IfExists: TypeAlias = Literal["fail", "append", "replace"]
@@ -30,7 +31,7 @@ def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCaptur
         path: Ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
 
     Raises:
-        ValueError: The path has another suffix.
+        ValueError: The suffix is another one.
         ImportError: The capture is Parquet, and pyarrow is not installed.
     """
     suffix = Path(path).suffix
@@ -73,7 +74,7 @@ async def write_capture(
             it is neither continued nor removed.
         NotADirectoryError: ``path`` is a single Parquet file, which cannot be continued.
         BlockingIOError: Another capture is writing to ``path``.
-        ValueError: The path has another suffix, or ``if_exists`` another value.
+        ValueError: The suffix of ``path``, or ``if_exists``, is not one of these.
         DeliveryError: ``stream-mismatch``: the capture has messages of another stream, or of one that was deleted and
             created again.
         ImportError: The capture is Parquet, and pyarrow is not installed.
@@ -148,7 +149,7 @@ def read_capture(path: str | os.PathLike[str]) -> Iterator[StoredMessage]:
     """
     path = Path(path)
     if _is_parquet(path):
-        for part in parts(path):
+        for part in part_files(path):
             yield from read_parquet(part)
     else:
         yield from read_json_lines(path)
@@ -163,7 +164,7 @@ def count_captured(path: str | os.PathLike[str]) -> int:
     """
     path = Path(path)
     if _is_parquet(path):
-        return sum(map(count_rows, parts(path)))
+        return sum(map(count_rows, part_files(path)))
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK_BYTES), b""))
 
@@ -178,7 +179,7 @@ def last_captured(path: str | os.PathLike[str]) -> StoredMessage | None:
     path = Path(path)
     if not path.exists():
         return None
-    return last_row(parts(path)) if _is_parquet(path) else last_line(path)
+    return last_row(part_files(path)) if _is_parquet(path) else last_line(path)
 
 
 def _is_parquet(path: Path) -> bool:

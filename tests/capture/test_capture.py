@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from ce_nats import DecodeError, Timestamp
+from ce_nats import DecodeError, Timestamp, _parquet
 from ce_nats.capture import (
     CaptureResult,
     JsonLinesCapture,
@@ -108,7 +108,8 @@ def test_a_stream_without_messages_gives_columns_without_rows(tmp_path):
 
 
 def test_small_batches_are_gathered_into_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_captures, "_ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(_parquet, "ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 5)
     with ParquetParts(tmp_path / "a.parquet") as file:
         for sequence in range(1, 26):
             file.write([stored(sequence)])
@@ -118,7 +119,8 @@ def test_small_batches_are_gathered_into_row_groups(tmp_path, monkeypatch):
 
 
 def test_large_messages_fill_a_row_group_sooner(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_captures, "_BYTES_PER_GROUP", 1000)
+    monkeypatch.setattr(_parquet, "BYTES_PER_GROUP", 1000)
+    monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 1)
     with ParquetParts(tmp_path / "a.parquet") as file:
         for sequence in range(1, 6):
             file.write([stored(sequence, data=b"x" * 500)])

@@ -12,8 +12,8 @@ from pyarrow import parquet
 from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.reading._stored_messages import as_message
-from ce_nats.capture import _parquet as parquet_captures
 from ce_nats.capture import count_captured, open_capture, read_capture, write_capture
+from ce_nats.capture._rows import to_table
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
@@ -288,7 +288,7 @@ def test_errors_are_one_line(at_server, tmp_path, monkeypatch, arguments, status
 def with_a_row_without_subject() -> bytes:
     with io.BytesIO() as file:
         rows = [StoredMessage("a.b", "", [], b"", "", 0, Timestamp("2026-01-01T00:00:00Z"))] * 3
-        table = parquet_captures._table(rows, parquet_captures._schema())[0]
+        table = to_table(rows)[0]
         parquet.write_table(table.set_column(0, "subject", pa.array(["a.b", None, "a.b"])), file)
         return file.getvalue()
 

@@ -14,29 +14,16 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...capture._rows import SCHEMA, escape_bytes
+
 if TYPE_CHECKING:
     from ...aio.reading._range_reader import RawBatch
 
-_HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.string())]
-SCHEMA: Final = pa.schema(
-    [
-        ("subject", pa.string()),
-        ("reply", pa.string()),
-        ("headers", pa.list_(pa.field("element", pa.struct(_HEADER)))),
-        ("data", pa.binary()),
-        ("stream", pa.string()),
-        ("sequence", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
-
 _VERSION_LINE: Final = b"NATS/1.0\r\n"
-# Lone surrogates that Python decodes bytes to which are not UTF-8 (PEP 383), and their percent escapes.
-_ESCAPES: Final = {0xDC00 + byte: f"%{byte:02X}" for byte in range(0x80, 0x100)}
 
 
 def record_batch(batch: RawBatch) -> pa.RecordBatch:
-    """Messages as rows of :data:`SCHEMA`."""
+    """Return messages as rows of :data:`~ce_nats.capture._rows.SCHEMA`."""
     subjects, replies, data, blocks = zip(*batch.messages)
     count = len(subjects)
     sequences, timestamps = _positions(replies)
@@ -77,7 +64,7 @@ def _headers(blocks: list[bytes]) -> pa.Array:
         [pa.array([0], pa.int32()), pc.cumulative_sum(is_header.cast(pa.int8()).cast(pa.int32()))]
     )
     offsets = counts.take(rows.offsets)
-    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([names, values], fields=_HEADER))
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([names, values], ["key", "value"]))
 
 
 def _without_first_line(block: bytes) -> bytes:
@@ -91,4 +78,4 @@ def _text(values: list[bytes] | tuple[bytes, ...]) -> pa.Array:
     try:
         return octets.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "surrogateescape").translate(_ESCAPES) for value in values], pa.string())
+        return pa.array([escape_bytes(value.decode("utf-8", "surrogateescape")) for value in values], pa.string())

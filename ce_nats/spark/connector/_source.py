@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from ..._ranges import StreamRange, StreamState, split
+from ...capture._rows import SCHEMA
 from ...errors import DataLossError, DeliveryError, ErrorCode
 from .._workers import Shipped, check_workers
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
@@ -48,18 +50,7 @@ _TABLE_OPTIONS: Final = (
     "(url '...', stream '...'), or use CREATE TEMPORARY VIEW name USING nats OPTIONS (...)"
 )
 
-_HEADER: Final = StructType().add("key", StringType()).add("value", StringType())
-# As in ce_nats.capture.
-_ROW: Final = (
-    StructType()
-    .add("subject", StringType())
-    .add("reply", StringType())
-    .add("headers", ArrayType(_HEADER))
-    .add("data", BinaryType())
-    .add("stream", StringType())
-    .add("sequence", LongType())
-    .add("timestamp", TimestampType())
-)
+_ROW: Final = from_arrow_schema(SCHEMA)
 
 
 def register(spark: SparkSession) -> None:

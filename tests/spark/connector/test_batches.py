@@ -9,10 +9,10 @@ import pytest
 
 from ce_nats.aio.reading._range_reader import RawBatch
 from ce_nats.aio.reading._stored_messages import _Lines, _pairs
-from ce_nats.capture._parquet import _schema
+from ce_nats.capture._rows import SCHEMA
 from ce_nats.codec import percent
 from ce_nats.errors import DecodeError
-from ce_nats.spark.connector._batches import SCHEMA, record_batch
+from ce_nats.spark.connector._batches import record_batch
 from ce_nats.spark.connector._source import NatsDataSource
 
 
@@ -26,10 +26,6 @@ def rows(*blocks, reply=b"$JS.ACK.S.c.1.%d.1.1700000000123456789.0", subject=b"s
 def headers(block):
     ((row),) = rows(block)
     return [(header["key"], header["value"]) for header in row["headers"]]
-
-
-def test_the_schema_is_that_of_a_capture():
-    assert SCHEMA.equals(_schema())
 
 
 def test_the_arrow_schema_is_what_spark_makes_of_the_spark_schema():
