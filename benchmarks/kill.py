@@ -40,8 +40,8 @@ from ce_nats import DecodeError, Headers, NatsMessage, dedup_id, from_nats_messa
 from ce_nats._ranges import StreamRange
 from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.aio.reading._range_reader import read_range
+from ce_nats.arrow._decode import ATTRIBUTES
 from ce_nats.spark import explode_cloudevents
-from ce_nats.spark.columns._schema import ATTRIBUTES
 from ce_nats.spark.connector._connection import Connection
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import decode_header_block

@@ -39,9 +39,10 @@ from rich.progress import track
 from benchmarks import table
 from benchmarks.messages import messages
 from ce_nats import DecodeError, Headers, NatsMessage, from_nats_message
+from ce_nats.arrow._decode import ATTRIBUTES
 from ce_nats.codec.attributes import canonical
 from ce_nats.spark import explode_cloudevents, from_nats
-from ce_nats.spark.columns._schema import ATTRIBUTES, FLAT
+from ce_nats.spark.columns._schema import FLAT
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 ARROW_FLAT = to_arrow_schema(FLAT, timezone="UTC")

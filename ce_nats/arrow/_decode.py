@@ -30,6 +30,8 @@ from ._headers import Pairs, octets, pairs
 # In the order of their columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 
+# Columns that explode_cloudevents adds, before those of errors and of declared extensions.
+COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
 _TEXTS: Final = tuple(name for name in ATTRIBUTES if name != "time")
 
 _TEXT: Final = pa.string()

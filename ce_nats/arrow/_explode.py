@@ -14,16 +14,15 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from .._parquet import open_parquet, row_batches
+from .._parquet import invalid, open_parquet, part_files, row_batches
 from ..codec.attributes import check_extension_name
-from ..errors import DecodeError, EncodeError, ErrorCode, at_place, preview, shortened
-from ._decode import ATTRIBUTES, DECLARED, TYPES, decode
+from ..errors import DecodeError, EncodeError, preview, shortened
+from ._decode import COLUMNS, DECLARED, TYPES, decode
 from ._headers import check_type, is_octets
 
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-_COLUMNS: Final = (*ATTRIBUTES, "extensions", "data", "mode")
 # Types that an extension can be declared with, by the name of Spark's type.
-EXTENSION_TYPES: Final[Mapping[str, type]] = {
+_EXTENSION_TYPES: Final[Mapping[str, type]] = {
     "string": str,
     "int": int,
     "boolean": bool,
@@ -31,7 +30,7 @@ EXTENSION_TYPES: Final[Mapping[str, type]] = {
     "timestamp": datetime,
 }
 # Columns that identify a message in errors, if the rows have them.
-_IDENTITY: Final = ("stream", "sequence", "subject")
+IDENTITY: Final = ("stream", "sequence", "subject")
 # Limits of a slice that is decoded at once. Many rows make decoding cheap; the limit in bytes bounds the memory.
 _ROWS: Final = 10_000
 _BYTES: Final = 128 * 2**20
@@ -76,11 +75,9 @@ def explode_cloudevents(
         read.
 
     Raises:
-        TypeError: ``messages`` is not Arrow data, ``extensions`` is not a mapping, or a column has an unsupported type.
-        ValueError: A column is missing; ``mode``, or a type in ``extensions``, is unknown; ``extensions`` has a name
-            that is not one of an extension, an :class:`~ce_nats.EncodeError` with the code ``invalid-attribute-name``.
-        DecodeError: With ``FAILFAST``, the error of the first invalid message, with the number of its row, counted from
-            0.
+        TypeError: ``messages`` is not Arrow data, a column has an unsupported type, or ``extensions`` is not a mapping.
+        ValueError: A column is missing; ``mode``, or a name or type in ``extensions``, is not valid.
+        DecodeError: With ``FAILFAST``, the error of the first invalid message, with the number of its row (from 0).
     """
     kind = type(messages)
     if isinstance(messages, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
@@ -127,20 +124,21 @@ def explode_capture(
         mode: As for :func:`explode_cloudevents`.
 
     Raises:
-        TypeError, ValueError: ``extensions`` or ``mode`` is not valid, see :func:`explode_cloudevents`.
-        DecodeError: ``invalid-message``: a file is not Parquet, is damaged or is not a capture, or a directory has no
-            Parquet files. As :func:`explode_cloudevents` raises it, while the reader is read.
+        TypeError, ValueError: As :func:`explode_cloudevents` does, for ``extensions`` and ``mode``.
+        DecodeError: ``invalid-message`` for a file that is not Parquet, is damaged, or does not have the columns of a
+            capture, and for a directory without Parquet files. While the reader is read, also as
+            :func:`explode_cloudevents`.
         OSError: A file cannot be read.
     """
+    checked_mode(mode)
+    extension_types(extensions)
     files = capture_files(path)
     with open_parquet(files[0]) as file:
         schema = file.schema_arrow
-    _checked_mode(mode)
-    extension_types(extensions)
     try:
         exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
-    except (TypeError, ValueError) as error:  # the columns are those of the file
-        raise at_place(_invalid(str(error)), str(files[0])) from error
+    except (TypeError, ValueError) as error:
+        raise invalid(f"{files[0]}: {error}") from error
     return pa.RecordBatchReader.from_batches(exploder.schema, exploder.batches(_read(files, schema)))
 
 
@@ -151,12 +149,9 @@ def capture_files(path: str | os.PathLike[str]) -> list[Path]:
     Raises:
         DecodeError: ``invalid-message`` if the directory has none.
     """
-    path = Path(path)
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("part-*.parquet"))
+    files = part_files(Path(path))
     if not files:
-        raise _invalid(f"directory {path} must have files part-*.parquet of a capture, got none")
+        raise invalid(f"directory {path} must have files part-*.parquet of a capture, got none")
     return files
 
 
@@ -178,7 +173,7 @@ def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for path in files:
         with open_parquet(path) as file:
             if not file.schema_arrow.equals(schema):
-                raise _invalid(f"{path} must have the columns of the first file of the capture")
+                raise invalid(f"{path} must have the columns of the first file of the capture")
         for _, batch in row_batches(path, rows=_ROWS):
             yield batch
 
@@ -195,7 +190,7 @@ class Exploder:
         schema: Schema of the result.
 
     Raises:
-        TypeError, ValueError: As :func:`explode_cloudevents` does.
+        TypeError, ValueError: As :func:`explode_cloudevents`.
     """
 
     def __init__(
@@ -208,15 +203,15 @@ class Exploder:
         extensions: Mapping[str, str] | None = None,
         mode: str = "PERMISSIVE",
     ) -> None:
-        self._mode = _checked_mode(mode)
-        self._headers, self._data = _place(schema, headers), _place(schema, data)
+        self._mode = checked_mode(mode)
+        self._headers, self._data = _index(schema, headers), _index(schema, data)
         check_type(schema.field(self._headers).type)
         payload = schema.field(self._data).type
         if not is_octets(payload) and not pa.types.is_null(payload):
             raise TypeError(f"column {preview(data)} must be binary or string, got {shortened(str(payload))}")
         self._types = extension_types(extensions)
         self._rows = 0
-        fields = [pa.field(prefix + name, TYPES[name]) for name in _COLUMNS]
+        fields = [pa.field(prefix + name, TYPES[name]) for name in COLUMNS]
         fields.append(pa.field(f"{prefix}error", pa.string()))
         fields += [pa.field(prefix + name, DECLARED[kind]) for name, kind in self._types.items()]
         self.schema = pa.schema([*schema, *fields], schema.metadata)
@@ -238,17 +233,23 @@ class Exploder:
         codes = pa.nulls(len(batch), pa.string())
         if errors:
             codes = pa.array([str(errors[row].code) if row in errors else None for row in range(len(batch))])
-        columns = [*batch.columns, *(decoded.columns[name] for name in _COLUMNS), codes, *decoded.typed.values()]
+        columns = [*batch.columns, *(decoded.columns[name] for name in COLUMNS), codes, *decoded.typed.values()]
         exploded = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if errors and self._mode == "DROPMALFORMED":
             return exploded.filter(codes.is_null())
         return exploded
 
 
-def _checked_mode(mode: str) -> str:
+def checked_mode(mode: str) -> str:
+    """
+    Return a mode in upper case.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
     upper = str(mode).upper()
     if upper not in _MODES:
-        raise ValueError(f"mode must be {', '.join(_MODES)}, got {preview(mode)}")
+        raise ValueError(f"mode must be {' or '.join(_MODES)}, got {preview(mode)}")
     return upper
 
 
@@ -257,32 +258,32 @@ def extension_types(extensions: Mapping[str, str] | None) -> dict[str, type]:
     Return the Python types of declared extensions.
 
     Raises:
-        TypeError: ``extensions`` is not a mapping.
-        ValueError: A type is unknown, or a name is not one of an extension (an EncodeError).
+        TypeError: ``extensions`` is neither a mapping nor None.
+        ValueError: A type is unknown; an EncodeError (``invalid-attribute-name``) for an invalid name.
     """
     if extensions is not None and not isinstance(extensions, Mapping):
         raise TypeError(f"extensions must be a mapping of names to types, got {preview(extensions)}")
     types = {}
     for name, wanted in (extensions or {}).items():
-        kind = EXTENSION_TYPES.get(str(wanted).lower())
+        kind = _EXTENSION_TYPES.get(str(wanted).lower())
         if kind is None:
-            raise ValueError(f"the type of an extension must be {', '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
+            raise ValueError(f"the type of an extension must be {' or '.join(_EXTENSION_TYPES)}, got {preview(wanted)}")
         check_extension_name(name, EncodeError)
         types[name] = kind
     return types
 
 
-def _place(schema: pa.Schema, name: str) -> int:
-    place: int = schema.get_field_index(name)
-    if place < 0:
+def _index(schema: pa.Schema, name: str) -> int:
+    index: int = schema.get_field_index(name)
+    if index < 0:
         raise ValueError(
             f"messages must have one column {preview(name)}, got columns {shortened(', '.join(schema.names))}"
         )
-    return place
+    return index
 
 
 def _at_row(error: DecodeError, number: int, batch: pa.RecordBatch, row: int) -> DecodeError:
-    known = [name for name in _IDENTITY if batch.schema.get_field_index(name) >= 0]
+    known = [name for name in IDENTITY if batch.schema.get_field_index(name) >= 0]
     where = "".join(f", {name} {_shown(batch.column(name)[row])}" for name in known)
     return DecodeError(
         error.code,
@@ -298,7 +299,3 @@ def _shown(value: pa.Scalar) -> str:
         return shortened(str(value.as_py()), 60)
     except (ValueError, pa.ArrowException):  # text that is not UTF-8, for example
         return "?"
-
-
-def _invalid(text: str) -> DecodeError:
-    return DecodeError(ErrorCode.INVALID_MESSAGE, text)

@@ -17,27 +17,25 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType
 
-from ...codec.attributes import check_extension_name
-from ...errors import EncodeError, preview
+from ...arrow._decode import DECLARED
+from ...arrow._explode import IDENTITY, checked_mode, extension_types
+from ...errors import preview
 from . import _jvm_engine as jvm_engine
 from . import _python_engine as python_engine
 from ._arrow_functions import HAS_ARROW_FUNCTIONS
 from ._names import column_of, quoted
-from ._schema import EXTENSION_TYPES, FLAT, check_headers
+from ._schema import FLAT, check_headers
 
 _ENGINES: Final = ("auto", "jvm", "python")
-_MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-# Columns that identify a message, shown in the error of FAILFAST if a row has them.
-_IDENTITY: Final = ("stream", "sequence", "subject")
 
 
 def from_nats(
     headers: Column | str,
     data: Column | str,
     *,
-    headers_type: DataType | None = None,
     extensions: Mapping[str, str] | None = None,
     engine: str = "auto",
 ) -> Column:
@@ -56,17 +54,14 @@ def from_nats(
         headers: The headers, a column or its name: an array of structs of two strings or binaries, a map to strings or
             to arrays of strings, or a raw header block in a binary; NULL means no headers.
         data: The payload, a column or its name, BINARY or STRING; NULL means an empty payload.
-        headers_type: Type of ``headers``, checked at once. Without it, a wrong type is an error of the query.
         extensions: Types of extension attributes by name (``string``, ``int``, ``boolean``, ``binary`` or
             ``timestamp``); a value that is not valid for its type is an error of the message.
         engine: ``jvm``, ``python``, or ``auto`` for ``jvm`` if the session accepts the jar, else ``python``.
 
     Raises:
-        TypeError: ``headers_type`` is not a type of headers.
+        TypeError: ``extensions`` is not a mapping.
         ValueError: A name or a type in ``extensions`` is not valid, or ``engine``.
     """
-    if headers_type is not None:
-        check_headers(headers_type)
     types = _types(extensions)
     given, payload = (F.col(column) if isinstance(column, str) else column for column in (headers, data))
     event: Column = _engine(engine, SparkSession.active()).from_nats(given, payload, types)
@@ -107,14 +102,12 @@ def explode_cloudevents(
             warning that gives the reason.
 
     Raises:
-        TypeError: A column has the wrong type.
+        TypeError: A column has the wrong type, or ``extensions`` is not a mapping.
         ValueError: ``mode``, ``engine``, or a name or a type in ``extensions`` is not valid; or a new column has the
             name of another one, which another ``prefix`` avoids.
         AnalysisException: There is no column ``headers`` or ``data``.
     """
-    if str(mode).upper() not in _MODES:
-        raise ValueError(f"mode must be {' or '.join(_MODES)}, got {preview(mode)}")
-    mode = mode.upper()
+    mode = checked_mode(mode)
     types = _types(extensions)
     given, payload = column_of(df, headers), column_of(df, data)
     headers_type, payload_type = (field.dataType for field in df.select(given, payload).schema)
@@ -156,14 +149,7 @@ def _engine(name: str, spark: SparkSession) -> Any:
 
 
 def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
-    types = {}
-    for name, wanted in (extensions or {}).items():
-        kind = EXTENSION_TYPES.get(str(wanted).lower())
-        if kind is None:
-            raise ValueError(f"the type of an extension must be {' or '.join(EXTENSION_TYPES)}, got {preview(wanted)}")
-        check_extension_name(name, EncodeError)
-        types[name] = kind
-    return types
+    return {name: from_arrow_type(DECLARED[kind]) for name, kind in extension_types(extensions).items()}
 
 
 def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) -> None:
@@ -193,6 +179,6 @@ def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) 
 def _error_text(df: DataFrame, error: Column) -> Column:
     """The text of the error of FAILFAST: the code, and the columns that identify the message."""
     columns = [name.lower() for name in df.columns]
-    known = [name for name in _IDENTITY if columns.count(name) == 1]
+    known = [name for name in IDENTITY if columns.count(name) == 1]
     where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]
     return F.concat(F.lit("the message is not a valid CloudEvent: "), error, *where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -20,16 +20,7 @@ from ...codec.mode import ContentMode
 from ...errors import EncodeError, choice
 from ._arrow_functions import arrow_function
 from ._rows import event_of, event_rows
-from ._schema import EVENT, MESSAGE, check_event
-
-# ``schema.MESSAGE`` in Arrow's types.
-_ARROW_MESSAGE: Final = pa.struct(
-    [
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
-        ("data", pa.binary()),
-        ("error", pa.string()),
-    ]
-)
+from ._schema import ARROW_MESSAGE, EVENT, MESSAGE, check_event
 
 
 def to_nats(event: Column | str, *, mode: str = "binary", event_type: DataType = EVENT) -> Column:
@@ -79,7 +70,7 @@ def messages(mode: ContentMode) -> Callable[..., Column]:
 
 
 def _messages(mode: ContentMode, events: pa.Array) -> pa.Array:
-    return pa.array([_message(row, mode) for row in event_rows(events)], _ARROW_MESSAGE)
+    return pa.array([_message(row, mode) for row in event_rows(events)], ARROW_MESSAGE)
 
 
 def _message(row: Mapping[str, Any] | None, mode: ContentMode) -> dict[str, Any]:

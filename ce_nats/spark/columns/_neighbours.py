@@ -107,7 +107,7 @@ def decoded_by(decode: Callable[..., Outcome], *columns: Column | str) -> Column
 
 
 def outcome_array(outcomes: Sequence[Outcome]) -> pa.Array:
-    """An array of ``python_engine.ARROW_EVENT``, with one struct for each outcome."""
+    """An array of :data:`~ce_nats.spark.columns._schema.ARROW_EVENT`, with one struct for each outcome."""
     events, errors = Events({}), {}
     for row, outcome in enumerate(outcomes):
         if isinstance(outcome, DecodeError):

@@ -8,47 +8,25 @@ there, all columns of the DataFrame are sent to the workers, not only headers an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructField, StructType
 
-from ...arrow._decode import ATTRIBUTES, TYPES, Decoded, decode
+from ...arrow._decode import DECLARED, Decoded, decode
 from .._workers import check_workers, sent
 from ._arrow_functions import HAS_ARROW_FUNCTIONS, arrow_function
 from ._inline import add_fields
-from ._schema import EVENT, FLAT
+from ._schema import ARROW_ATTRIBUTES, ARROW_EVENT, EVENT, FLAT
 
+# Python types of declared extensions, by Spark type.
 _PYTHON_TYPES: Final[Mapping[type[DataType], type]] = {
-    StringType: str,
-    IntegerType: int,
-    BooleanType: bool,
-    BinaryType: bytes,
-    TimestampType: datetime,
+    type(from_arrow_type(kind)): python for python, kind in DECLARED.items()
 }
-_ERROR: Final = pa.field("error", pa.string())
-_ATTRIBUTES: Final = pa.struct([(name, TYPES[name]) for name in (*ATTRIBUTES, "time_text")])
-# ``schema.EVENT`` in Arrow's types.
-ARROW_EVENT: Final = pa.struct(
-    [
-        ("attributes", _ATTRIBUTES),
-        *((name, TYPES[name]) for name in ("extensions", "data", "is_json", "mode")),
-        _ERROR,
-    ]
-)
 # Names of temporary columns with headers and payload, used when a whole DataFrame is sent to the workers.
 _GIVEN: Final = ("__ce_nats_headers", "__ce_nats_data")
 # Name of a temporary column with the struct of an event.
@@ -95,15 +73,10 @@ def explode(
     failure: Callable[[Column], Column] | None,
 ) -> DataFrame:
     """
-    The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
+    Return messages with the columns of their events, as :func:`._jvm_engine.explode` does.
 
-    Args:
-        df: The messages.
-        headers: Their headers.
-        data: Their payloads, BINARY or STRING.
-        prefix: Prefix of the names of the new columns.
-        types: Declared types of extension attributes, by name.
-        failure: As for ``add_fields``.
+    Raises:
+        ImportError: Workers on this machine run a Python that cannot import ce_nats.
     """
     fields = [*FLAT.fields, *(StructField(name, kind) for name, kind in types.items())]
     # Numbered names, because a declared extension may have the name of another column.
@@ -125,7 +98,7 @@ def event_array(decoded: Decoded) -> pa.Array:
     columns = decoded.columns
     codes = _codes(decoded)
     attributes = pa.StructArray.from_arrays(
-        [columns[field.name] for field in _ATTRIBUTES], fields=list(_ATTRIBUTES), mask=codes.is_valid()
+        [columns[field.name] for field in ARROW_ATTRIBUTES], fields=list(ARROW_ATTRIBUTES), mask=codes.is_valid()
     )
     arrays = [attributes, *(columns[name] for name in ("extensions", "data", "is_json", "mode")), codes]
     return pa.StructArray.from_arrays(arrays, fields=list(ARROW_EVENT))

@@ -1,15 +1,16 @@
 """
 Names and types of the columns that decoding and encoding read and write.
 
-``HEADERS`` is the default type of headers, ``EVENT`` the struct that ``from_nats`` returns, ``FLAT`` the columns that
-``explode_cloudevents`` adds, without their prefix, and ``MESSAGE`` the struct that ``to_nats`` returns.
+``EVENT`` is the struct that ``from_nats`` returns, ``FLAT`` the columns that ``explode_cloudevents`` adds, without
+their prefix, and ``MESSAGE`` the struct that ``to_nats`` returns. They are derived from the types of ``ce_nats.arrow``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -21,66 +22,34 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
     VariantType,
 )
 
-# In the order of the columns.
-ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
-# In the order in which they are checked.
-REQUIRED: Final = ("specversion", "id", "source", "type")
+from ...arrow._decode import ATTRIBUTES, COLUMNS, TYPES
+from ...capture._rows import SCHEMA
+from ...errors import shortened
 
-_TEXT: Final = StringType()
-_TEXTS: Final = MapType(_TEXT, _TEXT)
-
-# As in Spark's Kafka source, but with STRING values: NATS headers are text.
-HEADERS: Final = ArrayType(StructType([StructField("key", _TEXT), StructField("value", _TEXT)]))
-
-EVENT: Final = StructType(
+_ERROR: Final = pa.field("error", pa.string())
+ARROW_ATTRIBUTES: Final = pa.struct([(name, TYPES[name]) for name in (*ATTRIBUTES, "time_text")])
+ARROW_EVENT: Final = pa.struct(
     [
-        StructField(
-            "attributes",
-            StructType(
-                [
-                    *(StructField(name, TimestampType() if name == "time" else _TEXT) for name in ATTRIBUTES),
-                    StructField("time_text", _TEXT),
-                ]
-            ),
-        ),
-        StructField("extensions", _TEXTS),
-        StructField("data", BinaryType()),
-        # True if a JSON event has data and no datacontenttype, which means application/json.
-        StructField("is_json", BooleanType()),
-        StructField("mode", _TEXT),
-        StructField("error", _TEXT),
+        ("attributes", ARROW_ATTRIBUTES),
+        *((name, TYPES[name]) for name in ("extensions", "data", "is_json", "mode")),
+        _ERROR,
     ]
 )
+ARROW_MESSAGE: Final = pa.struct([SCHEMA.field("headers"), SCHEMA.field("data"), _ERROR])
 
-MESSAGE: Final = StructType(
-    [StructField("headers", HEADERS), StructField("data", BinaryType()), StructField("error", _TEXT)]
-)
-
-FLAT: Final = StructType(
-    [
-        *(StructField(name, TimestampType() if name == "time" else _TEXT) for name in ATTRIBUTES),
-        *(field for field in EVENT.fields if field.name not in ("attributes", "is_json")),
-    ]
-)
-
-# Types that an extension can be declared with, by name.
-EXTENSION_TYPES: Final[Mapping[str, DataType]] = {
-    "string": _TEXT,
-    "int": IntegerType(),
-    "boolean": BooleanType(),
-    "binary": BinaryType(),
-    "timestamp": TimestampType(),
-}
-
+EVENT: Final = from_arrow_schema(pa.schema(list(ARROW_EVENT)))
+MESSAGE: Final = from_arrow_schema(pa.schema(list(ARROW_MESSAGE)))
+FLAT: Final = from_arrow_schema(pa.schema([*((name, TYPES[name]) for name in COLUMNS), _ERROR]))
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _EXTENSION: Final = (StringType, BooleanType, BinaryType, TimestampType, *_INTEGERS)
 _DATA: Final = (BinaryType, StringType, VariantType)
+# For errors. Fields that are not read are left out.
+_EVENT_TEXT: Final = StructType([field for field in EVENT if field.name != "mode"]).simpleString()
 
 
 def check_headers(kind: DataType) -> None:
@@ -105,23 +74,20 @@ def check_headers(kind: DataType) -> None:
         )
 
 
-def check_event(kind: DataType) -> tuple[StructType, StructType]:
+def check_event(kind: DataType) -> None:
     """
-    Check that the type of a column is that of events which can be encoded.
+    Check that events of a type can be encoded.
 
-    It must be like ``EVENT``, with these differences: fields may be missing or in another order, ``time`` may be a
-    STRING, further ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and ``data``
-    may also be a STRING or a VARIANT.
-
-    Returns:
-        The type, and that of its field ``attributes``.
+    The type must be like ``EVENT``, with these differences: fields may be missing or in another order, ``time`` may be
+    a STRING, further ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and
+    ``data`` may also be a STRING or a VARIANT.
 
     Raises:
-        TypeError: The type is wrong; the text names the field.
+        TypeError: The type is wrong; the text names the field, or has the expected type.
     """
     attributes = _field(kind, "attributes") if isinstance(kind, StructType) else None
     if not isinstance(kind, StructType) or not isinstance(attributes, StructType):
-        raise TypeError(f"an event must be a struct with a struct attributes in it, got {kind.simpleString()}")
+        raise TypeError(f"an event must be {_EVENT_TEXT}, got {shortened(kind.simpleString())}")
     for field in attributes:
         wanted = _attribute_types(field.name)
         if not isinstance(field.dataType, wanted):
@@ -138,7 +104,6 @@ def check_event(kind: DataType) -> tuple[StructType, StructType]:
         isinstance(found, MapType) and isinstance(found.keyType, StringType) and isinstance(found.valueType, StringType)
     ):
         raise TypeError(f"extensions of an event must be map<string,string>, got {found.simpleString()}")
-    return kind, attributes
 
 
 def _field(kind: StructType, name: str) -> DataType | None:

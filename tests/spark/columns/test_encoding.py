@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from ce_nats import DecodeError, EncodeError, NatsMessage, Timestamp, from_nats_message, to_nats_message
+from ce_nats.arrow._decode import ATTRIBUTES
 from ce_nats.codec import media_type
 from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.codec.attributes import canonical
@@ -36,7 +37,7 @@ from ce_nats.codec.media_type import DataKind
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import from_nats, register, to_nats
-from ce_nats.spark.columns._schema import ATTRIBUTES, EVENT
+from ce_nats.spark.columns._schema import EVENT
 from tests.spark.test_vectors import SCHEMA, chosen, message
 from tests.support.needs import needs_arrow_functions
 from tests.support.strategies import attempt

@@ -13,14 +13,14 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.functions import col, lit
 
 from ce_nats import ContentMode, DecodeError, ErrorCode, NatsMessage, Timestamp, from_nats_message, to_nats_message
+from ce_nats.arrow._decode import ATTRIBUTES
 from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets
 from ce_nats.conformance._iggy import header_map
 from ce_nats.iggy import IggyMessage, Layout, encode_headers, from_iggy_message, to_iggy_message
 from ce_nats.spark import explode_cloudevents, from_iggy, from_nats, from_stan, register
 from ce_nats.spark.columns import _neighbours as neighbours
-from ce_nats.spark.columns import _python_engine as python_engine
-from ce_nats.spark.columns._schema import ATTRIBUTES, EVENT
+from ce_nats.spark.columns._schema import ARROW_EVENT, EVENT
 from ce_nats.stan.wire import MsgProto
 from ce_nats.testing import NatsServer
 from tests.support.needs import needs_arrow_functions
@@ -126,14 +126,14 @@ def test_outcomes_as_arrow() -> None:
         DecodeError(ErrorCode.NOT_A_CLOUDEVENT, "nothing"),
     ]
     array = neighbours.outcome_array(outcomes)
-    assert array.type == python_engine.ARROW_EVENT
+    assert array.type == ARROW_EVENT
     first, second = array.to_pylist()
     assert first["data"] == b"\0\xff"
     assert first["attributes"]["time"] is None  # before year 1 in UTC
     assert first["attributes"]["time_text"] == "0001-01-01T00:00:00+01:00"
     assert first["is_json"] is False
     assert second == {**dict.fromkeys(EVENT.names), "error": "not-a-cloudevent"}
-    assert neighbours.outcome_array([]).equals(pa.array([], python_engine.ARROW_EVENT))
+    assert neighbours.outcome_array([]).equals(pa.array([], ARROW_EVENT))
 
 
 # --- NATS Streaming ---------------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType
 
 from ce_nats import to_nats_message
 from ce_nats.spark import explode_cloudevents, from_iggy, from_stan, to_nats
 from ce_nats.spark.columns import _arrow_functions as arrow_functions
 from ce_nats.spark.columns import _python_engine as python_engine
-from ce_nats.spark.columns._schema import EVENT, EXTENSION_TYPES
+from ce_nats.spark.columns._schema import EVENT
 from tests.spark.columns.test_decoding import ROWS
 from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
 from tests.support.damage import damaged, in_bytes
@@ -92,7 +93,7 @@ def test_formats_other_than_json(spark: SparkSession) -> None:
 def test_the_struct_is_that_of_from_nats(spark: SparkSession) -> None:
     rows = [(case.id, *message(case)) for case in chosen()]
     given = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in rows], SCHEMA).coalesce(1)
-    event = python_engine.from_nats(F.col("headers"), F.col("data"), {"n": EXTENSION_TYPES["int"]})
+    event = python_engine.from_nats(F.col("headers"), F.col("data"), {"n": IntegerType()})
     events = given.select("id", event.alias("event"), "headers", "data")
     assert events.schema["event"].dataType == EVENT
     wanted = explode_cloudevents(given, extensions={"n": "int"}, engine="python").collect()
