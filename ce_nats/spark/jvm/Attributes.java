@@ -21,7 +21,7 @@ final class Attributes {
     static final int TIME = 5;
     static final int DATACONTENTTYPE = 6;
     static final int DATASCHEMA = 7;
-    /** The number of required attributes, which are the first ones of {@link #CORE}. */
+    /** Number of required attributes, which are the first ones of {@link #CORE}. */
     static final int REQUIRED = 4;
 
     static final int EXTENSION = -1;
@@ -33,8 +33,8 @@ final class Attributes {
 
     private Attributes() {}
 
-    /** The index of an attribute in {@link #CORE}, or {@link #EXTENSION}. */
-    static int place(String name) {
+    /** Return the index of an attribute in {@link #CORE}, or {@link #EXTENSION}. */
+    static int index(String name) {
         return switch (name) {
             case "specversion" -> SPECVERSION;
             case "id" -> 1;
@@ -49,7 +49,9 @@ final class Attributes {
     }
 
     /**
-     * "MUST consist of lower-case letters ('a' to 'z') or digits ('0' to '9') from the ASCII character set."
+     * Check a name.
+     *
+     * <p>"MUST consist of lower-case letters ('a' to 'z') or digits ('0' to '9') from the ASCII character set."
      *
      * @throws DecodeError {@code invalid-attribute-name}, also for {@code data}
      */
@@ -63,7 +65,7 @@ final class Attributes {
     }
 
     /**
-     * Strings must not contain control characters or noncharacters.
+     * Check that a value has no control characters or noncharacters.
      *
      * @param value valid UTF-8, so without surrogates
      * @throws DecodeError {@code invalid-character}
@@ -77,7 +79,7 @@ final class Attributes {
         }
     }
 
-    /** Whether a C1 control or a noncharacter begins at an index, which may be inside a character. */
+    /** Return whether a C1 control or a noncharacter begins at an index, which may be inside a character. */
     private static boolean isForbidden(byte[] value, int at) {
         int first = value[at] & 0xFF;
         if (first < 0xC0) {
@@ -100,22 +102,22 @@ final class Attributes {
      * @throws DecodeError {@code missing-attribute}
      */
     static void checkRequired(Event event) throws DecodeError {
-        for (int place = 0; place < REQUIRED; place++) {
-            require(event.core[place] != null, ErrorCode.MISSING_ATTRIBUTE);
+        for (int index = 0; index < REQUIRED; index++) {
+            require(event.core[index] != null, ErrorCode.MISSING_ATTRIBUTE);
         }
     }
 
     /**
      * Check a value and store it in an event.
      *
-     * @param name an attribute name that was checked
-     * @param place the attribute's index in {@link #CORE}, or {@link #EXTENSION}
+     * @param name valid attribute name
+     * @param index its index in {@link #CORE}, or {@link #EXTENSION}
      * @param text canonical string of the value
-     * @throws DecodeError {@code invalid-character}, or the code of the first rule of the attribute that is broken
+     * @throws DecodeError {@code invalid-character}, or the code of the first broken rule of the attribute
      */
-    static void decode(Event event, String name, int place, byte[] text, ExtensionTypes types) throws DecodeError {
+    static void decode(Event event, String name, int index, byte[] text, ExtensionTypes types) throws DecodeError {
         checkCharacters(text);
-        if (place == EXTENSION) {
+        if (index == EXTENSION) {
             int declared = types.names().indexOf(name);
             if (declared >= 0) {
                 event.typed[declared] = decodeExtension(text, types.kinds().get(declared));
@@ -124,7 +126,7 @@ final class Attributes {
             return;
         }
         require(text.length > 0, ErrorCode.EMPTY_ATTRIBUTE);
-        switch (place) {
+        switch (index) {
             case SPECVERSION -> require(Arrays.equals(text, VERSION), ErrorCode.UNSUPPORTED_SPECVERSION);
             case TIME -> event.time = Timestamp.parse(text);
             case DATACONTENTTYPE -> {
@@ -134,10 +136,10 @@ final class Attributes {
             case DATASCHEMA -> require(isAbsoluteUri(text), ErrorCode.INVALID_URI);
             default -> {} // any text
         }
-        event.core[place] = place == TIME ? Timestamp.canonical(text) : text;
+        event.core[index] = index == TIME ? Timestamp.canonical(text) : text;
     }
 
-    /** RFC 3986 4.3: absolute-URI starts with a scheme; the rest is not checked. */
+    /** Return whether a text starts with a scheme, as an absolute-URI of RFC 3986 4.3; the rest is not checked. */
     private static boolean isAbsoluteUri(byte[] text) {
         int at = 0;
         while (at < text.length && (Text.isLetter(text[at]) || at > 0 && isInScheme(text[at]))) {
@@ -151,7 +153,7 @@ final class Attributes {
     }
 
     /**
-     * The value of an extension with a declared type, in Spark's representation in a row.
+     * Return the value of an extension with a declared type, as Spark represents it in a row.
      *
      * @throws DecodeError {@code invalid-boolean}, {@code invalid-integer}, {@code integer-out-of-range}, {@code
      *     invalid-base64}, {@code invalid-timestamp}
@@ -187,9 +189,9 @@ final class Attributes {
     }
 
     /**
-     * The value of digits, with or without a minus sign.
+     * Return the integer in digits with or without a minus sign.
      *
-     * @throws DecodeError {@code integer-out-of-range} if it does not fit into 32 bits
+     * @throws DecodeError {@code integer-out-of-range} if it is out of range for 32 bits
      */
     static int checkInteger(byte[] digits) throws DecodeError {
         require(digits.length <= MAX_DIGITS, ErrorCode.INTEGER_OUT_OF_RANGE);
@@ -204,7 +206,8 @@ final class Attributes {
     }
 
     /**
-     * RFC 4648 4: the standard alphabet, padded, without other characters. Trailing bits are not checked.
+     * Decode base64 with the standard alphabet, padded, without other characters (RFC 4648 4). Trailing bits are not
+     * checked.
      *
      * @throws DecodeError {@code invalid-base64}
      */

@@ -11,16 +11,16 @@ final class Binary {
     private Binary() {}
 
     /**
-     * The event in {@code ce-} headers and a payload.
+     * Decode the event in {@code ce-} headers and a payload.
      *
      * @throws DecodeError for the first error in wire order, then for missing attributes
      */
     static Event decode(Headers headers, byte[] payload, ExtensionTypes types) throws DecodeError {
         Event event = new Event(ContentMode.BINARY, types);
-        for (int place = 0; place < headers.size(); place++) {
-            Name name = headers.name(place);
+        for (int index = 0; index < headers.size(); index++) {
+            Name name = headers.name(index);
             if (name.attribute() != null) {
-                decodeHeader(event, name.attribute(), name.place(), headers.value(place), types);
+                decodeHeader(event, name.attribute(), name.index(), headers.value(index), types);
             }
         }
         Attributes.checkRequired(event);
@@ -28,15 +28,15 @@ final class Binary {
         return event;
     }
 
-    private static void decodeHeader(Event event, String name, int place, byte[] value, ExtensionTypes types)
+    private static void decodeHeader(Event event, String name, int index, byte[] value, ExtensionTypes types)
             throws DecodeError {
-        if (event.has(name, place)) {
+        if (event.has(name, index)) {
             throw new DecodeError(ErrorCode.DUPLICATE_ATTRIBUTE);
         }
-        if (place == Attributes.EXTENSION) {
+        if (index == Attributes.EXTENSION) {
             Attributes.checkName(name);
         }
         // 3.1.3.2: "terminated by a CRLF sequence with OPTIONAL whitespace around the header value"
-        Attributes.decode(event, name, place, Percent.decode(Text.strip(value)), types);
+        Attributes.decode(event, name, index, Percent.decode(Text.strip(value)), types);
     }
 }

@@ -26,38 +26,38 @@ public final class Catalog implements FunctionCatalog {
 
     @Override
     public Identifier[] listFunctions(String[] namespace) {
-        return Arrays.stream(Form.values())
-                .map(form -> Identifier.of(namespace, form.toString()))
+        return Arrays.stream(OutputKind.values())
+                .map(kind -> Identifier.of(namespace, kind.toString()))
                 .toArray(Identifier[]::new);
     }
 
     @Override
     public UnboundFunction loadFunction(Identifier identifier) throws NoSuchFunctionException {
-        for (Form form : Form.values()) {
-            if (identifier.namespace().length == 0 && identifier.name().equals(form.toString())) {
-                return new Unbound(form);
+        for (OutputKind kind : OutputKind.values()) {
+            if (identifier.namespace().length == 0 && identifier.name().equals(kind.toString())) {
+                return new Unbound(kind);
             }
         }
         throw new NoSuchFunctionException(identifier);
     }
 
-    /** A function whose arguments are not known yet. */
-    private record Unbound(Form form) implements UnboundFunction {
+    /** A function before it is bound to the types of its arguments. */
+    private record Unbound(OutputKind kind) implements UnboundFunction {
         private static final long serialVersionUID = 1;
 
         @Override
         public BoundFunction bind(StructType arguments) {
-            return new Decoder(form, arguments);
+            return new Decoder(kind, arguments);
         }
 
         @Override
         public String name() {
-            return form.toString();
+            return kind.toString();
         }
 
         @Override
         public String description() {
-            return form + "(headers, data): the CloudEvent in a NATS message";
+            return kind + "(headers, data): the CloudEvent in a NATS message";
         }
     }
 }

@@ -15,13 +15,13 @@ import java.util.regex.Pattern;
 /**
  * Encodes text in the charset of a media type; mirrors {@code codec()} of {@code ce_nats/codec/media_type.py}.
  *
- * <p>Supported are the charsets of Python that Java encodes to the same bytes, by all names that Python has for them.
+ * <p>Supported are the charsets of Python that Java encodes to the same bytes, by all their names in Python.
  * East Asian charsets and EBCDIC differ in some characters: they are {@code unsupported-charset}.
  */
 final class Charsets {
     private static final String BYTE_ORDER_MARK = "\uFEFF";
 
-    /** In each line Java's name of a charset, with a plus if it begins with a byte order mark, then Python's names. */
+    /** Lines with Java's name of a charset, a plus if its text starts with a byte order mark, and Python's names. */
     private static final String TABLE = """
             US-ASCII 646 ansi_x3.4_1968 ansi_x3.4_1986 ansi_x3_4_1968 ascii cp367 csascii ibm367 iso646_us
             US-ASCII iso_646.irv_1991 iso_ir_6 us us_ascii
@@ -97,7 +97,7 @@ final class Charsets {
      *
      * @param text valid UTF-8
      * @param name the charset in lower case, empty for UTF-8
-     * @throws DecodeError {@code unsupported-charset}; {@code invalid-data} for a character that the charset lacks
+     * @throws DecodeError {@code unsupported-charset}; {@code invalid-data} for a character outside the charset
      */
     static byte[] encode(byte[] text, String name) throws DecodeError {
         if (name.isEmpty()) {
@@ -119,7 +119,7 @@ final class Charsets {
         }
     }
 
-    /** The form in which names are compared: {@code iso_8859-1:1987} is {@code iso_8859_1_1987}. */
+    /** Return a name in the form that is compared: {@code iso_8859_1_1987} for {@code iso_8859-1:1987}. */
     private static String normalised(String name) {
         return name.replaceAll("[^a-z0-9]+", " ").strip().replace(' ', '_');
     }
@@ -128,8 +128,8 @@ final class Charsets {
         Map<String, String> names = new HashMap<>();
         for (String line : TABLE.split("\n")) {
             String[] words = line.split(" ");
-            for (int place = 1; place < words.length; place++) {
-                names.put(normalised(words[place]), words[0]);
+            for (int index = 1; index < words.length; index++) {
+                names.put(normalised(words[index]), words[0]);
             }
         }
         return names;

@@ -1,7 +1,7 @@
 package io.cenats.spark;
 
 /**
- * A message breaks a rule of the specifications; mirrors {@code DecodeError} of {@code ce_nats/errors.py}.
+ * A message violates the specifications; mirrors {@code DecodeError} of {@code ce_nats/errors.py}.
  *
  * <p>A row has only the code, so the exception has no text and no stack trace.
  */
@@ -15,7 +15,7 @@ final class DecodeError extends Exception {
         this.code = code;
     }
 
-    /** @throws DecodeError with the code, if the condition is false */
+    /** @throws DecodeError with the code, if {@code isValid} is false */
     static void require(boolean isValid, ErrorCode code) throws DecodeError {
         if (!isValid) {
             throw new DecodeError(code);

@@ -32,20 +32,20 @@ public final class Decoder implements ScalarFunction<InternalRow> {
     private static final int DATA = 1;
     private static final int TYPES = 2;
 
-    private final Form form;
+    private final OutputKind output;
     private final StructType arguments;
-    private final Shape shape;
+    private final HeaderColumnType headersType;
     private final ExtensionTypes types;
 
     /**
-     * @param form the form of the result
+     * @param output kind of the result
      * @param given types of the arguments
      * @throws UnsupportedOperationException the types are not valid
      */
-    Decoder(Form form, StructType given) {
-        this.form = form;
+    Decoder(OutputKind output, StructType given) {
+        this.output = output;
         this.arguments = checked(given);
-        this.shape = Shape.of(arguments.fields()[HEADERS].dataType());
+        this.headersType = HeaderColumnType.of(arguments.fields()[HEADERS].dataType());
         this.types = ExtensionTypes.of(declared());
     }
 
@@ -70,7 +70,7 @@ public final class Decoder implements ScalarFunction<InternalRow> {
         return DataTypes.createStructType(fields);
     }
 
-    /** Extensions with a declared type, as the fields of a struct. */
+    /** Return the extensions with a declared type, as the fields of a struct. */
     private StructType declared() {
         StructField[] fields = arguments.fields();
         return fields.length > TYPES ? (StructType) fields[TYPES].dataType() : new StructType();
@@ -78,75 +78,75 @@ public final class Decoder implements ScalarFunction<InternalRow> {
 
     // --- Called by generated code ------------------------------------------------------------------------------------
 
-    /** Headers as an array of structs. */
+    /** Decode headers that are an array of structs. */
     public InternalRow invoke(ArrayData headers, byte[] data) {
         try {
-            return decode(Headers.ofPairs(headers, shape.isNameBinary(), shape.isValueBinary()), data);
+            return decode(Headers.ofPairs(headers, headersType.isNameBinary(), headersType.isValueBinary()), data);
         } catch (DecodeError error) {
-            return form.row(error.code, types);
+            return output.row(error.code, types);
         }
     }
 
-    /** Headers as a map. */
+    /** Decode headers that are a map. */
     public InternalRow invoke(MapData headers, byte[] data) {
         try {
-            return decode(shape.hasLists() ? Headers.ofLists(headers) : Headers.ofMap(headers), data);
+            return decode(headersType.hasLists() ? Headers.ofLists(headers) : Headers.ofMap(headers), data);
         } catch (DecodeError error) {
-            return form.row(error.code, types);
+            return output.row(error.code, types);
         }
     }
 
-    /** Headers as a raw block. */
+    /** Decode headers that are a raw block. */
     public InternalRow invoke(byte[] headers, byte[] data) {
         try {
             return decode(HeaderBlock.decode(headers), data);
         } catch (DecodeError error) {
-            return form.row(error.code, types);
+            return output.row(error.code, types);
         }
     }
 
-    /** Headers as an array of structs, and the types of extensions, which are only read when the function is bound. */
+    /** As without the types of extensions, which are read when the function is bound. */
     public InternalRow invoke(ArrayData headers, byte[] data, InternalRow types) {
         return invoke(headers, data);
     }
 
-    /** Headers as a map, and the types of extensions. */
+    /** As without the types of extensions. */
     public InternalRow invoke(MapData headers, byte[] data, InternalRow types) {
         return invoke(headers, data);
     }
 
-    /** Headers as a raw block, and the types of extensions. */
+    /** As without the types of extensions. */
     public InternalRow invoke(byte[] headers, byte[] data, InternalRow types) {
         return invoke(headers, data);
     }
 
     private InternalRow decode(Headers headers, byte[] data) throws DecodeError {
         byte[] payload = data == null ? NOTHING : data;
-        Mode mode = Mode.decide(headers, payload.length > 0);
+        Mode mode = Mode.detect(headers, payload.length > 0);
         Event event = mode.mode() == ContentMode.BINARY
                 ? Binary.decode(headers, payload, types)
                 : Structured.decode(payload, mode.isMarked(), types);
-        return form.row(event);
+        return output.row(event);
     }
 
     // --- Called by the planner ---------------------------------------------------------------------------------------
 
     @Override
     public String name() {
-        return form.toString();
+        return output.toString();
     }
 
     @Override
     public DataType resultType() {
-        return form.schema(declared());
+        return output.schema(declared());
     }
 
     @Override
     public DataType[] inputTypes() {
         StructField[] fields = arguments.fields();
         DataType[] types = new DataType[fields.length];
-        for (int place = 0; place < fields.length; place++) {
-            types[place] = fields[place].dataType();
+        for (int index = 0; index < fields.length; index++) {
+            types[index] = fields[index].dataType();
         }
         return types;
     }

@@ -4,17 +4,17 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * An event as it was received, without added or removed attributes; mirrors {@code ce_nats/codec/event.py}. Texts are
+ * An event as received, without added or removed attributes; mirrors {@code ce_nats/codec/event.py}. Texts are
  * valid UTF-8.
  */
 final class Event {
-    /** The attributes of {@link Attributes#CORE}; null where one was not sent. */
+    /** Values of {@link Attributes#CORE}; null for an attribute that the event does not have. */
     final byte[][] core = new byte[Attributes.CORE.length][];
 
     /** Extension attributes, in wire order. */
     final Map<String, byte[]> extensions = new LinkedHashMap<>();
 
-    /** Values of extensions with a declared type, in Spark's representation; null where one was not sent. */
+    /** Values of extensions with a declared type, as Spark represents them; null for those without a value. */
     final Object[] typed;
 
     final ContentMode mode;
@@ -22,10 +22,10 @@ final class Event {
     /** Microseconds of Unix time, or {@link Timestamp#NONE}. */
     long time = Timestamp.NONE;
 
-    /** The datacontenttype, or null. */
+    /** Parsed datacontenttype, or null. */
     MediaType mediaType;
 
-    /** The data, or null if the event has none. */
+    /** The data, or null if the event has no data. */
     byte[] data;
 
     /** Whether this is a JSON event with data and without a datacontenttype, which means application/json. */
@@ -36,8 +36,8 @@ final class Event {
         this.typed = new Object[types.names().size()];
     }
 
-    /** Whether the event has an attribute. */
-    boolean has(String name, int place) {
-        return place == Attributes.EXTENSION ? extensions.containsKey(name) : core[place] != null;
+    /** Return whether the event has an attribute. */
+    boolean has(String name, int index) {
+        return index == Attributes.EXTENSION ? extensions.containsKey(name) : core[index] != null;
     }
 }

@@ -19,7 +19,7 @@ final class HeaderBlock {
     private HeaderBlock() {}
 
     /**
-     * The headers in a block; a block that is null or empty has none.
+     * Decode the headers in a block; null and an empty block are no headers.
      *
      * @throws DecodeError {@code invalid-header-block}, {@code invalid-header-version}, {@code invalid-header-name},
      *     {@code invalid-header-value}
@@ -42,7 +42,7 @@ final class HeaderBlock {
         return headers;
     }
 
-    /** The block runs "up to and including the CR LF before the payload", and has no CR or LF alone. */
+    /** Check that a block runs "up to and including the CR LF before the payload", and has no single CR or LF. */
     private static void checkLineEnds(byte[] block) throws DecodeError {
         int size = block.length;
         boolean isWhole = size >= 2 * CRLF_SIZE && isCrlf(block, size - 4) && isCrlf(block, size - 2);
@@ -60,28 +60,33 @@ final class HeaderBlock {
         return Text.indexOf(block, '\r', start);
     }
 
-    /** {@code NATS/1.0}, optionally followed by a space, a status of three digits, and a description. */
+    /** Check for {@code NATS/1.0}, optionally followed by a space, a status of three digits, and a description. */
     private static void checkVersionLine(byte[] line) throws DecodeError {
         int end = VERSION.length + STATUS_SIZE;
         boolean isVersion = line.length >= VERSION.length
                 && Arrays.equals(line, 0, VERSION.length, VERSION, 0, VERSION.length);
         boolean isAlone = line.length == VERSION.length;
-        boolean hasStatus = line.length >= end && line[VERSION.length] == ' ' && areDigits(line, end);
+        boolean hasStatus = line.length >= end && line[VERSION.length] == ' ' && isAllDigits(line, end);
         boolean hasDescription = hasStatus
                 && (line.length == end || line[end] == ' ' || line[end] == '\t')
                 && Text.indexOf(line, 0, end) < 0;
         require(isVersion && (isAlone || hasDescription), ErrorCode.INVALID_HEADER_VERSION);
     }
 
-    private static boolean areDigits(byte[] line, int end) {
-        boolean areDigits = true;
+    private static boolean isAllDigits(byte[] line, int end) {
+        boolean isAllDigits = true;
         for (int at = VERSION.length + 1; at < end; at++) {
-            areDigits &= Text.isDigit(line[at]);
+            isAllDigits &= Text.isDigit(line[at]);
         }
-        return areDigits;
+        return isAllDigits;
     }
 
-    /** "a field name followed by a colon, optional leading whitespace, the field value, and optional trailing whitespace" */
+    /**
+     * Parse and add a header.
+     *
+     * <p>"a field name followed by a colon, optional leading whitespace, the field value, and optional trailing
+     * whitespace"
+     */
     private static void addLine(Headers headers, byte[] line) throws DecodeError {
         int colon = Text.indexOf(line, ':', 0);
         boolean isFolded = line.length > 0 && (line[0] == ' ' || line[0] == '\t');

@@ -10,8 +10,8 @@ import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Header names and values in wire order, from all column types of headers; mirrors {@code ce_nats/message.py}. They may
- * be any bytes: a header that is not used is not checked.
+ * Header names and values in wire order, from any type of headers column; mirrors {@code ce_nats/message.py}. They may
+ * be any bytes: headers that are not used are not checked.
  */
 final class Headers {
     static final Headers NONE = new Headers(0);
@@ -29,12 +29,12 @@ final class Headers {
         return size;
     }
 
-    Name name(int place) {
-        return names[place];
+    Name name(int index) {
+        return names[index];
     }
 
-    byte[] value(int place) {
-        return values[place];
+    byte[] value(int index) {
+        return values[index];
     }
 
     /**
@@ -56,16 +56,16 @@ final class Headers {
         values[size++] = value;
     }
 
-    /** Headers from an array of structs of two strings or binaries; null means no headers. */
+    /** Return headers from an array of structs of two strings or binaries; null means no headers. */
     static Headers ofPairs(ArrayData pairs, boolean isNameBinary, boolean isValueBinary) throws DecodeError {
         if (pairs == null) {
             return NONE;
         }
         int count = pairs.numElements();
         Headers headers = new Headers(count);
-        for (int place = 0; place < count; place++) {
-            require(!pairs.isNullAt(place), ErrorCode.INVALID_HEADER_NAME);
-            InternalRow pair = pairs.getStruct(place, 2);
+        for (int index = 0; index < count; index++) {
+            require(!pairs.isNullAt(index), ErrorCode.INVALID_HEADER_NAME);
+            InternalRow pair = pairs.getStruct(index, 2);
             headers.add(text(pair, 0, isNameBinary), octets(pair, 1, isValueBinary));
         }
         return headers;
@@ -85,7 +85,7 @@ final class Headers {
         return isBinary ? pair.getBinary(field) : pair.getUTF8String(field).getBytes();
     }
 
-    /** Headers from a map of strings to strings; null means no headers. */
+    /** Return headers from a map of strings to strings; null means no headers. */
     static Headers ofMap(MapData map) throws DecodeError {
         if (map == null) {
             return NONE;
@@ -93,13 +93,13 @@ final class Headers {
         ArrayData names = map.keyArray();
         ArrayData values = map.valueArray();
         Headers headers = new Headers(map.numElements());
-        for (int place = 0; place < map.numElements(); place++) {
-            headers.add(text(names, place), octets(values, place));
+        for (int index = 0; index < map.numElements(); index++) {
+            headers.add(text(names, index), octets(values, index));
         }
         return headers;
     }
 
-    /** Headers from a map of strings to arrays of strings; null means no headers, a null array is an invalid value. */
+    /** Return headers from a map of strings to arrays of strings; null means no headers, a null array is invalid. */
     static Headers ofLists(MapData map) throws DecodeError {
         if (map == null) {
             return NONE;
@@ -107,22 +107,22 @@ final class Headers {
         ArrayData names = map.keyArray();
         ArrayData lists = map.valueArray();
         Headers headers = new Headers(map.numElements());
-        for (int place = 0; place < map.numElements(); place++) {
-            UTF8String name = text(names, place);
-            require(!lists.isNullAt(place), ErrorCode.INVALID_HEADER_VALUE);
-            ArrayData values = lists.getArray(place);
-            for (int which = 0; which < values.numElements(); which++) {
-                headers.add(name, octets(values, which));
+        for (int index = 0; index < map.numElements(); index++) {
+            UTF8String name = text(names, index);
+            require(!lists.isNullAt(index), ErrorCode.INVALID_HEADER_VALUE);
+            ArrayData values = lists.getArray(index);
+            for (int item = 0; item < values.numElements(); item++) {
+                headers.add(name, octets(values, item));
             }
         }
         return headers;
     }
 
-    private static UTF8String text(ArrayData texts, int place) {
-        return texts.isNullAt(place) ? null : texts.getUTF8String(place);
+    private static UTF8String text(ArrayData texts, int index) {
+        return texts.isNullAt(index) ? null : texts.getUTF8String(index);
     }
 
-    private static byte[] octets(ArrayData texts, int place) {
-        return texts.isNullAt(place) ? null : texts.getUTF8String(place).getBytes();
+    private static byte[] octets(ArrayData texts, int index) {
+        return texts.isNullAt(index) ? null : texts.getUTF8String(index).getBytes();
     }
 }

@@ -8,16 +8,16 @@ import java.util.Map;
 /**
  * Parses strict RFC 8259 JSON: the members of an object, in wire order, with their types.
  *
- * <p>Errors are: lone surrogates, numbers outside the range of a double, integers with more characters than Python
+ * <p>Errors are: unpaired surrogates, numbers out of range for a double, integers with more characters than Python
  * reads, and text after the document. So the same documents are valid as with msgspec in {@code ce_nats/codec/data.py}.
  */
 final class Json {
-    /** Most levels of nested arrays and objects in data, including the outermost: {@code ce_nats/codec/nesting.py}. */
+    /** Maximum nesting of arrays and objects in data, including the outermost: {@code ce_nats/codec/_nesting.py}. */
     static final int MAX_LEVELS = 128;
 
-    /** Most characters of an integer. */
+    /** Maximum number of characters of an integer. */
     private static final int MAX_INTEGER_LENGTH = 4300;
-    /** A number with at most so many digits before the point, and without exponent, is in the range of a double. */
+    /** A number without exponent and with at most this number of digits before the point is in range for a double. */
     private static final int MAX_DIGITS = 308;
 
     /** Types of JSON values; a number with a fraction or an exponent is a float, whatever its value. */
@@ -30,14 +30,14 @@ final class Json {
         CONTAINER
     }
 
-    /** A value, as a part of a document. */
+    /** A value as part of a document. */
     record Value(Kind kind, byte[] document, int start, int end) {
-        /** The JSON text. */
+        /** Return the JSON text. */
         byte[] json() {
             return Arrays.copyOfRange(document, start, end);
         }
 
-        /** The unescaped text of a string, or the JSON text of any other value. */
+        /** Return the unescaped text of a string, or the JSON text of any other value. */
         byte[] text() {
             return kind == Kind.STRING ? unescaped(document, start + 1, end - 1) : json();
         }
@@ -57,7 +57,8 @@ final class Json {
     }
 
     /**
-     * The members of the document, which must be an object; of members with the same name, the first. Call this once.
+     * Return the members of the document, which must be an object; the first of members with the same name. Call this
+     * once.
      *
      * @throws DecodeError {@code invalid-json}, {@code not-an-object}
      */
@@ -77,7 +78,7 @@ final class Json {
         return members;
     }
 
-    /** Whether the object has several members with the same name; known after {@link #members}. */
+    /** Return whether the object has several members with the same name. Call {@link #members} first. */
     boolean hasRepeats() {
         return hasRepeats;
     }
@@ -105,7 +106,7 @@ final class Json {
         return new Value(kind, document, start, at);
     }
 
-    /** Skip a name, a colon, and the white space around it; returns the index of the quote that ends the name. */
+    /** Skip a name, a colon, and the white space around it; return the index of the quote that ends the name. */
     private int skipName() throws DecodeError {
         require(peek() == '"');
         skipString();
@@ -117,7 +118,7 @@ final class Json {
         return end;
     }
 
-    /** Skip the comma or the end bracket after an element or member; returns whether another one follows. */
+    /** Skip the comma or the end bracket after an element or member; return whether another one follows. */
     private boolean hasNext(char end) throws DecodeError {
         skipBlanks();
         int next = peek();
@@ -127,6 +128,8 @@ final class Json {
     }
 
     /**
+     * Skip a value.
+     *
      * @param level number of arrays and objects around the value
      */
     private Kind skipValue(int level) throws DecodeError {
@@ -177,8 +180,8 @@ final class Json {
     }
 
     private void skipWord(String word) throws DecodeError {
-        for (int place = 0; place < word.length(); place++) {
-            require(peek() == word.charAt(place));
+        for (int index = 0; index < word.length(); index++) {
+            require(peek() == word.charAt(index));
             at++;
         }
     }
@@ -217,14 +220,14 @@ final class Json {
         }
     }
 
-    /** The value of four hexadecimal digits, or -1. */
+    /** Return the value of four hexadecimal digits, or -1. */
     private static int unit(byte[] document, int start) {
         if (start + 4 > document.length) {
             return -1;
         }
         int value = 0;
-        for (int place = start; place < start + 4; place++) {
-            int digit = Text.hexadecimal(document[place]);
+        for (int index = start; index < start + 4; index++) {
+            int digit = Text.hexadecimal(document[index]);
             if (digit < 0) {
                 return -1;
             }
@@ -233,14 +236,14 @@ final class Json {
         return value;
     }
 
-    /** The unescaped text between two indexes, the content of a string that was checked. */
+    /** Return the unescaped content of a valid string, given by its start and end. */
     private static byte[] unescaped(byte[] document, int start, int end) {
         byte[] out = Arrays.copyOfRange(document, start, end);
         int from = Text.indexOf(out, '\\', 0);
         if (from < 0) {
             return out;
         }
-        // Unescaping in place works, because an escape is never shorter than its character.
+        // Unescaping in index works, because an escape is never shorter than its character.
         int size = from;
         while (from < out.length) {
             if (out[from] != '\\') {
@@ -333,7 +336,7 @@ final class Json {
         }
     }
 
-    /** The next byte; negative if it is not ASCII, and -1 at the end. */
+    /** Return the next byte; negative if it is not ASCII, and -1 at the end. */
     private int peek() {
         return at < document.length ? document[at] : -1;
     }

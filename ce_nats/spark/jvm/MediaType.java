@@ -11,7 +11,7 @@ import java.util.regex.Pattern;
  *
  * <p>RFC 2046 and RFC 2045 5.1; JSON event format 3.1.1 defines which types are JSON.
  *
- * @param isJson whether data of this type is JSON
+ * @param isJson true if data of this type is JSON
  * @param charset the charset parameter in lower case, empty if there is none
  */
 record MediaType(boolean isJson, String charset) {
@@ -21,17 +21,17 @@ record MediaType(boolean isJson, String charset) {
 
     // Quantifiers are possessive: with others, Java needs stack space for each repetition that it may backtrack to.
     private static final String TOKEN = "[!#$%&'*+.^_`{|}~0-9A-Za-z-]++";
-    private static final Pattern FORM =
+    private static final Pattern SYNTAX =
             Pattern.compile("(" + TOKEN + ")/(" + TOKEN + ")[ \t]*+(;.*+)?+", Pattern.DOTALL);
     private static final Pattern PARAMETER = Pattern.compile(
             ";[ \t]*+(" + TOKEN + ")[ \t]*+=[ \t]*+(?:\"((?:[^\"\\\\]++|\\\\.)*+)\"|([^;\"]*+))", Pattern.DOTALL);
 
-    /** Parse a media type; null if the text is not a media type. */
+    /** Parse a media type; return null if the text is not one. */
     static MediaType parse(byte[] text) {
-        if (Text.equalsFolded(text, COMMON)) {
+        if (Text.equalsIgnoringCase(text, COMMON)) {
             return JSON;
         }
-        Matcher matcher = FORM.matcher(new String(text, StandardCharsets.UTF_8));
+        Matcher matcher = SYNTAX.matcher(new String(text, StandardCharsets.UTF_8));
         if (!matcher.matches()) {
             return null;
         }
@@ -52,7 +52,7 @@ record MediaType(boolean isJson, String charset) {
         return "";
     }
 
-    /** Whether text of this type is UTF-8 or its subset ASCII, as JSON must be. */
+    /** Return whether text of this type is UTF-8 or its subset ASCII, as JSON must be. */
     boolean isUtf8() {
         return UTF_8.contains(charset);
     }

@@ -5,13 +5,13 @@ import static io.cenats.spark.DecodeError.require;
 import java.util.Arrays;
 
 /**
- * Decides whether a message is an event in binary mode, an event in structured mode, or not an event; mirrors {@code
+ * Detects whether a message is an event in binary mode, an event in structured mode, or not an event; mirrors {@code
  * ce_nats/codec/mode.py}.
  *
- * <p>NATS binding, section 3. The decision depends on the headers, and on whether the payload is empty.
+ * <p>NATS binding, section 3. The result depends on the headers, and on whether the payload is empty.
  *
  * @param mode the content mode
- * @param isMarked false if no header says that this is a CloudEvent, so that it depends on the payload
+ * @param isMarked false if no header marks the message as a CloudEvent, so that it depends on the payload
  */
 record Mode(ContentMode mode, boolean isMarked) {
     private static final byte[] CLOUDEVENTS = Text.bytes("application/cloudevents");
@@ -24,20 +24,20 @@ record Mode(ContentMode mode, boolean isMarked) {
     private static final Mode UNMARKED = new Mode(ContentMode.STRUCTURED, false);
 
     /**
-     * The first rule that fits decides.
+     * Return the mode by the first rule that applies.
      *
      * @throws DecodeError {@code duplicate-header}, {@code batch-not-supported}, {@code unsupported-charset}, {@code
      *     unsupported-format}, {@code not-a-cloudevent}
      */
-    static Mode decide(Headers headers, boolean hasData) throws DecodeError {
+    static Mode detect(Headers headers, boolean hasData) throws DecodeError {
         byte[] contentType = null;
         boolean hasAttributes = false;
-        for (int place = 0; place < headers.size(); place++) {
-            Name name = headers.name(place);
+        for (int index = 0; index < headers.size(); index++) {
+            Name name = headers.name(index);
             if (name.isContentType()) {
-                // No specification says which of several Content-Type headers is the right one.
+                // No specification defines which of several Content-Type headers is valid.
                 require(contentType == null, ErrorCode.DUPLICATE_HEADER);
-                contentType = headers.value(place);
+                contentType = headers.value(index);
             }
             hasAttributes |= name.attribute() != null;
         }
@@ -51,11 +51,11 @@ record Mode(ContentMode mode, boolean isMarked) {
         return UNMARKED;
     }
 
-    /** Whether the Content-Type makes a message structured. */
+    /** Return whether the Content-Type makes a message structured. */
     private static boolean isStructured(byte[] contentType) throws DecodeError {
         byte[] essence = essence(contentType);
         require(!Text.startsWith(essence, BATCH), ErrorCode.BATCH_NOT_SUPPORTED);
-        if (Text.equalsFolded(essence, CLOUDEVENTS) || Text.equalsFolded(essence, STRUCTURED_TYPE)) {
+        if (Text.equalsIgnoringCase(essence, CLOUDEVENTS) || Text.equalsIgnoringCase(essence, STRUCTURED_TYPE)) {
             MediaType type = MediaType.parse(Text.strip(contentType));
             require(type == null || type.isUtf8(), ErrorCode.UNSUPPORTED_CHARSET);
             return true;

@@ -13,10 +13,10 @@ final class Percent {
     private Percent() {}
 
     /**
-     * Quoted strings are unquoted first, then percent escapes are decoded once. The value must be UTF-8 before that: its
-     * bytes do not form a character together with those of escapes.
+     * Remove quotes of quoted strings, then decode percent escapes once. The value must be UTF-8 before that: its bytes
+     * do not form a character together with those of escapes.
      *
-     * @param value header value, outer white space removed
+     * @param value header value, without outer white space
      * @throws DecodeError {@code unterminated-quote}, {@code invalid-percent-escape}, {@code invalid-utf8}
      */
     static byte[] decode(byte[] value) throws DecodeError {
@@ -26,7 +26,7 @@ final class Percent {
         return decoded;
     }
 
-    /** RFC 7230 3.2.6: a quoted string is replaced by its content; a backslash outside quotes has no meaning. */
+    /** Replace quoted strings by their content (RFC 7230 3.2.6); a backslash outside quotes has no meaning. */
     private static byte[] unquote(byte[] value) throws DecodeError {
         byte[] out = new byte[value.length];
         int size = 0;
@@ -47,7 +47,7 @@ final class Percent {
         return Arrays.copyOf(out, size);
     }
 
-    /** RFC 3986 2.1: pct-encoded = "%" HEXDIG HEXDIG. */
+    /** Decode percent escapes (RFC 3986 2.1: pct-encoded = "%" HEXDIG HEXDIG). */
     private static byte[] unescape(byte[] text) throws DecodeError {
         byte[] out = new byte[text.length];
         int size = 0;

@@ -1,5 +1,6 @@
 package io.cenats.spark;
 
+import java.util.Arrays;
 import java.util.Map;
 
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -37,12 +38,12 @@ final class Rows {
 
     private Rows() {}
 
-    /** One field for each column of {@code explode_cloudevents}; those of declared extensions are last. */
+    /** Return a struct with the columns of {@code explode_cloudevents}; those of declared extensions are last. */
     static StructType flat(StructType declared) {
         return struct(concat(FLAT, declared.fields()));
     }
 
-    /** A row of {@link #EVENT}. */
+    /** Return a row of {@link #EVENT}. */
     static InternalRow ofEvent(Event event) {
         Object[] attributes = new Object[CORE + 1];
         setAttributes(attributes, event);
@@ -56,14 +57,14 @@ final class Rows {
                 null);
     }
 
-    /** A row of {@link #EVENT} for a message that is not an event. */
+    /** Return a row of {@link #EVENT} for a message that is not an event. */
     static InternalRow ofError(ErrorCode code) {
         Object[] values = new Object[EVENT.fields().length];
         values[values.length - 1] = string(code);
         return row(values);
     }
 
-    /** A row of {@link #flat}. */
+    /** Return a row of {@link #flat}. */
     static InternalRow flatOfEvent(Event event) {
         Object[] values = new Object[FLAT.length + event.typed.length];
         setAttributes(values, event);
@@ -74,14 +75,14 @@ final class Rows {
         return row(values);
     }
 
-    /** A row of {@link #flat} for a message that is not an event. */
+    /** Return a row of {@link #flat} for a message that is not an event. */
     static InternalRow flatOfError(ErrorCode code, int declared) {
         Object[] values = new Object[FLAT.length + declared];
         values[FLAT.length - 1] = string(code);
         return row(values);
     }
 
-    /** A STRING from valid UTF-8; null for null. */
+    /** Return a STRING from valid UTF-8; null for null. */
     static UTF8String string(byte[] text) {
         return UTF8String.fromBytes(text);
     }
@@ -91,8 +92,8 @@ final class Rows {
     }
 
     private static void setAttributes(Object[] values, Event event) {
-        for (int place = 0; place < CORE; place++) {
-            values[place] = string(event.core[place]);
+        for (int index = 0; index < CORE; index++) {
+            values[index] = string(event.core[index]);
         }
         values[Attributes.TIME] = event.time == Timestamp.NONE ? null : (Object) event.time;
     }
@@ -114,15 +115,15 @@ final class Rows {
 
     private static StructField[] attributes() {
         StructField[] fields = new StructField[Attributes.CORE.length];
-        for (int place = 0; place < fields.length; place++) {
-            boolean isTime = place == Attributes.TIME;
-            fields[place] = field(Attributes.CORE[place], isTime ? DataTypes.TimestampType : DataTypes.StringType);
+        for (int index = 0; index < fields.length; index++) {
+            boolean isTime = index == Attributes.TIME;
+            fields[index] = field(Attributes.CORE[index], isTime ? DataTypes.TimestampType : DataTypes.StringType);
         }
         return fields;
     }
 
     private static StructField[] concat(StructField[] fields, StructField... more) {
-        StructField[] all = java.util.Arrays.copyOf(fields, fields.length + more.length);
+        StructField[] all = Arrays.copyOf(fields, fields.length + more.length);
         System.arraycopy(more, 0, all, fields.length, more.length);
         return all;
     }

@@ -20,11 +20,11 @@ final class Structured {
     private Structured() {}
 
     /**
-     * The event in a payload.
+     * Decode the event in a payload.
      *
      * @param payload UTF-8 JSON text; one leading byte order mark is ignored
-     * @param isMarked false if no header says that the payload is an event
-     * @throws DecodeError for a repeated member, then for the first error in wire order, then for missing attributes,
+     * @param isMarked false if no header marks the message as a CloudEvent
+     * @throws DecodeError for a duplicated member, then for the first error in wire order, then for missing attributes,
      *     then for the data; if {@code isMarked} is false, {@code not-a-cloudevent} for a payload that is not a JSON
      *     object with at least one required attribute
      */
@@ -68,23 +68,23 @@ final class Structured {
 
     private static boolean looksLikeAnEvent(Map<String, Json.Value> members) {
         boolean hasRequired = false;
-        for (int place = 0; place < Attributes.REQUIRED; place++) {
-            hasRequired |= members.containsKey(Attributes.CORE[place]);
+        for (int index = 0; index < Attributes.REQUIRED; index++) {
+            hasRequired |= members.containsKey(Attributes.CORE[index]);
         }
         return hasRequired;
     }
 
     private static void decodeMember(Event event, String name, Json.Value value, ExtensionTypes types)
             throws DecodeError {
-        int place = Attributes.place(name);
-        if (place == Attributes.EXTENSION) {
+        int index = Attributes.index(name);
+        if (index == Attributes.EXTENSION) {
             Attributes.checkName(name);
         }
         if (value.kind() == Json.Kind.NULL) {
-            return; // an unset attribute, whose name must be valid all the same
+            return; // an unset attribute, whose name must be valid, too
         }
         byte[] text = value.text();
-        if (place != Attributes.EXTENSION) {
+        if (index != Attributes.EXTENSION) {
             require(value.kind() == Json.Kind.STRING, ErrorCode.INVALID_ATTRIBUTE_TYPE);
         } else if (value.kind() == Json.Kind.INTEGER) {
             text = Text.bytes(String.valueOf(Attributes.checkInteger(text))); // -0 is 0
@@ -92,7 +92,7 @@ final class Structured {
             boolean isScalar = value.kind() == Json.Kind.STRING || value.kind() == Json.Kind.BOOLEAN;
             require(isScalar, ErrorCode.INVALID_ATTRIBUTE_TYPE);
         }
-        Attributes.decode(event, name, place, text, types);
+        Attributes.decode(event, name, index, text, types);
     }
 
     private static byte[] decodeDataBase64(Json.Value value) throws DecodeError {
@@ -103,7 +103,7 @@ final class Structured {
         return Attributes.decodeBase64(value.text());
     }
 
-    /** The bytes of data: JSON text unchanged, other text in its charset. */
+    /** Return the bytes of data: JSON text unchanged, other text in its charset. */
     private static byte[] decodeData(Json.Value data, MediaType type) throws DecodeError {
         if (type == null || type.isJson()) {
             return data.json();

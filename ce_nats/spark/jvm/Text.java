@@ -9,11 +9,11 @@ import java.util.Arrays;
 /** Functions for text as UTF-8 in a byte array, as Spark stores it. Arguments are never modified. */
 final class Text {
     private static final VarHandle EIGHT = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.nativeOrder());
-    private static final long BEYOND_ASCII = 0x8080808080808080L;
+    private static final long NON_ASCII = 0x8080808080808080L;
 
     private Text() {}
 
-    /** Whether bytes are strict UTF-8 (RFC 3629): without overlong forms, surrogates, and values above U+10FFFF. */
+    /** Return whether bytes are strict UTF-8 (RFC 3629): no overlong forms, surrogates, or values above U+10FFFF. */
     static boolean isUtf8(byte[] text) {
         int at = 0;
         while (at < text.length) {
@@ -32,7 +32,7 @@ final class Text {
 
     private static int endOfAscii(byte[] text, int start) {
         int at = start;
-        while (at + Long.BYTES <= text.length && ((long) EIGHT.get(text, at) & BEYOND_ASCII) == 0) {
+        while (at + Long.BYTES <= text.length && ((long) EIGHT.get(text, at) & NON_ASCII) == 0) {
             at += Long.BYTES;
         }
         while (at < text.length && text[at] >= 0) {
@@ -41,7 +41,7 @@ final class Text {
         return at;
     }
 
-    /** The number of bytes of the non-ASCII character that begins at an index, or 0 if it is not well-formed. */
+    /** Return the size of the non-ASCII character that begins at an index in bytes, or 0 if it is not well-formed. */
     private static int sizeOfCharacter(byte[] text, int at) {
         int first = text[at] & 0xFF;
         int second = at + 1 < text.length ? text[at + 1] & 0xFF : 0;
@@ -70,7 +70,7 @@ final class Text {
         return (octet & 0xC0) == 0x80;
     }
 
-    /** The text without leading and trailing spaces and tabs. */
+    /** Return the text without leading and trailing spaces and tabs. */
     static byte[] strip(byte[] text) {
         int start = 0;
         int end = text.length;
@@ -87,43 +87,43 @@ final class Text {
         return octet == ' ' || octet == '\t';
     }
 
-    /** An ASCII letter in lower case; other bytes unchanged, because some non-ASCII letters fold to ASCII ones. */
-    static int fold(int octet) {
+    /** Return an ASCII letter in lower case, another byte unchanged (some non-ASCII letters have ASCII lower case). */
+    static int lowerCase(int octet) {
         return octet >= 'A' && octet <= 'Z' ? octet + ('a' - 'A') : octet;
     }
 
-    /** Whether a text, in any case, begins with a prefix, which is ASCII in lower case. */
+    /** Return whether a text, in any case, starts with a prefix, which is ASCII in lower case. */
     static boolean startsWith(byte[] text, byte[] prefix) {
         if (text.length < prefix.length) {
             return false;
         }
         for (int at = 0; at < prefix.length; at++) {
-            if (fold(text[at]) != prefix[at]) {
+            if (lowerCase(text[at]) != prefix[at]) {
                 return false;
             }
         }
         return true;
     }
 
-    /** Whether a text, in any case, equals another, which is ASCII in lower case. */
-    static boolean equalsFolded(byte[] text, byte[] other) {
+    /** Return whether a text, in any case, equals another, which is ASCII in lower case. */
+    static boolean equalsIgnoringCase(byte[] text, byte[] other) {
         return text.length == other.length && startsWith(text, other);
     }
 
-    /** The text from an index on, with ASCII letters in lower case. */
-    static String folded(byte[] text, int start) {
+    /** Return the text from an index on, with ASCII letters in lower case. */
+    static String lowerCased(byte[] text, int start) {
         for (int at = start; at < text.length; at++) {
-            if (fold(text[at]) != text[at]) {
-                return folded(foldedCopy(text), start);
+            if (lowerCase(text[at]) != text[at]) {
+                return lowerCased(lowerCasedCopy(text), start);
             }
         }
         return new String(text, start, text.length - start, StandardCharsets.UTF_8);
     }
 
-    private static byte[] foldedCopy(byte[] text) {
+    private static byte[] lowerCasedCopy(byte[] text) {
         byte[] copy = text.clone();
         for (int at = 0; at < copy.length; at++) {
-            copy[at] = (byte) fold(copy[at]);
+            copy[at] = (byte) lowerCase(copy[at]);
         }
         return copy;
     }
@@ -146,7 +146,7 @@ final class Text {
         return lower >= 'a' && lower <= 'z';
     }
 
-    /** The value of a hexadecimal digit, or -1. */
+    /** Return the value of a hexadecimal digit, or -1. */
     static int hexadecimal(int octet) {
         if (isDigit(octet)) {
             return octet - '0';

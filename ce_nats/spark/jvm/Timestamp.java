@@ -7,12 +7,12 @@ import java.time.Year;
 /**
  * Parses RFC 3339 text; mirrors {@code ce_nats/codec/timestamp.py}.
  *
- * <p>CloudEvents "Timestamp" (RFC 3339 5.6 and 5.7). A TIMESTAMP has microseconds and no offset: further digits are cut
- * off, and the leap second 23:59:60 becomes 23:59:59.999999. Its range is the years 1 to 9999 in UTC. A time that is
- * valid with its offset, but outside this range in UTC, has no TIMESTAMP, and is not an error.
+ * <p>CloudEvents "Timestamp" (RFC 3339 5.6 and 5.7). A TIMESTAMP has microseconds and no offset: further digits are
+ * truncated, and the leap second 23:59:60 becomes 23:59:59.999999. Its range is the years 1 to 9999 in UTC. A time
+ * that is valid with its offset, but outside this range in UTC, has no TIMESTAMP; that is not an error.
  */
 final class Timestamp {
-    /** Result for an instant that is outside the range of a TIMESTAMP. */
+    /** Result for an instant outside the range of a TIMESTAMP. */
     static final long NONE = Long.MIN_VALUE;
 
     private static final long SECOND = 1_000_000;
@@ -20,19 +20,19 @@ final class Timestamp {
     private static final long DAY = 24 * 60 * MINUTE;
     private static final long FIRST = -62_135_596_800L * SECOND; // 0001-01-01T00:00:00Z
     private static final long LAST = 253_402_300_800L * SECOND - 1; // 9999-12-31T23:59:59.999999Z
-    private static final String FORM = "0000-00-00T00:00:00";
+    private static final String LAYOUT = "0000-00-00T00:00:00";
     private static final int OFFSET_SIZE = "+00:00".length();
     private static final int MICROSECOND_DIGITS = 6;
 
     private Timestamp() {}
 
     /**
-     * Microseconds of Unix time, or {@link #NONE}.
+     * Return microseconds of Unix time, or {@link #NONE}.
      *
      * @throws DecodeError {@code invalid-timestamp}
      */
     static long parse(byte[] text) throws DecodeError {
-        checkForm(text);
+        checkLayout(text);
         int year = number(text, 0, 4);
         int month = number(text, 5, 2);
         int day = number(text, 8, 2);
@@ -51,9 +51,9 @@ final class Timestamp {
         return isInRange ? micros : NONE;
     }
 
-    /** The text with {@code T} and {@code Z} in upper case, otherwise unchanged. It must be valid for {@link #parse}. */
+    /** Return a valid text with {@code T} and {@code Z} in upper case, otherwise unchanged. */
     static byte[] canonical(byte[] text) {
-        int t = FORM.indexOf('T');
+        int t = LAYOUT.indexOf('T');
         int last = text.length - 1;
         if (text[t] != 't' && text[last] != 'z') {
             return text;
@@ -65,16 +65,16 @@ final class Timestamp {
     }
 
     /** RFC 3339 5.6: date-time = full-date "T" full-time, with the note that "T" and "Z" may be lower case. */
-    private static void checkForm(byte[] text) throws DecodeError {
-        require(text.length > FORM.length());
-        for (int at = 0; at < FORM.length(); at++) {
-            char wanted = FORM.charAt(at);
+    private static void checkLayout(byte[] text) throws DecodeError {
+        require(text.length > LAYOUT.length());
+        for (int at = 0; at < LAYOUT.length(); at++) {
+            char wanted = LAYOUT.charAt(at);
             require(wanted == '0' ? Text.isDigit(text[at]) : text[at] == wanted || wanted == 'T' && text[at] == 't');
         }
-        int at = FORM.length();
+        int at = LAYOUT.length();
         if (text[at] == '.') {
             at = endOfDigits(text, at + 1);
-            require(at > FORM.length() + 1);
+            require(at > LAYOUT.length() + 1);
         }
         require(isUtc(text) ? at == text.length - 1 : at == text.length - OFFSET_SIZE && isOffset(text, at));
     }
@@ -84,12 +84,12 @@ final class Timestamp {
     }
 
     private static boolean isOffset(byte[] text, int at) {
-        boolean isForm = (text[at] == '+' || text[at] == '-') && text[at + 3] == ':';
-        boolean hasDigits = areDigits(text, at + 1) && areDigits(text, at + 4);
-        return isForm && hasDigits && number(text, at + 1, 2) <= 23 && number(text, at + 4, 2) <= 59;
+        boolean hasForm = (text[at] == '+' || text[at] == '-') && text[at + 3] == ':';
+        boolean hasDigits = isTwoDigits(text, at + 1) && isTwoDigits(text, at + 4);
+        return hasForm && hasDigits && number(text, at + 1, 2) <= 23 && number(text, at + 4, 2) <= 59;
     }
 
-    private static boolean areDigits(byte[] text, int at) {
+    private static boolean isTwoDigits(byte[] text, int at) {
         return Text.isDigit(text[at]) && Text.isDigit(text[at + 1]);
     }
 
@@ -109,13 +109,13 @@ final class Timestamp {
         return value;
     }
 
-    /** Microseconds of the fraction of a second; further digits are cut off. */
+    /** Return the fraction of a second in microseconds; further digits are truncated. */
     private static long fraction(byte[] text) {
-        if (text[FORM.length()] != '.') {
+        if (text[LAYOUT.length()] != '.') {
             return 0;
         }
         long value = 0;
-        int start = FORM.length() + 1;
+        int start = LAYOUT.length() + 1;
         int end = endOfDigits(text, start);
         for (int at = start; at < start + MICROSECOND_DIGITS; at++) {
             value = value * 10 + (at < end ? text[at] - '0' : 0);
@@ -123,7 +123,7 @@ final class Timestamp {
         return value;
     }
 
-    /** Microseconds that the local time is ahead of UTC. */
+    /** Return the microseconds that the local time is ahead of UTC. */
     private static long offset(byte[] text) {
         if (isUtc(text)) {
             return 0;

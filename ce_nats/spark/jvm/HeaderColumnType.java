@@ -11,22 +11,24 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * The properties of the type of a column of headers that reading it depends on.
+ * The properties of a type of headers column that are needed to read it.
  *
  * @param isNameBinary whether names are binary in an array of structs
  * @param isValueBinary whether values are binary in an array of structs
  * @param hasLists whether the values of a map are arrays
  */
-record Shape(boolean isNameBinary, boolean isValueBinary, boolean hasLists) implements Serializable {
-    private static final Shape PLAIN = new Shape(false, false, false);
-    private static final Shape LISTS = new Shape(false, false, true);
+record HeaderColumnType(boolean isNameBinary, boolean isValueBinary, boolean hasLists) implements Serializable {
+    private static final HeaderColumnType PLAIN = new HeaderColumnType(false, false, false);
+    private static final HeaderColumnType LISTS = new HeaderColumnType(false, false, true);
 
     /**
+     * Return the properties of a type.
+     *
      * @param headers an array of structs of two strings or binaries, a map from strings to strings or to arrays of
      *     strings, or a raw header block in a binary
-     * @throws UnsupportedOperationException the type is another
+     * @throws UnsupportedOperationException it is another type
      */
-    static Shape of(DataType headers) {
+    static HeaderColumnType of(DataType headers) {
         if (headers instanceof BinaryType) {
             return PLAIN;
         }
@@ -46,13 +48,13 @@ record Shape(boolean isNameBinary, boolean isValueBinary, boolean hasLists) impl
                 + headers.simpleString());
     }
 
-    private static Shape ofPair(StructType pair) {
+    private static HeaderColumnType ofPair(StructType pair) {
         StructField[] fields = pair.fields();
         if (fields.length != 2 || !isText(fields[0]) || !isText(fields[1])) {
             throw new UnsupportedOperationException(
                     "a header must be a struct of two strings or binaries, got " + pair.simpleString());
         }
-        return new Shape(isBinary(fields[0]), isBinary(fields[1]), false);
+        return new HeaderColumnType(isBinary(fields[0]), isBinary(fields[1]), false);
     }
 
     private static boolean isText(StructField field) {

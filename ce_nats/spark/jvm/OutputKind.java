@@ -3,8 +3,8 @@ package io.cenats.spark;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.types.StructType;
 
-/** The functions, and the form of the result of each. */
-enum Form {
+/** The functions, by the kind of their result. */
+enum OutputKind {
     /** The event as one struct. */
     FROM_NATS("from_nats") {
         @Override
@@ -42,20 +42,21 @@ enum Form {
 
     private final String name;
 
-    Form(String name) {
+    OutputKind(String name) {
         this.name = name;
     }
 
     /**
-     * The schema of the result.
+     * Return the schema of the result.
      *
      * @param declared types of extensions, as the fields of a struct
      */
     abstract StructType schema(StructType declared);
 
+    /** Return the row of an event. */
     abstract InternalRow row(Event event);
 
-    /** The row of a message that is not an event. */
+    /** Return the row of a message that is not an event. */
     abstract InternalRow row(ErrorCode error, ExtensionTypes types);
 
     @Override
