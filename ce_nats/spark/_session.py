@@ -44,5 +44,5 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
         text = f"{names} and {_ENCODERS[-1][0]} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"
         warnings.warn(text, stacklevel=2)
         return
-    for name, mode in _ENCODERS:
-        spark.udf.register(name, messages(mode))
+    for name, content_mode in _ENCODERS:
+        spark.udf.register(name, messages(content_mode))

@@ -60,7 +60,7 @@ def results(spark: SparkSession, url: str, stream: str) -> list[str]:
     events.write.format("nats").mode("append").option("url", url).save()
     copies = spark.readStream.format("nats").options(**options).load()
     copies = copies.select(F.concat("subject", F.lit(".copy")).alias("subject"), event.alias("event"))
-    writer = copies.writeStream.format("nats").options(url=url, mode="structured", dedup="false")
+    writer = copies.writeStream.format("nats").options(url=url, contentMode="structured", dedup="false")
     with tempfile.TemporaryDirectory() as checkpoint:
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         try:

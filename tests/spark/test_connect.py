@@ -35,7 +35,7 @@ def results(spark: SparkSession) -> list[str]:
         raise AssertionError("columns were added twice")
     if HAS_ARROW_FUNCTIONS:
         modes = ("binary", "structured")
-        frames += [frame.orderBy("sequence").select(to_nats(event, mode=mode).alias("m")) for mode in modes]
+        frames += [frame.orderBy("sequence").select(to_nats(event, content_mode=mode).alias("m")) for mode in modes]
     frame.createOrReplaceTempView("messages")
     frames.append(spark.sql("SELECT sequence, ce_nats.from_nats(headers, data) AS e FROM messages ORDER BY sequence"))
     with TemporaryDirectory() as folder:

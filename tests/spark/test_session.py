@@ -1,7 +1,7 @@
 """Registration in a session: SQL functions give the same as the Python functions, and the data source is found."""
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -29,7 +29,7 @@ def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:
         encoded = spark.sql(f"SELECT {function}(event) AS message FROM decoded")
         assert (
             encoded.collect()
-            == spark.table("decoded").select(to_nats(F.col("event"), mode=mode).alias("message")).collect()
+            == spark.table("decoded").select(to_nats(F.col("event"), content_mode=mode).alias("message")).collect()
         )
     errors = spark.sql("SELECT ce_nats.from_nats(headers, data).error AS code FROM captured").where("code IS NOT NULL")
     assert errors.distinct().count() > 20
@@ -49,6 +49,36 @@ def test_sql_functions_have_plain_names(spark: SparkSession) -> None:
     assert plain == spark.sql(events.format("ce_nats.from_nats(headers, data)")).collect()
     messages = spark.sql("SELECT to_nats(from_nats(headers, data)) AS message FROM rows_to_decode ORDER BY sequence")
     assert [row.message.error for row in messages.collect()] == [None, "invalid-utf8", None]
+
+
+@needs_arrow_functions
+@pytest.mark.parametrize(
+    ("event", "found"),
+    [
+        ("1", "int"),
+        ("NULL", "void"),
+        ("named_struct('id', '1')", "struct<id:string>"),
+        ("named_struct('attributes', 'a')", "struct<attributes:string>"),
+    ],
+)
+def test_other_columns_than_events_are_rejected_with_the_expected_type(
+    spark: SparkSession, event: str, found: str
+) -> None:
+    register(spark)
+    with pytest.raises(PythonException) as info:
+        spark.sql(f"SELECT to_nats({event})").collect()
+    expected = "TypeError: an event must be struct<attributes:struct<specversion:string,"
+    assert expected in str(info.value)
+    assert f"error:string>, got {found}\n" in str(info.value)
+
+
+@needs_arrow_functions
+def test_null_literals_are_missing_fields(spark: SparkSession) -> None:
+    register(spark)
+    core = "'1.0' AS specversion, '1' AS id, '/s' AS source, 't' AS type, NULL AS subject"
+    event = f"named_struct('attributes', struct({core}), 'extensions', map(), 'data', NULL)"
+    (row,) = spark.sql(f"SELECT to_nats({event}) AS message").collect()
+    assert [name for name, _ in row.message.headers] == ["ce-specversion", "ce-id", "ce-source", "ce-type"]
 
 
 def test_functions_that_need_a_newer_pyspark_are_not_registered(

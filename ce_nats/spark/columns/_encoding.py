@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType
 
 from ...codec.binding import to_nats_message
@@ -23,7 +24,7 @@ from ._rows import event_of, event_rows
 from ._schema import ARROW_MESSAGE, EVENT, MESSAGE, check_event
 
 
-def to_nats(event: Column | str, *, mode: str = "binary", event_type: DataType = EVENT) -> Column:
+def to_nats(event: Column | str, *, content_mode: str = "binary", event_type: DataType = EVENT) -> Column:
     """
     The message of an event, as a struct: ``headers`` (array of structs of ``key`` and ``value``), ``data`` (BINARY) and
     ``error``.
@@ -44,40 +45,42 @@ def to_nats(event: Column | str, *, mode: str = "binary", event_type: DataType =
             not JSON is then ``invalid-data``. A VARIANT is a JSON value; ``column.cast("variant")`` of a STRING is a
             JSON string. A STRING or VARIANT without a datacontenttype is ``application/json``, and so is a BINARY with
             ``is_json``.
-        mode: ``binary`` or ``structured``.
+        content_mode: ``binary`` or ``structured``.
         event_type: Type of ``event``, because a column does not have its type. Fields may be missing or in another
             order; ``time`` may be a STRING; further fields of ``attributes`` are extensions of type STRING, BOOLEAN,
             BINARY, TIMESTAMP or an integer. In structured mode, extensions of the map become JSON strings.
 
     Raises:
         TypeError: ``event_type`` is not a type of an event.
-        ValueError: ``mode`` is not a content mode.
+        ValueError: ``content_mode`` is not a content mode.
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
-    content_mode = choice(ContentMode, mode, "mode")
+    chosen = choice(ContentMode, content_mode, "content_mode")
     check_event(event_type)
-    return messages(content_mode)(event)
+    return messages(chosen)(event)
 
 
-def messages(mode: ContentMode) -> Callable[..., Column]:
+def messages(content_mode: ContentMode) -> Callable[..., Column]:
     """
     The function of :func:`to_nats` for a content mode, as a pyspark function of columns.
 
     Raises:
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.
     """
-    return arrow_function(partial(_messages, mode), MESSAGE, "to_nats")
+    return arrow_function(partial(_messages, content_mode), MESSAGE, "to_nats")
 
 
-def _messages(mode: ContentMode, events: pa.Array) -> pa.Array:
-    return pa.array([_message(row, mode) for row in event_rows(events)], ARROW_MESSAGE)
+def _messages(content_mode: ContentMode, events: pa.Array) -> pa.Array:
+    # In SQL, Spark calls the function with a column of any type.
+    check_event(from_arrow_type(events.type))
+    return pa.array([_message(row, content_mode) for row in event_rows(events)], ARROW_MESSAGE)
 
 
-def _message(row: Mapping[str, Any] | None, mode: ContentMode) -> dict[str, Any]:
+def _message(row: Mapping[str, Any] | None, content_mode: ContentMode) -> dict[str, Any]:
     if row is not None and row.get("error") is not None:
         return {"error": row["error"]}
     try:
-        message = to_nats_message(event_of(row), mode=mode)
+        message = to_nats_message(event_of(row), mode=content_mode)
     except EncodeError as error:
         return {"error": str(error.code)}
     headers = [{"key": name, "value": value} for name, value in message.headers.items()]

@@ -7,6 +7,7 @@ their prefix, and ``MESSAGE`` the struct that ``to_nats`` returns. They are deri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     ShortType,
     StringType,
     StructType,
@@ -47,7 +49,11 @@ MESSAGE: Final = from_arrow_schema(pa.schema(list(ARROW_MESSAGE)))
 FLAT: Final = from_arrow_schema(pa.schema([*((name, TYPES[name]) for name in COLUMNS), _ERROR]))
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _EXTENSION: Final = (StringType, BooleanType, BinaryType, TimestampType, *_INTEGERS)
-_DATA: Final = (BinaryType, StringType, VariantType)
+_FIELDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "data": (BinaryType, StringType, VariantType),
+    "is_json": (BooleanType,),
+    "error": (StringType,),
+}
 # For errors. Fields that are not read are left out.
 _EVENT_TEXT: Final = StructType([field for field in EVENT if field.name != "mode"]).simpleString()
 
@@ -80,7 +86,7 @@ def check_event(kind: DataType) -> None:
 
     The type must be like ``EVENT``, with these differences: fields may be missing or in another order, ``time`` may be
     a STRING, further ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and
-    ``data`` may also be a STRING or a VARIANT.
+    ``data`` may also be a STRING or a VARIANT. The type of a NULL literal is valid for each field.
 
     Raises:
         TypeError: The type is wrong; the text names the field, or has the expected type.
@@ -89,28 +95,27 @@ def check_event(kind: DataType) -> None:
     if not isinstance(kind, StructType) or not isinstance(attributes, StructType):
         raise TypeError(f"an event must be {_EVENT_TEXT}, got {shortened(kind.simpleString())}")
     for field in attributes:
-        wanted = _attribute_types(field.name)
-        if not isinstance(field.dataType, wanted):
-            names = " or ".join(one.typeName() for one in wanted)
-            raise TypeError(f"attribute {field.name} must be {names}, got {field.dataType.simpleString()}")
-    rest: dict[str, tuple[type[DataType], ...]] = {"data": _DATA, "is_json": (BooleanType,), "error": (StringType,)}
-    for name, wanted in rest.items():
-        found = _field(kind, name)
-        if found is not None and not isinstance(found, wanted):
-            names = " or ".join(one.typeName() for one in wanted)
-            raise TypeError(f"{name} of an event must be {names}, got {found.simpleString()}")
-    found = _field(kind, "extensions")
-    if found is not None and not (
-        isinstance(found, MapType) and isinstance(found.keyType, StringType) and isinstance(found.valueType, StringType)
-    ):
-        raise TypeError(f"extensions of an event must be map<string,string>, got {found.simpleString()}")
+        _check_field(f"attribute {field.name}", field.dataType, _attribute_types(field.name))
+    for name, wanted in _FIELDS.items():
+        _check_field(f"{name} of an event", _field(kind, name), wanted)
+    extensions = _field(kind, "extensions")
+    _check_field("extensions of an event", extensions, (MapType,))
+    if isinstance(extensions, MapType):
+        _check_field("names of extensions of an event", extensions.keyType, (StringType,))
+        _check_field("values of extensions of an event", extensions.valueType, (StringType,))
 
 
-def _field(kind: StructType, name: str) -> DataType | None:
-    return kind[name].dataType if name in kind.names else None
+def _field(kind: StructType, name: str) -> DataType:
+    return kind[name].dataType if name in kind.names else NullType()
 
 
 def _attribute_types(name: str) -> tuple[type[DataType], ...]:
     if name == "time":
         return TimestampType, StringType
     return (StringType,) if name in ATTRIBUTES or name == "time_text" else _EXTENSION
+
+
+def _check_field(name: str, found: DataType, wanted: tuple[type[DataType], ...]) -> None:
+    if not isinstance(found, (*wanted, NullType)):
+        names = " or ".join(kind.typeName() for kind in wanted)
+        raise TypeError(f"{name} must be {names}, got {found.simpleString()}")

@@ -44,7 +44,7 @@ else:
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter): ...
 
 
-SINK_OPTIONS: Final = ("subject", "mode", "acks", "maxPending", "dedup")
+SINK_OPTIONS: Final = ("subject", "contentMode", "acks", "maxPending", "dedup")
 _INSTEAD: Final = "write a column event, which is encoded, or an array of headers, which is sent unchanged"
 _PENDING: Final = 500
 
@@ -57,7 +57,7 @@ class Target:
     Attributes:
         connection: How to connect.
         subject: Subject of rows that have none, or a template of it for rows that are events, or ``""``.
-        mode: Content mode of rows that are events.
+        content_mode: Content mode of rows that are events.
         acknowledged: True to publish to JetStream, False to publish to core NATS.
         window: Largest number of messages that wait for an acknowledgement.
         dedup: Whether events get a ``Nats-Msg-Id``.
@@ -65,7 +65,7 @@ class Target:
 
     connection: Connection
     subject: str | SubjectTemplate
-    mode: ContentMode
+    content_mode: ContentMode
     acknowledged: bool
     window: int
     dedup: bool
@@ -87,15 +87,17 @@ class Target:
         if isinstance(subject, str) and subject:
             check_subject(subject)
         _check_columns(schema, has_subject=bool(subject))
-        if "mode" in given and "event" not in schema.names:
-            raise ValueError("option mode must be used with a column event; rows without one are encoded already")
+        if "contentmode" in given and "event" not in schema.names:
+            raise ValueError("option contentMode is for rows with a column event, got other rows, which are encoded")
         window = given.get("maxpending", str(_PENDING))
         if not (window.isascii() and window.isdecimal() and int(window) > 0):
             raise ValueError(f"option maxPending must be an integer from 1, got {preview(window)}")
         return cls(
             connection=connection,
             subject=subject,
-            mode=choice(ContentMode, given.get("mode", ContentMode.BINARY).lower(), "option mode"),
+            content_mode=choice(
+                ContentMode, given.get("contentmode", ContentMode.BINARY).lower(), "option contentMode"
+            ),
             acknowledged=read_boolean(given, "acks", default=True),
             window=int(window),
             dedup=read_boolean(given, "dedup", default=True),
@@ -183,7 +185,7 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
         check_subject_from_message(subject, allowed=[subject])
     if "event" in row:
         event = event_of(row["event"])
-        message = to_nats_message(event, subject, mode=target.mode)
+        message = to_nats_message(event, subject, mode=target.content_mode)
         if target.dedup:
             message.headers.append(MSG_ID, dedup_id(event))
         return message

@@ -115,7 +115,7 @@ class NatsDataSource(DataSource, metaclass=Shipped):
     ``subject`` is given. Options for writing, besides those of connection.py:
 
     - ``subject``: subject of rows that have none.
-    - ``mode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
+    - ``contentMode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
     - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
     - ``maxPending``: largest number of messages of a task that wait for an acknowledgement, 500 by default.
     - ``dedup``: ``true`` (the default) adds a ``Nats-Msg-Id`` of source and id to events that have none.

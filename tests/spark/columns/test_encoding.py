@@ -241,7 +241,7 @@ def messages_of(spark: SparkSession, group: Group) -> DataFrame:
     data = F.parse_json("data").alias("data") if is_variant else F.col("data")
     event = F.struct("attributes", F.map_from_entries("pairs").alias("extensions"), data)
     shape = StructType([attributes, StructField("extensions", TEXTS), StructField("data", group.kind)])
-    return frame.select("id", to_nats(event, mode=group.mode, event_type=shape).alias("message"))
+    return frame.select("id", to_nats(event, content_mode=group.mode, event_type=shape).alias("message"))
 
 
 @needs_arrow_functions
@@ -451,7 +451,7 @@ def test_decoded_events_are_encoded_as_python_does(spark: SparkSession) -> None:
     given = [(case.id, *message(case)) for case in chosen()]
     frame = spark.createDataFrame([(name, pairs, bytearray(data)) for name, pairs, data in given], SCHEMA)
     frame = frame.select("id", from_nats(F.col("headers"), F.col("data")).alias("event"))
-    frame = frame.select("id", "event", *(to_nats(F.col("event"), mode=mode).alias(mode) for mode in MODES))
+    frame = frame.select("id", "event", *(to_nats(F.col("event"), content_mode=mode).alias(mode) for mode in MODES))
     again = (from_nats(F.col(mode)["headers"], F.col(mode)["data"]).alias(f"{mode}_again") for mode in MODES)
     found = {row["id"]: row for row in frame.select("*", *again).collect()}
     for name, pairs, payload in given:
@@ -530,7 +530,7 @@ def text_events(spark: SparkSession, texts: list[str]) -> tuple[DataFrame, DataT
 def test_json_text_is_sent_verbatim(spark: SparkSession) -> None:
     """And it is read as the value that it is, in both modes; without a datacontenttype, application/json is added."""
     frame, kind = text_events(spark, JSON_TEXTS)
-    messages = frame.select("*", *(to_nats("event", mode=mode, event_type=kind).alias(mode) for mode in MODES))
+    messages = frame.select("*", *(to_nats("event", content_mode=mode, event_type=kind).alias(mode) for mode in MODES))
     again = [from_nats(F.col(mode)["headers"], F.col(mode)["data"]).alias(f"{mode}_again") for mode in MODES]
     rows = messages.select("*", *again).collect()
     assert len(rows) == len(JSON_TEXTS) * len(JSON_TYPES)
@@ -551,7 +551,7 @@ def test_json_text_is_sent_verbatim(spark: SparkSession) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_text_that_is_not_json_is_an_error(spark: SparkSession, mode: str) -> None:
     frame, kind = text_events(spark, NOT_JSON)
-    rows = frame.select("text", "type", to_nats("event", mode=mode, event_type=kind).alias("message")).collect()
+    rows = frame.select("text", "type", to_nats("event", content_mode=mode, event_type=kind).alias("message")).collect()
     assert len(rows) == len(NOT_JSON) * len(JSON_TYPES)
     assert [row for row in rows if in_spark(row["message"]) != "invalid-data"] == []
 
@@ -599,7 +599,7 @@ def test_data_of_decoded_events_as_string(spark: SparkSession, mode: str) -> Non
         F.col("event").withField("data", F.col("event.data").cast("string")).alias("event")
     )
     kind = frame.schema["event"].dataType
-    for row in frame.select(to_nats("event", mode=mode, event_type=kind).alias("message")).collect():
+    for row in frame.select(to_nats("event", content_mode=mode, event_type=kind).alias("message")).collect():
         headers, payload = in_spark(row["message"])
         assert (payload if mode == "binary" else payload.partition(b',"data":')[2]).startswith(b'{"n": 1.50}')
         assert from_nats_message(NatsMessage(data=payload, headers=headers)).get_data() == {"n": 1.5}
@@ -619,7 +619,7 @@ CORE = "'1.0' specversion, '1' id, '/s' source, 't' type"
 def made(spark: SparkSession, event: str, mode: str = "binary") -> Any:
     """The message of an event that is written in SQL, or an error code."""
     frame = spark.sql(f"select {event} event")
-    (row,) = frame.select(to_nats("event", mode=mode, event_type=frame.schema["event"].dataType)).collect()
+    (row,) = frame.select(to_nats("event", content_mode=mode, event_type=frame.schema["event"].dataType)).collect()
     return in_spark(row[0])
 
 
@@ -677,17 +677,27 @@ def test_base64_is_in_one_line(spark: SparkSession) -> None:
     assert from_nats_message(SimpleNamespace(headers=None, data=payload)).get_data() == b"a" * 100
 
 
+EXPECTED = (
+    "^an event must be struct<attributes:struct<specversion:string,id:string,.*>,extensions:map<string,string>,"
+    "data:binary,is_json:boolean,error:string>, got "
+)
+
+
 @pytest.mark.parametrize(
     ("event_type", "reason"),
     [
-        ("string", "a struct with a struct attributes"),
-        ("struct<data:binary>", "a struct with a struct attributes"),
-        ("struct<attributes:map<string,string>>", "a struct with a struct attributes"),
+        ("string", EXPECTED + "string"),
+        ("struct<data:binary>", EXPECTED + "struct<data:binary>"),
+        ("struct<attributes:map<string,string>>", EXPECTED + "struct<attributes:map<string,string>>"),
         ("struct<attributes:struct<id:int>>", "attribute id must be string, got int"),
         ("struct<attributes:struct<time:timestamp_ntz>>", "attribute time must be timestamp or string, got"),
         ("struct<attributes:struct<x:double>>", "attribute x must be .*, got double"),
         ("struct<attributes:struct<x:array<string>>>", "attribute x must be .*, got array"),
-        ("struct<attributes:struct<id:string>,extensions:map<string,int>>", "extensions of an event must be map"),
+        (
+            "struct<attributes:struct<id:string>,extensions:map<string,int>>",
+            "values of extensions .*, got int",
+        ),
+        ("struct<attributes:struct<id:string>,extensions:string>", "extensions of an event must be map, got string"),
         ("struct<attributes:struct<id:string>,data:struct<a:int>>", "data of an event must be binary or string or"),
         ("struct<attributes:struct<id:string>,error:int>", "error of an event must be string, got int"),
     ],
@@ -699,5 +709,5 @@ def test_invalid_event_types(spark: SparkSession, event_type: str, reason: str) 
 
 
 def test_invalid_mode(spark: SparkSession) -> None:
-    with pytest.raises(ValueError, match=r"^mode must be 'binary' or 'structured', got 'batch'$"):
-        to_nats(F.col("event"), mode="batch")
+    with pytest.raises(ValueError, match=r"^content_mode must be 'binary' or 'structured', got 'batch'$"):
+        to_nats(F.col("event"), content_mode="batch")

@@ -164,7 +164,7 @@ def test_an_array_of_headers_is_sent_unchanged(spark: SparkSession, server: Nats
 
 
 def test_content_mode_in_any_case(spark: SparkSession, server: NatsServer) -> None:
-    write(spark.sql(EVENT_ROWS.format(data="X'78'")), server, mode="Structured")
+    write(spark.sql(EVENT_ROWS.format(data="X'78'")), server, contentMode="Structured")
     (message,) = stored(server)
     assert message.headers["Content-Type"] == "application/cloudevents+json"
 
@@ -211,7 +211,7 @@ def test_event_structs_are_encoded(
     spark: SparkSession, server: NatsServer, mode: ContentMode, data: str, value: Any
 ) -> None:
     frame = spark.sql(EVENT_ROWS.format(data=data))
-    write(frame, server, mode=str(mode))
+    write(frame, server, contentMode=str(mode))
     (message,) = stored(server)
     event = from_nats_message(message, extension_types={"n": int})
     implied = {} if isinstance(value, bytes) else {"datacontenttype": "application/json"}
@@ -221,7 +221,7 @@ def test_event_structs_are_encoded(
     if not HAS_ARROW_FUNCTIONS:
         return
     kind = frame.schema["event"].dataType
-    (row,) = frame.select(to_nats(F.col("event"), mode=str(mode), event_type=kind).alias("m")).collect()
+    (row,) = frame.select(to_nats(F.col("event"), content_mode=str(mode), event_type=kind).alias("m")).collect()
     assert message.headers == {header["key"]: header["value"] for header in row["m"]["headers"]}
     assert message.data == bytes(row["m"]["data"])
 
@@ -330,10 +330,10 @@ def test_messages_that_cannot_be_sent_fail_with_the_reason(
         ("select 'a' subject, struct(struct(1 id) attributes) event", {}, "attribute id must be string, got int"),
         (
             "select 'a' subject, struct(struct('a' id) attributes) event",
-            {"mode": "json"},
-            "option mode must be 'binary' or 'structured', got 'json'",
+            {"contentMode": "json"},
+            "option contentMode must be 'binary' or 'structured', got 'json'",
         ),
-        ("select 'a' subject, 'b' data", {"mode": "binary"}, "mode must be used with a column event"),
+        ("select 'a' subject, 'b' data", {"contentMode": "binary"}, "contentMode is for rows with a column event"),
         ("select 'a' data", {}, "the subject is missing"),
         ("select 'a' data", {"subject": "out.{type}"}, "option subject must have no placeholders"),
         ("select 'a' data", {"subject": "out.{"}, "a subject template must be like"),
