@@ -1,4 +1,4 @@
-"""The columns of explode_cloudevents over Arrow are what from_nats_message gives, row by row, whatever the row is."""
+"""explode_cloudevents over Arrow has the results of from_nats_message, row by row, for all kinds of rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def table(rows: Sequence[Row], kind: pa.DataType = TEXTS, payload: pa.DataType |
 
 
 def expected(row: Row, extensions: dict[str, str] | None = None, prefix: str = "ce_") -> dict[str, Any]:
-    """The columns of a row, by the codec."""
+    """Return the columns of a row, from the codec."""
     types = extension_types(extensions)
     columns = [*CORE, "extensions", "data", "mode", "error", *types]
     made: dict[str, Any] = dict.fromkeys(columns)
@@ -94,7 +94,7 @@ DETAILS = ("time_text", "is_json")
 
 
 def details_of(row: Row) -> tuple[str | None, bool | None]:
-    """What from_nats has in addition."""
+    """Return the values that only from_nats has."""
     try:
         pairs = [tuple(map(as_text, pair)) for pair in row[0] or ()]
         event = from_nats_message(SimpleNamespace(headers=pairs, data=row[1] or b""), parse_data=False)
@@ -124,11 +124,11 @@ def found(exploded: Any) -> list[dict[str, Any]]:
 
 
 def check(rows: Sequence[Row], given: pa.Table, extensions: dict[str, str] | None = None) -> Counter[str | None]:
-    """Fail where a row differs; else what became of the rows, and how often."""
+    """Compare all rows, and return the number of rows by error code."""
     wanted = [expected(row, extensions) for row in rows]
-    for few in (1, decode_module._FEW):  # rows that are decoded together, however few, and those that are not
+    for minimum in (1, decode_module._MIN_ROWS):  # all rows decoded together, and small groups one by one
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decode_module, "_FEW", few)
+            patch.setattr(decode_module, "_MIN_ROWS", minimum)
             exploded = explode_cloudevents(given, extensions=extensions)
             both = given.combine_chunks()
             columns = [pa.concat_arrays(both[name].chunks) if len(both) else [] for name in ("headers", "data")]
@@ -141,11 +141,11 @@ def check(rows: Sequence[Row], given: pa.Table, extensions: dict[str, str] | Non
     return Counter(one["ce_error"] for one in wanted)
 
 
-# --- The rows of others ---------------------------------------------------------------------------------------------
+# --- Shared rows ----------------------------------------------------------------------------------------------------
 
 
 def test_fixtures() -> None:
-    """Every case of the decoder that a row can hold, with the types that it declares."""
+    """Every decode fixture that fits in a row, with its declared types."""
     groups: dict[Any, list[Row]] = defaultdict(list)
     for case in load_cases():
         if case.op != "from_nats_message" or "mode" in case.input or case.input.get("dialect", "spec") != "spec":
@@ -175,7 +175,7 @@ def test_random_json_data() -> None:
 
 
 def test_random_bytes_in_headers() -> None:
-    """Headers may have any bytes; only those that are used are checked."""
+    """Headers may have any bytes; only headers that are used are checked."""
     rows = in_bytes(damaged(4_000, 20261123), 20261122)
     outcomes = check(rows, table(rows, OCTETS))
     assert min(outcomes[None], outcomes["invalid-utf8"]) > 300
@@ -202,7 +202,7 @@ _values = st.one_of(
 
 @st.composite
 def _changed(draw: st.DrawFn, payload: bytes) -> bytes:
-    """A few bytes replaced by others, which leave JSON what it is more often than not."""
+    """Replace a few bytes by others, which mostly leave the JSON valid."""
     others = [b"", b"\xc3\xbc", b"\x7f", b'"', b"\\u0041", b"\\u0000", b" ", b'","id":"2', b'":"", "x":"', b"1.0"]
     place = draw(st.integers(0, len(payload)))
     return payload[:place] + draw(st.sampled_from(others)) + payload[place + draw(st.integers(0, 2)) :]
@@ -210,14 +210,14 @@ def _changed(draw: st.DrawFn, payload: bytes) -> bytes:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Row]:
-    """Messages, several of which have the same header names, one of these names in another place, or a NULL."""
+    """Draw messages, of which several have the same header names, a changed order of names, or a NULL."""
     made: list[Row] = []
     for message in draw(st.lists(st.one_of(valid_messages(), mutated_messages()), max_size=4)):
         pairs = as_octets(message.headers.items() if isinstance(message.headers, Headers) else message.headers)
         made.append((pairs, message.data))
         for _ in range(draw(st.integers(0, 3))):
             other = list(pairs)
-            if draw(st.booleans()):  # in JSON, what is changed is the payload
+            if draw(st.booleans()):  # in JSON, the payload is changed
                 made.append((pairs, draw(_changed(message.data))))
             for place in draw(st.sets(st.integers(0, len(pairs) - 1), max_size=2)) if pairs else ():
                 name, value = other[place]
@@ -228,13 +228,13 @@ def batches(draw: st.DrawFn) -> list[Row]:
 
 
 @given(batches())
-def test_any_batch(rows: list[Row]) -> None:
+def test_random_batches(rows: list[Row]) -> None:
     check(rows, table(rows, OCTETS))
 
 
 @given(batches(), st.data())
-def test_slices_are_what_they_show(rows: list[Row], data: st.DataObject) -> None:
-    """Offsets, chunks and batches make no difference."""
+def test_slices_of_batches(rows: list[Row], data: st.DataObject) -> None:
+    """Offsets, chunks and batches do not change the result."""
     whole = table(rows, OCTETS)
     start = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(start, len(rows)))
@@ -265,13 +265,13 @@ def _is_text(text: str) -> bool:
         *("2020-01-01T00:00:00-00:00", "2020-01-01T00:00:00Z\n", "1900-02-29T00:00:00Z", "1582-10-10T00:00:00Z"),
     ],
 )
-def test_times_among_common_ones(time: str) -> None:
+def test_unusual_times_among_common_ones(time: str) -> None:
     common = [([*BASE, ("ce-time", f"2024-05-0{day}T01:02:03.5+02:00")], b"") for day in (1, 2)]
     for rows in ([common[0], ([*BASE, ("ce-time", time)], b""), common[1]], [([*BASE, ("ce-time", time)], b"")]):
         check(rows, table(rows))
 
 
-# --- Shapes ---------------------------------------------------------------------------------------------------------
+# --- Types of columns -----------------------------------------------------------------------------------------------
 
 ROWS: list[Row] = [
     ([*BASE, ("ce-n", "5"), ("ce-subject", "%C3%BC \u20ac")], b"x"),
@@ -331,11 +331,11 @@ def to_dictionaries(rows: Sequence[Row]) -> pa.Array:
     [to_list(TEXTS), to_list(OCTETS), to_list(LARGE), to_map, to_map_of_lists, to_blocks, to_views, to_dictionaries],
     ids=["texts", "octets", "large", "map", "map-of-lists", "blocks", "views", "dictionaries"],
 )
-def test_shapes(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType) -> None:
+def test_types_of_columns(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType) -> None:
     rows = ROWS * 2
     wanted = [(pairs and [(str(name), value) for name, value in pairs], data) for pairs, data in rows]
     data = pa.array([None if data is None else data.decode() for _, data in rows], pa.string()).cast(payload)
-    if make is to_map_of_lists:  # one name, one place
+    if make is to_map_of_lists:  # a name occurs once
         wanted[3] = wanted[13] = [*BASE[:2], BASE[1], *BASE[2:]], b"x"
     given = pa.table({"headers": make(rows), "data": data})
     check(wanted, given)
@@ -365,8 +365,8 @@ def test_shapes(make: Callable[[Sequence[Row]], pa.Array], payload: pa.DataType)
         (pa.nulls(1), "not-a-cloudevent"),
     ],
 )
-def test_headers_that_are_none(headers: pa.Array, code: str) -> None:
-    """Only the row at fault has the code."""
+def test_invalid_headers_are_errors_of_their_rows(headers: pa.Array, code: str) -> None:
+    """Only the invalid row has the code."""
     given = pa.table({"headers": headers, "data": [b""]})
     exploded = explode_cloudevents(given)
     assert [code] == exploded["ce_error"].to_pylist()
@@ -376,8 +376,8 @@ def test_headers_that_are_none(headers: pa.Array, code: str) -> None:
         assert explode_cloudevents(both)["ce_error"].to_pylist() == [None, code, None]
 
 
-def test_nulls_that_span_headers() -> None:
-    """A NULL list has no headers, whatever stands where its elements would be."""
+def test_null_lists_have_no_headers() -> None:
+    """Elements in the range of a NULL list are ignored."""
     flat = table([(BASE, b""), (BASE, b"")])["headers"].combine_chunks()
     headers = pa.ListArray.from_arrays(flat.offsets, flat.values, mask=pa.array([True, False]))
     exploded = explode_cloudevents(pa.table({"headers": headers, "data": pa.nulls(2, pa.binary())}))
@@ -391,7 +391,7 @@ def test_nulls_that_span_headers() -> None:
 @pytest.mark.parametrize(
     "kind", [TEXTS, OCTETS, LARGE, pa.binary(), pa.map_(pa.string(), pa.string()), pa.null()], ids=str
 )
-def test_nothing_comes_of_nothing(kind: pa.DataType) -> None:
+def test_empty_tables_have_columns(kind: pa.DataType) -> None:
     schema = pa.schema([("headers", kind), ("data", pa.binary())])
     for empty in (pa.table({"headers": pa.array([], kind), "data": pa.array([], pa.binary())}), schema.empty_table()):
         exploded = explode_cloudevents(empty, extensions={"n": "int"})
@@ -416,8 +416,8 @@ def test_columns_and_their_types() -> None:
     assert types == {name: others.get(name, pa.string()) for name in types}
 
 
-def test_formats_other_than_json() -> None:
-    """Columns know JSON only, whatever the codec reads: Spark's two engines and Arrow have to agree."""
+def test_other_formats_than_json_are_unsupported() -> None:
+    """Columns support only JSON, whatever the codec supports: both Spark engines and Arrow have equal results."""
     message = to_nats_message(plain_event(), mode="structured", format="protobuf")
     for count in (1, 30):
         given = table([(message.headers.items(), message.data), *ROWS[:1]] * count)
@@ -445,7 +445,7 @@ def test_dropmalformed() -> None:
     assert exploded["ce_id"].to_pylist() == ["a", "b", "a", "b", "a"]
 
 
-def test_failfast_says_where() -> None:
+def test_failfast_has_the_number_of_the_row() -> None:
     given = table(ROWS[4:5] * 12_000 + ROWS).append_column("sequence", pa.array(range(1, 12_000 + len(ROWS) + 1)))
     given = given.append_column("stream", pa.repeat("S", len(given)))
     error = refused(DecodeError, "not-a-cloudevent", explode_cloudevents, given, mode="FAILFAST")
@@ -455,8 +455,8 @@ def test_failfast_says_where() -> None:
     assert (bad.attribute, bad.header) == ("id", "ce-id")
 
 
-def test_a_reader_is_read_as_it_comes() -> None:
-    """Nothing is decoded ahead, and an error is the codec's own."""
+def test_readers_are_decoded_batch_by_batch() -> None:
+    """Batches are decoded when they are read, and errors are those of the codec."""
     given = table(ROWS)
     taken = []
 
@@ -475,17 +475,17 @@ def test_a_reader_is_read_as_it_comes() -> None:
     refused(DecodeError, "not-a-cloudevent", explode_cloudevents(source, mode="FAILFAST").read_all)
 
 
-def test_any_stream_of_arrow() -> None:
+def test_arrow_streams_are_accepted() -> None:
     class Frame:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             return table(ROWS).to_reader().__arrow_c_stream__(requested_schema)
 
     if not hasattr(pa.RecordBatchReader, "from_stream"):
-        pytest.skip("this pyarrow takes no streams")
+        pytest.skip("this pyarrow does not support streams")
     assert found(explode_cloudevents(Frame()).read_all()) == [expected(row) for row in ROWS]
 
 
-def test_large_payloads_go_in_small_batches() -> None:
+def test_large_payloads_are_split_into_small_batches() -> None:
     rows: list[Row] = [(BASE, bytes(2**20))] * 300
     batches = explode_cloudevents(table(rows, TEXTS, pa.large_binary())).to_batches()
     assert sum(map(len, batches)) == 300
@@ -518,18 +518,18 @@ def test_invalid_arguments_are_rejected(wrong: dict[str, Any], error: type[Excep
         explode_cloudevents(given, **wrong)
 
 
-def test_mode_in_any_case() -> None:
+def test_modes_are_case_insensitive() -> None:
     given = table(ROWS[:1])
     assert explode_cloudevents(given, mode="dropMalformed") == explode_cloudevents(given, mode="DROPMALFORMED")
 
 
 @pytest.mark.parametrize("name", ["Ext", "a-b", "", "id", "time", "data", 5])
-def test_declared_extensions_must_be_possible(name: Any) -> None:
+def test_invalid_names_of_extensions_are_rejected(name: Any) -> None:
     refused(EncodeError, "invalid-attribute-name", explode_cloudevents, table(ROWS[:1]), extensions={name: "int"})
 
 
 @pytest.mark.parametrize("nothing", [None, [], {"headers": []}, "orders.parquet"])
-def test_what_is_not_arrow(nothing: Any) -> None:
+def test_other_objects_than_arrow_are_rejected(nothing: Any) -> None:
     with pytest.raises(TypeError, match="messages must be a table, batch or stream of Arrow"):
         explode_cloudevents(nothing)
 
@@ -549,7 +549,7 @@ def test_capture(tmp_path: Path) -> None:
     assert one.read_all()["n"].to_pylist() == [5, 7, None, 7, None]
 
 
-def test_what_is_no_capture(tmp_path: Path) -> None:
+def test_other_files_than_captures_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no Parquet")
     refused(DecodeError, "invalid-message", explode_capture, tmp_path / "x.parquet")
     (tmp_path / "empty").mkdir()
@@ -572,12 +572,12 @@ def test_memory_does_not_grow_with_a_capture(tmp_path: Path) -> None:
     with parquet.ParquetWriter(path, rows.schema, compression="zstd") as writer:
         for _ in range(20):
             writer.write_table(rows, row_group_size=5_000)
-    most = count = 0
+    peak = count = 0
     for batch in explode_capture(path):
         count += len(batch)
-        most = max(most, pa.total_allocated_bytes())
+        peak = max(peak, pa.total_allocated_bytes())
     assert count == 100_000
-    assert most < 60 * 2**20  # 200 MB of payloads, here and in ce_data
+    assert peak < 60 * 2**20  # 200 MB of payloads, here and in ce_data
 
 
 def test_duckdb(tmp_path: Path) -> None:
@@ -591,7 +591,7 @@ def test_duckdb(tmp_path: Path) -> None:
 def test_polars() -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
     if not hasattr(pa, "string_view"):
-        pytest.skip("this pyarrow does not read what Polars gives")
+        pytest.skip("this pyarrow cannot read data of Polars")
     frame = polars.from_arrow(table(ROWS))
     events = polars.from_arrow(explode_cloudevents(frame).read_all())
     assert events["ce_id"].to_list() == [expected(row)["ce_id"] for row in ROWS]
@@ -609,8 +609,8 @@ def test_the_codec_does_not_need_pyarrow() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_what_a_fast_path_leaves_is_in_order() -> None:
-    """Rows come out in their order, however they were decoded."""
+def test_rows_keep_their_order() -> None:
+    """Rows decoded together and one by one are in the original order."""
     rows = [ROWS[place] for place in (0, 4, 8, 0, 7, 1, 4, 0, 3, 0)]
     given = table(rows)
     decoded = decode(given["headers"].combine_chunks(), given["data"].combine_chunks())

@@ -3,8 +3,8 @@ Decode a batch of messages to columns of events, with the codec.
 
 Each row has the result of ``from_nats_message(message, parse_data=False)``. Most messages of a stream have the same
 header names, so rows with the same names are decoded together: the names are checked once, and the values of each
-attribute as a column. Rows that these checks do not cover ("odd" rows) are decoded one by one by the codec, which alone
-raises the errors of messages.
+attribute as a column. Rows that these checks do not cover ("odd" rows) are decoded one by one by the codec, which
+raises all errors of messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..errors import DecodeError
 from ..message import Headers, NatsMessage
 from ._headers import Pairs, octets, pairs
 
-# In the order of their columns.
+# The attributes of the specification, in the order of their columns.
 ATTRIBUTES: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 
 # Columns that explode_cloudevents adds, before those of errors and of declared extensions.
@@ -44,7 +44,7 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "is_json": pa.bool_(),
     "mode": _TEXT,
 }
-# Types that an extension attribute can be declared with, and the type of its column.
+# Types of declared extensions, and the types of their columns.
 DECLARED: Final[Mapping[Any, pa.DataType]] = {
     str: _TEXT,
     int: pa.int32(),
@@ -53,12 +53,12 @@ DECLARED: Final[Mapping[Any, pa.DataType]] = {
     datetime: _INSTANT,
 }
 
-# Fewer rows with the same names are cheaper one by one.
-_FEW = 20
+# Fewer rows with the same names are decoded faster one by one.
+_MIN_ROWS = 20
 _ONLY_STRINGS: Final = {str}
 _LITERAL: Final = percent.LITERAL.encode("ascii")
 _COMMON_TIME: Final = f"^(?:{COMMON.pattern})$"
-# Between these, instants in UTC are certainly within the years 1 to 9999 of a Python datetime and Spark's TIMESTAMP.
+# Instants between these are in the years 1 to 9999 in every time zone, as required by datetime and Spark's TIMESTAMP.
 _FIRST: Final = pa.scalar(datetime(1, 1, 2, tzinfo=timezone.utc), _INSTANT)
 _LAST: Final = pa.scalar(datetime(9999, 12, 30, tzinfo=timezone.utc), _INSTANT)
 
@@ -93,14 +93,14 @@ def decode(headers: pa.Array, data: pa.Array, types: ExtensionTypes | None = Non
     Decode a batch.
 
     Args:
-        headers: Array of a type that ``headers.check_type`` accepts.
+        headers: Array of a type that :func:`._headers.check_type` accepts.
         data: Payloads, array of bytes or text. NULL means an empty payload.
         types: Python types of extension attributes.
     """
     return _Batch(pairs(headers), octets(data).fill_null(b""), types or {}).decoded()
 
 
-def gathered(count: int, events: Events, errors: dict[int, DecodeError]) -> Decoded:
+def combine(count: int, events: Events, errors: dict[int, DecodeError]) -> Decoded:
     """Return events that were decoded one by one as a batch of ``count`` rows."""
     return _assembled(count, [events.part()], {}, errors)
 
@@ -112,7 +112,7 @@ class _Batch:
         self._headers = headers
         self._payloads = payloads
         self._types = types
-        self._errors: dict[int, DecodeError] = dict(headers.faults)
+        self._errors: dict[int, DecodeError] = dict(headers.errors)
         self._events = Events(types)
         self._parts: list[Part] = []
 
@@ -139,10 +139,10 @@ class _Batch:
                 groups[key].append(row)
             except KeyError:
                 groups[key] = [row]
-        apart = headers.faults.keys() | headers.escaped.keys()
+        excluded = headers.errors.keys() | headers.escaped.keys()
         for key, rows in groups.items():
-            if apart:
-                rows = [row for row in rows if row not in apart]
+            if excluded:
+                rows = [row for row in rows if row not in excluded]
             if rows:
                 yield tuple(names[code] for code in memoryview(key).cast("i")), rows
 
@@ -174,12 +174,12 @@ class _Batch:
         if not found.ce_places:
             self._decode_structured(rows, has_header=False)
             return
-        if not are_valid_names(found.attributes) or len(rows) < _FEW:
+        if not are_valid_names(found.attributes) or len(rows) < _MIN_ROWS:
             self._decode_singly(rows)
             return
         odd: set[int] = set()
         texts = {
-            name: _unescaped(self._values(rows, place), odd) for name, place in zip(found.attributes, found.ce_places)
+            name: _unescaped(self._values(rows, index), odd) for name, index in zip(found.attributes, found.ce_places)
         }
         columns, typed = _columns(texts, self._types, odd)
         columns["data"] = _data(self._payloads.take(pa.array(rows)))
@@ -188,22 +188,22 @@ class _Batch:
         self._keep(Part(rows, columns, typed), odd)
 
     def _keep(self, part: Part, odd: set[int]) -> None:
-        """Keep rows that were decoded together, except those in the places ``odd``, which are decoded one by one."""
+        """Keep rows that were decoded together; decode those with the indexes ``odd`` one by one."""
         if odd:
-            self._decode_singly([part.rows[place] for place in sorted(odd)])
-            kept = [place for place in range(len(part.rows)) if place not in odd]
+            self._decode_singly([part.rows[index] for index in sorted(odd)])
+            kept = [index for index in range(len(part.rows)) if index not in odd]
             some = pa.array(kept, pa.int64())
             part = Part(
-                [part.rows[place] for place in kept],
+                [part.rows[index] for index in kept],
                 {name: column.take(some) for name, column in part.columns.items()},
                 {name: column.take(some) for name, column in part.typed.items()},
             )
         self._parts.append(part)
 
-    def _values(self, rows: list[int], place: int) -> pa.Array:
-        """Return the values of the header at one place of each row."""
+    def _values(self, rows: list[int], index: int) -> pa.Array:
+        """Return the value of the header with an index in each row."""
         starts = self._headers.starts
-        return self._headers.values.take(pa.array([starts[row] + place for row in rows], pa.int64()))
+        return self._headers.values.take(pa.array([starts[row] + index for row in rows], pa.int64()))
 
     def _decode_structured(self, rows: list[int], *, has_header: bool) -> None:
         groups: dict[tuple[tuple[str, ...], bool], list[tuple[int, Sequence[str], bytes | None]]] = {}
@@ -224,7 +224,7 @@ class _Batch:
                 continue
             groups.setdefault((tuple(members), text is not None), []).append((row, [*members.values()], text))
         for (names, _), group in groups.items():
-            if not are_valid_names(names) or len(group) < _FEW:
+            if not are_valid_names(names) or len(group) < _MIN_ROWS:
                 self._decode_singly(row for row, _, _ in group)
             else:
                 self._decode_members(names, *zip(*group))
@@ -267,7 +267,7 @@ class _Batch:
 
 
 # --- Rows with the same attributes ----------------------------------------------------------------------------------
-# ``odd`` collects the places of rows that the codec has to decode one by one.
+# ``odd`` collects the indexes of rows that the codec has to decode one by one.
 
 
 def _columns(texts: Columns, types: ExtensionTypes, odd: set[int]) -> tuple[Columns, Columns]:
@@ -287,11 +287,11 @@ def _columns(texts: Columns, types: ExtensionTypes, odd: set[int]) -> tuple[Colu
 def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
     """Decode header values to attribute values."""
     if not pc.all(pc.greater(pc.binary_length(column), 0)).as_py():
-        odd.update(_places(pc.equal(pc.binary_length(column), 0)))
+        odd.update(_indexes(pc.equal(pc.binary_length(column), 0)))
     if _is_literal(column):
         return column
     values = column.to_pylist()
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if not value.encode("utf-8", "surrogatepass").translate(None, _LITERAL):
             continue
         try:
@@ -299,22 +299,22 @@ def _unescaped(column: pa.Array, odd: set[int]) -> pa.Array:
         except DecodeError:
             text = ""
         if not text or not text.isprintable():  # printable text has legal characters only
-            odd.add(place)
+            odd.add(index)
             text = ""
-        values[place] = text
+        values[index] = text
     return pa.array(values, _TEXT)
 
 
 def _strings(values: Sequence[Any], odd: set[int]) -> pa.Array:
     """Return attribute values in members of JSON events; rows with integers and booleans are odd."""
     if {*map(type, values)} != _ONLY_STRINGS:
-        odd.update(place for place, value in enumerate(values) if value.__class__ is not str)
+        odd.update(index for index, value in enumerate(values) if value.__class__ is not str)
         values = [value if value.__class__ is str else "" for value in values]
     return pa.array(values, _TEXT)
 
 
 def _is_literal(column: pa.Array) -> bool:
-    """Whether no value has a character that must be percent-encoded in a header value."""
+    """Return whether no value has a character that must be percent-encoded in a header value."""
     _, offsets, octets_of = column.buffers()
     if octets_of is None:
         return True
@@ -338,7 +338,7 @@ def _is_json(content_type: str) -> bool:
 
 def _wrong(column: pa.Array, is_valid: Callable[[str], object]) -> list[int]:
     wrong = [text for text in column.unique().to_pylist() if not is_valid(text)]
-    return _places(pc.is_in(column, pa.array(wrong, _TEXT))) if wrong else []
+    return _indexes(pc.is_in(column, pa.array(wrong, _TEXT))) if wrong else []
 
 
 def _times(column: pa.Array, odd: set[int]) -> tuple[pa.Array, pa.Array]:
@@ -351,11 +351,11 @@ def _times(column: pa.Array, odd: set[int]) -> tuple[pa.Array, pa.Array]:
         return instants, column
     is_other = pc.invert(is_common)
     times: list[Timestamp | None] = []
-    for place, text in zip(_places(is_other), column.filter(is_other).to_pylist()):
+    for index, text in zip(_indexes(is_other), column.filter(is_other).to_pylist()):
         try:
             times.append(Timestamp.parse(text))
         except DecodeError:
-            odd.add(place)
+            odd.add(index)
             times.append(None)
     texts = pa.array([None if time is None else time.text for time in times], _TEXT)
     return pc.replace_with_mask(instants, is_other, _instants(times)), pc.replace_with_mask(column, is_other, texts)
@@ -385,11 +385,11 @@ def _instant(time: datetime) -> datetime | None:
 
 def _typed(name: str, column: pa.Array, wanted: Any, odd: set[int]) -> pa.Array:
     values: list[Any] = []
-    for place, text in enumerate(column.to_pylist()):
+    for index, text in enumerate(column.to_pylist()):
         try:
             values.append(decode_extension(name, text, wanted))
         except DecodeError:
-            odd.add(place)
+            odd.add(index)
             values.append(None)
     return _typed_array(values, wanted)
 
@@ -406,8 +406,8 @@ def _maps(columns: Columns, count: int) -> pa.Array:
     if width == 1:
         (values,) = columns.values()
     elif width:
-        places = pa.array([place * count + row for row in range(count) for place in range(width)], pa.int64())
-        values = pa.concat_arrays(list(columns.values())).take(places)
+        indexes = pa.array([index * count + row for row in range(count) for index in range(width)], pa.int64())
+        values = pa.concat_arrays(list(columns.values())).take(indexes)
     else:
         values = pa.array([], _TEXT)
     return pa.MapArray.from_arrays(offsets, names, values)
@@ -419,7 +419,7 @@ def _data(payloads: pa.Array) -> pa.Array:
     return pc.if_else(is_empty, pa.scalar(None, pa.binary()), payloads) if pc.any(is_empty).as_py() else payloads
 
 
-def _places(mask: pa.Array) -> list[int]:
+def _indexes(mask: pa.Array) -> list[int]:
     return pc.indices_nonzero(mask).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -448,7 +448,7 @@ class Events:
 
     def add(self, row: int, event: DecodedEvent, mode: ContentMode, untyped: DecodedEvent | None = None) -> None:
         """
-        Add an event whose data was not parsed.
+        Add an event that was decoded without parsing its data.
 
         Args:
             row: Its row in the batch.
@@ -497,10 +497,10 @@ def _assembled(count: int, parts: Sequence[Part], types: ExtensionTypes, errors:
     rows = [row for part in parts for row in part.rows]
     order: pa.Array | None = None
     if rows != list(range(count)):
-        places: list[int | None] = [None] * count
-        for place, row in enumerate(rows):
-            places[row] = place
-        order = pa.array(places, pa.int64())
+        indexes: list[int | None] = [None] * count
+        for index, row in enumerate(rows):
+            indexes[row] = index
+        order = pa.array(indexes, pa.int64())
 
     def joined(columns: Iterable[pa.Array | None], kind: pa.DataType) -> pa.Array:
         arrays = [pa.nulls(len(part.rows), kind) if column is None else column for part, column in zip(parts, columns)]

@@ -1,5 +1,5 @@
 """
-``explode_cloudevents`` for Arrow: add a column for each attribute to captured messages, without Spark.
+Add columns of events to captured messages in Arrow, without Spark.
 
 The columns are those of ``ce_nats.spark.explode_cloudevents``, with the corresponding Arrow types.
 """
@@ -21,7 +21,7 @@ from ._decode import COLUMNS, DECLARED, TYPES, decode
 from ._headers import check_type, is_octets
 
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-# Types that an extension can be declared with, by the name of Spark's type.
+# Types of declared extensions, by the name of Spark's type.
 _EXTENSION_TYPES: Final[Mapping[str, type]] = {
     "string": str,
     "int": int,
@@ -31,7 +31,7 @@ _EXTENSION_TYPES: Final[Mapping[str, type]] = {
 }
 # Columns that identify a message in errors, if the rows have them.
 IDENTITY: Final = ("stream", "sequence", "subject")
-# Limits of a slice that is decoded at once. Many rows make decoding cheap; the limit in bytes bounds the memory.
+# Limits of a slice that is decoded at once: many rows make decoding fast, the limit in bytes bounds the memory.
 _ROWS: Final = 10_000
 _BYTES: Final = 128 * 2**20
 
@@ -67,8 +67,7 @@ def explode_cloudevents(
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
             ``binary`` or ``timestamp``. They are kept in the map as well.
         mode: ``PERMISSIVE`` keeps invalid messages with a code in ``ce_error`` and NULL in the other new columns;
-            ``DROPMALFORMED`` drops them; ``FAILFAST`` raises the error of the first one. The case of the name does
-            not matter.
+            ``DROPMALFORMED`` removes them; ``FAILFAST`` raises the error of the first one. Case-insensitive.
 
     Returns:
         A table, batch or reader, as ``messages`` is; for other streams a reader. A reader decodes each batch when it is
@@ -115,7 +114,7 @@ def explode_capture(
         explode_capture("orders.parquet").read_pandas()
 
     Memory use is that of one row group and one batch of events, independent of the size of the capture. Batches have at
-    most 64 MiB, however well a file is compressed.
+    most 64 MiB, whatever the compression ratio of a file.
 
     Args:
         path: A Parquet file, or a directory of Parquet files that a capture wrote.
@@ -151,7 +150,7 @@ def capture_files(path: str | os.PathLike[str]) -> list[Path]:
     """
     files = part_files(Path(path))
     if not files:
-        raise invalid(f"directory {path} must have files part-*.parquet of a capture, got none")
+        raise invalid(f"directory {path} must have files part-*.parquet of a capture, got no such file")
     return files
 
 
@@ -184,7 +183,7 @@ class Exploder:
 
     Args:
         schema: Schema of the messages.
-        others: As for :func:`explode_cloudevents`.
+        headers, data, prefix, extensions, mode: As for :func:`explode_cloudevents`.
 
     Attributes:
         schema: Schema of the result.

@@ -1,8 +1,8 @@
 """
-Convert the headers of a batch of messages, in any accepted column type, to two flat columns of names and values.
+Convert the headers of a batch of messages, of any accepted column type, to two flat columns of names and values.
 
-The meaning of headers is not examined. A NULL in a header is an error of its row, with the text of the codec. Bytes
-that are not UTF-8 are kept: the codec checks the headers that it uses.
+Headers are not interpreted. A NULL in a header is an error of its row, with the text of the codec. Bytes that are not
+UTF-8 are kept: the codec checks the headers that it uses.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Pairs(NamedTuple):
         ends: Index after each row's last header; equal to the start for a row without headers.
         names: Header names, strings.
         values: Header values, strings.
-        faults: Errors in headers, by row. The names and values of such a row are undefined.
-        escaped: Rows with bytes that are not UTF-8, and all their pairs, with these bytes as surrogate escapes (PEP
-            383), which Arrow's strings cannot hold. ``names`` and ``values`` have other characters there.
+        errors: Errors in headers, by row. The names and values of such a row are undefined.
+        escaped: All pairs of the rows with bytes that are not UTF-8, by row, with these bytes as surrogate escapes (PEP
+            383), which Arrow's strings cannot hold. ``names`` and ``values`` have other characters in these rows.
     """
 
     starts: list[int]
     ends: list[int]
     names: pa.Array
     values: pa.Array
-    faults: dict[int, DecodeError]
+    errors: dict[int, DecodeError]
     escaped: dict[int, list[tuple[str, str]]]
 
     def of(self, row: int) -> list[tuple[str, str]]:
@@ -52,7 +52,7 @@ class Pairs(NamedTuple):
 
 
 def is_octets(kind: pa.DataType) -> bool:
-    """Whether a type is bytes or text."""
+    """Return whether a type is bytes or text."""
     types = pa.types
     if types.is_dictionary(kind):
         return is_octets(kind.value_type)
@@ -61,6 +61,7 @@ def is_octets(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -69,7 +70,7 @@ def _never(_: pa.DataType) -> bool:
 
 
 def octets(array: pa.Array) -> pa.Array:
-    """Convert an array of a type of :func:`is_octets`, or of NULLs, to type binary."""
+    """Convert an array of a type that :func:`is_octets` accepts, or of NULLs, to type binary."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_large_string(array.type):
@@ -93,7 +94,7 @@ def check_type(kind: pa.DataType) -> None:
             return
     elif _is_list(kind) and types.is_struct(kind.value_type):
         pair = kind.value_type
-        if pair.num_fields == 2 and all(is_octets(pair.field(place).type) for place in range(2)):
+        if pair.num_fields == 2 and all(is_octets(pair.field(index).type) for index in range(2)):
             return
     raise TypeError(f"headers must be {_SHAPES}, got {shortened(str(kind))}")
 
@@ -143,24 +144,24 @@ def _spans(array: pa.Array, *children: pa.Array) -> tuple[list[int], list[int], 
 
 def _checked(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Pairs:
     raw_names, raw_values = octets(names), octets(values)
-    faults: dict[int, DecodeError] = {}
+    errors: dict[int, DecodeError] = {}
     if raw_names.null_count or raw_values.null_count:
-        faults = dict(_errors(starts, ends, raw_names, raw_values))
+        errors = dict(_errors(starts, ends, raw_names, raw_values))
     try:
-        return Pairs(starts, ends, raw_names.cast(pa.string()), raw_values.cast(pa.string()), faults, {})
+        return Pairs(starts, ends, raw_names.cast(pa.string()), raw_values.cast(pa.string()), errors, {})
     except pa.ArrowInvalid:  # strings from Spark may also contain bytes that are not UTF-8
         pairs = zip(_texts(raw_names), _texts(raw_values))
-        return _of_texts(starts, ends, list(pairs), faults)
+        return _of_texts(starts, ends, list(pairs), errors)
 
 
 def _errors(starts: list[int], ends: list[int], names: pa.Array, values: pa.Array) -> Iterator[tuple[int, DecodeError]]:
     """Yield the rows that have a NULL in a header, with the error of the first such header."""
     last = -1
-    for place, (name, value) in enumerate(zip(_texts(names), _texts(values))):
+    for index, (name, value) in enumerate(zip(_texts(names), _texts(values))):
         if name is not None and value is not None:
             continue
-        row = bisect_right(starts, place) - 1
-        if row != last and place < ends[row]:
+        row = bisect_right(starts, index) - 1
+        if row != last and index < ends[row]:
             last = row
             yield row, _null_error(name)
 
@@ -200,7 +201,7 @@ def _octet_lists(lists: pa.Array) -> list[list[bytes | None] | None]:
 
 
 def _of_blocks(array: pa.Array) -> Pairs:
-    faults: dict[int, DecodeError] = {}
+    errors: dict[int, DecodeError] = {}
     rows: list[list[tuple[str, str]]] = []
     for row, block in enumerate(octets(array).to_pylist()):
         found: list[tuple[str, str]] = []
@@ -208,26 +209,26 @@ def _of_blocks(array: pa.Array) -> Pairs:
             if block:
                 found = read_header_block(block, "surrogateescape").headers.items()
         except DecodeError as error:
-            faults[row] = error
+            errors[row] = error
         rows.append(found)
-    return _of_rows(rows, faults)
+    return _of_rows(rows, errors)
 
 
-def _of_rows(rows: list[list[tuple[str, str]]], faults: dict[int, DecodeError]) -> Pairs:
-    return _of_texts(*_bounds(rows), [pair for row in rows for pair in row], faults)
+def _of_rows(rows: list[list[tuple[str, str]]], errors: dict[int, DecodeError]) -> Pairs:
+    return _of_texts(*_bounds(rows), [pair for row in rows for pair in row], errors)
 
 
-def _of_texts(starts: list[int], ends: list[int], pairs: list[Any], faults: dict[int, DecodeError]) -> Pairs:
+def _of_texts(starts: list[int], ends: list[int], pairs: list[Any], errors: dict[int, DecodeError]) -> Pairs:
     """Return headers from pairs of strings, in which bytes that are not UTF-8 are surrogate escapes."""
     escaped = {}
     try:
-        names, values = (pa.array([pair[place] for pair in pairs], pa.string()) for place in range(2))
+        names, values = (pa.array([pair[index] for pair in pairs], pa.string()) for index in range(2))
     except UnicodeEncodeError:
         for row, (start, end) in enumerate(zip(starts, ends)):
-            if row not in faults and not _are_utf8(pairs[start:end]):
+            if row not in errors and not _are_utf8(pairs[start:end]):
                 escaped[row] = pairs[start:end]
-        names, values = (pa.array([_replaced(pair[place]) for pair in pairs], pa.string()) for place in range(2))
-    return Pairs(starts, ends, names, values, faults, escaped)
+        names, values = (pa.array([_replaced(pair[index]) for pair in pairs], pa.string()) for index in range(2))
+    return Pairs(starts, ends, names, values, errors, escaped)
 
 
 def _are_utf8(pairs: list[tuple[str | None, str | None]]) -> bool:

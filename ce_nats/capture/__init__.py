@@ -1,17 +1,17 @@
 """
 Captures of stored messages: a directory of Parquet files, or a file of JSON lines.
 
-A capture stores messages unchanged, decodable or not: subject, headers as an array of pairs (names repeat, and their
-order matters), payload bytes, stream, sequence and timestamp. Its rows are the input of ``ce_nats.spark`` and
-``ce_nats.arrow``.
+A capture stores messages unchanged, decodable or not: subject, headers as an array of pairs (names may repeat, and
+their order matters), payload bytes, stream, sequence and timestamp. ``ce_nats.spark`` and ``ce_nats.arrow`` decode its
+rows.
 """
 
 from ._files import (
     IfExists,
-    behind,
     check_same_stream,
     count_captured,
     last_captured,
+    messages_after,
     open_capture,
     read_capture,
     write_capture,
@@ -26,11 +26,11 @@ __all__ = [
     "JsonLinesCapture",
     "ParquetParts",
     "as_json_line",
-    "behind",
     "check_same_stream",
     "count_captured",
     "from_json_line",
     "last_captured",
+    "messages_after",
     "open_capture",
     "read_capture",
     "write_capture",

@@ -1,4 +1,4 @@
-"""Write, continue, replace, read and count captures, given by path."""
+"""Write, continue, replace, read and count captures, by path."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _JSON_LINES: Final = (".jsonl", ".ndjson")
 
 def open_capture(path: str | os.PathLike[str]) -> ParquetParts | JsonLinesCapture:
     """
-    Return the capture at a path, new or to be continued: JSON lines or Parquet, by the suffix.
+    Return a capture for a path, to be started or continued: JSON lines or Parquet, by the suffix.
 
     Args:
-        path: Ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
+        path: A path that ends in ``.parquet``, ``.jsonl`` or ``.ndjson``.
 
     Raises:
         ValueError: The suffix is another one.
@@ -46,16 +46,17 @@ async def write_capture(
     batches: AsyncIterable[Sequence[StoredMessage]], path: str | os.PathLike[str], *, if_exists: IfExists = "fail"
 ) -> CaptureResult:
     """
-    Write all batches to a capture, as :class:`ParquetParts` or :class:`JsonLinesCapture` does.
+    Write all batches to a capture (:class:`ParquetParts` or :class:`JsonLinesCapture`).
 
         await write_capture(read_stream(js, "ORDERS"), "orders.parquet")
 
-    The format is that of ``ce-nats capture``. Either can continue a capture of the other, also after it was killed:
+    The format is that of ``ce-nats capture``. Both can continue captures of each other, also after the process was
+    killed:
 
         await write_capture(read_stream(js, "ORDERS"), "orders.parquet", if_exists="append")
 
     After an error, for example because the stream removed messages before they were read, the capture has the messages
-    before it (:func:`count_captured`), unless it was to replace another one.
+    written before (:func:`count_captured`), except with ``if_exists="replace"``.
 
     Args:
         batches: From ``ce_nats.aio.jetstream.read_stream``.
@@ -67,11 +68,11 @@ async def write_capture(
             kept.
 
     Returns:
-        What this call wrote.
+        Totals of the messages that this call wrote.
 
     Raises:
-        FileExistsError: ``path`` exists, and ``if_exists`` is ``"fail"``; or it was not written by a capture, so that
-            it is neither continued nor removed.
+        FileExistsError: ``path`` exists, and ``if_exists`` is ``"fail"``; or it was not written by a capture, and is
+            therefore neither continued nor removed.
         NotADirectoryError: ``path`` is a single Parquet file, which cannot be continued.
         BlockingIOError: Another capture is writing to ``path``.
         ValueError: The suffix of ``path``, or ``if_exists``, is not one of these.
@@ -82,11 +83,11 @@ async def write_capture(
     with _opened(Path(path), if_exists) as file:
         async for batch in batches:
             # In a thread, so that the event loop can serve the connection while a row group is compressed.
-            await _in_thread(file.write, behind(file.last, batch))
+            await _in_thread(file.write, messages_after(file.last, batch))
     return file.captured
 
 
-def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+def messages_after(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
     """
     Return the messages of a batch that come after the last message of a capture.
 
@@ -107,7 +108,7 @@ def behind(last: StoredMessage | None, batch: Sequence[StoredMessage]) -> Sequen
         raise DeliveryError(
             ErrorCode.STREAM_MISMATCH,
             f"stream {last.stream} must have the messages of the capture, which ends at sequence {last.sequence}, "
-            "got others: the stream was deleted and created again",
+            "got other messages: the stream was deleted and created again",
         )
     return [message for message in batch if message.sequence > last.sequence]
 
@@ -121,7 +122,7 @@ def _is_of_recreated_stream(last: StoredMessage, message: StoredMessage) -> bool
 
 def check_same_stream(last: StoredMessage, stream: str) -> None:
     """
-    Check that messages to be added to a capture are from its stream.
+    Check that messages for a capture are from its stream.
 
     Args:
         last: The last message of the capture.
@@ -131,7 +132,7 @@ def check_same_stream(last: StoredMessage, stream: str) -> None:
         DeliveryError: ``stream-mismatch``.
     """
     if last.stream != stream:
-        old, new = (f"of stream {name}" if name else "of no stream" for name in (last.stream, stream))
+        old, new = (f"of stream {name}" if name else "without a stream" for name in (last.stream, stream))
         raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"messages of this capture must be {old}, got messages {new}")
 
 
@@ -188,7 +189,7 @@ def _is_parquet(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path, if_exists: IfExists) -> Iterator[ParquetParts | JsonLinesCapture]:
-    """Open the file of :func:`capture`, and replace the old one at the end if ``if_exists`` says so."""
+    """Open the capture of :func:`write_capture`; for ``if_exists="replace"``, replace the old one at the end."""
     if if_exists not in get_args(IfExists):
         raise ValueError(f"if_exists must be 'fail', 'append' or 'replace', got {preview(if_exists)}")
     if if_exists == "fail" and path.exists():

@@ -32,8 +32,8 @@ class JsonLinesCapture:
     """
     A file of JSON lines. Another capture into the same file continues after its last line.
 
-    Each line is the object of :mod:`ce_nats.capture._message_json` with ``stream``, ``sequence`` and ``timestamp``; the
-    message can be restored without loss. An incomplete last line, of a process that was killed, is removed.
+    Each line is the object of :mod:`ce_nats.capture._message_json` with ``stream``, ``sequence`` and ``timestamp``,
+    from which the message is restored without loss. An incomplete last line, of a process that was killed, is removed.
 
     Args:
         target: Path of the file, or an open binary file, which is not closed.
@@ -86,7 +86,7 @@ class JsonLinesCapture:
 
 
 class _Line(msgspec.Struct, gc=False):
-    """A message as :func:`as_json_line` has it; members that are left out are UNSET."""
+    """A message with the members of :func:`as_json_line`; omitted members are UNSET."""
 
     subject: str | msgspec.UnsetType
     reply: str | msgspec.UnsetType
@@ -99,10 +99,10 @@ class _Line(msgspec.Struct, gc=False):
 
 
 def _as_json_lines(batch: Sequence[StoredMessage]) -> bytes:
-    """What :func:`as_json_line` makes of each message."""
+    """Return messages as lines of :func:`as_json_line`."""
     try:
         lines = _encode_lines(list(map(_line, batch)))
-    except UnicodeEncodeError:  # a byte that is not UTF-8 is a lone surrogate
+    except UnicodeEncodeError:  # a byte that is not UTF-8 is an unpaired surrogate
         lines = b"\xff"
     return lines if lines.isascii() else b"".join(map(as_json_line, batch))
 
@@ -192,7 +192,7 @@ def read_json_lines(path: Path) -> Iterator[StoredMessage]:
 
 def last_line(path: Path) -> StoredMessage | None:
     """
-    Return the message in the last complete line, or None if there is none.
+    Return the message in the last complete line, or None if no line is complete.
 
     Raises:
         DecodeError, OSError: As :func:`read_json_lines` does.

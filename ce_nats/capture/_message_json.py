@@ -3,8 +3,8 @@ A NATS message as a JSON object: the format of the command line's pipes and of a
 
     {"subject": "orders.paid", "headers": [["ce-id", "1"], ...], "data": "text"}
 
-``headers`` is an array of pairs, because names repeat and order matters. A payload that is UTF-8 is the string
-``data``, any other is ``data_base64``. A byte of a header that is not UTF-8 is a surrogate escape (PEP 383), in JSON
+``headers`` is an array of pairs, because names may repeat and order matters. A UTF-8 payload is the string ``data``,
+any other payload ``data_base64``. A byte of a header that is not UTF-8 is a surrogate escape (PEP 383), in JSON
 ``"\udcff"``, so that it can be restored. Empty members may be omitted; unknown members are ignored.
 """
 
@@ -19,7 +19,7 @@ from ..codec._nesting import MAX_LEVELS, is_deeper
 from ..errors import DecodeError, ErrorCode, preview
 from ..message import Headers, NatsMessage
 
-# json.dumps() makes an encoder for each call with these.
+# json.dumps() creates an encoder for each call with these arguments.
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 

@@ -1,4 +1,4 @@
-"""Captures in Parquet: a directory of files (parts), each of which is written completely or not at all."""
+"""Captures in Parquet: a directory of files (parts), each of which appears when it is complete."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _ROWS_PER_TABLE: Final = 1_000
 _ROWS_PER_PART: Final = 500_000
 _ROWS_PER_READ: Final = 1_000
 _SINGLE_FILE: Final = (
-    "{path} is a file, and must be a directory to be continued: to continue a Parquet file of an earlier version, "
-    "make a directory of its name and move it there as part-000000.parquet"
+    "{path} must be a directory to be continued, and is a file: to continue a Parquet file of an earlier version, "
+    "create a directory with its name and move it there as part-000000.parquet"
 )
 PART: Final = re.compile(r"part-[0-9]{6,}\.parquet")
 PARTIAL: Final = re.compile(r"\.part-[0-9]{6,}\.parquet\.[0-9]+\.partial")
@@ -48,7 +48,7 @@ class ParquetParts:
             file.write(batch)
 
     Spark, Arrow, pandas and DuckDB read the directory as one table. When the block ends, also by an exception, the
-    current part is completed with the messages written so far; a killed process loses that part only.
+    current part is completed with the messages written so far; a killed process loses only this part.
 
     Columns: ``subject``, ``reply``, ``stream`` (string), ``headers`` (array of structs of ``key`` and ``value``, both
     string), ``data`` (binary), ``sequence`` (64-bit integer), ``timestamp`` (microseconds, UTC; nanoseconds are
@@ -116,7 +116,7 @@ class ParquetParts:
         return self._before
 
     def write(self, batch: Sequence[StoredMessage]) -> None:
-        """Append messages. They are collected into row groups, independent of the size of the batches."""
+        """Append messages. They are collected into row groups, independently of the size of the batches."""
         if not batch:
             return
         if self._part is None:
@@ -179,7 +179,7 @@ def _sum(one: CaptureResult, other: CaptureResult) -> CaptureResult:
 
 def read_parquet(path: Path, *, is_last: bool = False) -> Iterator[StoredMessage]:
     """
-    Yield the messages in a file, or with ``is_last`` those of its last row group.
+    Yield the messages in a file, or, with ``is_last``, in its last row group.
 
     Raises:
         DecodeError: ``invalid-message``, with the number of the row.

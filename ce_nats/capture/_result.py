@@ -25,7 +25,7 @@ class CaptureResult:
 
 def lock(descriptor: int, path: Path) -> bool:
     """
-    Lock a capture against others until the descriptor is closed; return False where locks are not supported.
+    Lock a capture against others until the descriptor is closed; return False if locks are not supported.
 
     Raises:
         BlockingIOError: Another capture has the lock.

@@ -19,10 +19,10 @@ from ..capture import (
     CaptureResult,
     JsonLinesCapture,
     ParquetParts,
-    behind,
     check_same_stream,
     count_captured,
     from_json_line,
+    messages_after,
     open_capture,
 )
 from ..codec.timestamp import Timestamp
@@ -214,7 +214,7 @@ async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredM
         ends = f"the capture ends at message {last.sequence}, stream {stream} at {end}"
         raise DeliveryError(ErrorCode.STREAM_MISMATCH, f"{ends}: the stream was deleted and created again")
     async for batch in read_stream(js, stream, start=last.sequence, end=last.sequence):
-        behind(last, batch)
+        messages_after(last, batch)
 
 
 async def _capture_subject(

@@ -1,4 +1,4 @@
-"""Registers the data source and the SQL functions in a Spark session."""
+"""Register the data source and the SQL functions in a Spark session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from .columns._encoding import messages
 from .connector import _source as source
 
-# SQL functions that encode, and the content mode of their messages.
+# SQL functions that encode events, and the content mode of their messages.
 _ENCODERS: Final = (("to_nats", ContentMode.BINARY), ("to_nats_structured", ContentMode.STRUCTURED))
 
 
@@ -30,7 +30,7 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
 
     Args:
         spark: The session.
-        functions: False registers the data source only, without the SQL functions.
+        functions: False registers only the data source, without the SQL functions.
 
     Raises:
         ImportError: Workers on this machine run a Python that cannot import ce_nats.

@@ -1,5 +1,5 @@
 """
-Functions that run in a worker before it is known whether the worker can import this package.
+Functions that also run in workers that cannot import this package, so that the error states what to configure.
 
 They are sent by value, so they may use only the standard library, imported inside the functions.
 """
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def advice(problem: str) -> str:
-    """A problem with the Python of workers, followed by what to do."""
+    """Return the description of a problem with the Python of workers, with instructions."""
     return (
         f"{problem}. Set the environment variable PYSPARK_PYTHON to a Python that has ce_nats before the session is "
-        "created (os.environ['PYSPARK_PYTHON'] = sys.executable where workers run on this machine), or "
+        "created (os.environ['PYSPARK_PYTHON'] = sys.executable if workers run on this machine), or "
         "spark.pyspark.python with spark-submit"
     )
 
 
 def found(module: str, name: str) -> Any:
     """
-    A class of this package, by module and name.
+    Return a class of this package by module and name.
 
     Raises:
-        ImportError: The package cannot be imported; the text says what to set.
+        ImportError: The package cannot be imported; the text states what to configure.
     """
     from importlib import import_module
 
@@ -35,14 +35,14 @@ def found(module: str, name: str) -> Any:
 
 def loaded(pickled: bytes) -> Any:
     """
-    An object that was pickled with references to this package.
+    Unpickle an object that refers to this package.
 
     Raises:
-        ImportError: The package cannot be imported; the text says what to set.
+        ImportError: The package cannot be imported; the text states what to configure.
     """
     from pickle import loads
 
-    return _imported(lambda: loads(pickled))  # noqa: S301 - Spark has unpickled this one
+    return _imported(lambda: loads(pickled))  # noqa: S301 - the argument comes from Spark's own pickle
 
 
 def _imported(load: Callable[[], Any]) -> Any:
@@ -53,12 +53,12 @@ def _imported(load: Callable[[], Any]) -> Any:
         return load()
     except ImportError as error:
         problem = f"Spark's worker runs {sys.executable}, which cannot import ce_nats ({error})"
-    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the driver then shows this text first; the worker ends after this error
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # for this worker, which exits: the driver shows the text first
     raise ImportError(advice(problem))
 
 
 def can_import(_: object) -> bool:
-    """Whether the package can be imported."""
+    """Return whether the package can be imported."""
     from importlib import import_module
 
     try:

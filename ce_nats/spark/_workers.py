@@ -1,8 +1,8 @@
 """
-Checks that the Python of Spark's workers can import this package.
+Check that the Python of Spark's workers can import this package.
 
 Spark starts workers with the interpreter in ``PYSPARK_PYTHON``, or the first ``python3`` on PATH. For a program in a
-virtual environment, this may be another interpreter, without ce_nats.
+virtual environment, this may be another interpreter that does not have ce_nats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROBE_SECONDS: Final = 60.0
 
 class Shipped(ABCMeta):
     """
-    Metaclass of classes that are sent to workers: in a worker without ce_nats, the error says what to set.
+    Metaclass of classes that are sent to workers: in a worker without ce_nats, the error states what to configure.
 
     The function that imports the class is sent by value, because the worker may not be able to import this package.
     """
@@ -43,7 +43,7 @@ def _reduce(shipped: Shipped) -> tuple[Any, ...]:
 
 
 class _Sent:
-    """A function to be sent to workers; unpickling it there gives the function itself."""
+    """A function to be sent to workers; unpickling it there returns the function itself."""
 
     def __init__(self, work: Callable[..., Any]) -> None:
         self._work = work
@@ -56,7 +56,7 @@ class _Sent:
 
 
 def sent(work: Callable[..., Any]) -> Callable[..., Any]:
-    """A function to be sent to workers: in a worker without ce_nats, the error says what to set."""
+    """Return a function to be sent to workers: in a worker without ce_nats, the error states what to configure."""
     return _Sent(work)
 
 
@@ -68,14 +68,14 @@ def check_workers(spark: SparkSession) -> None:
     """
     Check that workers on this machine run the same version of Python as this process, and can import ce_nats.
 
-    Nothing is checked if workers run on other machines, or with Spark Connect, where the client does not know which
+    Nothing is checked if workers run on other machines, or with Spark Connect: there the client cannot determine which
     Python the server's workers run.
 
     Args:
         spark: The session.
 
     Raises:
-        ImportError: The check failed; the text says what to set.
+        ImportError: The check failed; the text states what to configure.
     """
     context = getattr(spark, "sparkContext", None)  # None with Spark Connect
     if context is None or not context.master.startswith("local"):
@@ -97,7 +97,7 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def _is_this_python(path: str) -> bool:
-    """Whether a path is this interpreter, perhaps by another name; a link to it from elsewhere is another Python."""
+    """Return whether a path is this interpreter, also by another name; a link from elsewhere is another Python."""
     own = sys.executable
     return bool(own) and os.path.dirname(os.path.abspath(path)) == os.path.dirname(own) and os.path.samefile(path, own)
 
@@ -108,8 +108,8 @@ def _probe(path: str) -> tuple[str | None, str]:
     Start an interpreter and try to import this package.
 
     Returns:
-        Its version, such as ``3.11``, or None if it did not print one; and why it cannot import this package, or ``""``
-        if it can.
+        Its version, such as ``3.11``, or None if it did not print one; and the reason why it cannot import this
+        package, or ``""`` if it can.
     """
     try:
         done = subprocess.run(  # noqa: S603
@@ -124,7 +124,7 @@ def _probe(path: str) -> tuple[str | None, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
     last_line = done.stderr.strip().rpartition("\n")[2]
-    problem = "" if done.returncode == 0 else last_line or f"it ended with exit status {done.returncode}"
+    problem = "" if done.returncode == 0 else last_line or f"it exited with status {done.returncode}"
     return done.stdout.strip() or None, problem
 
 

@@ -77,7 +77,7 @@ async def test_every_field_is_kept(tmp_path):
 
 
 def test_times_are_microseconds_in_utc(tmp_path):
-    """Spark reads neither nanoseconds nor INT96 as a plain timestamp; an offset is no other instant."""
+    """Spark reads neither nanoseconds nor INT96 as a plain timestamp. An offset does not change the instant."""
     zone = timezone(timedelta(hours=2))
     with ParquetParts(tmp_path / "a.parquet") as file:
         file.write([stored(timestamp=Timestamp(datetime(2026, 1, 2, 5, 4, 5, tzinfo=zone)))])
@@ -90,8 +90,8 @@ def test_times_are_microseconds_in_utc(tmp_path):
     assert row["timestamp"] == datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
-def test_a_stream_without_messages_gives_columns_without_rows(tmp_path):
-    """Spark refuses a directory without any file; and a later capture goes on all the same."""
+def test_an_empty_capture_has_columns_and_is_continued(tmp_path):
+    """Spark rejects a directory without files, so there is a file without rows."""
     path = tmp_path / "a.parquet"
     with ParquetParts(path) as file:
         pass
@@ -107,7 +107,7 @@ def test_a_stream_without_messages_gives_columns_without_rows(tmp_path):
     assert last_captured(path).sequence == 1
 
 
-def test_small_batches_are_gathered_into_row_groups(tmp_path, monkeypatch):
+def test_small_batches_are_collected_into_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(_parquet, "ROWS_PER_GROUP", 10)
     monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 5)
     with ParquetParts(tmp_path / "a.parquet") as file:
@@ -136,8 +136,8 @@ def test_a_part_appears_when_it_is_complete(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-async def test_a_failure_at_the_first_row_leaves_nothing(tmp_path, name):
-    """So that the same call can be made again, when the server is there."""
+async def test_no_file_remains_after_an_error_before_the_first_row(tmp_path, name):
+    """The same call can be repeated when the server is available."""
 
     async def failing():
         raise ConnectionError
@@ -148,14 +148,14 @@ async def test_a_failure_at_the_first_row_leaves_nothing(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_failure_in_writing_leaves_nothing(tmp_path):
+async def test_no_file_remains_after_an_error_of_writing(tmp_path):
     with pytest.raises(pa.ArrowException):
         await write_capture(batches_of([stored(), stored(sequence="no number")]), tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bytes_that_are_no_utf8_are_escaped_and_counted(tmp_path):
-    """A Parquet string is UTF-8; the other rows of the group are not touched."""
+def test_bytes_that_are_not_utf8_are_escaped_and_counted(tmp_path):
+    """A Parquet string is UTF-8. Other rows of the group are not changed."""
     raw = b"a\xffb".decode("utf-8", "surrogateescape")
     rows = [stored(1, [("x", "ä"), ("x", raw), ("y", raw)]), stored(2, [("x", "\ufffd")])]
     with ParquetParts(tmp_path / "a.parquet") as file:
@@ -166,13 +166,13 @@ def test_bytes_that_are_no_utf8_are_escaped_and_counted(tmp_path):
     assert second == [{"key": "x", "value": "\ufffd"}]
 
 
-def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+def test_the_error_without_pyarrow_has_the_extra_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'ce-nats\[arrow\]'"):
         ParquetParts(tmp_path / "a.parquet")
 
 
-# --- What is there already ------------------------------------------------------------------------------------------
+# --- Existing captures ----------------------------------------------------------------------------------------------
 
 NAMES = ["a.parquet", "a.jsonl", "a.ndjson"]
 
@@ -182,7 +182,7 @@ def sequences(path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_nothing_is_overwritten(tmp_path, name):
+async def test_captures_are_not_overwritten(tmp_path, name):
     path = tmp_path / name
     await write_capture(batches_of([stored(1), stored(2)]), path)
     before = sorted((entry, entry.stat().st_mtime_ns) for entry in tmp_path.rglob("*"))
@@ -192,7 +192,7 @@ async def test_nothing_is_overwritten(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_append_goes_on_behind_the_last_message(tmp_path, name):
+async def test_append_continues_after_the_last_message(tmp_path, name):
     path = tmp_path / name
     assert await write_capture(batches_of([stored(1), stored(2)]), path, if_exists="append") == CaptureResult(2, 14)
     again = batches_of([stored(1), stored(2)], [stored(3)])
@@ -202,15 +202,15 @@ async def test_append_goes_on_behind_the_last_message(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_append_to_a_capture_of_no_stream_adds_everything(tmp_path, name):
+async def test_all_messages_are_appended_to_a_capture_without_a_stream(tmp_path, name):
     for _ in range(2):
         await write_capture(batches_of([stored(0, stream="")]), tmp_path / name, if_exists="append")
     assert count_captured(tmp_path / name) == 2
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-async def test_another_stream_is_not_mixed_in(tmp_path, name):
-    """Neither one of another name nor one that was made again, however far it has come."""
+async def test_messages_of_another_stream_are_rejected(tmp_path, name):
+    """A stream with another name, or one that was deleted and created again, at any sequence."""
     path = tmp_path / name
     await write_capture(batches_of([stored(1), stored(2)]), path)
     later = Timestamp("2026-01-02T03:04:06Z")
@@ -228,7 +228,7 @@ async def test_another_stream_is_not_mixed_in(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_replace_leaves_the_new_one_alone(tmp_path, name):
+async def test_only_the_new_capture_remains_after_replace(tmp_path, name):
     path = tmp_path / name
     for first in (1, 3):
         await write_capture(batches_of([stored(first), stored(first + 1)]), path, if_exists="replace")
@@ -237,7 +237,7 @@ async def test_replace_leaves_the_new_one_alone(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_where_a_replacement_fails_the_old_one_stays(tmp_path, name):
+async def test_the_old_capture_remains_if_replace_fails(tmp_path, name):
     async def failing():
         yield [stored(3)]
         raise ConnectionError
@@ -251,7 +251,7 @@ async def test_where_a_replacement_fails_the_old_one_stays(tmp_path, name):
 
 
 @pytest.mark.parametrize("foreign", ["part-00000-6a3a0c35-c000.snappy.parquet", "_SUCCESS", "notes.txt"])
-async def test_a_directory_that_no_capture_wrote_is_not_replaced(tmp_path, foreign):
+async def test_a_directory_with_other_files_is_not_replaced(tmp_path, foreign):
     path = tmp_path / "a.parquet"
     path.mkdir()
     (path / foreign).write_text("something else")
@@ -260,8 +260,8 @@ async def test_a_directory_that_no_capture_wrote_is_not_replaced(tmp_path, forei
     assert [entry.name for entry in path.iterdir()] == [foreign]
 
 
-async def test_files_of_others_are_not_continued(tmp_path):
-    """Spark's names begin as ours do."""
+async def test_a_directory_with_other_files_is_not_continued(tmp_path):
+    """Spark's file names start with the same prefix."""
     path = tmp_path / "a.parquet"
     path.mkdir()
     (path / "part-00000-6a3a0c35-c000.snappy.parquet").write_text("")
@@ -269,8 +269,8 @@ async def test_files_of_others_are_not_continued(tmp_path):
         await write_capture(batches_of([stored(1)]), path, if_exists="append")
 
 
-async def test_a_single_file_of_an_earlier_version(tmp_path):
-    """It is read; to be continued it has to become the first part of a directory, and the error says how."""
+async def test_a_single_file_of_an_earlier_version_is_read(tmp_path):
+    """To be continued, it must become the first part of a directory; the error has the instructions."""
     path = tmp_path / "a.parquet"
     rows = [stored(number, [("a", "1")], reply="r") for number in range(1, 2500)]
     with ParquetParts(tmp_path / "b.parquet") as file:
@@ -295,16 +295,16 @@ async def test_a_single_file_of_an_earlier_version(tmp_path):
         ("a", "append", "path must end in"),
     ],
 )
-async def test_arguments_that_make_no_sense(tmp_path, name, if_exists, words):
+async def test_invalid_arguments_are_rejected(tmp_path, name, if_exists, words):
     with pytest.raises(ValueError, match=words):
         await write_capture(batches_of([stored(1)]), tmp_path / name, if_exists=if_exists)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+@pytest.mark.skipif(os.name != "posix", reason="needs file locks")
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_two_captures_at_a_time_are_refused(tmp_path, name):
-    """They would write parts of the same name, or lines into each other."""
+def test_concurrent_captures_are_rejected(tmp_path, name):
+    """They would write parts with the same name, or interleaved lines."""
     with open_capture(tmp_path / name) as file:
         file.write([stored(1)])
         with pytest.raises(BlockingIOError, match="another capture"), open_capture(tmp_path / name):
@@ -328,10 +328,10 @@ with open_capture(sys.argv[1]) as file:
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-async def test_a_capture_that_is_killed_goes_on(tmp_path, name):
-    """Nothing of the killed one is left beside what it had completed."""
+async def test_a_killed_capture_is_continued(tmp_path, name):
+    """Only the completed parts of the killed capture remain."""
     path = tmp_path / name
     ended = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, path)
     assert await ended.wait() == -9
@@ -346,14 +346,14 @@ async def test_a_capture_that_is_killed_goes_on(tmp_path, name):
         assert [entry.name for entry in sorted(path.iterdir())] == ["part-000000.parquet", "part-000001.parquet"]
 
 
-async def test_a_cancelled_capture_keeps_what_it_has(tmp_path, monkeypatch):
-    """The thread that writes has ended before the file is completed."""
-    writing, on = threading.Event(), threading.Event()
+async def test_a_cancelled_capture_keeps_written_messages(tmp_path, monkeypatch):
+    """The file is completed after the writing thread has ended."""
+    writing, resumed = threading.Event(), threading.Event()
     write = ParquetParts.write
 
     def slow(self, batch):
         writing.set()
-        assert on.wait(30)
+        assert resumed.wait(30)
         write(self, batch)
 
     monkeypatch.setattr(ParquetParts, "write", slow)
@@ -361,13 +361,13 @@ async def test_a_cancelled_capture_keeps_what_it_has(tmp_path, monkeypatch):
     assert await asyncio.to_thread(writing.wait, 30)
     task.cancel()
     await asyncio.sleep(0)
-    on.set()
+    resumed.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sequences(tmp_path / "a.parquet") == [1]
 
 
-# --- Captures that grow ---------------------------------------------------------------------------------------------
+# --- Contents of captures -------------------------------------------------------------------------------------------
 
 RAW = b"a\xffb".decode("utf-8", "surrogateescape")
 
@@ -380,7 +380,7 @@ RAW = b"a\xffb".decode("utf-8", "surrogateescape")
         stored(0, data=b"", stream=""),
     ],
 )
-def test_a_line_of_json_loses_nothing(message):
+def test_messages_are_restored_from_json_lines(message):
     line = as_json_line(message)
     assert line.count(b"\n") == 1
     assert from_json_line(line) == message
@@ -391,8 +391,8 @@ def test_a_line_of_json_loses_nothing(message):
     "odd",
     [stored(3, [("raw", RAW)]), stored(3, data="€".encode()), stored(3, data=b"\xff"), stored(3, data=b'"\x7f\\')],
 )
-def test_lines_of_a_batch_lose_nothing(odd):
-    """A batch is written at once where it is plain, and a line at a time where it is not."""
+def test_batches_are_restored_from_json_lines(odd):
+    """A batch of plain ASCII is encoded at once, another one line by line."""
     batch = [stored(1, subject="a", headers=[("a", '"')], reply="r"), stored(0, stream="", data=b""), odd]
     for messages in (batch, batch[:2], [odd], []):
         target = io.BytesIO()
@@ -405,8 +405,8 @@ def test_lines_of_a_batch_lose_nothing(odd):
         ]
 
 
-def test_headers_in_parquet_are_those_of_each_row(tmp_path, monkeypatch):
-    """Rows become columns some at a time, and a row group has several of these."""
+def test_headers_in_parquet_belong_to_their_rows(tmp_path, monkeypatch):
+    """Rows are converted to tables in groups, and a row group consists of several tables."""
     monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 3)
     rows = [stored(n, [("a", str(n))] * (n % 4)) for n in range(1, 20)]
     with ParquetParts(tmp_path / "a.parquet") as file:
@@ -419,13 +419,13 @@ def test_headers_in_parquet_are_those_of_each_row(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [{"timestamp": None}, {"timestamp": "now"}, {"sequence": True}, {"stream": 1}])
-def test_a_line_that_is_no_captured_message(wrong):
+def test_lines_that_are_not_captured_messages_are_rejected(wrong):
     with pytest.raises(DecodeError):
         from_json_line(json.dumps({**json.loads(as_json_line(stored())), **wrong}).encode())
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_a_capture_grows(tmp_path, name):
+def test_a_second_capture_continues_the_first(tmp_path, name):
     path = tmp_path / name
     assert last_captured(path) is None
     for first in (1, 4):
@@ -439,7 +439,7 @@ def test_a_capture_grows(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_what_was_written_before_an_error_is_kept(tmp_path, name):
+def test_messages_written_before_an_error_are_kept(tmp_path, name):
     def messages():
         yield stored(1)
         raise ConnectionError
@@ -450,7 +450,7 @@ def test_what_was_written_before_an_error_is_kept(tmp_path, name):
 
 
 @pytest.mark.parametrize("size", [10, 2**16, 200_000])
-def test_a_line_that_a_killed_process_left_is_cut_off(tmp_path, size):
+def test_an_incomplete_last_line_is_removed(tmp_path, size):
     path = tmp_path / "a.jsonl"
     whole = as_json_line(stored(1, data=b"x" * size))
     path.write_bytes(whole + as_json_line(stored(2, data=b"y" * size))[:-1])
@@ -461,7 +461,7 @@ def test_a_line_that_a_killed_process_left_is_cut_off(tmp_path, size):
     assert path.read_bytes() == whole + as_json_line(stored(3))
 
 
-def test_a_file_that_is_one_cut_line(tmp_path):
+def test_a_file_with_only_an_incomplete_line_is_empty(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"{" * 200_000)
     assert last_captured(path) is None
@@ -470,15 +470,15 @@ def test_a_file_that_is_one_cut_line(tmp_path):
     assert path.read_bytes() == b""
 
 
-def test_lines_into_an_open_file():
+def test_lines_are_written_to_an_open_file():
     target = io.BytesIO()
     with JsonLinesCapture(target) as file:
         file.write([stored(1)])
     assert target.getvalue() == as_json_line(stored(1))
 
 
-def test_parts_have_so_many_rows(tmp_path):
-    """A part is there when it is complete, so that a killed process loses the current one only."""
+def test_parts_have_a_maximum_number_of_rows(tmp_path):
+    """A part appears when it is complete, so a killed process loses only the current one."""
     with ParquetParts(tmp_path / "a.parquet", rows=2) as file:
         for sequence in range(1, 6):
             file.write([stored(sequence)])
@@ -486,14 +486,14 @@ def test_parts_have_so_many_rows(tmp_path):
     assert parquet.read_table(tmp_path / "a.parquet")["sequence"].to_pylist() == [1, 2, 3, 4, 5]
 
 
-def test_parts_do_not_replace_a_file(tmp_path):
+def test_a_directory_of_parts_does_not_replace_a_file(tmp_path):
     (tmp_path / "a.parquet").write_text("a file")
-    with pytest.raises(NotADirectoryError, match="is a file"), ParquetParts(tmp_path / "a.parquet"):
+    with pytest.raises(NotADirectoryError, match="and is a file"), ParquetParts(tmp_path / "a.parquet"):
         pass
     assert (tmp_path / "a.parquet").read_text() == "a file"
 
 
-def test_parquet_that_is_no_capture(tmp_path):
+def test_other_parquet_files_are_rejected(tmp_path):
     parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     with pytest.raises(DecodeError, match="must have one column subject"):
         list(read_capture(tmp_path / "a.parquet"))

@@ -1,5 +1,5 @@
 """
-Captures that are damaged or hostile: readers raise an error that names the file and the row, and memory is bounded.
+Damaged or hostile captures: readers raise an error with the file and the row, and memory is bounded.
 """
 
 import json
@@ -81,7 +81,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def attempt(read: Callable[[Path], Any], path: Path) -> DecodeError | None:
-    """Read a file, and return its error, which must be of the one class."""
+    """Read a file, and return its error, which must be a DecodeError."""
     try:
         read(path)
     except DecodeError as error:
@@ -98,7 +98,7 @@ def attempt(read: Callable[[Path], Any], path: Path) -> DecodeError | None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """Captures as they are written, and in plain encodings, in which more of the damage is to the content."""
+    """Captures as written, and in plain encodings, in which more of the damage is in the content."""
     directory = tmp_path_factory.mktemp("whole")
     with ParquetParts(directory / "a.parquet") as file:
         file.write([stored(number, b"payload %d" % number) for number in range(1, 40)])
@@ -110,8 +110,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return [path.read_bytes() for path in (part, plain, bare)]
 
 
-# Reads copies of the files with changed bytes, and prints what is raised but DecodeError. In its own process, because
-# a fault of Arrow in C++ ends it.
+# Reads copies of the files with changed bytes, and prints all errors except DecodeError. In a separate process, because
+# a fault in Arrow's C++ code would crash it.
 FLIPPED = """
 import sys
 from pathlib import Path
@@ -198,7 +198,7 @@ def test_missing_and_repeated_columns_are_invalid_message(tmp_path: Path) -> Non
 
 
 def not_utf8(count: int, row: int) -> pa.Array:
-    """Strings, of which one is not UTF-8, which Arrow does not check."""
+    """Strings with one that is not UTF-8, which Arrow does not check."""
     values = [b"orders"] * count
     values[row] = b"\xff"
     return pa.Array.from_buffers(pa.string(), count, pa.array(values, pa.binary()).buffers())
@@ -218,7 +218,7 @@ def not_utf8(count: int, row: int) -> pa.Array:
         ({"timestamp": pa.array([0, -(2**62), 0], pa.timestamp("ms", tz="UTC"))}, 1, ""),
     ],
 )
-def test_rows_that_are_not_messages_are_named(tmp_path: Path, changed: dict[str, Any], row: int, text: str) -> None:
+def test_errors_have_the_number_of_the_row(tmp_path: Path, changed: dict[str, Any], row: int, text: str) -> None:
     """The rows before the invalid one are read."""
     path = written(tmp_path / "a.parquet", changed, store_schema=True)
     messages = read_capture(path)
@@ -230,7 +230,7 @@ def test_rows_that_are_not_messages_are_named(tmp_path: Path, changed: dict[str,
     assert text in info.value.message
 
 
-def test_rows_are_counted_over_row_groups(tmp_path: Path) -> None:
+def test_rows_are_counted_across_row_groups(tmp_path: Path) -> None:
     subjects = pa.array(["a"] * 2500 + [None] + ["a"] * 10)
     table = pa.table({**columns(len(subjects)), "subject": subjects})
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=700)
@@ -279,8 +279,8 @@ def test_a_damaged_part_is_not_continued(tmp_path: Path) -> None:
         pass
 
 
-def test_text_that_is_not_utf8_in_an_error_of_a_row(tmp_path: Path) -> None:
-    """FAILFAST names the message by its subject, which Arrow has not checked."""
+def test_subjects_in_errors_may_have_invalid_utf8(tmp_path: Path) -> None:
+    """The error of FAILFAST has the subject, which Arrow has not checked."""
     path = written(tmp_path / "a.parquet", {"subject": not_utf8(3, 0), "headers": pa.nulls(3, SCHEMA["headers"])})
     with pytest.raises(DecodeError, match=r"not-a-cloudevent.*\(row 0, stream ORDERS, sequence 1, subject \?\)"):
         explode_capture(path, mode="FAILFAST").read_all()
@@ -292,7 +292,7 @@ MEGABYTE = b"x" * 10**6
 
 
 def repeated(value: bytes | str, count: int) -> pa.Array:
-    """A column whose value is stored once, also in the file."""
+    """A column with one value, stored once, also in the file."""
     return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([value]))
 
 
@@ -306,7 +306,7 @@ BOMBS: dict[str, Callable[[], dict[str, Any]]] = {
     "subject": lambda: {"subject": repeated(MEGABYTE.decode(), 1000)},
     "headers": lambda: {"headers": repeated_header(1000, list(range(1001)))},
 }
-# Prints how much more memory than before the work needed, in MiB.
+# Prints the increase in memory during the work, in MiB.
 MEASURED = """
 import resource, sys
 from ce_nats.arrow import explode_capture
@@ -327,8 +327,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in other units")
 @pytest.mark.parametrize("reader", ["first", "all", "last", "explode"])
-def test_values_that_repeat_take_bounded_memory(tmp_path: Path, reader: str) -> None:
-    """Each file has a few kilobytes, and a gigabyte when it is decoded."""
+def test_repeated_values_need_bounded_memory(tmp_path: Path, reader: str) -> None:
+    """Each file has a few kilobytes, and a gigabyte after decoding."""
     for name, make in BOMBS.items():
         path = tmp_path / f"{name}.parquet"
         parquet.write_table(pa.table({**columns(1000), **make()}), path, compression="zstd", store_schema=False)
@@ -352,7 +352,7 @@ def test_batches_are_divided_by_size(tmp_path: Path) -> None:
 
 
 def test_a_row_of_gigabytes_is_invalid_message(tmp_path: Path) -> None:
-    """Each of its 10,000 headers has the same value of a megabyte."""
+    """Each of the 10,000 headers of the row has the same value of a megabyte."""
     headers = repeated_header(10_000, [0, 0, 10_000, 10_000])
     path = written(tmp_path / "a.parquet", {"headers": headers}, store_schema=False)
     assert path.stat().st_size < 1_100_000
@@ -429,7 +429,7 @@ def test_flipped_bytes_in_lines_are_messages_or_errors(tmp_path: Path, data: st.
         (b"9" * 10_000, "invalid-json"),
     ],
 )
-def test_lines_that_are_not_messages(tmp_path: Path, line: bytes, code: str) -> None:
+def test_errors_have_the_number_of_the_line(tmp_path: Path, line: bytes, code: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(as_json_line(stored()) * 3 + line + b"\n")
     messages = read_capture(path)
@@ -440,7 +440,7 @@ def test_lines_that_are_not_messages(tmp_path: Path, line: bytes, code: str) -> 
     assert info.value.message.startswith(f"{path}, line 4: ")
 
 
-def test_the_last_of_long_lines_is_found_in_linear_time(tmp_path: Path) -> None:
+def test_the_last_long_line_is_found_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     line = as_json_line(stored(data=b"x" * 2**25))
     path.write_bytes(line * 2)
@@ -448,5 +448,5 @@ def test_the_last_of_long_lines_is_found_in_linear_time(tmp_path: Path) -> None:
     from_json_line(line)
     parsed = time.process_time()
     assert last_captured(path).sequence == 1
-    # Each byte is read and parsed once. What copies the line for each block takes a hundred times as long.
+    # Each byte is read and parsed once. Copying the line for each block would take a hundred times as long.
     assert time.process_time() - parsed < 10 * (parsed - began) + 0.5

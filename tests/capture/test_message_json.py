@@ -14,7 +14,7 @@ headers = st.lists(st.tuples(texts, texts | raw_texts))
 
 
 @given(headers, st.binary(), texts, texts)
-def test_there_and_back(pairs, data, subject, reply):
+def test_round_trip(pairs, data, subject, reply):
     line = as_line(as_fields(pairs, data, subject, reply))
     assert line.isascii()
     assert line.count(b"\n") == 1
@@ -26,19 +26,19 @@ def test_text_is_readable():
     assert fields == {"subject": "orders.paid", "headers": [["a", "€"]], "data": "€\n"}
 
 
-def test_what_is_empty_may_be_left_out():
+def test_empty_members_may_be_omitted():
     assert as_message({"headers": [], "unknown": 1}) == NatsMessage()
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
-def test_what_is_no_object(text):
+def test_other_texts_than_objects_are_rejected(text):
     with pytest.raises(DecodeError):
         read_object(text)
 
 
 @pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
-def test_depth(depth):
-    """How deep a member may be nested, which is passed over, does not depend on the interpreter."""
+def test_maximum_nesting(depth):
+    """The maximum nesting of ignored members does not depend on the interpreter."""
     text = b'{"headers":[],"unknown":' + b"[" * depth + b"]" * depth + b"}"
     if depth < MAX_LEVELS:
         assert as_message(read_object(text)) == NatsMessage()
@@ -58,7 +58,7 @@ def test_depth(depth):
         ),
     )
 )
-def test_nothing_else_is_raised(fields):
+def test_no_other_errors_are_raised(fields):
     try:
         as_message(fields)
     except DecodeError as error:

@@ -112,7 +112,7 @@ def test_a_parquet_file_of_the_same_name_is_not_changed(at_server, stream, tmp_p
     (tmp_path / "a.parquet").write_text("a file")
     result = at_server("capture", tmp_path / "a.parquet", "--stream", stream)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "make a directory of its name" in result.stderr
+    assert "create a directory with its name" in result.stderr
     assert (tmp_path / "a.parquet").read_text() == "a file"
 
 

@@ -1,1 +1,1 @@
-"""Captured messages to Spark columns, and columns to messages."""
+"""Conversion of captured messages to Spark columns, and of columns to messages."""

@@ -17,12 +17,12 @@ HAS_ARROW_FUNCTIONS = hasattr(functions, "arrow_udf")
 
 def arrow_function(work: Callable[..., pa.Array], result: DataType, what: str) -> Callable[..., Column]:
     """
-    A column function from a function of Arrow arrays.
+    Return a column function that calls a function of Arrow arrays.
 
     Args:
-        work: Takes arrays and returns an array of the same length. It is sent to workers, so it must be picklable.
+        work: Accepts arrays and returns an array of the same length. It is sent to workers, so it must be picklable.
         result: Spark type of the returned array.
-        what: Name of the caller, for the error.
+        what: Name of the calling function, for the error.
 
     Raises:
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.

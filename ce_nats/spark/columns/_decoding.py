@@ -1,8 +1,8 @@
 """
-Decodes captured NATS messages to Spark columns.
+Decode captured NATS messages to Spark columns.
 
 The rules and error codes are those of ``ce_nats.from_nats_message(message, parse_data=False)``. A row that cannot be
-decoded has a code in the error column and NULL in the others; it does not fail the query, except in mode ``FAILFAST``.
+decoded has a code in the error column and NULL in the others; it fails the query only in mode ``FAILFAST``.
 
 There are two engines: functions on the JVM (_jvm_engine.py), and the Python codec over Arrow (_python_engine.py), for
 sessions that do not accept a jar.
@@ -40,7 +40,8 @@ def from_nats(
     engine: str = "auto",
 ) -> Column:
     """
-    The event in a message, as a struct: ``attributes``, ``extensions``, ``data``, ``is_json``, ``mode``, ``error``.
+    Return the event in a message as a struct of ``attributes``, ``extensions``, ``data``, ``is_json``, ``mode`` and
+    ``error``.
 
     ``attributes`` has the eight attributes of the specification, with ``time`` as TIMESTAMP, and ``time_text``, which
     keeps nanoseconds and offset. ``extensions`` maps names to canonical strings. ``data`` is BINARY: for a JSON event,
@@ -87,25 +88,25 @@ def explode_cloudevents(
 
     Args:
         df: Messages, one per row.
-        headers: Name of the column of headers, of any type that :func:`from_nats` takes; ``m.headers`` is a field of a
-            struct ``m``.
+        headers: Name of the column of headers, of any type that :func:`from_nats` accepts; ``m.headers`` is a field of
+            a struct ``m``.
         data: Name of the column of payloads, BINARY or STRING.
         prefix: Prefix of the names of the new columns.
         extensions: Extension attributes that get their own column, and its type: ``string``, ``int``, ``boolean``,
             ``binary`` or ``timestamp``. They are also in the map.
         mode: ``PERMISSIVE`` keeps messages that cannot be decoded, with a code in ``ce_error`` and NULL in the other
             new columns; ``DROPMALFORMED`` removes them; ``FAILFAST`` fails the query at the first one, whichever
-            columns the query uses. Messages that Spark does not decode cannot fail: those that a condition on columns
-            of ``df`` excludes, and those beyond a limit. The case of the name does not matter.
+            columns the query uses. Messages that Spark does not decode cannot fail: those excluded by a condition on
+            columns of ``df``, and those after a limit. Case-insensitive.
         engine: ``jvm`` decodes in Java, with a jar of this package that is added to the session; ``python`` with the
-            codec in Python workers, which need ce_nats; ``auto`` uses ``jvm`` if possible, else ``python``, with a
-            warning that gives the reason.
+            codec in Python workers, which need ce_nats; ``auto`` uses ``jvm`` if possible, else ``python`` with a
+            warning that has the reason.
 
     Raises:
         TypeError: A column has the wrong type, or ``extensions`` is not a mapping.
         ValueError: ``mode``, ``engine``, or a name or a type in ``extensions`` is not valid; or a new column has the
-            name of another one, which another ``prefix`` avoids.
-        AnalysisException: There is no column ``headers`` or ``data``.
+            name of another one (choose another ``prefix``).
+        AnalysisException: The column ``headers`` or ``data`` does not exist.
     """
     mode = checked_mode(mode)
     types = _types(extensions)
@@ -132,14 +133,14 @@ def register(spark: SparkSession) -> None:
 
 
 def _engine(name: str, spark: SparkSession) -> Any:
-    """The module that decodes in a session: ``jvm_engine`` or ``python_engine``."""
+    """Return the module that decodes in a session: ``_jvm_engine`` or ``_python_engine``."""
     if name not in _ENGINES:
         raise ValueError(f"engine must be {' or '.join(_ENGINES)}, got {preview(name)}")
     if name != "python":
         try:
             jvm_engine.load(spark)
             return jvm_engine
-        except Exception as error:  # platforms that do not accept a jar raise different errors
+        except Exception as error:  # the class depends on the platform that does not accept the jar
             if name == "jvm":
                 raise
             reason = str(error).partition("\n")[0]
@@ -171,13 +172,13 @@ def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) 
     taken = [prefix + name for name in (*FLAT.names, *types) if fold(prefix + name) in existing]
     if taken:
         raise ValueError(
-            f"prefix must make names that are not in use, got {preview(prefix)}: the DataFrame has "
-            f"{', '.join(taken)} already"
+            f"prefix must form names of new columns, got {preview(prefix)}: the DataFrame already has "
+            f"{', '.join(taken)}"
         )
 
 
 def _error_text(df: DataFrame, error: Column) -> Column:
-    """The text of the error of FAILFAST: the code, and the columns that identify the message."""
+    """Return the error text of FAILFAST: the code, and the columns that identify the message."""
     columns = [name.lower() for name in df.columns]
     known = [name for name in IDENTITY if columns.count(name) == 1]
     where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]

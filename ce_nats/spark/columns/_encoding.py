@@ -1,5 +1,5 @@
 """
-Encodes CloudEvents as NATS messages, with the codec in Python workers.
+Encode CloudEvents as NATS messages, with the codec in Python workers.
 
 NATS binding, section 3: messages and error codes are those of ``ce_nats.to_nats_message``. A row that cannot be encoded
 has a code in ``error`` and NULL in the other fields; it does not fail the query.
@@ -26,13 +26,13 @@ from ._schema import ARROW_MESSAGE, EVENT, MESSAGE, check_event
 
 def to_nats(event: Column | str, *, content_mode: str = "binary", event_type: DataType = EVENT) -> Column:
     """
-    The message of an event, as a struct: ``headers`` (array of structs of ``key`` and ``value``), ``data`` (BINARY) and
-    ``error``.
+    Return the message of an event as a struct of ``headers`` (array of structs of ``key`` and ``value``), ``data``
+    (BINARY) and ``error``.
 
     If ``error`` has a code of :class:`ce_nats.ErrorCode`, the other fields are NULL. A NULL field of ``attributes`` is
-    an attribute that the event does not have. Attributes keep the order of the struct, and extensions follow in that of
-    the map. A repeated name is ``duplicate-attribute``, a NULL in the map ``invalid-attribute-type``, a NULL event
-    ``invalid-message``. An event with an ``error`` keeps it.
+    an attribute that the event does not have. Attributes keep the order of the struct, followed by extensions in the
+    order of the map. A duplicated name is ``duplicate-attribute``, a NULL in the map ``invalid-attribute-type``, a NULL
+    event ``invalid-message``. An event with an ``error`` keeps it.
 
     The function runs in Python workers, which need ce_nats, and needs pyspark 4.1 or later. Select the struct before
     you take fields of it; otherwise Spark computes it once for each field.
@@ -46,9 +46,10 @@ def to_nats(event: Column | str, *, content_mode: str = "binary", event_type: Da
             JSON string. A STRING or VARIANT without a datacontenttype is ``application/json``, and so is a BINARY with
             ``is_json``.
         content_mode: ``binary`` or ``structured``.
-        event_type: Type of ``event``, because a column does not have its type. Fields may be missing or in another
-            order; ``time`` may be a STRING; further fields of ``attributes`` are extensions of type STRING, BOOLEAN,
-            BINARY, TIMESTAMP or an integer. In structured mode, extensions of the map become JSON strings.
+        event_type: Type of ``event``, because the type of a column is not known before the query. Fields may be missing
+            or in another order; ``time`` may be a STRING; further fields of ``attributes`` are extensions of type
+            STRING, BOOLEAN, BINARY, TIMESTAMP or an integer. In structured mode, extensions of the map become JSON
+            strings.
 
     Raises:
         TypeError: ``event_type`` is not a type of an event.
@@ -62,7 +63,7 @@ def to_nats(event: Column | str, *, content_mode: str = "binary", event_type: Da
 
 def messages(content_mode: ContentMode) -> Callable[..., Column]:
     """
-    The function of :func:`to_nats` for a content mode, as a pyspark function of columns.
+    Return the pyspark function of :func:`to_nats` for a content mode.
 
     Raises:
         ImportError: pyspark is older than 4.1, or workers on this machine run a Python that cannot import ce_nats.

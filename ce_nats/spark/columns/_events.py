@@ -1,4 +1,4 @@
-"""Functions for events that are columns: parsing JSON data, and removing duplicate events."""
+"""Functions for columns of events: parse JSON data, and remove duplicate events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_data(
     drop_malformed: bool = True,
 ) -> Column:
     """
-    JSON data of events as Spark values.
+    Parse JSON data of events to Spark values.
 
         events.withColumn("reading", parse_data("ce_data", "ce_datacontenttype", "celsius double"))
 
@@ -34,7 +34,7 @@ def parse_data(
         datacontenttype: ``ce_datacontenttype``, a column or its name. Data is parsed if this is a JSON media type
             (CloudEvents JSON format 3.1), or NULL, which means JSON in structured mode. For other data the result is
             NULL.
-        schema: Type of the result, as ``from_json`` takes it; by default VARIANT, which keeps the types of the JSON
+        schema: Type of the result, as for ``from_json``; by default VARIANT, which keeps the types of the JSON
             values.
         drop_malformed: True returns NULL for text that is not JSON or is nested more than 128 levels deep; False fails
             the query.
@@ -54,16 +54,16 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
     """
     Remove duplicate events: rows with the same source and id (CloudEvents "id").
 
-    Rows without an event are all kept, because they have neither source nor id. The input is read once.
+    All rows without an event are kept, because they have neither source nor id. The input is read once.
 
     Args:
         df: The result of ``explode_cloudevents``.
         prefix: Prefix of its columns.
-        within: For a streaming query, the largest time between duplicates, for example ``"10 minutes"``. The query
-            keeps state for that long; duplicates that are further apart may both remain. It is the delay of a
-            watermark: Spark drops events that are older than the newest event of earlier micro-batches by more than
-            that, so with several streams of different ages it must be at least the difference between them.
-        time: For a streaming query, the TIMESTAMP column that this time is measured with. It should be the time when a
+        within: For a streaming query, the maximum time between duplicates, for example ``"10 minutes"``. The query
+            keeps state for this time; duplicates further apart may both remain. It is the delay of a watermark: Spark
+            drops events that are older than the newest event of earlier micro-batches by more than this time. So with
+            several streams of different ages, it must be at least the difference between them.
+        time: For a streaming query, the TIMESTAMP column by which ``within`` is measured. It should be the time when a
             message was stored, because ``ce_time`` is set by the sender and optional.
 
     Raises:
@@ -71,13 +71,13 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
     """
     keys = [f"{prefix}source", f"{prefix}id", _ROW]
     if df.isStreaming != (within is not None):
-        raise ValueError("within must be given for a streaming DataFrame, and only for one")
+        raise ValueError("within must be given for a streaming DataFrame, and only for a streaming one")
     is_event = F.col(quoted(f"{prefix}id")).isNotNull()
-    # NULL for events, and unique for the other rows, so that each of them is kept.
+    # NULL for events, and unique for other rows, so that each of those is kept.
     marked = df.withColumn(_ROW, F.when(~is_event, F.expr("uuid()")))
     if within is None:
         return marked.dropDuplicates(keys).drop(_ROW)
-    # Rows without an event have no time here: Spark drops late rows, and NULL is never late.
+    # Rows without an event get NULL here: Spark drops late rows, and NULL is never late.
     timed = marked.withColumn(_TIME, F.when(is_event, column_of(df, time))).withWatermark(_TIME, within)
     kept = timed.dropDuplicatesWithinWatermark(keys)
     watermark = timed.schema[_TIME].metadata
@@ -85,7 +85,7 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
 
 
 def _with_watermark(field: StructField, time: str, watermark: dict[str, Any]) -> Column:
-    """Return a column, and let later operators use the watermark with the column ``time``, as with any other."""
+    """Return a column; that of ``time`` with the watermark, which later operators can then use."""
     column = F.col(quoted(field.name))
     if field.name.lower() != time.lower():
         return column

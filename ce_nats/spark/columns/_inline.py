@@ -1,9 +1,9 @@
 """
-Adds the fields of an event to a DataFrame as columns.
+Add the fields of an event to a DataFrame as columns.
 
-The columns come from ``inline()``, a generator. Without one, Spark calls the decoder once for each field, and again for
-conditions. Spark keeps a generator whatever the query selects, and does not move conditions on its columns below it, so
-that a check inside it is made for each row, even for ``count()``.
+The columns come from ``inline()``, a generator. Without a generator, Spark calls the decoder once for each field, and
+again for conditions. Spark keeps a generator whatever the query selects, and does not move conditions on its columns
+below it, so that a check inside it runs for each row, even for ``count()``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ def add_fields(
     df: DataFrame, event: Column, names: Sequence[str], error: str, failure: Callable[[Column], Column] | None
 ) -> DataFrame:
     """
-    Return the rows with the fields of a struct as further columns.
+    Add the fields of a struct to the rows as columns.
 
     Args:
         df: The messages.
-        event: The struct, computed from their columns.
+        event: The struct, computed from columns of ``df``.
         names: Names of the new columns, one for each field.
         error: Name of the field with the error code.
-        failure: Returns the text of an error for an error code; a row with a code then fails the query. None keeps such
-            rows.
+        failure: Returns an error text for an error code; a row with a code then fails the query. None keeps such rows.
     """
     if failure is None:
         return df.select("*", F.inline(F.array(event)).alias(*names))

@@ -1,7 +1,7 @@
 """
-JSON in columns: whether a media type is JSON, options that make Spark's JSON parser strict, and the nesting depth.
+JSON in columns: detection by media type, options that make Spark's JSON parser strict, and the nesting depth.
 
-RFC 8259; the same rules and limit as ce_nats/codec/media_type.py and ce_nats/codec/nesting.py.
+RFC 8259; the same rules and limit as ce_nats/codec/media_type.py and ce_nats/codec/_nesting.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 _TOKEN: Final = r"[!#$%&'*+.^_`{|}~0-9A-Za-z-]+"
 _JSON: Final = rf"(?is)\A{_TOKEN}/(?:(?:{_TOKEN})?\+)?json[ \t]*+(?:;|\z)"
-# Deviations from RFC 8259 that Spark's parser allows by default or by a setting, all switched off.
+# Deviations from RFC 8259 that Spark's parser allows by default or by configuration, all disabled.
 STRICT: Final = {
     "allowComments": "false",
     "allowUnquotedFieldNames": "false",
@@ -24,7 +24,7 @@ STRICT: Final = {
     "allowUnquotedControlChars": "false",
     "mode": "PERMISSIVE",
 }
-# Quantifiers are possessive: with others, Java needs stack space for each repetition that it may backtrack to.
+# Quantifiers are possessive: with other ones, Java needs stack space for each repetition that it may backtrack to.
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NO_BRACKETS: Final = rf'(?s){_STRING}|[^"{{}}\[\]]++'
 _PAIR: Final = r"\[\]|\{\}"
@@ -32,17 +32,18 @@ _INNERMOST: Final = 2
 
 
 def is_json(media_type: Column) -> Column:
-    """Whether a media type is JSON: "the media subtype is 'json' or has a '+json' suffix" (JSON format 3.1.1)."""
+    """Return whether a type is JSON: "the media subtype is 'json' or has a '+json' suffix" (JSON format 3.1.1)."""
     return media_type.rlike(_JSON)
 
 
 def is_deeper(text: Column, levels: int) -> Column:
     """
-    Whether arrays and objects of a JSON text are nested more than ``levels`` deep. For text that is not JSON, the
-    result may be either.
+    Return whether arrays and objects of a JSON text are nested more than ``levels`` deep.
 
-    Most texts have too few brackets to be that deep, and one pattern finds that out. Only for the others, brackets are
-    counted one by one, after the two innermost levels were removed, which are most brackets of a wide, flat text.
+    For text that is not JSON, the result is undefined.
+
+    Most texts have too few opening brackets for this depth, which one pattern detects. Only in the others, brackets are
+    counted one by one, after the two innermost levels are removed: in a wide, flat text these are most of the brackets.
     """
     brackets = F.regexp_replace(text, _NO_BRACKETS, "")
     for _ in range(_INNERMOST):

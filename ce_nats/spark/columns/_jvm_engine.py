@@ -1,8 +1,8 @@
 """
-Decodes messages with functions on the JVM, from ``jvm/ce-nats.jar``: the plan has no Python worker.
+Decode messages with functions on the JVM, from ``jvm/ce-nats.jar``; the query plan has no Python worker.
 
 The functions are plain Java classes that mirror the modules of ce_nats/codec. Spark loads them through its connector
-API, as functions of a catalog. Jar and catalog are added to a session when it first needs them.
+API, as functions of a catalog. Jar and catalog are added to a session on first use.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _EVENT_COLUMNS: Final = "ce_nats.event_columns"
 
 class _Thread(local):
     """
-    What the current thread has set up. ADD JAR adds the jar to the whole application, but sets the class loader only of
-    the JVM thread that it runs in, so that each thread has to call it.
+    State of the current thread. ADD JAR adds the jar to the whole application, but sets the class loader only of the
+    JVM thread that it runs in, so each thread has to call it.
 
     Attributes:
         contexts: Applications that the jar was added to.
@@ -64,17 +64,17 @@ def load(spark: SparkSession) -> None:
         spark.sql("ADD JAR '" + str(JAR).replace("\\", "\\\\").replace("'", "\\'") + "'")
         _thread.contexts.add(spark.sparkContext)
     spark.conf.set(_CATALOG, _CATALOG_CLASS)
-    # The first call of a function creates the catalog, with the class loader of this thread; the session keeps it.
+    # The first call of a function creates the catalog with the class loader of this thread; the session keeps it.
     spark.sql(f"SELECT {_FROM_NATS}(NULL, NULL)")
     _thread.sessions.add(spark)
 
 
 def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
     """
-    The event in a message, as ``schema.EVENT``, in the active session.
+    Return the event in a message as :data:`._schema.EVENT`, in the active session.
 
     Args:
-        headers: The headers, of a type that ``schema.check_headers`` accepts.
+        headers: The headers, of a type that :func:`._schema.check_headers` accepts.
         data: The payload.
         types: Declared types of extension attributes, by name.
     """
@@ -90,7 +90,7 @@ def explode(
     failure: Callable[[Column], Column] | None,
 ) -> DataFrame:
     """
-    The columns of messages, followed by those of ``schema.FLAT`` and of declared extensions.
+    Return messages with the columns of :data:`._schema.FLAT` and of declared extensions added.
 
     Args:
         df: The messages.
@@ -98,7 +98,7 @@ def explode(
         data: Their payloads.
         prefix: Prefix of the names of the new columns.
         types: Declared types of extension attributes, by name.
-        failure: As for ``add_fields``.
+        failure: As for :func:`._inline.add_fields`.
     """
     event = _call(df.sparkSession, _EVENT_COLUMNS, headers, data, types)
     names = [prefix + name for name in (*FLAT.fieldNames(), *types)]

@@ -1,4 +1,4 @@
-"""Names of columns: quotes, and look-up in a DataFrame."""
+"""Names of columns: quoting, and lookup in a DataFrame."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def quoted(name: str) -> str:
 
 def column_of(df: DataFrame, name: str) -> Column:
     """
-    Return the column that a caller named.
+    Return a column by name.
 
-    A column with exactly this name comes first. Otherwise the name is read as by ``F.col``: in any case, and with dots
-    for the fields of a struct.
+    A column with exactly this name has precedence. Otherwise the name is resolved as by ``F.col``: in any case, and
+    with dots for the fields of a struct.
     """
     return F.col(quoted(name) if name in df.columns else name)

@@ -1,8 +1,8 @@
 """
-Decodes captured messages of Iggy and NATS Streaming, with the codec in Python workers.
+Decode captured messages of Iggy and NATS Streaming, with the codec in Python workers.
 
-There is no JVM engine for them, because they are rarer than NATS messages, and each has its own format. The result is
-the struct that ``from_nats`` returns, with the same error codes.
+The JVM engine does not support them, because they are rarer than NATS messages, and each has a separate format. The
+result is the struct that ``from_nats`` returns, with the same error codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyspark.sql import Column
 
-from ...arrow._decode import Events, gathered
+from ...arrow._decode import Events, combine
 from ...codec.binding import from_nats_message
 from ...codec.event import DecodedEvent
 from ...codec.mode import ContentMode
@@ -24,16 +24,16 @@ from ._arrow_functions import arrow_function
 from ._python_engine import event_array
 from ._schema import EVENT
 
-# An event whose data was not parsed, and its content mode; or the error of the message.
+# An event, whose data is not parsed, and its content mode; or the error of the message.
 Outcome: TypeAlias = tuple[DecodedEvent, ContentMode] | DecodeError
 
 
 def from_iggy(headers: Column | str, data: Column | str, *, layout: Layout = Layout.STRING_KEYS) -> Column:
     """
-    The event in a captured Iggy message, as the struct that :func:`ce_nats.spark.from_nats` returns.
+    Return the event in a captured Iggy message as the struct that :func:`ce_nats.spark.from_nats` returns.
 
-    Decodes with :func:`ce_nats.iggy.from_iggy_message` in Python workers, which need ce_nats. Extensions are canonical
-    strings, whatever the kind of their headers. Needs pyspark 4.1 or later.
+    The function decodes with :func:`ce_nats.iggy.from_iggy_message` in Python workers, which need ce_nats. Extensions
+    are canonical strings, whatever the kind of their headers. Needs pyspark 4.1 or later.
 
     Args:
         headers: The encoded header map of the message, a column or its name, BINARY; NULL means no headers.
@@ -63,10 +63,11 @@ def _decode_iggy(headers: bytes, data: bytes, layout: Layout) -> Outcome:
 
 def from_stan(data: Column | str) -> Column:
     """
-    The event in a captured message of NATS Streaming, as the struct that :func:`ce_nats.spark.from_nats` returns.
+    Return the event in a captured message of NATS Streaming as the struct that :func:`ce_nats.spark.from_nats` returns.
 
-    Decodes as the client in ``ce_nats.stan`` does, in Python workers, which need ce_nats with its extra ``stan``. Bytes
-    that are not a message have the error code of :meth:`ce_nats.stan.wire.MsgProto.decode`. Needs pyspark 4.1 or later.
+    The function decodes as the client in ``ce_nats.stan``, in Python workers, which need ce_nats with its extra
+    ``stan``. Bytes that are not a message have the error code of :meth:`ce_nats.stan.wire.MsgProto.decode`. Needs
+    pyspark 4.1 or later.
 
     Args:
         data: The message as the streaming server delivers it, an encoded ``MsgProto``: a column or its name, BINARY;
@@ -90,10 +91,10 @@ def _decode_stan(data: bytes | None) -> Outcome:
 
 def decoded_by(decode: Callable[..., Outcome], *columns: Column | str) -> Column:
     """
-    Event structs, decoded row by row with a Python function.
+    Return event structs that a Python function decodes row by row.
 
     Args:
-        decode: Takes the values of the columns in a row. It is sent to workers, so it must be picklable.
+        decode: Accepts the values of the columns in a row. It is sent to workers, so it must be picklable.
         columns: The columns.
 
     Raises:
@@ -107,11 +108,11 @@ def decoded_by(decode: Callable[..., Outcome], *columns: Column | str) -> Column
 
 
 def outcome_array(outcomes: Sequence[Outcome]) -> pa.Array:
-    """An array of :data:`~ce_nats.spark.columns._schema.ARROW_EVENT`, with one struct for each outcome."""
+    """Return an array of :data:`~ce_nats.spark.columns._schema.ARROW_EVENT`, with one struct for each outcome."""
     events, errors = Events({}), {}
     for row, outcome in enumerate(outcomes):
         if isinstance(outcome, DecodeError):
             errors[row] = outcome
         else:
             events.add(row, *outcome)
-    return event_array(gathered(len(outcomes), events, errors))
+    return event_array(combine(len(outcomes), events, errors))

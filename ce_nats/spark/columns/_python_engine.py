@@ -1,8 +1,8 @@
 """
-Decodes messages with the Python codec, over Arrow in Python workers, for sessions that do not accept a jar.
+Decode messages with the Python codec, over Arrow in Python workers, for sessions that do not accept a jar.
 
-The columns are those of ``ce_nats.arrow``. ``from_nats`` needs pyspark 4.1 or later. ``explode`` also runs on 4.0:
-there, all columns of the DataFrame are sent to the workers, not only headers and payload, and pyspark needs pandas.
+The columns are those of ``ce_nats.arrow``. ``from_nats`` needs pyspark 4.1 or later. ``explode`` also runs on 4.0,
+which sends all columns of the DataFrame to the workers, not only headers and payload, and needs pandas.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ._schema import ARROW_ATTRIBUTES, ARROW_EVENT, EVENT, FLAT
 _PYTHON_TYPES: Final[Mapping[type[DataType], type]] = {
     type(from_arrow_type(kind)): python for python, kind in DECLARED.items()
 }
-# Names of temporary columns with headers and payload, used when a whole DataFrame is sent to the workers.
+# Names of temporary columns of headers and payload, if a whole DataFrame is sent to the workers.
 _GIVEN: Final = ("__ce_nats_headers", "__ce_nats_data")
 # Name of a temporary column with the struct of an event.
 _DECODED: Final = "__ce_nats_decoded"
@@ -36,10 +36,10 @@ _ERROR_FIELD: Final = f"c{FLAT.names.index('error')}"
 
 def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:
     """
-    The event in a message, as ``schema.EVENT``.
+    Return the event in a message as :data:`._schema.EVENT`.
 
     Args:
-        headers: The headers, of a type that ``schema.check_headers`` accepts.
+        headers: The headers, of a type that :func:`._schema.check_headers` accepts.
         data: The payload, BINARY or STRING.
         types: Declared types of extension attributes, by name.
 
@@ -80,7 +80,7 @@ def explode(
     """
     fields = [*FLAT.fields, *(StructField(name, kind) for name, kind in types.items())]
     # Numbered names, because a declared extension may have the name of another column.
-    struct = StructType([StructField(f"c{place}", field.dataType) for place, field in enumerate(fields)])
+    struct = StructType([StructField(f"c{index}", field.dataType) for index, field in enumerate(fields)])
     names = [prefix + field.name for field in fields]
     work = partial(_columns, _python_types(types))
     if HAS_ARROW_FUNCTIONS:
@@ -94,7 +94,7 @@ def explode(
 
 
 def event_array(decoded: Decoded) -> pa.Array:
-    """An array of :data:`ARROW_EVENT`, with one struct for each message."""
+    """Return an array of :data:`._schema.ARROW_EVENT`, with one struct for each message."""
     columns = decoded.columns
     codes = _codes(decoded)
     attributes = pa.StructArray.from_arrays(
@@ -110,7 +110,7 @@ def _events(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa.
 
 def _columns(types: Mapping[str, type], headers: pa.Array, data: pa.Array) -> pa.Array:
     arrays = _flat(decode(headers, data, types))
-    return pa.StructArray.from_arrays(arrays, names=[f"c{place}" for place in range(len(arrays))])
+    return pa.StructArray.from_arrays(arrays, names=[f"c{index}" for index in range(len(arrays))])
 
 
 def _rows(
@@ -123,7 +123,7 @@ def _rows(
 
 
 def _flat(decoded: Decoded) -> list[pa.Array]:
-    """The columns of ``schema.FLAT``, and those of declared extensions."""
+    """Return the columns of :data:`._schema.FLAT`, and those of declared extensions."""
     return [*(decoded.columns[name] for name in FLAT.names[:-1]), _codes(decoded), *decoded.typed.values()]
 
 

@@ -1,8 +1,9 @@
 """
-Converts event structs of Arrow to events for the codec, in workers.
+Convert event structs of Arrow to events for the codec, in workers.
 
 A NULL field is an attribute that the event does not have. Two kinds of values have no Python equivalent: text that is
-not UTF-8, and instants outside the years 1 to 9999. They become values for which the codec raises the right error code.
+not UTF-8, and instants outside the years 1 to 9999. They are replaced by values for which the codec raises the right
+error code.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...errors import EncodeError, ErrorCode, preview
 
 
 class _OutOfRange(tzinfo):
-    """The time zone of a datetime that stands for an instant which ``datetime`` cannot represent."""
+    """Time zone of the datetime that represents all instants out of range for ``datetime``."""
 
     def utcoffset(self, at: datetime | None) -> timedelta | None:
         raise OverflowError("the instant is outside the years 1 to 9999")
@@ -41,10 +42,10 @@ _OUT_OF_RANGE: Final = datetime(1, 1, 1, tzinfo=_OutOfRange())
 
 def event_rows(events: pa.Array) -> list[dict[str, Any] | None]:
     """
-    Event structs as Python values, for :func:`event_of`.
+    Return event structs as Python values, for :func:`event_of`.
 
     Args:
-        events: Structs, of a type that ``schema.check_event`` accepts.
+        events: Structs of a type that :func:`._schema.check_event` accepts.
     """
     columns = {
         field.name: (
@@ -59,7 +60,7 @@ def event_rows(events: pa.Array) -> list[dict[str, Any] | None]:
 
 def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        # Arrow has timestamps in the session's time zone.
+        # Spark's timestamps have the time zone of the session.
         return [_instant(value) for value in column.cast(pa.timestamp("us", tz="UTC"))]
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
@@ -86,7 +87,7 @@ def _text(value: Any) -> Any:
 
 def event_of(row: Mapping[str, Any] | None) -> DecodedEvent:
     """
-    The event in a struct of a type that ``schema.check_event`` accepts.
+    Return the event in a struct of a type that :func:`._schema.check_event` accepts.
 
     Raises:
         EncodeError: ``invalid-message`` for NULL, ``duplicate-attribute`` for an extension with the name of another
@@ -95,13 +96,11 @@ def event_of(row: Mapping[str, Any] | None) -> DecodedEvent:
     if row is None:
         raise EncodeError(ErrorCode.INVALID_MESSAGE, "event must be a struct, got NULL")
     if row.get("error") is not None:
-        raise EncodeError(_known(row["error"]), f"the event was not decoded, its error is {preview(row['error'])}")
+        raise EncodeError(_known(row["error"]), f"event must be decoded, got one with error {preview(row['error'])}")
     attributes = _attributes(row.get("attributes") or {})
     for name, text in row.get("extensions") or ():
         if name in attributes:
-            raise EncodeError(
-                ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is given twice", attribute=name
-            )
+            raise EncodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is duplicated", attribute=name)
         attributes[name] = text
     has_data = row.get("data") is not None  # a VARIANT may be a JSON null
     data = _data(row.get("data"), attributes.get("datacontenttype"))

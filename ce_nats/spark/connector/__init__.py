@@ -1,1 +1,1 @@
-"""JetStream as a source and a sink of Spark."""
+"""JetStream as a data source and sink of Spark."""

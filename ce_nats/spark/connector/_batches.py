@@ -1,8 +1,8 @@
 """
-Rows of the data source, as Arrow record batches, from raw messages.
+Convert raw messages to rows of the data source, as Arrow record batches.
 
 Headers are parsed for a whole batch at once, by Arrow's compute functions: a header line is ``name: value``, names are
-not changed, spaces and tabs around a value are removed, lines without a colon are ignored; nothing is merged or
+not changed, spaces and tabs around a value are removed, lines without a colon are ignored; headers are not merged or
 reordered. A Spark string is UTF-8: other bytes of subjects and headers become percent escapes (``%FF``), so that
 decoding a header value with malformed bytes still fails.
 """
@@ -45,12 +45,12 @@ def _positions(replies: tuple[bytes, ...]) -> tuple[pa.Array, pa.Array]:
     at = 5 if len(tokens[0]) == 9 else 7
     sequences = pc.list_element(tokens, at).cast(pa.int64())
     times = pc.list_element(tokens, at + 2).cast(pa.int64())
-    # Nanoseconds are cut off, because a Spark TIMESTAMP has microseconds.
+    # Nanoseconds are truncated, because a Spark TIMESTAMP has microseconds.
     return sequences, pc.divide(times, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _headers(blocks: list[bytes]) -> pa.Array:
-    """Arrays of name and value, from header blocks; ``b""`` for a message without headers."""
+    """Return lists of names and values from header blocks; a block is ``b""`` for a message without headers."""
     text = _text([block if block.startswith(_VERSION_LINE) else _without_first_line(block) for block in blocks])
     rows = pc.split_pattern(text, "\r\n")
     lines = rows.flatten()
@@ -68,12 +68,12 @@ def _headers(blocks: list[bytes]) -> pa.Array:
 
 
 def _without_first_line(block: bytes) -> bytes:
-    """The block without a first line that is not a plain version line: it may have a colon, and is never a header."""
+    """Return a block without its first line: a version line with a description may have a colon, but is no header."""
     return block.partition(b"\r\n")[2]
 
 
 def _text(values: list[bytes] | tuple[bytes, ...]) -> pa.Array:
-    """Bytes as strings; bytes that are not UTF-8 become percent escapes."""
+    """Return bytes as strings; bytes that are not UTF-8 become percent escapes."""
     octets = pa.array(values, pa.binary())
     try:
         return octets.cast(pa.string())

@@ -1,8 +1,8 @@
 """
-An event loop for code that is not asynchronous: it runs only while a caller waits for a result.
+An event loop for synchronous code, which runs only while a caller waits for a result.
 
-Spark calls its data sources from ordinary code, in threads and processes of its own. Between two calls nothing runs
-here, so a connection that is kept must tolerate idle periods.
+Spark calls data sources from synchronous code, in Spark's threads and processes. Between two calls the loop does not
+run, so a connection that is kept open must tolerate idle periods.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 class Blocking:
     """
-    Runs coroutines on one event loop, one at a time, as a context manager.
+    Run coroutines on one event loop, one after another, as a context manager.
 
-    One thread at a time may use it, and not from inside a running loop. Leaving the ``with`` block cancels the tasks
-    that coroutines have started.
+    Only one thread at once may use it, and not inside a running loop. Leaving the ``with`` block cancels the tasks that
+    coroutines have started.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Blocking:
         return self._loop.run_until_complete(coroutine)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Iterate over an asynchronous generator, which is closed when the iteration ends, early or not."""
+        """Iterate over an asynchronous generator, and close it when the iteration ends or is abandoned."""
         try:
             while True:
                 try:
@@ -51,7 +51,7 @@ class Blocking:
             self.run(items.aclose())
 
     def close(self) -> None:
-        """Cancel the tasks that still run, and close the loop; does nothing when called again."""
+        """Cancel the running tasks, and close the loop. Further calls have no effect."""
         if self._loop.is_closed():
             return
         try:

@@ -1,5 +1,5 @@
 """
-Options of the data source that say how to connect, and connections made with them.
+Connection options of the data source, and connections.
 
 Option names are those of nats-py in camel case; Spark accepts them in any case. Secrets do not appear in ``repr``,
 plans, logs or error messages. Keys and credentials are files, which every worker must have at the same path.
@@ -39,8 +39,8 @@ CONNECTION_OPTIONS: Final = (
     "requestTimeout",
     "retryTimeout",
 )
-# Options that are passed on unchanged, and the settings that they become.
-_SETS: Final = {
+# Options whose values are not changed, and the names of their settings.
+_SETTINGS: Final = {
     "name": "name",
     "user": "user",
     "password": "password",
@@ -56,17 +56,17 @@ _SETS: Final = {
     "jetstreamDomain": "js_domain",
     "jetstreamPrefix": "js_api_prefix",
 }
-_NAMES: Final = {setting: option for option, setting in _SETS.items()}
+_NAMES: Final = {setting: option for option, setting in _SETTINGS.items()}
 
 
 @dataclass(frozen=True)
 class Connection(ConnectionSettings):
     """
-    How to connect. It is pickled and sent to workers, secrets included.
+    Settings of a connection. They are pickled and sent to workers, including secrets.
 
     Attributes:
-        request_timeout: Seconds to wait for an answer.
-        retry_timeout: Seconds to retry while there is no progress.
+        request_timeout: Seconds to wait for a response.
+        retry_timeout: Seconds to retry without progress.
     """
 
     name: str | None = "ce-nats spark"
@@ -79,17 +79,17 @@ class Connection(ConnectionSettings):
         Read the options of a data source.
 
         Args:
-            options: By name, in any case; options that are not about connecting are ignored.
+            options: Options by name, in any case; other options are ignored.
 
         Raises:
-            ValueError: An option is missing or malformed, or two options exclude each other. Values that may be secret
-                are not shown.
+            ValueError: An option is missing or malformed, or two options exclude each other. The text does not contain
+                values that may be secret.
         """
         given = {name.lower(): value for name, value in options.items()}
         url = given.get("url", "").strip()
         if not url:
-            raise ValueError("option url is missing: it must be nats://host:4222, or several such separated by commas")
-        texts = {setting: given.get(option.lower()) or None for option, setting in _SETS.items()}
+            raise ValueError("option url is missing: it must be nats://host:4222, or several URLs separated by commas")
+        texts = {setting: given.get(option.lower()) or None for option, setting in _SETTINGS.items()}
         settings = {
             "servers": url,
             **texts,
@@ -127,10 +127,10 @@ class Connection(ConnectionSettings):
 
 def check_names(options: Iterable[str], known: Iterable[str]) -> None:
     """
-    Check that all options are known, because a misspelt one would otherwise be ignored without notice.
+    Check that all options are known, because a misspelt option would otherwise be ignored.
 
     Raises:
-        ValueError: An option is not known; the text has its name and the most similar known one.
+        ValueError: An option is not known; the text has its name and the most similar known name.
     """
     names = {name.lower(): name for name in known}
     for name in options:
@@ -142,12 +142,12 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
 
 def read_boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """
-    The value of an option that must be ``true`` or ``false``, in any case.
+    Return the value of an option that must be ``true`` or ``false``, in any case.
 
     Args:
-        options: By name in lower case.
+        options: Options by name in lower case.
         name: Name of the option as documented.
-        default: Value where the option is not given.
+        default: Value if the option is not given.
 
     Raises:
         ValueError: The value is not valid.
@@ -160,7 +160,7 @@ def read_boolean(options: Mapping[str, str], name: str, *, default: bool) -> boo
 
 def read_seconds(options: Mapping[str, str], name: str, default: float) -> float:
     """
-    The value of an option that must be a number of seconds above 0.
+    Return the value of an option that must be a number of seconds above 0.
 
     Raises:
         ValueError: The value is not valid.

@@ -1,12 +1,12 @@
 """
-Offsets of a streaming query: how far each stream was read, and when that stream was created.
+Offsets of a streaming query: the position in each stream, and the creation time of the stream.
 
     {"ORDERS": {"sequence": 41, "created": "2026-01-02T03:04:05.123456789Z"}}
 
-``sequence`` is the last sequence that was read; 0 stands for the beginning of the stream at the time of reading.
-``created`` distinguishes a stream from a later one with the same name. A stream that is not in the options any more, or
-was deleted, keeps its position, and is read on from there when it is back. Spark stores offsets in the checkpoint, as
-JSON, and compares them as text. The functions here are pure: they take stream states and return offsets and ranges.
+``sequence`` is the last sequence that was read; 0 means the beginning of the stream at the time of reading.
+``created`` distinguishes a stream from a later one with the same name. A stream that is no longer in the options, or
+was deleted, keeps its position, and reading resumes there if it is back. Spark stores offsets in the checkpoint, as
+JSON, and compares them as text. These functions are pure: they accept stream states and return offsets and ranges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OnLoss: TypeAlias = Callable[[DataLossError], None]
 
 
 def at(state: StreamState, sequence: int) -> dict[str, Any]:
-    """The part of an offset for one stream."""
+    """Return the part of an offset for one stream."""
     return {"sequence": sequence, "created": state.created}
 
 
@@ -30,33 +30,34 @@ def advance(
     start: Offset,
     states: Mapping[str, StreamState],
     *,
-    most: int | None = None,
+    limit: int | None = None,
     target: Offset | None = None,
     skip: Callable[[StreamState, int], int] = lambda state, sequence: sequence,
     on_loss: OnLoss,
 ) -> Offset:
     """
-    The end offset of the next batch. It never goes backwards, unless a stream was deleted and created again.
+    Return the end offset of the next batch. Positions never decrease, unless a stream was deleted and created again.
 
     Args:
-        start: How far the query has read. A stream that is not in it is read from its beginning; one that is not in
-            ``states`` keeps its position.
+        start: Offset up to which the query has read. A stream that is not in it is read from its beginning; a stream
+            that is not in ``states`` keeps its position.
         states: States of the streams to read, by name.
-        most: Largest number of sequences to advance, over all streams together; None for no limit.
-        target: Offset at which the query ends, or None.
-        skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, from the given one
-            on, up to which there are no messages to read, so that a long gap is skipped in one step.
-        on_loss: Called for a stream that was replaced or lost messages. It returns to continue, or raises to stop.
+        limit: Maximum number of sequences to advance, in all streams together; None for no limit.
+        target: Offset at which the query stops, or None.
+        skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, not before the given
+            one, up to which there are no messages to read, so that a long gap is skipped at once.
+        on_loss: Called for a stream that was replaced or lost messages. It returns to continue the query, or raises to
+            stop it.
     """
-    begins: dict[str, int] = {}  # there are no messages to read up to these sequences
+    begins: dict[str, int] = {}  # up to these sequences, there are no messages to read
     ends: dict[str, int] = {}
     for name, state in states.items():
         read = _read_so_far(start.get(name), state, on_loss)
         ends[name] = max(read, _last(state, read, target))
         begins[name] = min(max(read, state.first - 1), ends[name])
-    if most is not None and sum(ends.values()) - sum(begins.values()) > most:
+    if limit is not None and sum(ends.values()) - sum(begins.values()) > limit:
         begins = {name: min(skip(state, begins[name]), ends[name]) for name, state in states.items()}
-        granted = shares([ends[name] - begins[name] for name in states], most)
+        granted = shares([ends[name] - begins[name] for name in states], limit)
         ends = {name: begins[name] + share for name, share in zip(states, granted)}
     return in_order({**start, **{name: at(state, ends[name]) for name, state in states.items()}})
 
@@ -71,22 +72,22 @@ def changed(start: Offset, end: Offset) -> list[str]:
     return [name for name, part in end.items() if start.get(name) != part]
 
 
-def shares(backlogs: Sequence[int], most: int) -> list[int]:
+def shares(backlogs: Sequence[int], limit: int) -> list[int]:
     """
     Divide a limit among streams: equal shares, but no stream gets more than its backlog.
 
     Args:
-        backlogs: Sequences that each stream has to read.
-        most: Number of sequences to divide.
+        backlogs: Number of sequences to read from each stream.
+        limit: Number of sequences to divide.
 
     Returns:
-        A share for each stream. Their sum is ``most``, or that of all backlogs if it is smaller.
+        A share for each stream. Their sum is ``limit``, or the sum of the backlogs if it is smaller.
     """
     granted = [0] * len(backlogs)
     by_backlog = sorted(range(len(backlogs)), key=backlogs.__getitem__)
     for position, index in enumerate(by_backlog):
-        granted[index] = min(backlogs[index], most // (len(by_backlog) - position))
-        most -= granted[index]
+        granted[index] = min(backlogs[index], limit // (len(by_backlog) - position))
+        limit -= granted[index]
     return granted
 
 
@@ -94,14 +95,14 @@ def ranges(
     start: Offset, end: Offset, states: Mapping[str, StreamState], subjects: tuple[str, ...], on_loss: OnLoss
 ) -> list[StreamRange]:
     """
-    Ranges between two offsets, without sequences that have been removed since.
+    Return the ranges between two offsets, without sequences that have been removed since.
 
     Args:
         start: As for :func:`advance`.
         end: From :func:`advance`.
-        states: States of the streams that ``changed`` returns, by name; others are not read.
+        states: States of the streams that :func:`changed` returns, by name; others are not read.
         subjects: Subject patterns that do not overlap.
-        on_loss: Called for removed sequences. It returns to continue, or raises to stop.
+        on_loss: Called for removed sequences. It returns to continue the query, or raises to stop it.
     """
     found = []
     for name, state in states.items():
@@ -110,7 +111,7 @@ def ranges(
             on_loss(DataLossError.recreated(name, part["created"], state.created))
             continue
         before = start.get(name)
-        # An offset of a deleted stream of the same name says nothing about this one.
+        # The offset of a deleted stream with the same name does not apply to this one.
         read = before["sequence"] if before is not None and before["created"] == part["created"] else 0
         first, last = read + 1, part["sequence"]
         if first > last:
@@ -124,12 +125,12 @@ def ranges(
 
 
 def _last(state: StreamState, read: int, target: Offset | None) -> int:
-    """The last sequence of a stream that may be read."""
+    """Return the last sequence of a stream that may be read."""
     if target is None:
         return state.last
-    limit = target.get(state.name)
+    end = target.get(state.name)
     # A stream that was created after the target is not read before the next run of the query.
-    return min(state.last, limit["sequence"]) if limit is not None and limit["created"] == state.created else read
+    return min(state.last, end["sequence"]) if end is not None and end["created"] == state.created else read
 
 
 def _read_so_far(before: Mapping[str, Any] | None, state: StreamState, on_loss: OnLoss) -> int:

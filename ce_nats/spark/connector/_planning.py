@@ -1,7 +1,7 @@
 """
-Resolves positions of the options ("earliest", "latest", an instant) to sequences of a stream as it is now.
+Resolve positions of the options ("earliest", "latest", an instant) to sequences of a stream in its current state.
 
-Stream states are arguments; a position by time needs a request to the server, made through :class:`Questions`.
+Stream states are arguments; a position by time needs a request to the server, which :class:`Requests` makes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ._read_options import EARLIEST, LATEST, Instant, Position, ReadOptions
 
 _log = logging.getLogger(__name__)
 
-# Sequences that one task reads by default, in a few seconds.
+# Number of sequences that one task reads by default; it takes a few seconds.
 _SEQUENCES_PER_PARTITION: Final = 500_000
 
 
-class Questions(Protocol):
-    """Requests to the server that planning needs; see streams.py."""
+class Requests(Protocol):
+    """Requests to the server that planning needs; implemented by :class:`._streams.Streams`."""
 
     def sequence_at(self, state: StreamState, since: int) -> int: ...
 
@@ -32,23 +32,23 @@ class Questions(Protocol):
 def batch_ranges(
     read_options: ReadOptions,
     states: dict[str, StreamState],
-    ask: Questions,
+    requests: Requests,
     on_loss: Callable[[DataLossError], None],
 ) -> list[StreamRange]:
     """
-    The ranges to read for a table.
+    Return the ranges to read for a table.
 
     Args:
-        read_options: What to read.
+        read_options: Options.
         states: States of the streams to read, by name.
-        ask: Resolves positions by time.
-        on_loss: Called for messages that the options ask for and that have been removed.
+        requests: Resolves positions by time.
+        on_loss: Called for messages that the options select and that have been removed.
     """
     found = []
     for name, state in states.items():
         starting = read_options.starting[name]
-        first = max(_first(starting, state, ask), 1)
-        last = _last(read_options.ending[name], state, ask)
+        first = max(_first(starting, state, requests), 1)
+        last = _last(read_options.ending[name], state, requests)
         if first > last:
             continue
         if first < state.first:
@@ -61,24 +61,24 @@ def batch_ranges(
     return split(found, partitions(read_options, found))
 
 
-def first_offset(read_options: ReadOptions, states: dict[str, StreamState], ask: Questions) -> Offset:
-    """The start offset of a new streaming query."""
+def first_offset(read_options: ReadOptions, states: dict[str, StreamState], requests: Requests) -> Offset:
+    """Return the start offset of a new streaming query."""
     offset = {}
     for name, state in states.items():
         starting = read_options.starting[name]
-        # 0 is the beginning of the stream at the time when the first batch is read.
-        read = 0 if starting == EARLIEST else max(0, _first(starting, state, ask) - 1)
+        # 0 means the beginning of the stream when the first batch is read.
+        read = 0 if starting == EARLIEST else max(0, _first(starting, state, requests) - 1)
         offset[name] = at(state, read)
     return offset
 
 
 def partitions(read_options: ReadOptions, found: list[StreamRange]) -> int:
-    """The number of partitions that ranges are divided into."""
+    """Return the number of partitions for ranges."""
     return read_options.min_partitions or math.ceil(sum(map(len, found)) / _SEQUENCES_PER_PARTITION)
 
 
 def loss_policy(read_options: ReadOptions) -> Callable[[DataLossError], None]:
-    """A function that raises an error of lost messages, or logs it, each one only once, as ``failOnDataLoss`` says."""
+    """Return a function that raises an error of lost messages, or logs it once, depending on ``failOnDataLoss``."""
     logged: set[str] = set()
 
     def on_loss(error: DataLossError) -> None:
@@ -91,22 +91,22 @@ def loss_policy(read_options: ReadOptions) -> Callable[[DataLossError], None]:
     return on_loss
 
 
-def _first(position: Position, state: StreamState, ask: Questions) -> int:
+def _first(position: Position, state: StreamState, requests: Requests) -> int:
     if position == EARLIEST:
         return state.first
     if position == LATEST:
         return state.last + 1
     if isinstance(position, Instant):
-        return ask.sequence_at(state, _nanoseconds(position.at))
+        return requests.sequence_at(state, _nanoseconds(position.at))
     assert isinstance(position, int)
     return position
 
 
-def _last(position: Position, state: StreamState, ask: Questions) -> int:
+def _last(position: Position, state: StreamState, requests: Requests) -> int:
     if isinstance(position, int):
         return min(position, state.last)
     if isinstance(position, Instant):
-        return ask.sequence_at(state, _nanoseconds(position.at)) - 1
+        return requests.sequence_at(state, _nanoseconds(position.at)) - 1
     return state.last
 
 

@@ -1,7 +1,7 @@
 """
-Options of the data source that say what to read: streams, subjects, start and end positions, partitions.
+Read options of the data source: streams, subjects, start and end positions, partitions.
 
-Options are only parsed and checked here; planning.py resolves the positions to sequences of a stream.
+Options are parsed and checked here; _planning.py resolves the positions to sequences of a stream.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LARGEST: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A position by time: the first message that was stored then or later."""
+    """A position by time: the first message stored at this time or later."""
 
     text: str
 
@@ -55,23 +55,23 @@ Position = str | int | Instant
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """
-    What to read.
+    Parsed read options.
 
     Attributes:
         starting: Start position by stream, ordered by stream name: ``earliest``, ``latest`` (after the last message
             stored so far), a first sequence, or an instant.
         ending: End position by stream: ``latest``, a last sequence (inclusive), or an instant (exclusive).
         subjects: Subject patterns that do not overlap; empty for all subjects.
-        min_partitions: Least number of partitions, or None for the default.
-        most_per_trigger: Largest number of messages in a micro-batch, or None for no limit.
-        fail_on_data_loss: Whether it is an error that messages were removed before they were read.
+        min_partitions: Minimum number of partitions, or None for the default.
+        max_per_trigger: Maximum number of messages in a micro-batch, or None for no limit.
+        fail_on_data_loss: True to raise an error if messages were removed before they were read.
     """
 
     starting: Mapping[str, Position]
     ending: Mapping[str, Position]
     subjects: tuple[str, ...] = ()
     min_partitions: int | None = None
-    most_per_trigger: int | None = None
+    max_per_trigger: int | None = None
     fail_on_data_loss: bool = True
 
     @property
@@ -84,7 +84,7 @@ class ReadOptions:
         Read the options of a data source.
 
         Args:
-            options: By name, in any case; other options are ignored.
+            options: Options by name, in any case; other options are ignored.
             streaming: True for a streaming query, False for a table.
 
         Raises:
@@ -94,18 +94,18 @@ class ReadOptions:
         streams = _read_streams(given)
         starting = _read_position(given, "starting", LATEST if streaming else EARLIEST, streams)
         if not streaming and LATEST in starting.values():
-            raise ValueError("startingOffsets must not be latest for a table: no messages would be read")
+            raise ValueError("startingOffsets must not be latest for a table: it would have no messages")
         if streaming and ("endingoffsets" in given or "endingtimestamp" in given):
-            raise ValueError("endingOffsets and endingTimestamp are for tables, and this is a streaming query")
+            raise ValueError("endingOffsets and endingTimestamp must be used with tables, got a streaming query")
         ending = _read_position(given, "ending", LATEST, streams)
         if EARLIEST in ending.values():
-            raise ValueError("endingOffsets must not be earliest: no messages would be read")
+            raise ValueError("endingOffsets must not be earliest: the table would have no messages")
         return cls(
             starting=starting,
             ending=ending,
             subjects=_read_subjects(given),
             min_partitions=_read_count(given, "minPartitions"),
-            most_per_trigger=_read_count(given, "maxMessagesPerTrigger"),
+            max_per_trigger=_read_count(given, "maxMessagesPerTrigger"),
             fail_on_data_loss=read_boolean(given, "failOnDataLoss", default=True),
         )
 
@@ -133,7 +133,7 @@ def _read_subjects(given: Mapping[str, str]) -> tuple[str, ...]:
 def _read_position(given: Mapping[str, str], which: str, default: str, streams: list[str]) -> dict[str, Position]:
     offsets, instant = f"{which}Offsets", f"{which}Timestamp"
     if offsets.lower() in given and instant.lower() in given:
-        raise ValueError(f"{offsets} and {instant} exclude each other: give one of them")
+        raise ValueError(f"{offsets} and {instant} exclude each other: use one of them")
     if instant.lower() in given:
         text = given[instant.lower()]
         try:

@@ -1,15 +1,15 @@
 """
-Writes rows to JetStream or core NATS: ``df.write.format("nats")`` and ``df.writeStream.format("nats")``.
+Write rows to JetStream or core NATS: ``df.write.format("nats")`` and ``df.writeStream.format("nats")``.
 
 A row is a message: ``headers`` (array of structs of two strings, or map) and ``data`` (BINARY or STRING), both
 optional, and ``subject``. An array of headers is sent unchanged. A map fails the task if its ``ce-`` headers are not
-those of an event, percent-encoded: a map is usually written by hand. Or a row is an event: a struct ``event`` as
-``from_nats`` returns it and :func:`ce_nats.spark.to_nats` takes it, which the codec encodes in the worker, and
-``subject``. An event that cannot be encoded fails the task with its error code. The option
-``subject`` may be a template for events.
+those of an event, percent-encoded: a map is usually written by hand. Or a row is an event: ``subject``, and a struct
+``event`` as ``from_nats`` returns it and :func:`ce_nats.spark.to_nats` accepts it, which the codec encodes in the
+worker. An event that cannot be encoded fails the task with its error code. For events, the option ``subject`` may be a
+template.
 
-Events, and messages that contain an event, get a ``Nats-Msg-Id`` made of source and id, unless they have one. So what a
-retried task sends a second time is stored once, if both are within the stream's duplicate window.
+Events, and messages that contain an event, get a ``Nats-Msg-Id`` of source and id, unless they have one. So messages
+that a retried task resends are stored once, within the stream's duplicate window.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _PENDING: Final = 500
 @dataclass(frozen=True)
 class Target:
     """
-    Where and how rows are published.
+    Destination of rows, and options of publishing.
 
     Attributes:
-        connection: How to connect.
-        subject: Subject of rows that have none, or a template of it for rows that are events, or ``""``.
+        connection: Settings of the connection.
+        subject: Subject of rows without one; for rows that are events, also a template; or ``""``.
         content_mode: Content mode of rows that are events.
         acknowledged: True to publish to JetStream, False to publish to core NATS.
-        window: Largest number of messages that wait for an acknowledgement.
-        dedup: Whether events get a ``Nats-Msg-Id``.
+        window: Maximum number of unacknowledged messages.
+        dedup: True to add a ``Nats-Msg-Id`` to events.
     """
 
     connection: Connection
@@ -76,7 +76,7 @@ class Target:
         Read the options of the data source, and check that the columns can be published.
 
         Raises:
-            ValueError: An option is malformed, a column is unknown, or there is no subject.
+            ValueError: An option is malformed, a column is unknown, or the subject is missing.
             TypeError: A column has the wrong type.
         """
         connection = Connection.from_options(options)
@@ -106,14 +106,14 @@ class Target:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote: the number of messages, and how many of them the stream had already stored."""
+    """Result of a task: the number of messages, and of those that the stream had already stored."""
 
     messages: int
     duplicates: int
 
 
 class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
-    """Publishes the rows of a table. If a task fails, the messages that it had published remain in the stream."""
+    """Publish the rows of a table. If a task fails, the messages that it has published remain in the stream."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -123,7 +123,7 @@ class NatsWriter(DataSourceArrowWriter, metaclass=Shipped):
 
 
 class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
-    """Publishes the rows of micro-batches. If Spark retries a batch, its rows are published again."""
+    """Publish the rows of micro-batches. If Spark retries a batch, its rows are published again."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -132,10 +132,10 @@ class NatsStreamWriter(DataSourceStreamArrowWriter, metaclass=Shipped):
         return _write(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: acknowledged messages are already stored."""
+        """Do nothing: acknowledged messages are already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: stored messages stay, and are detected as duplicates when they are published again."""
+        """Do nothing: stored messages remain, and are detected as duplicates when they are published again."""
 
 
 def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -173,15 +173,15 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
 
 def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
     """
-    The message of a row.
+    Return the message of a row.
 
     Raises:
         EncodeError: ``invalid-subject``, ``forbidden-subject``, ``invalid-header-name`` or ``invalid-header-value``;
-            for an event, as ``to_nats_message`` raises.
+            for an event, the errors of ``to_nats_message``.
     """
     subject = row.get("subject") or target.subject
     if isinstance(subject, str):
-        # The column often is that of captured messages, whose senders have chosen it.
+        # Often the column of captured messages, so the subject is chosen by their senders.
         check_subject_from_message(subject, allowed=[subject])
     if "event" in row:
         event = event_of(row["event"])
@@ -203,7 +203,7 @@ def _message(target: Target, row: Mapping[str, Any]) -> NatsMessage:
 
 
 def _headers(given: Sequence[Any] | None) -> Headers:
-    """Headers from Arrow's Python values: a list of dicts for an array of structs, a list of pairs for a map."""
+    """Return headers from Arrow's Python values: a list of dicts for an array of structs, a list of pairs for a map."""
     pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in given or ()]
     if any(None in pair for pair in pairs):
         raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, "header names and values must be strings, got NULL")
@@ -211,7 +211,7 @@ def _headers(given: Sequence[Any] | None) -> Headers:
 
 
 def _is_map(given: Sequence[Any] | None) -> bool:
-    """Whether the headers of a row are a map, by Arrow's Python values."""
+    """Return whether the headers of a row are a map, by Arrow's Python values."""
     return any(not isinstance(pair, dict) for pair in given or ())
 
 
@@ -220,7 +220,7 @@ def _check_event(message: NatsMessage) -> None:
     Check that a message with ``ce-`` headers is an event, encoded as the NATS binding requires.
 
     Raises:
-        EncodeError: It is not; the code is that of reading it, or ``invalid-header-value``.
+        EncodeError: It is not, with the code of the error of decoding, or ``invalid-header-value``.
     """
     attributes = [(name, value) for name, value in message.headers.items() if name.lower().startswith(PREFIX)]
     if not attributes:
@@ -237,7 +237,7 @@ def _check_event(message: NatsMessage) -> None:
 
 
 def _dedup_id(message: NatsMessage) -> str | None:
-    """The deduplication id of the event in a message, or None if the message is not an event."""
+    """Return the deduplication id of the event in a message, or None if the message is not an event."""
     try:
         return dedup_id(from_nats_message(message, parse_data=False))
     except DecodeError:

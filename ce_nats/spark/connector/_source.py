@@ -5,8 +5,8 @@ JetStream as a data source of Spark, for tables and streaming queries.
     spark.read.format("nats").option("url", "nats://localhost:4222").option("stream", "ORDERS").load()
 
 Offsets are stream sequences. A sequence always names the same message, so any worker can read a range, and can read it
-again after a failure. No consumer remains on the server, no message is acknowledged or changed. A row is a message as
-it was stored, whether it is an event or not; ``ce_nats.spark`` decodes rows.
+again after a failure. No consumer remains on the server, and messages are neither acknowledged nor changed. A row is a
+message as stored, whether it is an event or not; the functions of ``ce_nats.spark`` decode rows.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ else:
 
 # Spark adds these to the options of a sink.
 _OPTIONS_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
-# CREATE TABLE adds properties of the table to the options, and each of the OPTIONS again with this prefix.
+# CREATE TABLE adds properties of the table to the options, and each of its OPTIONS with this prefix.
 _OPTION_OF_TABLE: Final = "option."
 _PROVIDER: Final = "provider"
 _TABLE_OPTIONS: Final = (
-    "Spark does not pass the OPTIONS of CREATE TABLE on: give them in the query, as in SELECT ... FROM name WITH "
-    "(url '...', stream '...'), or use CREATE TEMPORARY VIEW name USING nats OPTIONS (...)"
+    "Spark does not pass the OPTIONS of CREATE TABLE to the source: use them in the query, as in SELECT ... FROM name "
+    "WITH (url '...', stream '...'), or use CREATE TEMPORARY VIEW name USING nats OPTIONS (...)"
 )
 
 _ROW: Final = from_arrow_schema(SCHEMA)
@@ -74,8 +74,8 @@ def _register_as_active(spark: SparkSession) -> None:
     """
     Register in a session that is not the active one.
 
-    Spark (4.0 to 4.3) looks up the name in the active session, even when another session registers a data source. So
-    registering fails if the active session has the name already.
+    Spark (4.0 to 4.3) looks up the name in the active session, even if another session registers a data source. So
+    registering fails if the active session already has the name.
     """
     active = SparkSession.getActiveSession()
     spark.createDataFrame([], "nothing int")  # makes the session the active one
@@ -88,13 +88,13 @@ def _register_as_active(spark: SparkSession) -> None:
 
 class NatsDataSource(DataSource, metaclass=Shipped):
     """
-    ``format("nats")``.
+    The data source of ``format("nats")``.
 
     Rows: ``subject``, ``reply`` (always empty, because a stream does not store it), ``headers`` (array of ``key`` and
     ``value``, in wire order, with repeated names), ``data`` (binary), ``stream``, ``sequence`` (from 1) and
     ``timestamp`` (when the server stored the message, in microseconds).
 
-    Options for reading, with case-insensitive names; connection.py has those that say how to connect:
+    Options for reading, with case-insensitive names, besides the connection options of _connection.py:
 
     - ``url``: ``nats://host:4222``, or several separated by commas.
     - ``stream``: a stream name, or several separated by commas.
@@ -103,22 +103,22 @@ class NatsDataSource(DataSource, metaclass=Shipped):
       first sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. Instead: ``startingTimestamp``, in RFC 3339.
     - ``endingOffsets``: ``latest`` (the default), a last sequence (inclusive), or JSON as above. Instead:
       ``endingTimestamp``, in RFC 3339 (exclusive). For tables only.
-    - ``minPartitions``: least number of partitions; by default one for each 500,000 sequences.
-    - ``maxMessagesPerTrigger``: largest number of messages in a micro-batch, over all streams. Deleted messages and
+    - ``minPartitions``: minimum number of partitions; by default one for each 500,000 sequences.
+    - ``maxMessagesPerTrigger``: maximum number of messages in a micro-batch, in all streams. Deleted messages and
       messages on other subjects count, except those before the first one to read. Before Spark 4.2, a query with the
       trigger ``availableNow`` reads all messages in one micro-batch.
     - ``failOnDataLoss``: with ``true`` (the default), it is an error if a stream no longer has messages that were to be
       read, or was deleted; with ``false``, a warning is logged. Messages that were deleted one by one do not count as
       lost.
 
-    Rows to write have ``headers`` and ``data``, or an ``event`` (see sink.py), and a ``subject`` unless the option
-    ``subject`` is given. Options for writing, besides those of connection.py:
+    Rows to write have ``headers`` and ``data``, or an ``event`` (see _sink.py), and a ``subject`` unless the option
+    ``subject`` is given. Options for writing, besides the connection options:
 
-    - ``subject``: subject of rows that have none.
+    - ``subject``: subject of rows without one.
     - ``contentMode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
     - ``acks``: ``true`` (the default) waits until a stream has stored each message, ``false`` publishes to core NATS.
-    - ``maxPending``: largest number of messages of a task that wait for an acknowledgement, 500 by default.
-    - ``dedup``: ``true`` (the default) adds a ``Nats-Msg-Id`` of source and id to events that have none.
+    - ``maxPending``: maximum number of unacknowledged messages of a task, 500 by default.
+    - ``dedup``: ``true`` (the default) adds a ``Nats-Msg-Id`` of source and id to events without one.
     """
 
     @classmethod
@@ -163,13 +163,13 @@ class NatsDataSource(DataSource, metaclass=Shipped):
 
     def _check_options(self, *further: str) -> None:
         if not self.options:
-            raise ValueError(f"option url is missing, and all others. With a table, {_TABLE_OPTIONS}")
+            raise ValueError(f"option url is missing, as all others. For a table, {_TABLE_OPTIONS}")
         check_names(self.options, (*CONNECTION_OPTIONS, *further))
 
 
 class NatsReader(DataSourceReader, metaclass=Shipped):
     """
-    Reads the messages that streams have when the query is planned.
+    Read the messages that streams have when the query is planned.
 
     It does not implement ``pushFilters``: after one query on a DataFrame pushed filters down, Spark 4.3 reuses the plan
     with these filters for the next query on the same DataFrame, which then misses rows. Options select what is read.
@@ -194,12 +194,12 @@ class NatsReader(DataSourceReader, metaclass=Shipped):
 
 class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
     """
-    Reads the messages between two offsets (see offsets.py).
+    Read the messages between two offsets (see _offsets.py).
 
     While a query runs, Spark keeps one reader in a separate Python process, and sends copies to workers. From 4.2 on,
-    Spark passes the query's current offset to the reader. Before 4.2 the reader keeps track of it, and does not know it
-    after a restart of the query: the first batch is then not limited by ``maxMessagesPerTrigger``, and its end offset
-    does not have the streams that are no longer in the options.
+    Spark passes the query's current offset to the reader. Before 4.2 the reader keeps track of it, but loses it at a
+    restart of the query: the first batch is then not limited by ``maxMessagesPerTrigger``, and its end offset does not
+    contain the streams that are no longer in the options.
     """
 
     def __init__(self, connection: Connection, read_options: ReadOptions) -> None:
@@ -222,23 +222,25 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-        most = self._read_options.most_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        limit = self._read_options.max_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
         # Spark before 4.2 passes no arguments.
-        most = self._read_options.most_per_trigger if limit is None else getattr(limit, "max_rows", None)
+        maximum = self._read_options.max_per_trigger if limit is None else getattr(limit, "max_rows", None)
         start = start or self._position
         streams = self._read_options.streams
         states = self._states(streams, known=streams if start is None else start)
         self._newest = advance({}, states, on_loss=self._on_loss)
         if start is None:
-            start, most = {}, None
-        self._position = advance(start, states, most=most, target=self._target, skip=self._skip, on_loss=self._on_loss)
+            start, maximum = {}, None
+        self._position = advance(
+            start, states, limit=maximum, target=self._target, skip=self._skip, on_loss=self._on_loss
+        )
         return self._position
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        # What the query has read so far is not known here; latestOffset() finds a stream that never existed.
+        # The position of the query is not known here; latestOffset() detects a stream that never existed.
         streams = self._read_options.streams
         self._target = advance({}, self._streams.states(streams, optional=streams), on_loss=self._on_loss)
 
@@ -257,7 +259,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return _read(self._connection, self._read_options, partition)
 
     def commit(self, end: Offset) -> None:
-        """Does nothing: offsets are in Spark's checkpoint, and the server keeps no state for a query."""
+        """Do nothing: offsets are in Spark's checkpoint, and the server keeps no state for a query."""
 
     def stop(self) -> None:
         self._streams.close()
@@ -280,7 +282,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
 def _read(
     connection: Connection, read_options: ReadOptions, partition: InputPartition | None
 ) -> Iterator[pa.RecordBatch]:
-    # For an empty list of partitions Spark reads a placeholder: None before 4.1, then a partition without a value.
+    # If there are no partitions, Spark reads a placeholder: None before 4.1, since then a partition without a value.
     if partition is None or partition.value is None:
         return iter(())
     return _record_batches(connection, partition.value, loss_policy(read_options))

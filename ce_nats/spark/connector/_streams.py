@@ -1,8 +1,8 @@
 """
-Requests about streams from code without asyncio, over one connection that is reused.
+Requests about streams from synchronous code, over one connection that is reused.
 
-Planning a query makes a few requests; a streaming query makes some at every trigger, which may be a hundred times a
-second or once a day.
+Planning a query takes a few requests; a streaming query makes some at every trigger, which may be a hundred times per
+second or once per day.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _RETRY_SECONDS: Final = 0.2
 
 class Streams:
     """
-    Requests about streams. Can be pickled; the copy makes a connection of its own.
+    Requests about streams. Can be pickled; the copy makes a separate connection.
 
-    A lost connection is made again, and a request that is not answered is repeated, for ``retry_timeout`` seconds. It
-    is an error at once if the server was never reached.
+    A lost connection is established again, and an unanswered request is retried, for ``retry_timeout`` seconds. If the
+    server was never reached, the first failure is an error.
 
     Args:
-        connection: How to connect.
+        connection: Settings of the connection.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -52,7 +52,7 @@ class Streams:
 
         Args:
             names: Names of the streams.
-            optional: Names of streams that are left out of the result if they do not exist.
+            optional: Names of streams that are omitted from the result if they do not exist.
 
         Raises:
             DeliveryError: ``stream-not-found``, or the server did not answer.
@@ -66,26 +66,26 @@ class Streams:
                     return None
                 raise
 
-        async def ask(api: StreamApi) -> list[StreamState | None]:
+        async def request(api: StreamApi) -> list[StreamState | None]:
             return await asyncio.gather(*(state(api, name) for name in names))
 
-        return {name: state for name, state in zip(names, self._ask(ask)) if state is not None}
+        return {name: state for name, state in zip(names, self._request(request)) if state is not None}
 
     def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str]) -> int | None:
         """As ``ce_nats.aio._jetstream_api.StreamApi.next_sequence``."""
-        return self._ask(lambda api: api.next_sequence(stream, sequence, subjects))
+        return self._request(lambda api: api.next_sequence(stream, sequence, subjects))
 
     def sequence_at(self, state: StreamState, since: int) -> int:
         """As ``ce_nats.aio._jetstream_api.StreamApi.sequence_at``."""
-        return self._ask(lambda api: api.sequence_at(state, since))
+        return self._request(lambda api: api.sequence_at(state, since))
 
     def close(self) -> None:
-        """Close the connection; the next request makes a new one."""
+        """Close the connection; the next request establishes a new one."""
         if self._session is not None:
             self._session.close()
         self._session = None
 
-    def _ask(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+    def _request(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
         from ...aio._jetstream_api import is_final
 
         end = time.monotonic() + self.connection.retry_timeout
@@ -95,7 +95,7 @@ class Streams:
             try:
                 if self._session is None:
                     self._session = _Session(self.connection)
-                answer = self._session.ask(request)
+                answer = self._session.run(request)
             except DeliveryError as error:
                 if is_final(error):
                     raise
@@ -110,7 +110,7 @@ class Streams:
 
 
 class _Session:
-    """One connection, with its own event loop."""
+    """One connection, with a separate event loop."""
 
     def __init__(self, connection: Connection) -> None:
         from nats.aio.client import Client
@@ -132,15 +132,15 @@ class _Session:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the last answer."""
+        """Seconds since the last response."""
         return time.monotonic() - self._last_used
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection was closed after it had been established."""
+        """Whether the connection was lost after it had been established."""
         return self._client.is_closed
 
-    def ask(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
+    def run(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
         answer = self._blocking.run(self._answer(request))
         self._last_used = time.monotonic()
         return answer
@@ -157,7 +157,7 @@ class _Session:
         self._lost.set()
 
     async def _answer(self, request: Callable[[StreamApi], Awaitable[T]]) -> T:
-        # When the connection is lost during a request, nats-py only fails the request after its timeout.
+        # If the connection is lost during a request, nats-py raises the error only after the request's timeout.
         answer = asyncio.ensure_future(request(self._api))
         lost = asyncio.ensure_future(self._lost.wait())
         try:

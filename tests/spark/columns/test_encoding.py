@@ -426,9 +426,10 @@ def test_random_events(spark: SparkSession) -> None:
     drawn = [draw(random) for _ in range(3_000)]
     frame, types = drawn_frame(spark, drawn)
     wanted = [(mode, kind) for mode in MODES for kind in types]
-    messages = frame.select(
-        "n", *(to_nats(F.col(kind), mode=mode, event_type=types[kind]).alias(mode + kind) for mode, kind in wanted)
+    encoded = (
+        to_nats(F.col(kind), content_mode=mode, event_type=types[kind]).alias(mode + kind) for mode, kind in wanted
     )
+    messages = frame.select("n", *encoded)
     codes: Counter[str] = Counter()
     for row in messages.collect():
         for mode, kind in wanted:

@@ -46,7 +46,7 @@ def test_with_any_limit_all_is_read(seed):
     whole = advance(start, states, on_loss=refuse)
     total = sum(map(len, ranges(start, whole, states, (), refuse)))
     here, steps = start, 0
-    while (following := advance(here, states, most=most, on_loss=refuse)) != here:
+    while (following := advance(here, states, limit=most, on_loss=refuse)) != here:
         read = sum(map(len, ranges(here, following, states, (), refuse)))
         assert read <= most
         assert all(part["sequence"] >= here.get(name, {"sequence": 0})["sequence"] for name, part in following.items())
@@ -58,7 +58,7 @@ def test_with_any_limit_all_is_read(seed):
 
 def test_the_beginning_is_where_the_stream_begins():
     states = {"a": state("a", 101, 200)}
-    end = advance(offset(a=0), states, most=10, on_loss=refuse)
+    end = advance(offset(a=0), states, limit=10, on_loss=refuse)
     assert end == offset(a=110)
     (only,) = ranges(offset(a=0), end, states, ("x",), refuse)
     assert (only.first, only.last, only.from_beginning, only.subjects) == (101, 110, True, ("x",))
@@ -80,9 +80,9 @@ def test_removed_messages_are_a_loss_unless_nothing_was_read_yet():
 
 def test_a_gap_is_skipped_in_one_step():
     states = {"a": state("a", 1, 1_000, messages=20)}
-    end = advance(offset(a=5), states, most=10, skip=lambda state, sequence: 900, on_loss=refuse)
+    end = advance(offset(a=5), states, limit=10, skip=lambda state, sequence: 900, on_loss=refuse)
     assert end == offset(a=910)
-    end = advance(offset(a=5), states, most=10, skip=lambda state, sequence: state.last, on_loss=refuse)
+    end = advance(offset(a=5), states, limit=10, skip=lambda state, sequence: state.last, on_loss=refuse)
     assert end == offset(a=1_000)
 
 
@@ -91,10 +91,10 @@ def test_gaps_are_only_looked_up_when_a_stream_is_read_in_part():
         raise AssertionError("asked")
 
     states = {"a": state("a", 1, 10)}
-    assert advance(offset(a=5), states, most=5, skip=skip, on_loss=refuse) == offset(a=10)
+    assert advance(offset(a=5), states, limit=5, skip=skip, on_loss=refuse) == offset(a=10)
     assert advance(offset(a=5), states, skip=skip, on_loss=refuse) == offset(a=10)
     with pytest.raises(AssertionError):
-        advance(offset(a=4), states, most=5, skip=skip, on_loss=refuse)
+        advance(offset(a=4), states, limit=5, skip=skip, on_loss=refuse)
 
 
 def test_a_target_is_not_exceeded():

@@ -124,5 +124,5 @@ def test_options_of_a_table_are_refused(session: SparkSession, name: str, option
 def test_a_table_without_options_says_what_is_missing(session: SparkSession, name: str, statement: str) -> None:
     """Spark does not ask for the schema of a table with columns, so its OPTIONS cannot be refused."""
     session.sql(f"CREATE TABLE {name} (subject STRING, data STRING) USING nats OPTIONS (url 'nats://127.0.0.1:1')")
-    with pytest.raises(Exception, match=r"option url is missing.*Spark does not pass the OPTIONS of CREATE TABLE on"):
+    with pytest.raises(Exception, match=r"option url is missing.*Spark does not pass the OPTIONS of CREATE TABLE to"):
         session.sql(statement.format(name=name)).collect()
