@@ -20,7 +20,8 @@ from ..errors import shortened
 from ..message import StoredMessage
 
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
-# In the order of the fields of StoredMessage. Spark and Parquet call the elements of a list "element".
+# In the order of the fields of StoredMessage. Headers are as in Spark's Kafka source, but with string values: NATS
+# headers are text. Spark and Parquet call the elements of a list "element".
 SCHEMA: Final = pa.schema(
     [
         ("subject", pa.string()),

@@ -20,7 +20,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "Europe/Berlin")  # no result may depend on it
+        .config("spark.sql.session.timeZone", "Europe/Berlin")  # results must not depend on it
         .config("spark.log.level", "ERROR")
         .config("spark.connect.grpc.binding.port", "0")
         .getOrCreate()

@@ -1,5 +1,5 @@
 """
-Clusters of two executors, each in its own process, give the same results as Spark in one process.
+Clusters of two executors, each in its own process, have the same results as Spark in one process.
 
 The executors run another Python than the program: it has the same libraries, and an installed copy of ce_nats, so that
 this checkout is not on its path.
@@ -44,7 +44,7 @@ SECONDS = 300
 
 
 def results(spark: SparkSession, url: str, stream: str) -> list[str]:
-    """Results of both engines, of SQL, and of a write and a read with the data source, as a table and as a query."""
+    """Return results of both engines, SQL, and a write and a read with the data source, as a table and as a query."""
     register(spark)
     messages = spark.createDataFrame(ROWS, SCHEMA).repartition(4, "sequence")
     messages.createOrReplaceTempView("messages")
@@ -76,16 +76,16 @@ def shown(frame: DataFrame) -> str:
     return json.dumps(sorted(json.dumps(row.asDict(True), default=str) for row in frame.collect()))
 
 
-def places(spark: SparkSession) -> list[list[str]]:
+def environments(spark: SparkSession) -> list[list[str]]:
     """Working directory, Python and path of ce_nats of every executor."""
 
-    def place(_: object) -> Iterator[list[str]]:
+    def describe(_: object) -> Iterator[list[str]]:
         import ce_nats
 
         yield [os.getcwd(), sys.executable, ce_nats.__file__]
 
     # All tasks of a barrier stage run at the same time, so each runs on another executor.
-    return spark.sparkContext.parallelize(range(EXECUTORS), EXECUTORS).barrier().mapPartitions(place).collect()
+    return spark.sparkContext.parallelize(range(EXECUTORS), EXECUTORS).barrier().mapPartitions(describe).collect()
 
 
 def main(master: str, url: str, stream: str) -> None:
@@ -94,7 +94,7 @@ def main(master: str, url: str, stream: str) -> None:
     builder = builder.config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
     builder = builder.config("spark.executor.memory", "700m").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
-    print(json.dumps(places(spark)), *results(spark, url, stream), sep="\n")
+    print(json.dumps(environments(spark)), *results(spark, url, stream), sep="\n")
     spark.stop()
 
 
@@ -123,7 +123,7 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def daemon(home: Path, log: Path, ready: str, *command: object) -> Iterator[str]:
-    """Run a process of a standalone cluster; yields the line of its log with the text ``ready``."""
+    """Run a process of a standalone cluster; yield the line of its log with the text ``ready``."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(home / "bin" / "spark-class"), *map(str, command)],
@@ -146,7 +146,7 @@ def daemon(home: Path, log: Path, ready: str, *command: object) -> Iterator[str]
 
 @contextmanager
 def standalone(home: Path, directory: Path) -> Iterator[str]:
-    """Run a master with two workers; yields the URL of the master."""
+    """Run a master with two workers; yield the URL of the master."""
     package = "org.apache.spark.deploy"
     options = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as stack:

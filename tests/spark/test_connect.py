@@ -1,4 +1,4 @@
-"""Spark Connect, where a session is the client of a server, gives the same columns as Spark Classic."""
+"""With Spark Connect, in which a session is a client of a server, columns are those of Spark Classic."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def results(spark: SparkSession) -> list[str]:
 
 
 def deduplicated_stream(frame: DataFrame, folder: Path) -> DataFrame:
-    """The rows that a streaming query writes, of messages that are all there twice."""
+    """Return the rows that a streaming query writes, from messages that are all duplicated."""
     spark = frame.sparkSession
     stored = frame.union(frame).withColumn("timestamp", F.timestamp_seconds(F.lit(0)))
     stored.write.parquet(str(folder / "in"))
@@ -65,7 +65,7 @@ def test_spark_connect(spark: SparkSession, connect_url: str) -> None:
 
 if __name__ == "__main__":
     session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-    check_workers(session)  # does nothing, because the client does not know the server's workers
+    check_workers(session)  # no effect: the client cannot determine the server's workers
     print(*results(session), sep="\n")
     other = SparkSession.builder.remote(sys.argv[1]).create()  # a new session, without the jar
     print(*results(other), sep="\n")

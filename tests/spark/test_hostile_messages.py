@@ -1,4 +1,4 @@
-"""Hostile messages give the same attributes, data and error code in Spark as in Python."""
+"""Hostile messages have the same attributes, data and error codes in Spark and in Python."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_null_and_malformed_utf8_in_headers(spark: SparkSession, kind: str, head
             assert {name: value for name, value in found.items() if value is not None} == {"ce_error": code}, engine
 
 
-SHAPES = {
+HEADER_TYPES = {
     "strings": "array({})",
     "binaries": "transform(array({}), pair -> struct(cast(pair.name as binary), cast(pair.value as binary)))",
     "map": "map_from_entries(array({}))",
@@ -323,7 +323,7 @@ SHAPES = {
 }
 
 
-def shaped(shape: str, pairs: Sequence[tuple[str, bytes]]) -> str:
+def headers_of_type(shape: str, pairs: Sequence[tuple[str, bytes]]) -> str:
     """SQL of a column of headers, whose values have any bytes."""
     if shape == "block":
         block = b"".join(
@@ -331,10 +331,10 @@ def shaped(shape: str, pairs: Sequence[tuple[str, bytes]]) -> str:
         )
         return f"X'{block.hex()}'"
     structs = (f"named_struct('name', '{name}', 'value', cast(X'{value.hex()}' as string))" for name, value in pairs)
-    return SHAPES[shape].format(", ".join(structs))
+    return HEADER_TYPES[shape].format(", ".join(structs))
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, "block"])
+@pytest.mark.parametrize("shape", [*HEADER_TYPES, "block"])
 def test_headers_that_are_not_used_may_have_any_bytes(spark: SparkSession, shape: str) -> None:
     """A header is checked if the event uses it: ``ce-`` headers in binary mode, Content-Type by its meaning."""
     core = [(name, value.encode()) for name, value in BASE]
@@ -356,7 +356,7 @@ def test_headers_that_are_not_used_may_have_any_bytes(spark: SparkSession, shape
         ([("Content-Type", b"application/cloudevents+\xe9")], document, "unsupported-format"),
     ]
     query = " union all ".join(
-        f"select {number} number, {shaped(shape, pairs)} headers, {data} data"
+        f"select {number} number, {headers_of_type(shape, pairs)} headers, {data} data"
         for number, (pairs, data, _) in enumerate(cases)
     )
     wanted = [(number, code) for number, (_, _, code) in enumerate(cases)]

@@ -1,5 +1,5 @@
 """
-Twenty thousand messages, most of them damaged, give the same attributes, data and error code in Spark as in Python.
+Twenty thousand messages, most of them damaged, have the same attributes, data and error code in Spark and in Python.
 
 Both engines are tested.
 """
@@ -31,7 +31,7 @@ pytestmark = [
 
 
 def agree(spark: SparkSession, made: list[Message] | list[RawMessage], seed: int, text: str = "string") -> Counter[str]:
-    """Fail if Spark and Python differ; otherwise the number of messages by outcome."""
+    """Compare Spark and Python, and return the number of messages by error code."""
     rows = [(place, headers, bytearray(data)) for place, (headers, data) in enumerate(made)]
     frame = spark.createDataFrame(rows, SCHEMA.format(text)).repartition(2)
     expected = [in_python(message) for message in made]
@@ -61,7 +61,7 @@ def test_random_json_data(spark: SparkSession) -> None:
 
 
 def test_random_bytes_in_headers(spark: SparkSession) -> None:
-    """Headers may have any bytes; only those that are used are checked."""
+    """Headers may have any bytes; only headers that are used are checked."""
     messages = in_bytes(damaged(COUNT_OF_BYTES, SEED + 1), SEED)
     outcomes = agree(spark, messages, SEED, "binary")
     assert min(outcomes["event in binary mode"], outcomes["invalid-utf8"]) > COUNT_OF_BYTES / 10, outcomes

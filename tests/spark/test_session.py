@@ -1,4 +1,4 @@
-"""Registration in a session: SQL functions give the same as the Python functions, and the data source is found."""
+"""Registration in a session: SQL functions have the results of the Python functions, and the data source is found."""
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException
@@ -69,7 +69,7 @@ def test_other_columns_than_events_are_rejected_with_the_expected_type(
         spark.sql(f"SELECT to_nats({event})").collect()
     expected = "TypeError: an event must be struct<attributes:struct<specversion:string,"
     assert expected in str(info.value)
-    assert f"error:string>, got {found}\n" in str(info.value)
+    assert f"error:string>, got {found}" in str(info.value)
 
 
 @needs_arrow_functions
@@ -92,7 +92,7 @@ def test_functions_that_need_a_newer_pyspark_are_not_registered(
 
 
 def test_registering_new_sessions_of_a_registered_one(spark: SparkSession) -> None:
-    """Spark itself raises an error, because it looks up the name of a data source in the active session."""
+    """Spark raises an error, because it looks up the name of a data source in the active session."""
     register(spark)
     spark.createDataFrame([], "nothing int")  # makes this session the active one
     options = {"url": "nats://127.0.0.1:1", "stream": "S"}

@@ -1,4 +1,4 @@
-"""The decode fixtures give the same attributes and data, or the same error code, in Spark as in Python."""
+"""The decode fixtures have the same attributes and data, or error code, in Spark and in Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPARK_TYPES = {
 }
 CORE = ("specversion", "id", "source", "type", "subject", "datacontenttype", "dataschema")
 
-# Known differences, and why.
+# Known differences, with reasons.
 DIFFERENT = {
     "typed-integer-negative-zero": "the map has the text as it was received, -0, and Python its canonical form",
     "typed-binary-trailing-bits": "the map has the text as it was received, AB==, and Python its canonical form",
@@ -57,7 +57,7 @@ def in_python(case: Case, pairs: list[tuple[str, str]], payload: bytes) -> Any:
         return str(error.code)
 
 
-def test_there_are_cases() -> None:
+def test_cases_are_selected() -> None:
     assert len(chosen()) > 400
 
 
@@ -84,7 +84,7 @@ def test_decode_fixtures(spark: SparkSession) -> None:
 
 def groups_of(cases: list[Case]) -> list[tuple[dict[str, str], list[Case]]]:
     """
-    Types of extensions, and the cases decoded with them: few groups, because Spark plans a query for each.
+    Return types of extensions, and the cases decoded with them: few groups, because Spark plans a query for each.
 
     A group may have types that a case does not declare, for extensions that its message does not have.
     """
@@ -114,7 +114,7 @@ def _types(case: Case) -> dict[str, str]:
 
 
 def compare(event: Any, row: Row) -> str:
-    """The first difference, or ``""``."""
+    """Return the first difference, or ``""``."""
     if isinstance(event, str) or row["ce_error"] is not None:
         rest = [
             name for name in row.asDict() if name.startswith("ce_") and name != "ce_error" and row[name] is not None
@@ -159,7 +159,7 @@ def _is_utf8(headers: Any) -> bool:
         for name, value in headers or []:
             (text(name) + text(value)).encode("utf-8")
     except UnicodeEncodeError:
-        return False  # a Python str can hold a lone surrogate; a string of Spark cannot
+        return False  # unlike a Python str, a string of Spark cannot hold an unpaired surrogate
     return True
 
 

@@ -40,7 +40,7 @@ TESTS = {
         "test_a_message_is_decoded_once",
         "test_a_stream_is_exploded",
         "test_an_older_thread_decodes",
-        "test_sql_takes_headers_of_every_type",
+        "test_sql_accepts_headers_of_every_type",
         "test_values_of_typed_extensions",
     ],
     "test_session": [""],
@@ -82,7 +82,7 @@ def test_pyspark_4_0() -> None:
         pytest.skip(f"no pyspark 4.0: {missing}")
     assert list(python.parents[1].glob("lib/*/site-packages/pyspark-4.0.*.dist-info"))
     variables = {**environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python), "PYTEST_ADDOPTS": ""}
-    variables.pop("SPARK_HOME", None)  # it gets one of its own
+    variables.pop("SPARK_HOME", None)  # it uses its own installation
     tests = [
         f"tests/spark/{file}.py" + (f"::{name}" if name else "") for file, names in TESTS.items() for name in names
     ]

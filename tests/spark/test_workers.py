@@ -1,4 +1,4 @@
-"""Workers that run another Python than the program: an early error says what to set."""
+"""Workers that run another Python than the program: an early error states what to configure."""
 
 import os
 import pickle
@@ -48,7 +48,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def with_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], SparkSession]:
-    """A function that makes a new session whose workers run another Python, as PYSPARK_PYTHON would set it."""
+    """Return a function that creates a session whose workers run another Python, as set by PYSPARK_PYTHON."""
 
     def session(python: str) -> SparkSession:
         monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
@@ -72,7 +72,7 @@ def test_another_python_that_has_the_package_is_accepted(
 
 
 @pytest.mark.parametrize("make", [register, spark_source.register], ids=["register", "source"])
-def test_a_python_without_the_package_is_an_error_at_once(
+def test_a_python_without_the_package_is_an_error_before_the_query(
     with_python: Callable[[str], SparkSession], bare: str, make: Callable[[SparkSession], None]
 ) -> None:
     with pytest.raises(ImportError) as info:
@@ -82,7 +82,7 @@ def test_a_python_without_the_package_is_an_error_at_once(
 
 
 @needs_arrow_functions
-def test_columns_that_need_a_worker_check_it_too(with_python: Callable[[str], SparkSession], bare: str) -> None:
+def test_columns_that_need_a_worker_check_its_python(with_python: Callable[[str], SparkSession], bare: str) -> None:
     with_python(bare)
     with pytest.raises(ImportError, match="PYSPARK_PYTHON"):
         from_iggy(F.lit(b""), F.lit(b""))
@@ -118,7 +118,7 @@ def test_workers_may_get_the_package_from_the_session(
 def test_the_error_of_a_worker_begins_with_the_reason(
     with_python: Callable[[str], SparkSession], bare: str, streaming: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a cluster, where the driver cannot check the workers."""
+    """As on a cluster, on which the driver cannot check the workers."""
     session = with_python(bare)
     # Spark 4.3 does not accept a name that is registered in the session from which this one was made.
     name = f"nats_{'query' if streaming else 'table'}"
@@ -132,8 +132,8 @@ def test_the_error_of_a_worker_begins_with_the_reason(
     assert "Traceback" not in text
 
 
-def test_unpickling_without_the_package_says_what_to_set(bare: str, tmp_path: Path) -> None:
-    """Readers, writers and functions are unpickled in a worker before anything else of the package is used."""
+def test_the_error_of_unpickling_without_the_package_has_instructions(bare: str, tmp_path: Path) -> None:
+    """Readers, writers and functions are unpickled in a worker before it uses other parts of the package."""
     source, sink = NatsDataSource(OPTIONS), NatsDataSource({"url": OPTIONS["url"]})
     schema = StructType().add("subject", "string")
     shipped = [

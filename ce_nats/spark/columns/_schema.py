@@ -54,7 +54,7 @@ _FIELDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "is_json": (BooleanType,),
     "error": (StringType,),
 }
-# For errors. Fields that are not read are left out.
+# For errors; without the field that encoding does not read.
 _EVENT_TEXT: Final = StructType([field for field in EVENT if field.name != "mode"]).simpleString()
 
 

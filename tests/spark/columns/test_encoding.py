@@ -1,4 +1,4 @@
-"""to_nats gives the same message as to_nats_message, or the same error code: fixtures, random events, round trips."""
+"""to_nats returns the message of to_nats_message, or its error code: fixtures, random events, round trips."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TEXTS = MapType(StringType(), StringType())
 # A Python dict would lose its order in a map column.
 PAIRS = ArrayType(StructType([StructField("name", StringType()), StructField("text", StringType())]))
 
-# Cases that a row cannot hold, and why.
+# Cases that a row cannot hold, with reasons.
 _STRING = "an attribute of the specification is a STRING column"
 _NO_TYPE = "a column of this type is an error before any row is encoded, see test_invalid_event_types"
 _SURROGATE = "a STRING column cannot hold a surrogate"
@@ -155,7 +155,7 @@ class Held(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Cases that one event type can hold."""
+    """Cases that fit in one event type."""
 
     mode: str
     kind: DataType
@@ -194,7 +194,7 @@ def _typed(kind: DataType, value: Any) -> Any:
 
 
 def _is_json(content_type: str | None) -> bool:
-    """Whether a STRING with this datacontenttype is JSON text, and not text."""
+    """Return whether a STRING with this datacontenttype is JSON text."""
     kind = media_type.parse(content_type) if content_type is not None else None
     return content_type is None or (kind is not None and kind.kind is DataKind.JSON)
 
@@ -341,9 +341,9 @@ def _at(micros: int) -> datetime:
 
 
 def draw(random: Random) -> Drawn:
-    def words(least: int = 1) -> str:
+    def words(minimum: int = 1) -> str:
         found = "".join(
-            random.choices(CHARACTERS[:34] if random.random() < 0.5 else CHARACTERS, k=random.randint(least, 9))
+            random.choices(CHARACTERS[:34] if random.random() < 0.5 else CHARACTERS, k=random.randint(minimum, 9))
         )
         return found + random.choice(ILLEGAL) if random.random() < 0.01 else found
 
@@ -380,7 +380,7 @@ def draw(random: Random) -> Drawn:
 
 
 def _json_texts(random: Random) -> list[str]:
-    """A JSON text in two styles, which may end early."""
+    """Return a JSON text in two styles, which may be truncated."""
     value = random.choice(JSON_VALUES)
     texts = [json.dumps(value, ensure_ascii=False), json.dumps(value, indent=1) + "\n"]
     return [text[: -random.randint(1, 2)] if random.random() < 0.1 else text for text in texts]
@@ -437,7 +437,7 @@ def test_random_events(spark: SparkSession) -> None:
             made = in_python(event, mode)
             assert same(made, found, as_json=mode == "structured" or kind == "json"), (mode, event, made, found)
             if kind == "string" and not isinstance(made, str):
-                assert made == found  # to the byte
+                assert made == found  # equal bytes
             codes[made if isinstance(made, str) else "none"] += 1
     assert codes["none"] > 6_000
     assert set(codes) == set(CODES)
@@ -529,7 +529,7 @@ def text_events(spark: SparkSession, texts: list[str]) -> tuple[DataFrame, DataT
 
 @needs_arrow_functions
 def test_json_text_is_sent_verbatim(spark: SparkSession) -> None:
-    """And it is read as the value that it is, in both modes; without a datacontenttype, application/json is added."""
+    """It is decoded to its value in both modes; without a datacontenttype, application/json is added."""
     frame, kind = text_events(spark, JSON_TEXTS)
     messages = frame.select("*", *(to_nats("event", content_mode=mode, event_type=kind).alias(mode) for mode in MODES))
     again = [from_nats(F.col(mode)["headers"], F.col(mode)["data"]).alias(f"{mode}_again") for mode in MODES]
@@ -592,7 +592,7 @@ def test_json_text_in_sql(spark: SparkSession, function: str, place: bytes) -> N
 @needs_arrow_functions
 @pytest.mark.parametrize("mode", MODES)
 def test_data_of_decoded_events_as_string(spark: SparkSession, mode: str) -> None:
-    """JSON of any captured event can be sent as STRING: in structured mode it is data and not data_base64."""
+    """JSON of any captured event can be sent as STRING: in structured mode it is data instead of data_base64."""
     given = [([*JSON_EVENT_HEADERS], b'{"n": 1.50}'), ([], STRUCTURED_EVENT % b'{"n": 1.50}')]
     frame = spark.createDataFrame([(pairs, bytearray(data)) for pairs, data in given], SCHEMA.partition(", ")[2])
     event = from_nats("headers", "data")
@@ -618,7 +618,7 @@ CORE = "'1.0' specversion, '1' id, '/s' source, 't' type"
 
 
 def made(spark: SparkSession, event: str, mode: str = "binary") -> Any:
-    """The message of an event that is written in SQL, or an error code."""
+    """Return the message of an event written in SQL, or an error code."""
     frame = spark.sql(f"select {event} event")
     (row,) = frame.select(to_nats("event", content_mode=mode, event_type=frame.schema["event"].dataType)).collect()
     return in_spark(row[0])

@@ -46,8 +46,8 @@ def test_malformed_data_may_fail_the_query(spark: SparkSession) -> None:
             frame.select(parse_data(F.col("data"), F.col("type"), schema, drop_malformed=False)).collect()
 
 
-def test_depth_of_data(spark: SparkSession) -> None:
-    """Data that is nested too deep for the codec is malformed here, too."""
+def test_maximum_nesting_of_data(spark: SparkSession) -> None:
+    """Data nested too deep for the codec is malformed in columns, too."""
     nested = ["[" * depth + "1" + "]" * depth for depth in (128, 129, 2000)]
     texts = [*nested, '["' + "[" * 200 + '"]', "[" + "[]," * 300 + "[]]"]
     frame = spark.createDataFrame([(text, "a/json") for text in texts], "data string, type string")
@@ -62,7 +62,7 @@ def test_depth_of_data(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("depth", [128, 129, 230, 300, 900])
-def test_depth_of_a_variant_in_a_worker(depth: int) -> None:
+def test_maximum_nesting_of_a_variant_in_a_worker(depth: int) -> None:
     """Data that pyspark cannot convert in a worker has the same error as other data that is nested too deep."""
     text = "[" * depth + "1" + "]" * depth
     variant = VariantVal.parseJson(text)
@@ -86,7 +86,7 @@ EVENTS = [
 ]
 
 
-def test_duplicate_events_are_removed_and_bad_messages_kept(spark: SparkSession) -> None:
+def test_duplicate_events_are_removed_and_invalid_messages_kept(spark: SparkSession) -> None:
     frame = spark.createDataFrame(EVENTS, "ce_id string, ce_source string, ce_error string")
     rows = deduplicate(frame).collect()
     assert sorted((str(row.ce_id), str(row.ce_source)) for row in rows) == [
@@ -134,7 +134,7 @@ def timed(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 def written(frame: DataFrame, folder: Path) -> list[Row]:
-    """The rows that a streaming query writes until it has read everything."""
+    """Return the rows that a streaming query writes until it has read all input."""
     writer = frame.writeStream.format("parquet").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(folder / "state")).start(str(folder / "out"))
     query.awaitTermination()

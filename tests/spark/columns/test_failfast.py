@@ -1,4 +1,4 @@
-"""FAILFAST fails at an invalid message whichever columns a query uses, and names the message, with both engines."""
+"""FAILFAST fails at an invalid message, whichever columns a query uses, with both engines; the error identifies it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_valid_messages_have_the_columns_of_permissive(spark: SparkSession, path
 
 
 def test_messages_that_are_not_decoded_do_not_fail(spark: SparkSession, path: str, engine: str) -> None:
-    """Spark applies conditions on columns of the message first, and does not read on after a limit."""
+    """Spark applies conditions on columns of the message first, and stops reading after a limit."""
     events = explode_cloudevents(spark.read.parquet(path), mode="FAILFAST", engine=engine)
     assert events.where("sequence <> 2").count() == 2
     if engine == "jvm":  # Python decodes whole batches
@@ -124,7 +124,7 @@ def test_messages_that_are_not_decoded_do_not_fail(spark: SparkSession, path: st
 
 
 def test_messages_without_a_known_identity(spark: SparkSession, path: str, engine: str) -> None:
-    """Columns that are missing, ambiguous or NULL are left out of the error or empty."""
+    """Columns that are missing, ambiguous or NULL are omitted from the error or empty."""
     messages = spark.read.parquet(path)
     cases = {
         ("headers", "data"): "invalid-utf8",

@@ -1,4 +1,4 @@
-"""The JVM engine: its sources, its use in sessions and threads, and that it runs once for each row."""
+"""The JVM engine: sources, sessions and threads, and the number of calls for each row."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from tests.spark.columns.test_decoding import ROWS
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 FOUND = [(1, "a", None), (2, None, "invalid-utf8"), (3, "b", None)]
 
-# Codes that a captured message cannot have: they are about sending, about frames, about other protocols, and about what
-# a program expects.
+# Codes that a captured message cannot have: those of sending, frames, other protocols, and expectations of a program.
 NOT_OF_MESSAGES = {
     *("INVALID_MESSAGE", "INVALID_TRACE_CONTEXT", "INVALID_PROTOBUF", "RESERVED_HEADER", "INVALID_SUBJECT"),
     "FORBIDDEN_SUBJECT",
@@ -59,7 +58,7 @@ def test_error_codes_are_those_of_python() -> None:
 
 
 def test_sources_agree_with_spark(tmp_path: Path) -> None:
-    """Sources compiled against jvm/stubs give the same classes as compiled against Spark's jars."""
+    """Sources compiled against jvm/stubs have the same classes as those compiled against Spark's jars."""
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     sources = sorted(map(str, JAR.parent.glob("*.java")))
     options = ["-Xlint:all,-path,-classfile", "-proc:none", "--release", "17"]
@@ -111,8 +110,8 @@ def test_sql(spark: SparkSession) -> None:
     assert [row.event.attributes and row.event.attributes.id for row in events.collect()] == ["a", None, "b"]
 
 
-def test_sql_takes_headers_of_every_type(spark: SparkSession) -> None:
-    """One function name takes headers of all types, and payloads of both."""
+def test_sql_accepts_headers_of_every_type(spark: SparkSession) -> None:
+    """One function name accepts headers of all types, and payloads of both types."""
     jvm_engine.load(spark)
     headers = {"ce-specversion": "1.0", "ce-id": "a", "ce-source": "/s", "ce-type": "t"}
     pairs = ", ".join(f"'{name}', '{value}'" for name, value in headers.items())
@@ -190,7 +189,7 @@ def test_an_older_thread_decodes(spark: SparkSession) -> None:
     assert threads[2].run(lambda: session.sql(query).collect()[0].n) == 2
 
 
-def test_an_older_thread_is_the_first_to_decode(spark: SparkSession) -> None:
+def test_the_first_decoding_in_an_older_thread(spark: SparkSession) -> None:
     session = spark.newSession()
     thread = OldThread(session)
     frame = session.createDataFrame(ROWS, SCHEMA)
@@ -301,7 +300,7 @@ def test_columns_with_special_characters_in_their_names(spark: SparkSession) -> 
 
 
 @pytest.mark.skipif("JAVA_HOME" in os.environ, reason="JAVA_HOME selects the JDK")
-def test_the_jar_is_the_same_every_time(tmp_path: Path) -> None:
+def test_builds_of_the_jar_are_reproducible(tmp_path: Path) -> None:
     assert build_jar()
     shutil.copytree(JAR.parent, tmp_path / SOURCES, ignore=shutil.ignore_patterns("*.jar"))
     assert build_jar(tmp_path)

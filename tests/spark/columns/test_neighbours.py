@@ -1,4 +1,4 @@
-"""The fixtures of Iggy and NATS Streaming give the same in Spark as in Python, and the same structs as NATS."""
+"""The fixtures of Iggy and NATS Streaming have equal results in Spark and Python, in the structs of from_nats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = "id string, headers binary, data binary"
 
 
 def flat(event: Column) -> list[Column]:
-    """The columns that ``explode_cloudevents`` makes of an event struct."""
+    """Return the columns of ``explode_cloudevents`` for an event struct."""
     core = [event["attributes"][name].alias(f"ce_{name}") for name in ATTRIBUTES]
     return [*core, *(event[name].alias(f"ce_{name}") for name in ("extensions", "data", "mode", "error"))]
 
@@ -70,7 +70,7 @@ def test_event_fixtures(spark: SparkSession, layout: Layout) -> None:
 
 @needs_arrow_functions
 def test_malformed_header_maps(spark: SparkSession) -> None:
-    """Their struct has the error code of the fixture, and NULL in all other fields."""
+    """The struct has the error code of the fixture, and NULL in all other fields."""
     cases = [case for case in load_cases(["iggy-headers"]) if case.op == "wire.iggy.decode_headers"]
     cases = [case for case in cases if "layout" not in case.input and "error" in case.source]
     rows = [(case.id, bytearray(octets(case.input["block"])), bytearray(b"x")) for case in cases]
@@ -210,7 +210,7 @@ def test_null_is_an_empty_message(spark: SparkSession) -> None:
 
 @pytest.fixture
 def migrated() -> Any:
-    """A stream as the tool stan2js makes it: messages have three headers, and no Content-Type."""
+    """A stream as created by the tool stan2js: messages have three headers, and no Content-Type."""
     payloads = [EVENT_BYTES, b"not an event"]
 
     async def fill(url: str) -> None:

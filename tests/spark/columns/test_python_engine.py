@@ -1,4 +1,4 @@
-"""The Python engine gives the same as from_nats_message, in every plan that Spark makes with it."""
+"""The Python engine has the results of from_nats_message, in all query plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.strategies import plain_event
 
 ROOT = Path(__file__).parents[3]
 MESSAGES = "sequence long, headers array<struct<key string, value string>>, data binary"
-# Cases that have a difference with the JVM engine only: values with two spellings.
+# Cases that only the JVM engine decodes differently: values with two spellings.
 SAME_IN_SPARK = {"typed-integer-negative-zero", "typed-binary-trailing-bits"}
 # A warning of pyspark 4.0, which uses pandas where whole DataFrames are sent to workers.
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
@@ -42,7 +42,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 @pytest.fixture(params=["functions", "frames"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def execution(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Tests run with functions over Arrow, and with whole DataFrames, as on pyspark 4.0."""
     if request.param == "frames":
         monkeypatch.setattr(python_engine, "HAS_ARROW_FUNCTIONS", False)
@@ -51,7 +51,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("execution")
 def test_decode_fixtures(spark: SparkSession) -> None:
     wrong = []
     for types, cases in groups_of(chosen()):
@@ -81,8 +81,8 @@ def test_random_messages(spark: SparkSession, text: str) -> None:
     assert [one for one in differences if one[0]] == []
 
 
-def test_formats_other_than_json(spark: SparkSession) -> None:
-    """Columns know JSON only, whatever the codec reads: both engines have the same error."""
+def test_other_formats_than_json_are_unsupported(spark: SparkSession) -> None:
+    """Columns support only JSON, whatever the codec supports: both engines have the same error."""
     sent = to_nats_message(plain_event(), mode="structured", format="protobuf")
     given = spark.createDataFrame([("1", sent.headers.items(), bytearray(sent.data))], SCHEMA)
     for engine in ("jvm", "python"):
@@ -120,7 +120,7 @@ def test_sql(spark: SparkSession, frame: DataFrame) -> None:
     assert found == [("binary", None), (None, "invalid-utf8"), ("structured", None)]
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("execution")
 def test_modes(frame: DataFrame) -> None:
     exploded = explode_cloudevents(frame, extensions={"n": "int"}, prefix="x_", engine="python")
     assert exploded.columns[:3] == ["sequence", "headers", "data"]
@@ -141,7 +141,7 @@ def test_modes(frame: DataFrame) -> None:
 BLOCK = "NATS/1.0\\r\\nce-specversion: 1.0\\r\\nce-id: a\\r\\nce-source: /s\\r\\nce-type: t\\r\\n\\r\\n"
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("execution")
 @pytest.mark.parametrize("large", ["false", "true"])
 @pytest.mark.parametrize(
     "headers",
@@ -167,7 +167,7 @@ def test_types_of_headers(spark: SparkSession, headers: str, large: str) -> None
     assert bad.ce_error == "not-a-cloudevent"
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("execution")
 def test_text_that_is_not_utf8(spark: SparkSession) -> None:
     """A STRING of Spark may have any bytes."""
     pairs = "array(named_struct('key', 'ce-id', 'value', cast(X'61ff' as string)))"
@@ -183,7 +183,7 @@ def test_conditions_do_not_decode_again(frame: DataFrame, capsys: pytest.Capture
     assert plan.count("ArrowEvalPython [") == 1
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("execution")
 def test_streaming(spark: SparkSession, frame: DataFrame, tmp_path: Path) -> None:
     frame.coalesce(1).write.parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "in"))

@@ -28,7 +28,7 @@ def headers(block):
     return [(header["key"], header["value"]) for header in row["headers"]]
 
 
-def test_the_arrow_schema_is_what_spark_makes_of_the_spark_schema():
+def test_the_arrow_schema_equals_that_of_spark():
     """Spark compares them, and rejects any difference."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -78,8 +78,8 @@ def test_malformed_values_stay_malformed(value):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_random_blocks_are_read_as_a_capture_reads_them(seed):
-    """Arrow's functions and the Python code give the same headers for random bytes similar to a header block."""
+def test_random_blocks_have_the_same_headers_as_in_captures(seed):
+    """Arrow's functions and the Python code return equal headers for random bytes similar to a header block."""
     random = Random(seed)
     partitions = [
         b"NATS/1.0",

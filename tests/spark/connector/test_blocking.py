@@ -1,4 +1,4 @@
-"""An event loop for ordinary code."""
+"""The event loop for synchronous code."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ def test_coroutines_share_a_loop():
         assert blocking.run(loop()) is blocking.run(loop())
 
 
-def test_errors_come_through():
+def test_errors_are_raised_to_the_caller():
     async def fail():
         raise KeyError("x")
 
@@ -53,18 +53,18 @@ def test_tasks_end_with_the_loop():
         finally:
             ended.append(True)
 
-    async def leave_one_behind():
+    async def leave_a_task():
         tasks.append(asyncio.create_task(forever()))
         await asyncio.sleep(0)
 
     tasks = []
     with Blocking() as blocking:
-        blocking.run(leave_one_behind())
+        blocking.run(leave_a_task())
     assert ended == [True]
     blocking.close()
 
 
-def test_other_threads_have_their_own():
+def test_threads_have_separate_loops():
     found = []
 
     def work():

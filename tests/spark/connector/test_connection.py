@@ -1,4 +1,4 @@
-"""Options that say how to connect, against real servers, and that secrets in them are not disclosed."""
+"""Connection options, with real servers; secrets in them are not disclosed."""
 
 import asyncio
 import pickle
@@ -74,7 +74,7 @@ def test_options_are_read_in_any_case():
         ("nats://host", None, None, None),
     ],
 )
-def test_credentials_are_taken_out_of_urls(url, user, password, token):
+def test_credentials_are_removed_from_urls(url, user, password, token):
     connection = Connection.from_options({"url": url})
     assert (connection.user, connection.password, connection.token) == (user, password, token)
     assert "@" not in "".join(connection.servers)
@@ -251,7 +251,7 @@ def test_tls_with_a_client_certificate(certificates, first):
 @pytest.mark.parametrize("login", [{"user": "alice", "password": SECRET}, {"token": SECRET}])
 @pytest.mark.parametrize("tls", [{}, {"tlsHostname": "nats.test"}])
 def test_a_server_without_tls_gets_no_credentials(login, tls):
-    """A real server does not show what a client sends, so this one only sends INFO and records the lines it gets."""
+    """A real server does not show received lines, so this one only sends INFO and records what it receives."""
     received = []
 
     async def serve(reader, writer):

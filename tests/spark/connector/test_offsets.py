@@ -29,13 +29,13 @@ def test_shares_add_up_to_the_limit(seed):
     granted = shares(backlogs, most)
     assert sum(granted) == min(most, sum(backlogs))
     assert all(0 <= share <= backlog for share, backlog in zip(granted, backlogs))
-    # Whoever gets less than its backlog gets at most 1 less than the largest share.
+    # A share below the backlog is at most 1 smaller than the largest share.
     assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_with_any_limit_all_is_read(seed):
-    """Offsets never go backwards, no step exceeds the limit, and the number of steps is bounded."""
+def test_all_messages_are_read_with_any_limit(seed):
+    """Offsets never decrease, no step exceeds the limit, and the number of steps is bounded."""
     random = Random(seed)
     states = {}
     for name in "abc"[: random.randrange(1, 4)]:
@@ -56,7 +56,7 @@ def test_with_any_limit_all_is_read(seed):
     assert (here, total) == (whole if whole != start else start, 0)
 
 
-def test_the_beginning_is_where_the_stream_begins():
+def test_a_query_starts_at_the_first_message_of_the_stream():
     states = {"a": state("a", 101, 200)}
     end = advance(offset(a=0), states, limit=10, on_loss=refuse)
     assert end == offset(a=110)

@@ -15,7 +15,7 @@ NOON = 1_767_268_800_000_000_000  # 2026-01-01T12:00:00Z
 
 
 class Answers:
-    """Answers of a server where sequence 15 was the first message stored at noon."""
+    """Responses of a server for which sequence 15 was the first message stored at noon."""
 
     def sequence_at(self, state: StreamState, since: int) -> int:
         assert (state, since) == (STATE, NOON)

@@ -45,7 +45,7 @@ def test_all_options() -> None:
     ("subjects", "patterns"), [("", ()), (">", ()), ("a, a, a.*", ("a", "a.*")), ("a.b,a.>", ("a.>",)), ("a,>", ())]
 )
 def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
-    """Patterns that another one covers are removed; a pattern for all subjects gives an empty tuple."""
+    """Patterns that another one covers are removed; a pattern for all subjects becomes an empty tuple."""
     assert read({"subjects": subjects}).subjects == patterns
 
 
@@ -79,6 +79,6 @@ def test_invalid_options(options: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
-def test_a_streaming_query_takes_no_end_position(option: str) -> None:
-    with pytest.raises(ValueError, match="and this is a streaming query"):
+def test_a_streaming_query_rejects_end_positions(option: str) -> None:
+    with pytest.raises(ValueError, match="got a streaming query"):
         read({option: "5"}, streaming=True)

@@ -95,14 +95,14 @@ def test_events_are_stored_unchanged(spark: SparkSession, server: NatsServer, mo
         assert found[f"out.{number}"].headers["Nats-Msg-Id"] == f"/s|{number}"
 
 
-def test_events_written_twice_are_stored_once(spark: SparkSession, server: NatsServer) -> None:
+def test_resent_events_are_stored_once(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame(rows_of(events(300)), ROW)
     write(frame, server)
     write(frame, server, maxPending="7")
     assert run(server, lambda js: js.stream_info("OUT")).state.messages == 300
 
 
-def test_without_dedup_events_are_stored_twice(spark: SparkSession, server: NatsServer) -> None:
+def test_resent_events_are_stored_again_without_dedup(spark: SparkSession, server: NatsServer) -> None:
     frame = spark.createDataFrame(rows_of(events(3)), ROW)
     write(frame, server, dedup="false")
     write(frame, server, dedup="false")
@@ -146,7 +146,7 @@ def test_a_map_of_encoded_headers_is_sent_unchanged(
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"dedup": "false", "acks": "false"}], ids=["default", "core"])
-def test_a_map_of_headers_that_are_not_encoded_is_refused(
+def test_a_map_of_headers_that_are_not_encoded_is_rejected(
     spark: SparkSession, server: NatsServer, further: dict[str, str], reason: str, options: dict[str, str]
 ) -> None:
     frame = spark.createDataFrame([({**EVENT_HEADERS, **further},)], "headers map<string,string>")
@@ -156,20 +156,20 @@ def test_a_map_of_headers_that_are_not_encoded_is_refused(
 
 
 def test_an_array_of_headers_is_sent_unchanged(spark: SparkSession, server: NatsServer) -> None:
-    """Messages that were read can be written, valid or not."""
+    """Messages that were read can be written, whether valid or not."""
     pairs = [("ce-id", "a 100%"), ("ce-a-b", "c")]
     write(spark.createDataFrame([("out.x", pairs, bytearray(b"x"))], ROW), server)
     (message,) = stored(server)
     assert message.headers == dict(pairs)
 
 
-def test_content_mode_in_any_case(spark: SparkSession, server: NatsServer) -> None:
+def test_content_mode_is_case_insensitive(spark: SparkSession, server: NatsServer) -> None:
     write(spark.sql(EVENT_ROWS.format(data="X'78'")), server, contentMode="Structured")
     (message,) = stored(server)
     assert message.headers["Content-Type"] == "application/cloudevents+json"
 
 
-def test_repeated_headers_are_kept(spark: SparkSession, server: NatsServer) -> None:
+def test_duplicated_headers_are_kept(spark: SparkSession, server: NatsServer) -> None:
     pairs = [("a", "1"), ("A", "2"), ("a", "3")]
     write(spark.createDataFrame([("out.x", pairs, None)], ROW), server)
     options = {"url": server.url, "stream": "OUT"}
@@ -227,7 +227,7 @@ def test_event_structs_are_encoded(
 
 
 def test_option_subject_may_be_a_template(spark: SparkSession, server: NatsServer) -> None:
-    """As on the command line. A column is not one, and its braces are refused when an event is encoded."""
+    """As on the command line. A column is not a template, and its braces are rejected when an event is encoded."""
     row = "struct(struct('1.0' specversion, '{id}' id, '/s' source, 't' type) attributes, X'00' data) event"
     write(spark.sql(f"select {row}"), server, subject="out.{type}")
     assert [message.subject for message in stored(server)] == ["out.t"]
@@ -349,7 +349,7 @@ def test_invalid_columns_and_options(
         write(spark.sql(query), server, **options)
 
 
-def test_overwriting_is_refused(spark: SparkSession, server: NatsServer) -> None:
+def test_overwriting_is_rejected(spark: SparkSession, server: NatsServer) -> None:
     writer = spark.sql("select 'a' subject").write.format("nats").mode("overwrite").option("url", server.url)
     with pytest.raises(Exception, match="mode must be append"):
         writer.save()

@@ -1,7 +1,7 @@
 """
 ``format("nats")`` against a real server, as tables and as streaming queries.
 
-Tests use Spark where behaviour depends on it; other behaviour of the readers is tested by calling them directly, which
+Tests use Spark if the behaviour depends on it. Other behaviour of the readers is tested by calling them directly, which
 is much faster.
 """
 
@@ -42,7 +42,7 @@ SECONDS = 300  # limit for one query
 
 
 class Broker:
-    """A server with JetStream, and a client of it for code without asyncio."""
+    """A server with JetStream, and a client for synchronous code."""
 
     def __init__(self, server, blocking):
         self.server = server
@@ -57,7 +57,7 @@ class Broker:
         return self._blocking.run(coroutine)
 
     def add(self, **config):
-        """Create a stream in memory with a unique name and the subjects ``name`` and ``name.>``; returns the name."""
+        """Create a stream in memory with a unique name and the subjects ``name`` and ``name.>``; return the name."""
         name = "S" + uuid4().hex
         self.run(self.js.add_stream(name=name, subjects=[name, f"{name}.>"], storage="memory", **config))
         return name
@@ -121,7 +121,7 @@ def table(broker, session):
 @pytest.fixture
 def run_query(broker, session, tmp_path):
     """
-    A function that runs a streaming query until it has read all messages, and returns the query.
+    Return a function that runs a streaming query until it has read all messages, and returns the query.
 
     Its attribute ``written`` is a function that returns the stream and sequence of all rows written so far,
     ``checkpoint`` the directory of the checkpoint.
@@ -175,7 +175,7 @@ def _stop_readers():
 
 
 def rows_of(some_reader, partitions):
-    """The rows that workers read; the reader and the partitions are pickled, as Spark does."""
+    """Return the rows that workers read; the reader and the partitions are pickled, as in Spark."""
     some_reader = pickle.loads(pickle.dumps(some_reader))
     batches = [batch for part in pickle.loads(pickle.dumps(partitions)) for batch in some_reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
@@ -255,7 +255,7 @@ def test_several_streams_in_one_table(broker, table):
     assert {row.stream: row["count"] for row in counts} == {one: 5, other: 3}
 
 
-# --- Which rows ------------------------------------------------------------------------------------------------------
+# --- Positions and subjects ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_positions_by_stream(broker):
 
 
 def test_positions_by_time(broker):
-    """The start is inclusive, the end exclusive; deleted messages make no difference."""
+    """The start is inclusive, the end exclusive; deleted messages do not change the result."""
     stream = broker.add()
     for _ in range(9):
         broker.fill(stream, 1)
@@ -352,13 +352,13 @@ def test_invalid_options(options, text):
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
-def test_a_streaming_query_takes_no_end_position(option):
+def test_a_streaming_query_rejects_end_positions(option):
     given = NatsDataSource({"url": "nats://localhost", "stream": "A", option: "1"})
-    with pytest.raises(ValueError, match="and this is a streaming query"):
+    with pytest.raises(ValueError, match="got a streaming query"):
         given.streamReader(given.schema())
 
 
-def test_another_schema_is_refused(broker, session):
+def test_another_schema_is_rejected(broker, session):
     with pytest.raises(Exception, match="the schema of format nats must be struct<subject:string"):
         session.read.format("nats").schema("a int").options(url="nats://localhost", stream="A").load().count()
 
@@ -368,7 +368,7 @@ def test_another_schema_is_refused(broker, session):
 
 @pytest.fixture(scope="module")
 def mixed(broker):
-    """200 messages on eight subjects, every seventh deleted, over some time."""
+    """200 messages on eight subjects, of which every seventh is deleted, over some time."""
     stream = broker.add()
     for part in range(4):
         broker.fill(stream, 50, subject=f"{part}.{{}}"[:2] + ("x" if part % 2 else "y.z"))
@@ -415,7 +415,7 @@ CONDITIONS = [
 
 
 def test_a_filter_never_changes_the_result(broker, session, table, mixed):
-    """Every condition gives the same rows on the source as on rows that were read before."""
+    """Every condition selects the same rows of the source as of rows that were read before."""
     rows = table(mixed, minPartitions=1).localCheckpoint()
     instant = rows.where("sequence = 100").first().timestamp.strftime("%Y-%m-%d %H:%M:%S.%f")
     whole = []
@@ -428,7 +428,7 @@ def test_a_filter_never_changes_the_result(broker, session, table, mixed):
     assert len(whole) > 500
 
 
-def test_a_filter_does_not_stay_with_the_table(session, table, mixed):
+def test_a_filter_does_not_apply_to_later_queries(session, table, mixed):
     """Spark 4.3 reuses a source's plan with pushed filters for later queries on the same DataFrame."""
     name = "spark.sql.python.filterPushdown.enabled"
     before = session.conf.get(name, None)
@@ -490,7 +490,7 @@ def test_the_error_names_a_missing_stream(broker, table):
 
 
 def test_no_consumer_remains(broker, table):
-    """Also where Spark needs only some rows and stops the worker early."""
+    """Also if Spark needs only some rows and stops the worker early."""
     stream = broker.add()
     broker.fill(stream, 5_000, payload=bytes(1_000))
     assert len(table(stream, minPartitions=2).limit(3).collect()) == 3
@@ -503,7 +503,7 @@ def test_no_consumer_remains(broker, table):
 
 
 def until_read_beyond(sequence, server, blocking):
-    """Wait until a message of stream S after ``sequence`` was delivered to a reader; returns its sequence."""
+    """Wait until a message of stream S after ``sequence`` was delivered to a reader; return its sequence."""
 
     async def reached():
         nc = await nats.connect(server.url)
@@ -549,7 +549,7 @@ def test_a_read_continues_after_restarts_of_the_server(session, tmp_path):
         assert [tuple(row) for row in result] == [(60_000, 60_000 * 60_001 // 2)]
 
 
-def test_a_server_that_does_not_run_is_an_error_at_once(session):
+def test_an_unavailable_server_is_an_error_at_once(session):
     started = time.perf_counter()
     options = {"url": "nats://127.0.0.1:1", "stream": "S", "retryTimeout": "600"}
     rows = session.read.format("nats").options(**options).load()
@@ -682,8 +682,8 @@ def test_a_limit_is_never_exceeded_and_all_messages_are_read(broker):
 
 
 @needs_limits
-def test_long_gaps_do_not_make_empty_batches(broker):
-    """Deleted messages and other subjects before the first message to read are skipped in one step."""
+def test_long_gaps_are_skipped_without_empty_batches(broker):
+    """Deleted messages and other subjects before the first message to read are skipped at once."""
     stream = broker.add()
     broker.fill(stream, 3, subject="a")
     broker.fill(stream, 500, subject="b")
@@ -795,7 +795,7 @@ def test_a_full_stream_can_be_read_from_its_beginning(broker):
 @needs_limits
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_stream_that_was_created_again_is_detected(broker, fails):
-    """It has other messages with the same sequences."""
+    """The new stream has other messages with the same sequences."""
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest", failOnDataLoss=fails)
@@ -820,7 +820,7 @@ def test_a_stream_that_was_created_again_is_detected(broker, fails):
 
 
 @needs_limits
-def test_a_stream_that_was_left_out_for_a_while_is_read_on(broker):
+def test_reading_resumes_for_a_stream_that_is_added_again(broker):
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 3)
     broker.fill(other, 3)
@@ -839,8 +839,8 @@ def test_a_stream_that_was_left_out_for_a_while_is_read_on(broker):
 
 
 @needs_limits
-def test_a_stream_that_was_deleted_while_it_was_left_out(broker):
-    """It is a loss only when the stream is added to the options."""
+def test_a_stream_that_was_deleted_while_not_in_the_options(broker):
+    """This is a loss only when the stream is added to the options again."""
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 3)
     broker.fill(other, 3)
@@ -857,7 +857,7 @@ def test_a_stream_that_was_deleted_while_it_was_left_out(broker):
 
 
 @needs_limits
-def test_without_arguments_the_reader_remembers_streams_that_are_left_out(broker):
+def test_without_arguments_the_reader_keeps_positions_of_streams_not_in_the_options(broker):
     """Spark 4.0 and 4.1 call latestOffset() without arguments."""
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 3)
@@ -911,7 +911,7 @@ def test_a_stream_that_was_deleted_is_detected(broker, fails, caplog):
 
 
 @needs_limits
-def test_a_stream_that_never_existed_is_an_error_also_without_failing_on_loss(broker):
+def test_a_missing_stream_is_an_error_also_with_fail_on_data_loss_false(broker):
     stream = broker.add()
     options = {"failOnDataLoss": "false"}
     for query in (stream_reader(broker, "nosuch", **options), reader(broker, "nosuch", **options)):
@@ -925,7 +925,7 @@ def test_a_stream_that_never_existed_is_an_error_also_without_failing_on_loss(br
 
 
 @needs_limits
-def test_available_now_ends_although_a_stream_was_created_again(broker):
+def test_available_now_ends_if_a_stream_was_created_again(broker):
     stream = broker.add()
     broker.fill(stream, 10)
     query = stream_reader(broker, stream, startingOffsets="earliest", failOnDataLoss="false")
@@ -944,7 +944,7 @@ def test_available_now_ends_although_a_stream_was_created_again(broker):
 
 
 @needs_limits
-def test_offsets_never_go_backwards(broker):
+def test_offsets_never_decrease(broker):
     """A stream that was restored from a backup ends before the last message that was read."""
     stream = broker.add()
     broker.fill(stream, 10)
@@ -974,7 +974,7 @@ def test_a_purge_does_not_move_the_newest_offset(broker):
 
 @needs_limits
 def test_requests_succeed_after_restarts_of_the_server(tmp_path):
-    """All requests use one connection, which is made again after it was lost."""
+    """All requests use one connection, which is established again after a loss."""
     with NatsServer(jetstream=True) as server, Blocking() as blocking:
         broker = Broker(server, blocking)
         broker.run(broker.js.add_stream(name="S", subjects=["S.>"]))
@@ -1050,13 +1050,13 @@ def test_available_now_reads_the_same_rows_as_a_table(broker, run_query, table):
     (last,) = progress[-1]["sources"]
     assert last["endOffset"] == last["latestOffset"]
     assert {name: part["sequence"] for name, part in last["endOffset"].items()} == {one: 200, other: 100}
-    # How many messages the query was behind after each batch.
+    # Lag of the query in messages, after each batch.
     (sources,) = zip(*(item["sources"] for item in progress if item["numInputRows"]))
-    behind = [
+    lags = [
         sum(part["sequence"] - source["endOffset"][name]["sequence"] for name, part in source["latestOffset"].items())
         for source in sources
     ]
-    assert behind == [240, 180, 120, 60, 0]
+    assert lags == [240, 180, 120, 60, 0]
 
 
 def test_a_deduplicated_stream_is_read_once(broker, session):
@@ -1076,7 +1076,7 @@ def test_a_deduplicated_stream_is_read_once(broker, session):
 
 
 def test_a_restart_continues_at_the_checkpoint(broker, run_query):
-    """The starting position of the options is ignored then."""
+    """The starting position of the options is then ignored."""
     stream = broker.add()
     broker.fill(stream, 10)
     run_query(stream)
@@ -1133,7 +1133,7 @@ def test_a_stream_that_was_created_again_between_two_runs_stops_the_query(broker
 
 
 @needs_limits
-def test_a_stream_that_is_left_out_of_one_run_is_read_on_in_the_next(broker, run_query):
+def test_a_stream_that_is_not_in_the_options_of_one_run_is_resumed_in_the_next(broker, run_query):
     one, other = sorted((broker.add(), broker.add()))
     broker.fill(one, 3)
     broker.fill(other, 3)
@@ -1201,6 +1201,6 @@ def test_importing_the_source_does_not_import_nats():
 
 
 def test_a_placeholder_partition_has_no_rows(broker):
-    """Spark reads one where a reader returns no partitions."""
+    """Spark reads a placeholder if a reader returns no partitions."""
     for placeholder in (InputPartition(None), None):
         assert list(reader(broker, "A").read(placeholder)) == []

@@ -75,7 +75,7 @@ def test_messages_are_inserted_into_a_view(session: SparkSession, server: NatsSe
 def test_events_are_inserted_into_a_view(session: SparkSession, server: NatsServer, name: str) -> None:
     attributes = "specversion STRING, id STRING, source STRING, type STRING"
     event = f"STRUCT<attributes: STRUCT<{attributes.replace(' ', ': ').replace(',:', ',')}>, data: BINARY>"
-    options = f"url '{server.url}', subject 'sql.events', mode 'structured'"
+    options = f"url '{server.url}', subject 'sql.events', contentMode 'structured'"
     session.sql(f"CREATE TEMPORARY VIEW {name} (event {event}) USING nats OPTIONS ({options})")
     values = "named_struct('specversion', '1.0', 'id', id, 'source', '/sql', 'type', 't')"
     rows = "VALUES ('a'), ('b') AS given(id)"
@@ -108,21 +108,21 @@ def test_a_table_takes_its_options_from_each_query(session: SparkSession, server
         "CREATE TEMPORARY VIEW {name} USING nats OPTIONS (stream 'SQL')",
     ],
 )
-def test_a_view_without_a_url_is_refused(session: SparkSession, name: str, statement: str) -> None:
+def test_a_view_without_a_url_is_rejected(session: SparkSession, name: str, statement: str) -> None:
     with pytest.raises(Exception, match="option url is missing"):
         session.sql(statement.format(name=name))
 
 
 @pytest.mark.parametrize("options", ["url 'nats://127.0.0.1:1', stream 'SQL'", "stream 'SQL'"])
-def test_options_of_a_table_are_refused(session: SparkSession, name: str, options: str) -> None:
+def test_options_of_a_table_are_rejected(session: SparkSession, name: str, options: str) -> None:
     """Spark does not pass them to the data source when the table is used."""
     with pytest.raises(Exception, match=r"table of format nats must be created without OPTIONS: .* TEMPORARY VIEW"):
         session.sql(f"CREATE TABLE {name} USING nats OPTIONS ({options})")
 
 
 @pytest.mark.parametrize("statement", ["SELECT * FROM {name}", "INSERT INTO {name} VALUES ('sql.x', 'x')"])
-def test_a_table_without_options_says_what_is_missing(session: SparkSession, name: str, statement: str) -> None:
-    """Spark does not ask for the schema of a table with columns, so its OPTIONS cannot be refused."""
+def test_the_error_without_options_has_the_missing_one(session: SparkSession, name: str, statement: str) -> None:
+    """Spark does not request the schema of a table with columns, so its OPTIONS cannot be rejected."""
     session.sql(f"CREATE TABLE {name} (subject STRING, data STRING) USING nats OPTIONS (url 'nats://127.0.0.1:1')")
     with pytest.raises(Exception, match=r"option url is missing.*Spark does not pass the OPTIONS of CREATE TABLE to"):
         session.sql(statement.format(name=name)).collect()

@@ -1,4 +1,4 @@
-"""Requests about streams, over connections that are lost."""
+"""Requests about streams over lost connections."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ REQUEST = b"$JS.API.STREAM.INFO"
 
 
 class Relay:
-    """A proxy in front of a server. It closes the connection at each of the first ``breaks`` requests."""
+    """A proxy for a server. It closes the connection at each of the first ``breaks`` requests."""
 
     def __init__(self, target: int, breaks: int) -> None:
         self._target = target
@@ -73,7 +73,7 @@ def server() -> Iterator[NatsServer]:
         yield server
 
 
-def test_a_connection_that_is_lost_before_its_first_answer_is_made_again(server: NatsServer) -> None:
+def test_a_connection_lost_before_the_first_response_is_established_again(server: NatsServer) -> None:
     relay = Relay(server.port, breaks=2)
     with relay.running():
         streams = Streams(Connection((relay.url,)))
@@ -84,7 +84,7 @@ def test_a_connection_that_is_lost_before_its_first_answer_is_made_again(server:
     assert not relay.breaks
 
 
-def test_a_server_that_never_answers_is_an_error_after_the_timeout(server: NatsServer) -> None:
+def test_a_server_without_responses_is_an_error_after_the_timeout(server: NatsServer) -> None:
     relay = Relay(server.port, breaks=10**9)
     started = time.monotonic()
     with relay.running():
