@@ -277,9 +277,11 @@ class AtomicParquetWriter:
         finally:
             self._partial.unlink(missing_ok=True)
 
-    def write(self, rows: pa.Table) -> None:
+    def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Write rows, or buffer them until they fill a row group."""
-        self._tables.append(rows)
+        import pyarrow as pa
+
+        self._tables.append(pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows)
         self._rows += len(rows)
         self._bytes += rows.nbytes
         if self._rows >= ROWS_PER_GROUP or self._bytes >= BYTES_PER_GROUP:

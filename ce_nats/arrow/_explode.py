@@ -75,7 +75,8 @@ def explode_cloudevents(
 
     Raises:
         TypeError: ``messages`` is not Arrow data, a column has an unsupported type, or ``extensions`` is not a mapping.
-        ValueError: A column is missing; ``mode``, or a name or type in ``extensions``, is not valid.
+        ValueError: A column is missing; ``mode`` or a type in ``extensions`` is unknown; an EncodeError
+            (``invalid-attribute-name``) if ``extensions`` has an invalid name.
         DecodeError: With ``FAILFAST``, the error of the first invalid message, with the number of its row (from 0).
     """
     kind = type(messages)
@@ -152,20 +153,6 @@ def capture_files(path: str | os.PathLike[str]) -> list[Path]:
     if not files:
         raise invalid(f"directory {path} must have files part-*.parquet of a capture, got no such file")
     return files
-
-
-def count_rows(path: str | os.PathLike[str]) -> int:
-    """
-    Return the number of messages of a capture, from its metadata.
-
-    Raises:
-        DecodeError, OSError: As :func:`explode_capture` does.
-    """
-    count = 0
-    for part in capture_files(path):
-        with open_parquet(part) as file:
-            count += max(0, file.metadata.num_rows)
-    return count
 
 
 def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
