@@ -122,7 +122,7 @@ def _line(message: StoredMessage) -> _Line:
         data,
         data_base64,
         stream or UNSET,
-        sequence if stream else UNSET,
+        sequence if stream or sequence else UNSET,
         str(timestamp),
     )
 
@@ -130,8 +130,11 @@ def _line(message: StoredMessage) -> _Line:
 def as_json_line(message: StoredMessage) -> bytes:
     """Return a message as a line of :class:`JsonLinesCapture`."""
     fields = as_fields(message.headers, message.data, message.subject, message.reply)
-    origin = {"stream": message.stream, "sequence": message.sequence} if message.stream else {}
-    return as_line({**fields, **origin, "timestamp": str(message.timestamp)})
+    if message.stream:
+        fields["stream"] = message.stream
+    if message.stream or message.sequence:
+        fields["sequence"] = message.sequence
+    return as_line({**fields, "timestamp": str(message.timestamp)})
 
 
 def from_json_line(line: bytes) -> StoredMessage:
