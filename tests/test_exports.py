@@ -272,6 +272,15 @@ NOT_IN_SYNC = {
 }
 
 
+# Public members of one class that the other does not have.
+MEMBERS = (
+    ("Publisher", "Publisher", {"close"}, set()),  # attributes that __init__ sets are not compared
+    ("PullConsumer", "PullConsumer", {"close"}, set()),
+    ("Subscription", "Events", {"close"}, {"stop"}),
+    ("Delivery", "Delivery", set(), set()),
+)
+
+
 def test_sync_has_the_names_of_aio() -> None:
     """Differences are documented in docs/guides/sync.md."""
     sync, aio = map(importlib.import_module, ("ce_nats.sync", "ce_nats.aio"))
@@ -279,12 +288,21 @@ def test_sync_has_the_names_of_aio() -> None:
     assert set(sync.__all__) - set(aio.__all__) == {"Connection", "Subscription", "publish_to_stream", "read_stream"}
 
 
+@pytest.mark.parametrize(("own", "other", "added", "missing"), MEMBERS)
+def test_classes_of_sync_have_the_members_of_aio(own: str, other: str, added: set[str], missing: set[str]) -> None:
+    ours, theirs = (
+        {member for member, value in inspect.getmembers(pkgutil.resolve_name(name)) if not member.startswith("_")}
+        for name in (f"ce_nats.sync:{own}", f"ce_nats.aio:{other}")
+    )
+    assert ours - added - {"acknowledged", "duplicates", "failures"} == theirs - missing
+
+
 def test_differences_of_sync_are_documented() -> None:
     """In the table of docs/guides/sync.md."""
     page = (ROOT / "docs" / "guides" / "sync.md").read_text("utf-8")
     table = [line for line in page.splitlines() if line.startswith("| `")]
-    differences = {name for *_, added, missing in SYNC_SIGNATURES for name in added | missing}
-    for name in {*differences, "publish_to_stream", "read_stream", "events", "Subscription", "stop", "close"}:
+    differences = {name for *_, added, missing in SYNC_SIGNATURES + MEMBERS for name in added | missing}
+    for name in {*differences, "publish_to_stream", "read_stream", "events", "Subscription"}:
         assert any(re.search(rf"\b{name}\b", line) for line in table), name
 
 
