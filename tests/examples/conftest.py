@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture
 def server() -> Iterator[NatsServer]:
-    """One for each test, because examples use the same names of streams."""
+    """One server for each test, because examples use the same stream names."""
     with NatsServer(jetstream=True) as server:
         yield server
 
@@ -33,7 +33,7 @@ async def js(server: NatsServer) -> AsyncIterator[JetStreamContext]:
 
 @pytest.fixture
 def start(server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., "Program"]]:
-    """Start a module, or a script of the examples, as users do; it is killed with the test."""
+    """Start a module, or a script of the examples, as users do; it is killed at the end of the test."""
     programs = []
 
     def run(*arguments: object) -> Program:
@@ -48,7 +48,7 @@ def start(server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., "Program
 
 
 class Program:
-    """A running example; its output and its log are in one file."""
+    """A running example; output and log are in one file."""
 
     def __init__(self, arguments: tuple[object, ...], url: str, log: Path) -> None:
         self._log = log
@@ -62,8 +62,8 @@ class Program:
     def log(self) -> str:
         return self._log.read_text("utf-8", "replace")
 
-    async def says(self, text: str) -> str:
-        """Wait until it has written a text, and return what follows in that line."""
+    async def until_printed(self, text: str) -> str:
+        """Wait until it has printed a text, and return the rest of that line."""
         end = time.monotonic() + 60
         while text not in self.log:
             assert self.process.poll() is None, self.log
@@ -71,7 +71,7 @@ class Program:
             await asyncio.sleep(0.05)
         return self.log.partition(text)[2].partition("\n")[0]
 
-    async def ends(self, status: int = 0) -> str:
-        """Wait for its end, and return what it has written."""
+    async def until_exit(self, status: int = 0) -> str:
+        """Wait until it has exited with a status, and return its output."""
         assert await asyncio.to_thread(self.process.wait, 600) == status, self.log
         return self.log

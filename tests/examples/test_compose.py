@@ -1,6 +1,4 @@
-"""
-The servers of the Compose file, with its arguments, on this machine: containers take Docker, which is not needed here.
-"""
+"""The servers of the Compose file, run without Docker, with its arguments, on this machine."""
 
 import asyncio
 import json
@@ -43,7 +41,7 @@ def cluster(services, tmp_path):
         process.wait()
 
 
-async def test_a_stream_with_three_replicas(services, cluster, make_event):
+async def test_stream_with_three_replicas(services, cluster, make_event):
     for name in services:
         await _healthy(cluster[name, 8222])
     async with await nats.connect(f"nats://127.0.0.1:{cluster['nats-2', 4222]}") as nc:
@@ -55,7 +53,7 @@ async def test_a_stream_with_three_replicas(services, cluster, make_event):
 
 
 async def _healthy(port):
-    """Wait as the health check of the file does."""
+    """Wait until a server is healthy, as the health check of the file does."""
     for _ in range(600):
         try:
             with await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/healthz") as answer:
@@ -64,11 +62,11 @@ async def _healthy(port):
         except OSError:
             pass
         await asyncio.sleep(0.1)
-    pytest.fail("the server did not become healthy")
+    pytest.fail("the server must become healthy")
 
 
 def test_ports_and_volumes(services):
-    """Each service has a port of its own on this machine, and a volume of its own."""
+    """Services have different ports on this machine, and different volumes."""
     assert len({service["ports"][0] for service in services.values()}) == len(services) == 3
     assert [service["volumes"] for service in services.values()] == [[f"{name}:/data"] for name in services]
     assert all("127.0.0.1:8222/healthz" in service["healthcheck"]["test"][-1] for service in services.values())

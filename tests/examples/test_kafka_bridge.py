@@ -27,7 +27,7 @@ def bridge(start, address, monkeypatch):
     return lambda *arguments: start(SCRIPT, *arguments)
 
 
-async def test_there_and_back(bridge, address, js, make_event):
+async def test_events_from_kafka_to_nats_and_back(bridge, address, js, make_event):
     await js.add_stream(name="ORDERS", subjects=["orders.>"])
     await js.add_stream(name="DEAD", subjects=["dead.>"])
     event = make_event(1, {"total": 12.5}, subject="5 €", partitionkey="north", datacontenttype="application/json")
@@ -43,7 +43,7 @@ async def test_there_and_back(bridge, address, js, make_event):
     refused = await dead.next_msg(120)
     assert (refused.data, refused.headers["Error"]) == (b"not an event", "not-a-cloudevent")
     inwards.process.terminate()
-    await inwards.ends()
+    await inwards.until_exit()
     stored = [message async for batch in jetstream.read_stream(js, "ORDERS") for message in batch]
     assert [from_nats_message(message).get_attributes() for message in stored] == [
         event.get_attributes(),
@@ -57,28 +57,28 @@ async def test_there_and_back(bridge, address, js, make_event):
         first, second = await consumer.getone(), await consumer.getone()
     assert first.key == b"north"
     copy = kafka.from_binary_event(kafka.KafkaMessage(dict(first.headers), first.key, first.value))
-    assert "ce_time" not in dict(first.headers)  # the package makes up the one that it gives
+    assert "ce_time" not in dict(first.headers)  # the package adds the current time when it decodes
     assert {name: copy.get_attributes()[name] for name in event.get_attributes()} == event.get_attributes()
     assert copy.get_data() == {"total": 12.5}
     assert dict(second.headers)["ce_id"] == b"event 2"
     assert second.value == b'"text"'
     assert (await dead.next_msg(120)).data == b"not an event"
     outwards.process.terminate()
-    await outwards.ends()
+    await outwards.until_exit()
     info = await js.consumer_info("ORDERS", "ce-nats-bridge")
     assert (info.num_pending, info.num_ack_pending) == (0, 0)
 
 
-async def test_what_was_not_acknowledged_is_sent_again(bridge, address, js, make_event):
-    """Without a stream the bridge ends with an error, and commits nothing."""
+async def test_unacknowledged_record_is_resent(bridge, address, js, make_event):
+    """Without a stream the bridge exits with an error, and commits nothing."""
     record = kafka.to_binary_event(make_event(1, b"x"))
     async with AIOKafkaProducer(bootstrap_servers=address) as producer:
         await producer.send_and_wait("lost", record.value, headers=list(record.headers.items()))
-    failed = await bridge("to-nats", "--topic", "lost", "--subject", "lost.new").ends(1)
+    failed = await bridge("to-nats", "--topic", "lost", "--subject", "lost.new").until_exit(1)
     assert "no-responders" in failed
     await js.add_stream(name="LOST", subjects=["lost.>"])
-    again = bridge("to-nats", "--topic", "lost", "--subject", "lost.new")
+    retried = bridge("to-nats", "--topic", "lost", "--subject", "lost.new")
     subscription = await js.subscribe("lost.>")
     assert (await subscription.next_msg(120)).data == b"x"
-    again.process.terminate()
-    await again.ends()
+    retried.process.terminate()
+    await retried.until_exit()

@@ -1,4 +1,4 @@
-"""The worker's page is read as Prometheus reads it."""
+"""Metrics of the worker, parsed as by Prometheus."""
 
 import asyncio
 import signal
@@ -18,14 +18,14 @@ DURATION = "messaging_process_duration_seconds"
 
 
 def samples(page):
-    """What the page has about messages."""
+    """Return the samples about messages on the page."""
     text = urllib.request.urlopen(page, timeout=30).read().decode()
     found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return [sample for sample in found if sample.name.startswith("messaging_")]
 
 
 def by_outcome(found, name):
-    """Sums of a sample's values."""
+    """Return the sums of a metric's values by outcome."""
     values = Counter()
     for one in found:
         if one.name == name:
@@ -44,7 +44,7 @@ async def until_counted(page, count):
 
 
 async def publish(js):
-    """Two orders that are charged, one that is rejected, and something else."""
+    """Publish two orders that are charged, one that is rejected, and a message that is not an event."""
     async with aio.Publisher(js) as publisher:
         for number, total in enumerate((12.5, 40, -1)):
             event = CloudEvent({"source": "/orders", "type": "com.example.paid"}, {"total": total})
@@ -53,13 +53,13 @@ async def publish(js):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="ends by a POSIX signal")
-async def test_the_page(start, js):
+async def test_metrics_page(start, js):
     worker = start("examples/metrics_prometheus.py", 0)
-    page = "http://127.0.0.1:" + await worker.says("http://127.0.0.1:")
+    page = "http://127.0.0.1:" + await worker.until_printed("http://127.0.0.1:")
     await publish(js)
     found = await until_counted(page, 4)
     worker.process.send_signal(signal.SIGTERM)
-    log = await worker.ends()
+    log = await worker.until_exit()
     assert log.count("Reject: total must be") == 1
     assert "Traceback" not in log
     assert by_outcome(found, CONSUMED) == {"acknowledged": 2, "dead-lettered": 2}

@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from their sources, and print what is printed in the repository."""
+"""Run the notebooks of examples/; their outputs equal those in the repository."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.support.notebooks import NOTEBOOKS, ROOT
 
 
 def outputs(cell):
-    """Text of what a cell has given, by kind."""
+    """Return the outputs of a cell as (kind, text)."""
     found = []
     for output in cell.outputs:
         if output.output_type == "stream":
@@ -24,7 +24,7 @@ def outputs(cell):
 
 
 def words(kind, text):
-    """What is said, and not how: libraries draw tables differently in other versions."""
+    """Return the words of an output without layout, because versions of libraries draw tables differently."""
     if kind == "text/html":
         text = unescape(re.sub("<[^>]*>", " ", re.sub("(?s)<style.*?</style>", "", text)))
     return kind, re.findall(r"[\w.:/'+-]*\w[\w.:/'+-]*", text)

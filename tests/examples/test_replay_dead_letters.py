@@ -8,7 +8,7 @@ from ce_nats.aio import PullConsumer, jetstream
 SCRIPT = "examples/replay_dead_letters.py"
 
 
-async def test_those_of_one_error_are_published_again(start, js, make_event):
+async def test_dead_letters_of_one_error_are_replayed(start, js, make_event):
     await js.add_stream(name="ORDERS", subjects=["orders.>"])
     await js.add_stream(name="DEAD", subjects=["dead.>"])
     for number in (1, 2):
@@ -28,20 +28,22 @@ async def test_those_of_one_error_are_published_again(start, js, make_event):
         consumer.stop()
         await run
 
-    listed = await start(SCRIPT, "DEAD", "--error", "KeyError").ends()
+    listed = await start(SCRIPT, "DEAD", "--error", "KeyError").until_exit()
     assert "1: skipped, because it is not a dead letter" in listed
     assert "ORDERS:1 on orders.new: 'total'\n1 would be replayed\n" in listed
     assert (await js.stream_info("ORDERS")).state.messages == 3
 
-    assert "is message 4 of stream ORDERS" in await start(SCRIPT, "DEAD", "--error", "KeyError", "--replay").ends()
+    assert (
+        "is message 4 of stream ORDERS" in await start(SCRIPT, "DEAD", "--error", "KeyError", "--replay").until_exit()
+    )
     again = await js.get_msg("ORDERS", 4)
     assert again.headers["ce-id"] == "event%201"
     assert (await js.stream_info("DEAD")).state.messages == 3
 
 
-async def test_what_cannot_be_replayed_stays(start, js, make_event):
-    await test_those_of_one_error_are_published_again(start, js, make_event)
+async def test_dead_letter_that_cannot_be_replayed_is_kept(start, js, make_event):
+    await test_dead_letters_of_one_error_are_replayed(start, js, make_event)
     await js.update_stream(name="ORDERS", subjects=["orders.old"])
-    output = await start(SCRIPT, "DEAD", "--error", "not-a-cloudevent", "--replay").ends(1)
+    output = await start(SCRIPT, "DEAD", "--error", "not-a-cloudevent", "--replay").until_exit(1)
     assert "forbidden-subject" in output
     assert (await js.stream_info("DEAD")).state.messages == 3

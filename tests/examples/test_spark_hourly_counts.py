@@ -8,7 +8,7 @@ from ce_nats.aio import jetstream
 pytestmark = pytest.mark.spark
 
 
-async def test_late_and_bad_ones_are_kept_apart(start, js, make_event, tmp_path):
+async def test_late_and_invalid_events_are_written_separately(start, js, make_event, tmp_path):
     await js.add_stream(name="ORDERS", subjects=["orders.>"])
     now = datetime.now(timezone.utc)
     hour = now.replace(minute=0, second=0, microsecond=0)
@@ -28,7 +28,7 @@ async def test_late_and_bad_ones_are_kept_apart(start, js, make_event, tmp_path)
     await js.publish("orders.new", b"not an event")
     await publish(5, now)
     program = start("examples/spark_hourly_counts.py", "--stream", "ORDERS", "--to", tmp_path, "--once")
-    output = await program.ends()
+    output = await program.until_exit()
 
     counts = read("hourly").group_by("hour", "type").agg(polars.col("count").max()).sort("hour", "type").to_dicts()
     assert [(row["hour"].astimezone(timezone.utc), row["type"], row["count"]) for row in counts] == [

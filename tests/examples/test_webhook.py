@@ -10,12 +10,12 @@ EVENT = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/shop", "ce-type":
 async def client(start, js):
     await js.add_stream(name="EVENTS", subjects=["events.*"])
     program = start("-m", "uvicorn", "--app-dir", "examples", "webhook:app", "--port", 0)
-    port = (await program.says("Uvicorn running on http://127.0.0.1:")).split()[0]
+    port = (await program.until_printed("Uvicorn running on http://127.0.0.1:")).split()[0]
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         yield client
 
 
-async def test_events_are_stored_as_they_came(client, js):
+async def test_events_are_stored_unchanged(client, js):
     answer = await client.post("/events", headers={**EVENT, "ce-subject": "5%20%E2%82%AC"}, content=b"text")
     assert (answer.status_code, answer.json()) == (202, {"sequence": 1, "duplicate": False})
     again = await client.post("/events", headers={**EVENT, "ce-subject": "5%20%E2%82%AC"}, content=b"text")
@@ -47,12 +47,12 @@ async def test_events_are_stored_as_they_came(client, js):
         ({"ce-id": "1"}, b"", "missing-attribute"),
     ],
 )
-async def test_what_is_not_an_event_is_refused(client, headers, content, code):
+async def test_invalid_event_is_rejected(client, headers, content, code):
     answer = await client.post("/events", headers=headers, content=content)
     assert (answer.status_code, answer.json()["code"]) == (400, code)
 
 
-async def test_what_cannot_be_stored_is_to_be_sent_again(client, js):
+async def test_unavailable_stream_is_a_temporary_error(client, js):
     await js.delete_stream("EVENTS")
     answer = await client.post("/events", headers=EVENT, content=b"text")
     assert (answer.status_code, answer.json()["code"]) == (503, "no-responders")

@@ -19,7 +19,7 @@ def server() -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="session")
 def streaming(server: NatsServer) -> Iterator[StreamingServer]:
-    """A streaming server on the same NATS; skips the test if it is not available."""
+    """A streaming server connected to ``server``; skips the test if it is not available."""
     try:
         executable = streaming_server()
     except NotAvailable as missing:
@@ -36,7 +36,7 @@ def program() -> Callable[[str], Sequence[str]]:
     def found(name: str) -> Sequence[str] | NotAvailable | BuildFailedError:
         try:
             return PROGRAMS[name]()
-        except (NotAvailable, BuildFailedError) as error:  # kept, so that each test does not try again
+        except (NotAvailable, BuildFailedError) as error:  # kept, so that later tests do not retry
             return error
 
     def command(name: str) -> Sequence[str]:

@@ -19,7 +19,7 @@ from tests.support.streaming import CLUSTER
 from .routes import Route
 from .samples import SAMPLES, Differences, own_differences, peer_differences, request_line
 
-# Time-out of an exchange in seconds, long enough for a busy machine; the peers have the same time-out.
+# Timeout of an exchange in seconds, long enough for a busy machine; the peers have the same timeout.
 TIMEOUT = 60.0
 
 

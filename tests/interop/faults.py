@@ -1,4 +1,4 @@
-"""What is wrong with an answer that failed a conformance case, as short facts that are the same in every run."""
+"""Faults of an answer that failed a conformance case, as short facts that do not differ between runs."""
 
 from __future__ import annotations
 
@@ -12,90 +12,90 @@ from typing import Any, Final
 from ce_nats.conformance import Case, Verdict
 from ce_nats.conformance._cases import octets
 
-_LONGEST: Final = 60  # characters of a value that are shown
+_LONGEST: Final = 60  # maximum length of a value in a fact, in characters
 
 
 class Kind(Enum):
-    """How an answer is wrong."""
+    """Kind of a fault."""
 
     NO_ANSWER = "no answer"
-    TAKEN = "taken"  # what had to be refused
-    REFUSED = "refused"  # what is right
+    ACCEPTED = "accepted"  # invalid input
+    REJECTED = "rejected"  # valid input
     MISSING = "missing"
-    MADE_UP = "made up"
+    ADDED = "added"
     CHANGED = "changed"
 
 
 @dataclass(frozen=True)
 class Fault:
     """
-    One thing that is wrong with an answer.
+    One fault of an answer.
 
     Attributes:
-        kind: How.
-        where: Name of an attribute, a header, a member of the JSON or a field of the result; of TAKEN the code of the
-            error that was wanted.
-        wanted: The value, in short; ``""`` where there was to be none.
-        got: The value, in short; of REFUSED the error's text, which is not shown.
+        kind: Its kind.
+        where: Name of an attribute, a header, a member of the JSON or a field of the result; for ACCEPTED the code of
+            the expected error.
+        expected: Short form of the expected value; ``""`` if none is expected.
+        got: Short form of the value; for REJECTED the text of the error, which is not shown.
     """
 
     kind: Kind
     where: str = ""
-    wanted: str = ""
+    expected: str = ""
     got: str = ""
 
     def __str__(self) -> str:
         match self.kind:
             case Kind.NO_ANSWER:
                 return "no answer to compare"
-            case Kind.TAKEN:
-                return f"wanted the error {self.where}, came a result"
-            case Kind.REFUSED:
-                return "wanted a result, came an error"
+            case Kind.ACCEPTED:
+                return f"expected error {self.where}, got a result"
+            case Kind.REJECTED:
+                return "expected a result, got an error"
             case Kind.MISSING:
-                return f"{self.where}: wanted {self.wanted}, came none"
-            case Kind.MADE_UP:
-                # What is made up differs from run to run.
-                return f"{self.where}: wanted none, came one"
+                return f"{self.where}: expected {self.expected}, got nothing"
+            case Kind.ADDED:
+                # The added value may differ between runs.
+                return f"{self.where}: expected nothing, got a value"
             case _:
-                return f"{self.where}: wanted {self.wanted}, came {self.got}"
+                return f"{self.where}: expected {self.expected}, got {self.got}"
 
 
 def faults(verdict: Verdict) -> list[Fault]:
-    """All that is wrong with the answer of a failed case, in one order."""
+    """Return all faults of the answer of a failed case, in a stable order."""
     case, got = verdict.case, verdict.got
     if not got:
         return [Fault(Kind.NO_ANSWER)]
     if "error" in got:
-        return [Fault(Kind.REFUSED, got=str(got["error"]))]
+        return [Fault(Kind.REJECTED, got=str(got["error"]))]
     expected = [outcome["expected"] for outcome in case.outcomes if "expected" in outcome]
     if not expected:
-        return [Fault(Kind.TAKEN, case.outcomes[0]["error"])]
-    # Of several that would pass, the nearest.
+        return [Fault(Kind.ACCEPTED, case.outcomes[0]["error"])]
+    # Of several accepted results, the one with the fewest differences.
     return min((list(_differences(case, one, got["result"])) for one in expected), key=len)
 
 
 def _differences(case: Case, expected: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[Fault]:
     for field in dict.fromkeys([*expected, *result]):
-        wanted, came = expected.get(field), result.get(field)
+        want, got = expected.get(field), result.get(field)
         if field == "attributes":
-            yield from _compared(_attributes(wanted), _attributes(came))
-        elif field == "headers" and isinstance(came, list):
-            yield from _compared(_headers(wanted), _headers(came))
-        elif field == "json" and isinstance(came, dict):
-            yield from _compared(_shown_values(wanted), _shown_values(came))
+            yield from _compared(_attributes(want), _attributes(got))
+        elif field == "headers" and isinstance(got, list):
+            yield from _compared(_headers(want), _headers(got))
+        elif field == "json" and isinstance(got, dict):
+            yield from _compared(_shown_values(want), _shown_values(got))
         else:
-            yield from _compared({field: _value(case, field, wanted)}, {field: _value(case, field, came)})
+            yield from _compared({field: _value(case, field, want)}, {field: _value(case, field, got)})
 
 
-def _compared(wanted: Mapping[str, str], came: Mapping[str, str]) -> Iterator[Fault]:
-    for name in sorted({*wanted, *came}):
-        if name not in came:
-            yield Fault(Kind.MISSING, name, wanted=wanted[name])
-        elif name not in wanted:
-            yield Fault(Kind.MADE_UP, name, got=came[name])
-        elif wanted[name] != came[name]:
-            yield Fault(Kind.CHANGED, name, wanted[name], came[name])
+def _compared(expected: Mapping[str, str], got: Mapping[str, str]) -> Iterator[Fault]:
+    for name in sorted({*expected, *got}):
+        if name not in got:
+            yield Fault(Kind.MISSING, name, expected=expected[name])
+        elif name not in expected:
+            yield Fault(Kind.ADDED, name, got=got[name])
+        elif expected[name] != got[name]:
+            yield Fault(Kind.CHANGED, name, expected[name], got[name])
 
 
 def _attributes(attributes: Any) -> dict[str, str]:
@@ -103,12 +103,12 @@ def _attributes(attributes: Any) -> dict[str, str]:
 
 
 def _type(name: str) -> str:
-    """Types of extensions are shown where they are not that of most."""
+    """Return the name of a type with a space, or ``""`` for types that most attributes have."""
     return f"{name} " if name in ("Boolean", "Integer", "Binary", "Timestamp") else ""
 
 
 def _headers(headers: Any) -> dict[str, str]:
-    """By lower-case name; the spelling of the one that is always there is not compared."""
+    """Return values by lower-case name; parameters of the structured Content-Type are not compared."""
     return {f"header {name.lower()}": _shown(_header(name, value)) for name, value in headers}
 
 
@@ -147,7 +147,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_now(text: str) -> bool:
-    """No vector has a time of these days, so that it was made up."""
+    """Return whether a text is a time of today, which no case has, so that the SDK generated it."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -1,5 +1,5 @@
 """
-Minimal Iggy servers that exchange messages with a client: they keep what is sent, and return given messages.
+Minimal Iggy servers that exchange messages with a client: they record sent messages, and return given ones.
 
 Package indexes have no Iggy server. ce_nats encodes and decodes all bytes of the messages; these servers add only the
 identifiers and counts around them that the clients require.

@@ -1,7 +1,7 @@
 """
-How other SDKs do on the conformance vectors: judged.json, and from it docs/conformance.md.
+Run other SDKs on the conformance cases; write the results to judged.json and docs/conformance.md.
 
-``python -m tests.interop.judge`` runs them all and writes both; the tests compare both with their own runs.
+``python -m tests.interop.judge`` runs all SDKs and writes both files; the tests compare both with their runs.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ SUMMARY: Final = Path(__file__).with_name("judged.json")
 BEGIN: Final = "<!-- begin generated -->\n"
 END: Final = "<!-- end generated -->\n"
 
-# By case: an empty list where it passed, else what is wrong with it, each as cause and short fact. A case that is not
-# there was not put to the SDK.
+# By case: its faults, each as cause and short fact, or an empty list if it passed. Skipped cases are absent.
 Summary = Mapping[str, Sequence[Sequence[str]]]
 
-# Causes that were not foreseen, by what is wrong.
+# Titles for faults without a known cause.
 _ELSE: Final = {
-    Kind.TAKEN: "Passes what is to be refused: `{}`.",
-    Kind.REFUSED: "Refuses what is right.",
-    Kind.MISSING: "Something is left out: {}.",
-    Kind.MADE_UP: "Something is made up: {}.",
-    Kind.CHANGED: "Something is changed: {}.",
+    Kind.ACCEPTED: "Invalid input is accepted: `{}`.",
+    Kind.REJECTED: "Valid input is rejected.",
+    Kind.MISSING: "A value is missing: {}.",
+    Kind.ADDED: "A value is added: {}.",
+    Kind.CHANGED: "A value is changed: {}.",
 }
 
 
 def run(judged: Judged, program: Sequence[str], cases: Sequence[Case]) -> Summary:
-    """Put all cases to an SDK."""
+    """Run all cases with an SDK."""
     command = shlex.join([*program, *ARGUMENTS.get(judged.key, [])])
     found: dict[str, list[list[str]]] = {}
     with Command(command, timeout=60) as answers:
@@ -60,18 +59,18 @@ def _cause(judged: Judged, case: Case, fault: Fault) -> Cause:
         if cause.match(case, fault):
             return cause
     place = {"header": "a header", "text": "text"}.get(fault.where.split(" ")[0], "an attribute")
-    return Cause(_ELSE[fault.kind].format(fault.where if fault.kind is Kind.TAKEN else place), lambda *_: True)
+    return Cause(_ELSE[fault.kind].format(fault.where if fault.kind is Kind.ACCEPTED else place), lambda *_: True)
 
 
 # --- The page -------------------------------------------------------------------------------------------------------
 
 
 def page(summaries: Mapping[str, Summary]) -> str:
-    """docs/conformance.md with what was found."""
+    """Return docs/conformance.md with these results."""
     before, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError("the page has no markers for what is generated")
+        raise ValueError("the page must have markers for its generated part")
     cases, requirements = load_cases(), load_requirements()
     lines = ["", *_totals(summaries, cases), ""]
     for judged in SDKS:
@@ -120,7 +119,7 @@ def _section(judged: Judged, summary: Summary, cases: Sequence[Case]) -> Iterato
 
 
 def _by_cause(summary: Summary, cases: Sequence[Case]) -> list[tuple[str, list[str]]]:
-    """Ids of failed cases by cause, the cause with most cases first; a case with several faults is in several."""
+    """Return ids of failed cases by cause, most frequent causes first; a case may have several causes."""
     found: dict[str, list[str]] = {}
     for case in cases:
         for title in dict.fromkeys(title for title, _ in summary.get(case.id, ())):
@@ -130,7 +129,7 @@ def _by_cause(summary: Summary, cases: Sequence[Case]) -> list[tuple[str, list[s
 
 def _group(title: str, issue: str, failed: Sequence[str], summary: Summary, by_id: Mapping[str, Case]) -> Iterator[str]:
     alone = sum(all(one == title for one, _ in summary[case_id]) for case_id in failed)
-    rest = "" if alone == len(failed) else f"; in {alone} nothing else is wrong"
+    rest = "" if alone == len(failed) else f"; the only cause in {alone}"
     known = f" Upstream: {_link(issue)}." if issue else ""
     number = f"{len(failed)} cases" if len(failed) > 1 else "1 case"
     yield f"<details><summary>{_inline(title)} {number}{rest}.{known}</summary><ul>"
@@ -143,7 +142,7 @@ def _group(title: str, issue: str, failed: Sequence[str], summary: Summary, by_i
 
 
 def _inline(text: str) -> str:
-    """Markdown within HTML is left alone."""
+    """Convert backquotes to HTML, because Markdown is not parsed within HTML."""
     return re.sub("`([^`]*)`", r"<code>\1</code>", text)
 
 
@@ -157,7 +156,7 @@ def _requirements(
 ) -> Iterator[str]:
     yield "## By requirement"
     yield ""
-    yield "Passed / failed / not applicable. Requirements of which no case could be put to any SDK are left out."
+    yield "Passed / failed / not applicable. Requirements without an applicable case are omitted."
     yield ""
     yield f"| requirement | {' | '.join(judged.name for judged in SDKS)} | text |"
     yield f"|---|{'---|' * len(SDKS)}---|"
@@ -173,7 +172,7 @@ def _requirements(
 
 
 def read_summaries() -> dict[str, Summary]:
-    """What judged.json has, by the SDKs' keys."""
+    """Return the contents of judged.json, by the keys of SDKs."""
     return dict(json.loads(SUMMARY.read_text("utf-8")))
 
 
@@ -187,7 +186,7 @@ def _write(summaries: Mapping[str, Summary]) -> None:
 
 
 def main() -> None:
-    """Run all that can be had here; the others stay as they were."""
+    """Run the SDKs that are available; keep the results of others."""
     cases, summaries = load_cases(), read_summaries()
     for judged in SDKS:
         try:

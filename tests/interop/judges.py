@@ -1,7 +1,7 @@
 """
-The SDKs that are judged by the conformance vectors, and why they fail where it is known.
+SDKs that run the conformance cases, and known causes of their faults.
 
-A cause is looked for by what is wrong with an answer; faults without a cause are grouped by what they are.
+The first cause that matches a fault of an answer is used; faults without a cause are grouped by kind.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Match = Callable[[Case, Fault], bool]
 @dataclass(frozen=True)
 class Cause:
     """
-    Why cases fail.
+    Cause of failed cases.
 
     Attributes:
         title: A sentence for docs/conformance.md.
-        match: Whether it stands behind a fault of a case.
-        issue: Where it is known upstream, as ``owner/repository#number``.
+        match: Returns whether it is the cause of a fault of a case.
+        issue: Upstream issue, as ``owner/repository#number``.
     """
 
     title: str
@@ -40,12 +40,12 @@ class Judged:
     An SDK, or one of its protocols.
 
     Attributes:
-        key: Its name in judged.json and in tests.
-        name: Its name on the page.
-        version: What is judged.
-        calls: Which functions answer.
-        program: Makes the program of ``--exec``.
-        causes: The first that fits a fault is its cause.
+        key: Name in judged.json and in tests.
+        name: Name on the page.
+        version: Version on the page.
+        calls: Functions that are called.
+        program: Builds the program for ``--exec``, and returns its command.
+        causes: Known causes; the first that matches a fault is used.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Judged:
     causes: tuple[Cause, ...]
 
 
-# --- How faults are recognised --------------------------------------------------------------------------------------
+# --- Conditions of causes -------------------------------------------------------------------------------------------
 
 
 def _headers(case: Case) -> list[tuple[str, str]]:
@@ -74,34 +74,34 @@ def _is(kind: Kind, *where: str) -> Match:
 
 
 def _requires(name: str) -> Match:
-    return lambda case, fault: fault.kind is Kind.REFUSED and name in case.requirements
+    return lambda case, fault: fault.kind is Kind.REJECTED and name in case.requirements
 
 
 def _not_encoded(case: Case, fault: Fault) -> bool:
     is_changed = fault.kind is Kind.CHANGED and fault.where.startswith("header ce-")
-    return case.op == "to_nats_message" and is_changed and "%" in fault.wanted
+    return case.op == "to_nats_message" and is_changed and "%" in fault.expected
 
 
 def _not_decoded(case: Case, fault: Fault) -> bool:
     values = [value for name, value in _headers(case) if name.startswith("ce-")]
     is_escaped = any("%" in value or '"' in value for value in values)
-    if fault.kind is Kind.TAKEN:
+    if fault.kind is Kind.ACCEPTED:
         return is_escaped and fault.where in ("invalid-percent-escape", "unterminated-quote", "invalid-utf8")
-    return case.op == "from_nats_message" and is_escaped and fault.kind in (Kind.CHANGED, Kind.REFUSED)
+    return case.op == "from_nats_message" and is_escaped and fault.kind in (Kind.CHANGED, Kind.REJECTED)
 
 
 def _lenient_unquote(case: Case, fault: Fault) -> bool:
     return _is_binary(case) and _not_decoded(case, fault)
 
 
-def _says(*texts: str) -> Match:
-    return lambda case, fault: fault.kind is Kind.REFUSED and any(text in fault.got for text in texts)
+def _has_text(*texts: str) -> Match:
+    return lambda case, fault: fault.kind is Kind.REJECTED and any(text in fault.got for text in texts)
 
 
 def _time(case: Case, fault: Fault) -> bool:
     is_timestamp = case.op == "attributes.timestamp" and fault.where == "text"
     is_canonical = case.op == "attributes.canonical" and case.input.get("type") == "Timestamp"
-    is_typed = fault.wanted.startswith("Timestamp")
+    is_typed = fault.expected.startswith("Timestamp")
     return fault.kind is Kind.CHANGED and (
         is_timestamp or is_canonical or is_typed or fault.where in ("time", "header ce-time")
     )
@@ -122,7 +122,7 @@ def _views(case: Case, fault: Fault) -> bool:
 
 
 def _outside_rfc_3986(case: Case, fault: Fault) -> bool:
-    return fault.kind in (Kind.CHANGED, Kind.REFUSED) and "A-24" in case.requirements
+    return fault.kind in (Kind.CHANGED, Kind.REJECTED) and "A-24" in case.requirements
 
 
 def _header_less(case: Case, fault: Fault) -> bool:
@@ -130,50 +130,60 @@ def _header_less(case: Case, fault: Fault) -> bool:
     types = [value.lower() for name, value in _headers(case) if name == "content-type"]
     is_marked = any(value.startswith("application/cloudevents") for value in types)
     is_marked = is_marked or any(name.startswith("ce-") for name in names)
-    return case.op == "from_nats_message" and fault.kind is Kind.REFUSED and not is_marked
+    return case.op == "from_nats_message" and fault.kind is Kind.REJECTED and not is_marked
 
 
-# --- Causes that several have ---------------------------------------------------------------------------------------
+# --- Causes of several SDKs -----------------------------------------------------------------------------------------
 
 NO_CONTENT_TYPE = Cause(
-    "Structured messages are written without `Content-Type`, by which a reader is to tell the modes apart.",
+    "Structured messages have no `Content-Type`, which readers need to detect the mode.",
     _is(Kind.MISSING, "header content-type"),
 )
-TAKES = partial(_is, Kind.TAKEN)
-CHARACTERS = Cause("Control characters and noncharacters pass in attributes.", TAKES("invalid-character"))
-EMPTY = Cause("Empty attributes pass.", TAKES("empty-attribute"))
-NAMES = Cause("Attribute names other than lower-case letters and digits pass.", TAKES("invalid-attribute-name"))
-VALUES = Cause("Values of types that attributes do not have pass.", TAKES("invalid-attribute-type"))
+ACCEPTS = partial(_is, Kind.ACCEPTED)
+CHARACTERS = Cause("Control characters and noncharacters in attributes are accepted.", ACCEPTS("invalid-character"))
+EMPTY = Cause("Empty attributes are accepted.", ACCEPTS("empty-attribute"))
+NAMES = Cause(
+    "Attribute names with characters other than lower-case letters and digits are accepted.",
+    ACCEPTS("invalid-attribute-name"),
+)
+VALUES = Cause("Attribute values outside of the type system are accepted.", ACCEPTS("invalid-attribute-type"))
 REPEATED = Cause(
-    "An attribute that is there twice passes, and one of its values is taken.",
-    TAKES("duplicate-attribute", "duplicate-header"),
+    "Duplicate attributes are accepted; one of the values is used.",
+    ACCEPTS("duplicate-attribute", "duplicate-header"),
 )
-CHARSETS = Cause("Charsets are not looked at.", TAKES("unsupported-charset"))
-MEDIA_TYPES = Cause("A `datacontenttype` that is no media type passes.", TAKES("invalid-media-type"))
-VERSIONS = Cause("Versions other than 1.0 pass; several SDKs have 0.3 on purpose.", TAKES("unsupported-specversion"))
+CHARSETS = Cause("Charsets are ignored.", ACCEPTS("unsupported-charset"))
+MEDIA_TYPES = Cause("A `datacontenttype` that is not a media type is accepted.", ACCEPTS("invalid-media-type"))
+VERSIONS = Cause(
+    "Versions other than 1.0 are accepted; several SDKs support 0.3 intentionally.", ACCEPTS("unsupported-specversion")
+)
 JSON = Cause(
-    "JSON passes that is none, is deeper than 128 levels, or has lone surrogates or bytes that are not UTF-8.",
-    TAKES("invalid-json", "invalid-utf8"),
+    "Invalid JSON is accepted, or JSON with more than 128 levels, unpaired surrogates, or bytes that are not UTF-8.",
+    ACCEPTS("invalid-json", "invalid-utf8"),
 )
-DATA = Cause("Data passes that is not of its type.", TAKES("invalid-data", "data-conflict", "invalid-base64"))
-TIMES = Cause("Timestamps pass that RFC 3339 does not have.", TAKES("invalid-timestamp"))
-URIS = Cause("URIs pass that are none.", TAKES("invalid-uri"))
-INTEGERS = Cause("Integers beyond 32 bits, or in other forms, pass.", TAKES("integer-out-of-range", "invalid-integer"))
+DATA = Cause(
+    "Data that does not match its type is accepted.", ACCEPTS("invalid-data", "data-conflict", "invalid-base64")
+)
+TIMES = Cause("Timestamps that are not RFC 3339 are accepted.", ACCEPTS("invalid-timestamp"))
+URIS = Cause("Invalid URIs are accepted.", ACCEPTS("invalid-uri"))
+INTEGERS = Cause(
+    "Integers out of range for 32 bits, or in other forms, are accepted.",
+    ACCEPTS("integer-out-of-range", "invalid-integer"),
+)
 MODES = Cause(
-    "What is not an event in one of the two modes passes as one: other media types, batches, other messages.",
-    TAKES("not-a-cloudevent", "unsupported-format", "batch-not-supported"),
+    "Messages that are not events are accepted as events: other media types, batches, other messages.",
+    ACCEPTS("not-a-cloudevent", "unsupported-format", "batch-not-supported"),
 )
 LEAP = _requires("RF-3339-04")
-BYTE_ORDER_MARK = Cause("A byte order mark before JSON is refused.", _requires("A-44"))
-NULLS = Cause("Members of the JSON that are null are not taken for absent.", _requires("JF-2.2-08"))
-TRAILING_BITS = Cause("Base64 with trailing bits that are not zero is refused.", _requires("RF-4648-03"))
-SOURCES = Cause("A URI with a space or characters beyond ASCII is changed or refused.", _outside_rfc_3986)
-REQUIRED = Cause("A required attribute that is missing is made up.", TAKES("missing-attribute"))
-BOOLEANS = Cause("Booleans other than `true` and `false` pass.", TAKES("invalid-boolean"))
-LOWER_CASE = Cause("A timestamp with `t` or `z` in lower case is refused.", _requires("RF-3339-02"))
-DATA_CHANGED = Cause("Data comes out as another value, or as another kind of value.", _is(Kind.CHANGED, "data"))
+BYTE_ORDER_MARK = Cause("A byte order mark before JSON is rejected.", _requires("A-44"))
+NULLS = Cause("JSON members with the value null are not treated as absent.", _requires("JF-2.2-08"))
+TRAILING_BITS = Cause("Base64 with non-zero trailing bits is rejected.", _requires("RF-4648-03"))
+SOURCES = Cause("A URI with a space or non-ASCII characters is changed or rejected.", _outside_rfc_3986)
+REQUIRED = Cause("A missing required attribute is generated.", ACCEPTS("missing-attribute"))
+BOOLEANS = Cause("Booleans other than `true` and `false` are accepted.", ACCEPTS("invalid-boolean"))
+LOWER_CASE = Cause("A timestamp with lower-case `t` or `z` is rejected.", _requires("RF-3339-02"))
+DATA_CHANGED = Cause("Data is decoded to another value, or to another kind of value.", _is(Kind.CHANGED, "data"))
 NOT_ANSWERED = Cause(
-    "The answer is no JSON (a number or text that JSON does not have), or not the same each time, or the SDK crashed.",
+    "The answer is not JSON (an invalid number or text), or differs between runs, or the SDK crashed.",
     _is(Kind.NO_ANSWER),
 )
 COMMON = (
@@ -186,30 +196,30 @@ COMMON = (
 
 GO = (
     Cause(
-        "A message panics its reader: `data_base64` that is a number, or empty beside `data`.",
+        "The reader panics if `data_base64` is a number, or is empty in addition to `data`.",
         lambda case, fault: fault.kind is Kind.NO_ANSWER and case.id.startswith("base64-data-"),
     ),
-    Cause("Leap seconds are refused: Go's `time` has none.", LEAP, "golang/go#77072"),
+    Cause("Leap seconds are rejected, because Go's `time` does not support them.", LEAP, "golang/go#77072"),
     Cause(
-        "JSON types other than `application/json` and `text/json`, or in capitals, are not taken for JSON.",
-        _says("unexpected data payload for media type", "unsupported content type"),
+        "JSON media types other than `application/json` and `text/json`, or in upper case, are not treated as JSON.",
+        _has_text("unexpected data payload for media type", "unsupported content type"),
         "cloudevents/sdk-go#1273",
     ),
-    Cause("The text of a timestamp is not kept: it is put into UTC, and zeros at its end are cut.", _time),
+    Cause("The text of a timestamp is not kept: it is converted to UTC, without trailing zeros.", _time),
     *COMMON,
 )
 GO_BINARY = (
     Cause(
-        "Binary and URIs are printed as Go prints a slice, `[0 1 2]`, or a struct, `{{https   example.com…`.", _printed
+        "Binary and URI values are formatted as a Go slice, `[0 1 2]`, or a struct, `{{https   example.com…`.", _printed
     ),
     Cause("Header values are not percent-encoded.", _not_encoded, "cloudevents/sdk-go#1334"),
     Cause(
-        "Header values are not percent-decoded, quoted strings are not undone, and bad escapes pass.",
+        "Header values are not percent-decoded, quoted strings are not unescaped, and malformed escapes are accepted.",
         _not_decoded,
         "cloudevents/sdk-go#1334",
     ),
     Cause(
-        "The mode goes by `ce-specversion` and not by `Content-Type`, and all that is not binary is structured.",
+        "The mode depends on `ce-specversion`, not on `Content-Type`; every message that is not binary is structured.",
         lambda case, fault: case.suite == "mode-detection" and "A-44" not in case.requirements,
         "cloudevents/sdk-go#1334",
     ),
@@ -219,9 +229,12 @@ GO_BINARY = (
 # --- sdk-rust -------------------------------------------------------------------------------------------------------
 
 RUST = (
-    Cause("The text of a timestamp is not kept: it is put into UTC, and digits are cut or added.", _time),
-    Cause("JSON is read 128 levels deep, the event's own object included.", _requires("A-46")),
-    Cause("A type is compared by its letters: `Application/JSON` is no JSON.", _says("expected a string")),
+    Cause("The text of a timestamp is not kept: it is converted to UTC, and digits are removed or added.", _time),
+    Cause("JSON is limited to 128 levels including the object of the event.", _requires("A-46")),
+    Cause(
+        "Media types are compared case-sensitively: `Application/JSON` is not treated as JSON.",
+        _has_text("expected a string"),
+    ),
     *COMMON,
 )
 
@@ -229,61 +242,59 @@ RUST = (
 
 JAVASCRIPT = (
     Cause(
-        "An event without `time` gets the current one.",
-        _is(Kind.MADE_UP, "time", "header ce-time"),
+        "An event without `time` gets the current time.",
+        _is(Kind.ADDED, "time", "header ce-time"),
         "cloudevents/sdk-javascript#419",
     ),
     Cause(
-        "A timestamp has milliseconds and UTC; one that cannot be read becomes the current time.",
-        lambda case, fault: _time(case, fault) or _is(Kind.TAKEN, "invalid-timestamp")(case, fault),
+        "A timestamp is converted to milliseconds and UTC; an invalid one becomes the current time.",
+        lambda case, fault: _time(case, fault) or _is(Kind.ACCEPTED, "invalid-timestamp")(case, fault),
         "cloudevents/sdk-javascript#386",
     ),
     Cause(
-        "Attributes that are required are made up: `id` and `specversion`.",
-        TAKES("missing-attribute"),
+        "Missing required attributes are generated: `id` and `specversion`.",
+        ACCEPTS("missing-attribute"),
         "cloudevents/sdk-javascript#597",
     ),
     Cause(
-        "The HTTP binding has `datacontenttype` in `Content-Type`, and writes a type where there is none.",
-        _is(Kind.MADE_UP, "header content-type", "datacontenttype"),
+        "The HTTP binding has `datacontenttype` in `Content-Type`, and adds a type to events without one.",
+        _is(Kind.ADDED, "header content-type", "datacontenttype"),
     ),
     Cause(
-        "The HTTP binding has `datacontenttype` in `Content-Type`, where NATS has `ce-datacontenttype`.",
+        "The HTTP binding has `datacontenttype` in `Content-Type`; the NATS binding has it in `ce-datacontenttype`.",
         _is(Kind.MISSING, "header ce-datacontenttype"),
     ),
     Cause("Header values are not percent-encoded.", _not_encoded),
     Cause(
-        "Header values are not percent-decoded, quoted strings are not undone, and bad escapes pass.",
+        "Header values are not percent-decoded, quoted strings are not unescaped, and malformed escapes are accepted.",
         _not_decoded,
     ),
-    Cause("A Binary, a `Uint8Array`, is not written in base64.", _views),
+    Cause("A Binary value, a `Uint8Array`, is not encoded as base64.", _views),
     Cause(
-        "Attributes of null are kept.",
-        lambda case, fault: (
-            fault.kind is Kind.MADE_UP and fault.where in ("dataschema", "subject", "header ce-subject")
-        ),
+        "Attributes with the value null are kept.",
+        lambda case, fault: fault.kind is Kind.ADDED and fault.where in ("dataschema", "subject", "header ce-subject"),
     ),
-    Cause("Numbers and booleans are not written as JSON in binary mode.", _says("nats.js publishes")),
-    Cause("A message without CloudEvents headers is refused, even with an event in it.", _header_less),
+    Cause("Numbers and booleans are not encoded as JSON in binary mode.", _has_text("nats.js publishes")),
+    Cause("A message without CloudEvents headers is rejected, even if its payload is an event.", _header_less),
     *COMMON,
 )
 
 # --- sdk-python -----------------------------------------------------------------------------------------------------
 
 PYTHON = (
-    Cause("An event without `time` gets the current one.", _is(Kind.MADE_UP, "time", "header ce-time")),
-    Cause("The text of a timestamp is not kept: it has microseconds.", _time),
+    Cause("An event without `time` gets the current time.", _is(Kind.ADDED, "time", "header ce-time")),
+    Cause("The text of a timestamp is not kept: it is converted to microseconds.", _time),
     Cause(
-        "The HTTP binding has `datacontenttype` in `Content-Type`, where NATS has `ce-datacontenttype`.",
+        "The HTTP binding has `datacontenttype` in `Content-Type`; the NATS binding has it in `ce-datacontenttype`.",
         lambda case, fault: (
-            _is(Kind.MADE_UP, "header content-type", "datacontenttype")(case, fault)
+            _is(Kind.ADDED, "header content-type", "datacontenttype")(case, fault)
             or _is(Kind.MISSING, "header ce-datacontenttype")(case, fault)
         ),
     ),
-    Cause("Escapes that are malformed or not UTF-8 pass, and quoted strings are not undone.", _lenient_unquote),
-    Cause("Binary and Boolean are printed as Python prints them: `b'\\x00'`, `True`.", _printed_by_python),
-    Cause("An event with a Binary is not written as JSON.", _says("not JSON serializable")),
-    Cause("Leap seconds are refused: Python's `datetime` has none.", LEAP),
+    Cause("Malformed and non-UTF-8 escapes are accepted, and quoted strings are not unescaped.", _lenient_unquote),
+    Cause("Binary and Boolean values are formatted with Python's `repr`: `b'\\x00'`, `True`.", _printed_by_python),
+    Cause("An event with a Binary value cannot be encoded as JSON.", _has_text("not JSON serializable")),
+    Cause("Leap seconds are rejected, because Python's `datetime` does not support them.", LEAP),
     *COMMON,
 )
 
@@ -301,8 +312,8 @@ SDKS = (
         "go-nats",
         "sdk-go `nats/v2`",
         "2.16.2",
-        "the same functions of `nats/v2`. It has no binary mode: messages with `ce-` headers, and binary ones to be "
-        "written, are not put to it",
+        "the same functions of `nats/v2`. It has no binary mode: cases with `ce-` headers or that "
+        "encode to binary mode are skipped",
         partial(go_peer, "answer"),
         GO,
     ),
@@ -311,7 +322,7 @@ SDKS = (
         "sdk-rust",
         "0.9.0, feature `nats`",
         "`NatsCloudEvent::from_event`, `MessageExt::to_event` and the `TryFrom`s of `Data`. It has no binary mode: "
-        "messages with `ce-` headers, and binary ones to be written, are not put to it",
+        "cases with `ce-` headers or that encode to binary mode are skipped",
         partial(rust_peer, "answer"),
         RUST,
     ),
@@ -320,7 +331,7 @@ SDKS = (
         "sdk-javascript",
         "10.0.0 with nats.js 3.4.0",
         "`HTTP.toEvent` and `validate()`, `HTTP.binary`, `HTTP.structured`. It has no NATS binding: its HTTP binding "
-        "is the nearest, and nats.js carries the headers",
+        "is used, and nats.js transports the headers",
         partial(node_peer, "answer"),
         JAVASCRIPT,
     ),
@@ -328,8 +339,8 @@ SDKS = (
         "python",
         "sdk-python",
         "2.2.0",
-        "`from_http_event`, `to_binary_event` and `to_structured_event` of `cloudevents.core`, which rest on its JSON "
-        "format. It has no NATS binding: its HTTP binding is the nearest",
+        "`from_http_event`, `to_binary_event` and `to_structured_event` of `cloudevents.core`, which use its JSON "
+        "format. It has no NATS binding: its HTTP binding is used",
         python_answers,
         PYTHON,
     ),

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from ce_nats import ContentMode, Dialect
 
-from .samples import MADE_UP, SAMPLES, Differences
+from .samples import GENERATED, SAMPLES, Differences
 
 
 @dataclass(frozen=True)
 class Fault:
     """
-    A sample that is not received unchanged.
+    Fault of a sample that is not received unchanged.
 
     Attributes:
         note: The reason, for docs/interop.md.
@@ -54,7 +54,7 @@ class Route:
     faults: Mapping[str, Fault] = field(default_factory=dict)
 
     @property
-    def way(self) -> str:
+    def direction(self) -> str:
         """Direction, mode, format and dialect, for docs/interop.md."""
         mode = f"{self.mode.value}, {self.format}" if self.format else self.mode.value
         if not self.sends:
@@ -76,21 +76,21 @@ JS = "nats.js 3.4.0 and cloudevents 10.0.0"
 
 BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
 
-NO_BINARY = "There is no binary mode: the payload is taken for the event (sdk-go: cloudevents/sdk-go#814)."
+NO_BINARY = "The SDK has no binary mode: it decodes the payload as the event (sdk-go: cloudevents/sdk-go#814)."
 NOT_DECODED = "Header values are not percent-decoded (cloudevents/sdk-go#1334)."
 NOT_ENCODED = (
     "Header values are not percent-encoded (cloudevents/sdk-go#1334). By the specification `100% sure` is an error, "
-    "and `%C3%A9` and quotes are decoded into other text; `Dialect.SDK_GO` reads values as they stand."
+    "and `%C3%A9` and quotes are decoded to other text; `Dialect.SDK_GO` does not decode values."
 )
-PRINTED_BYTES = "Bytes are printed as Go prints a slice, `[0 1 2 255]`, where the specification has base64."
-MILLISECONDS = "JavaScript's `Date` has milliseconds."
-OWN_TIME = "An event without a time gets the current one (cloudevents/sdk-javascript#419)."
+PRINTED_BYTES = "Bytes are formatted as a Go slice, `[0 1 2 255]`; the specification requires base64."
+MILLISECONDS = "The precision of JavaScript's `Date` is milliseconds."
+OWN_TIME = "An event without a time gets the current time (cloudevents/sdk-javascript#419)."
 
 SERDE = "Error while serializing/deserializing to json"
 BYTES = Fault(PRINTED_BYTES, {"digest": "[0 1 2 255]"})
 JS_FAULTS = {
     "nanoseconds": Fault(MILLISECONDS, {"time": "2024-02-29T22:10:11.123Z"}),
-    "no time": Fault(OWN_TIME, {"time": MADE_UP}),
+    "no time": Fault(OWN_TIME, {"time": GENERATED}),
 }
 
 
@@ -127,7 +127,7 @@ ROUTES = (
         BINARY,
         faults={
             "percent signs": Fault(NOT_ENCODED, {"error": "invalid-percent-escape: subject"}),
-            "escapes of its own": Fault(NOT_ENCODED, {"source": "/café?q=a b"}),
+            "percent-escapes": Fault(NOT_ENCODED, {"source": "/café?q=a b"}),
             "quotes": Fault(NOT_ENCODED, {"note": "quoted text"}),
             "bytes": BYTES,
         },
@@ -141,7 +141,7 @@ ROUTES = (
         faults={
             "Unicode": Fault(NOT_DECODED, {"subject": "Zo%C3%AB%20owes%205%20%E2%82%AC%20%F0%9F%98%80"}),
             "percent signs": Fault(NOT_DECODED, {"subject": "100%25%20sure"}),
-            "escapes of its own": Fault(NOT_DECODED, {"source": "/caf%25C3%25A9?q=a%2520b"}),
+            "percent-escapes": Fault(NOT_DECODED, {"source": "/caf%25C3%25A9?q=a%2520b"}),
             "quotes": Fault(NOT_DECODED, {"note": "%22quoted%22%20text"}),
         },
     ),

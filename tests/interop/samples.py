@@ -17,7 +17,7 @@ from tests.support.strategies import Event, plain_event
 # attribute; "data"; or "error" alone.
 Differences = dict[str, str | None]
 # Placeholder for the text of a time that the peer generated.
-MADE_UP = "made up"
+GENERATED = "generated"
 
 JSON = {"datacontenttype": "application/json"}
 TIME = Timestamp.parse("2024-02-29T22:10:11Z")
@@ -36,7 +36,7 @@ SAMPLES: Mapping[str, Event] = {
     ),
     "Unicode": plain_event({"name": "Zoë"}, subject="Zoë owes 5 € 😀", time=TIME, **JSON),
     "percent signs": plain_event({"rate": "5%"}, subject="100% sure", time=TIME, **JSON),
-    "escapes of its own": plain_event({}, source="/caf%C3%A9?q=a%20b", time=TIME, **JSON),
+    "percent-escapes": plain_event({}, source="/caf%C3%A9?q=a%20b", time=TIME, **JSON),
     "quotes": plain_event({}, note='"quoted" text', time=TIME, **JSON),
     "nanoseconds": plain_event({}, time=Timestamp.parse("2024-02-29T23:10:11.123456789+01:00"), **JSON),
     "no time": plain_event({}, **JSON),
@@ -81,7 +81,7 @@ def _differences(sample: Event, received: Mapping[str, str], data: bytes) -> Dif
     # Types of extensions are not compared, because binary mode has no types.
     sent = {name: canonical(value, name) for name, value in sample.attributes.items()}
     found: Differences = {
-        name: MADE_UP if name == "time" and name not in sent else received.get(name)
+        name: GENERATED if name == "time" and name not in sent else received.get(name)
         for name in sorted({*sent, *received})
         if not _same(name, sent.get(name), received.get(name))
     }

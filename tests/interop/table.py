@@ -1,5 +1,5 @@
 """
-The table of results between ce_nats and its peers in docs/interop.md.
+Table of results between ce_nats and its peers in docs/interop.md.
 
 ``python -m tests.interop.table`` runs every exchange and writes the table; the tests compare it with their own results.
 """
@@ -27,7 +27,7 @@ NOTES = tuple(dict.fromkeys(fault.note for route in ROUTES for fault in route.fa
 
 def head() -> list[str]:
     names = " | ".join(SAMPLES)
-    return [f"| peer | way | {names} |", "|---|---|" + "---|" * len(SAMPLES)]
+    return [f"| peer | direction | {names} |", "|---|---|" + "---|" * len(SAMPLES)]
 
 
 def row(route: Route, lost: Collection[str]) -> str:
@@ -39,7 +39,7 @@ def row(route: Route, lost: Collection[str]) -> str:
         lost: Names of the samples that were not received unchanged in this run.
     """
     cells = " | ".join(_fault(route, name) if name in lost else "yes" for name in SAMPLES)
-    return f"| {route.peer} | {route.way} | {cells} |"
+    return f"| {route.peer} | {route.direction} | {cells} |"
 
 
 def _fault(route: Route, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Events go to clients of Iggy and come from them: iggy-py 0.4 over TCP, apache-iggy 0.9 over TCP and HTTP."""
+"""Events to and from clients of Iggy: iggy-py 0.4 over TCP, apache-iggy 0.9 over TCP and HTTP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.strategies import Event
 from .iggy_servers import HttpServer, OldServer, TcpServer, listening
 from .samples import SAMPLES
 
-# A machine that is busy elsewhere may take long.
+# generous, because the machine may be busy
 TIMEOUT = 60.0
 TIMESTAMP = 1_692_700_000_000_001
 
-# One header of each kind, and one at each end where that says something.
+# One header of each kind, with the limits of kinds that have some.
 KINDS = {
     "raw": HeaderValue.of(HeaderKind.RAW, b"\0\xff" * 127),
     "string": HeaderValue.of(HeaderKind.STRING, "Zoë owes 5 € 😀"),
@@ -46,7 +46,7 @@ KINDS = {
 
 
 def message_of(sample: Event) -> IggyMessage:
-    """A sample in binary mode, and in structured mode where it has no data."""
+    """Return the message of a sample in binary mode, or in structured mode if it has no data."""
     has_data = sample.data is not None
     return to_iggy_message(sample, mode=ContentMode.BINARY if has_data else ContentMode.STRUCTURED)
 
@@ -69,8 +69,8 @@ async def run(command: Sequence[str], *arguments: str, lines: Sequence[str] = ()
 # --- Iggy 0.4 over TCP ----------------------------------------------------------------------------------------------
 
 
-async def test_an_old_client_reads_messages_with_headers(program: Callable[[str], Sequence[str]]) -> None:
-    """It finds each payload behind headers of every kind, and every number where it belongs."""
+async def test_old_client_reads_messages_with_headers(program: Callable[[str], Sequence[str]]) -> None:
+    """It finds each payload after headers of every kind, and all numbers."""
     server = OldServer([encode_message(message, polled=True) for message in MESSAGES])
     async with listening(server.answer) as address:
         polled = await run(program("iggy-py"), "poll", address)
@@ -80,16 +80,16 @@ async def test_an_old_client_reads_messages_with_headers(program: Callable[[str]
     ]
 
 
-async def test_an_old_client_looks_into_headers(program: Callable[[str], Sequence[str]]) -> None:
-    """What it read above were headers to it: it refuses a kind that there is not."""
+async def test_old_client_parses_headers(program: Callable[[str], Sequence[str]]) -> None:
+    """So the test above is meaningful: it rejects an unknown kind."""
     frame = encode_message(replace(MESSAGES[0], headers={"key": KINDS["bool"]}), polled=True)
     server = OldServer([frame.replace(b"key\x03", b"key\x10")])
     async with listening(server.answer) as address:
         assert await run(program("iggy-py"), "poll", address) == [{"error": "InvalidCommand"}]
 
 
-async def test_an_old_client_sends_events(program: Callable[[str], Sequence[str]]) -> None:
-    """It can send text only, so structured events; each arrives as it was sent."""
+async def test_old_client_sends_events(program: Callable[[str], Sequence[str]]) -> None:
+    """It can only send text, so events are structured; each arrives unchanged."""
     messages = [to_nats_message(sample, mode=ContentMode.STRUCTURED) for sample in SAMPLES.values()]
     server = OldServer()
     async with listening(server.answer) as address:
@@ -104,7 +104,7 @@ async def test_an_old_client_sends_events(program: Callable[[str], Sequence[str]
 
 
 def spelled(value: HeaderValue) -> list[Any]:
-    """A value as the client's program spells it: ``["UnsignedInt8", 5]``."""
+    """Return a value in the notation of the client's program: ``["UnsignedInt8", 5]``."""
     name = value.kind.label.capitalize().replace("Uint", "UnsignedInt")
     return [name, b64encode(value.value).decode() if value.kind is HeaderKind.RAW else value.python]
 
@@ -120,18 +120,18 @@ def in_any_order(headers: list[Any]) -> list[str]:
     return sorted(map(repr, headers))
 
 
-# Keys of every kind, too.
+# Keys have every kind, too.
 TYPED = replace(MESSAGES[-1], headers={value: value for value in KINDS.values() if value.kind is not HeaderKind.STRING})
 
 
 @pytest.fixture(params=[(TcpServer, ""), (HttpServer, "http://")], ids=["tcp", "http"])
 def transport(request: pytest.FixtureRequest) -> tuple[type[TcpServer | HttpServer], str]:
-    """A server, and what stands in front of its address."""
+    """The class of a server, and the prefix of its address."""
     return request.param
 
 
-async def test_a_client_reads_typed_headers(transport: Any, program: Callable[[str], Sequence[str]]) -> None:
-    """Each header has the type and the value that it was given."""
+async def test_client_reads_typed_headers(transport: Any, program: Callable[[str], Sequence[str]]) -> None:
+    """Each header has the encoded type and value."""
     make_server, scheme = transport
     stored = [*MESSAGES, replace(TYPED, offset=len(MESSAGES))]
     server = make_server(stored)
@@ -143,8 +143,8 @@ async def test_a_client_reads_typed_headers(transport: Any, program: Callable[[s
         assert (one["id"], one["offset"]) == (message.id, message.offset)
 
 
-async def test_a_client_sends_typed_headers(transport: Any, program: Callable[[str], Sequence[str]]) -> None:
-    """Messages arrive with every header that the client made by itself, and events are those that were sent."""
+async def test_client_sends_typed_headers(transport: Any, program: Callable[[str], Sequence[str]]) -> None:
+    """Messages arrive with all headers that the client encoded, and events arrive unchanged."""
     make_server, scheme = transport
     messages = [replace(message, offset=None, timestamp=None) for message in [*MESSAGES, TYPED]]
     lines = [

@@ -1,5 +1,5 @@
 """
-Other SDKs on the conformance vectors: docs/conformance.md and judged.json say what this run says.
+Results of other SDKs on the conformance cases equal docs/conformance.md and judged.json.
 
 ``python -m tests.interop.judge`` writes both.
 """
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("judged", SDKS, ids=lambda judged: judged.key)
-def test_judged(judged: Judged) -> None:
-    """Each case has the result, the faults and the causes that the page gives it."""
+def test_results_equal_the_page(judged: Judged) -> None:
+    """Each case has the result, the faults and the causes on the page."""
     try:
         program = judged.program()
     except NotAvailable as missing:
@@ -34,13 +34,13 @@ def test_judged(judged: Judged) -> None:
     assert {one: found.get(one) for one in different} == {one: kept.get(one) for one in different}
 
 
-def test_page() -> None:
-    """The page is what the summaries give."""
+def test_page_is_generated_from_the_results() -> None:
+    """The page is up to date with judged.json."""
     assert judge.page(judge.read_summaries()) == judge.PAGE.read_text("utf-8")
 
 
 def test_versions() -> None:
-    """The page names the versions that are built."""
+    """The page has the versions that are built."""
     sources = {
         "go": (peers.HERE / "go" / "go.mod").read_text("utf-8"),
         "rust": (peers.HERE / "rust" / "Cargo.toml").read_text("utf-8"),
@@ -52,16 +52,16 @@ def test_versions() -> None:
             assert version in sources[judged.key.split("-")[0]], judged.name
 
 
-def test_the_runner_of_the_readme(tmp_path: Path) -> None:
-    """It answers what it has, skips the rest, and does as well as the text says."""
+def test_runner_of_the_readme(tmp_path: Path) -> None:
+    """It answers its operation, skips others, and has the results stated in the README."""
     readme = (ROOT / "spec-fixtures" / "README.md").read_text("utf-8")
     [source] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     (tmp_path / "runner.py").write_text(source, "utf-8")
     cases = load_cases()
     with Command(f"'{sys.executable}' '{tmp_path / 'runner.py'}'", timeout=60) as program:
         results = {case.id: program.run(case).result for case in cases}
-    of_its_own = [results[case.id] for case in cases if case.op == "percent.decode"]
-    assert f"fails {of_its_own.count(Result.FAILED)} of {len(of_its_own)} cases" in " ".join(readme.split())
+    answered = [results[case.id] for case in cases if case.op == "percent.decode"]
+    assert f"fails {answered.count(Result.FAILED)} of {len(answered)} cases" in " ".join(readme.split())
     assert {results[case.id] for case in cases if case.op != "percent.decode"} == {Result.SKIPPED}
 
 
@@ -74,26 +74,26 @@ def _faults(outcome: dict[str, object], got: dict[str, object]) -> list[str]:
 
 
 def test_faults() -> None:
-    """What is wrong, in words that do not change from run to run."""
+    """Texts of faults do not change between runs."""
     event = {"attributes": {"id": {"type": "String", "value": "1"}}, "data": {"absent": True}}
     other = {"attributes": {"time": {"type": "Timestamp", "value": "2020-01-01T00:00:00Z"}}, "data": {"text": "a"}}
-    assert _faults({"error": "invalid-json"}, {"result": event}) == ["wanted the error invalid-json, came a result"]
-    assert _faults({"expected": event}, {"error": "at 0x7f"}) == ["wanted a result, came an error"]
+    assert _faults({"error": "invalid-json"}, {"result": event}) == ["expected error invalid-json, got a result"]
+    assert _faults({"expected": event}, {"error": "at 0x7f"}) == ["expected a result, got an error"]
     assert _faults({"expected": event}, {}) == ["no answer to compare"]
     assert _faults({"expected": event}, {"result": other}) == [
-        'id: wanted "1", came none',
-        "time: wanted none, came one",
-        'data: wanted no data, came text "a"',
+        'id: expected "1", got nothing',
+        "time: expected nothing, got a value",
+        'data: expected no data, got text "a"',
     ]
 
 
-# --- What cannot be had ---------------------------------------------------------------------------------------------
+# --- Unavailable programs -------------------------------------------------------------------------------------------
 
 FAILS = [sys.executable, "-c", "import sys; sys.exit('no route to host')"]
 
 
-def test_downloads_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are skipped where nobody promised a network, and are failures with CI=true."""
+def test_failed_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are skipped, because a machine may have no network, and fail with CI=true."""
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(NotAvailable, match="no route to host"):
         caching.download(FAILS, tmp_path)
@@ -102,8 +102,8 @@ def test_downloads_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         caching.download(FAILS, tmp_path)
 
 
-def test_a_missing_toolchain_is_skipped_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With CI=true too, and by its name."""
+def test_missing_toolchain_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with CI=true; the reason names the tool."""
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("PATH", "")
     for make, tool in ((peers.go_peer, "go"), (peers.node_peer, "node"), (peers.rust_peer, "cargo")):
@@ -111,15 +111,15 @@ def test_a_missing_toolchain_is_skipped_everywhere(monkeypatch: pytest.MonkeyPat
             make()
 
 
-def test_a_build_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is a failure everywhere, with what the tool said."""
+def test_failed_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure with and without CI=true, with the output of the tool."""
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(BuildFailedError, match="no route to host"):
         caching.build(FAILS, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("said", "ci", "raised"),
+    ("output", "ci", "raised"),
     [
         ("ERROR: No matching distribution found for x==1", "true", NotAvailable),
         (
@@ -131,13 +131,13 @@ def test_a_build_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("ERROR: disk full", "true", BuildFailedError),
     ],
 )
-def test_python_packages_that_cannot_be_had(
-    said: str, ci: str, raised: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_unavailable_python_packages(
+    output: str, ci: str, raised: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One without a build for this Python is skipped; a registry out of reach is none with CI=true."""
+    """Skipped without a wheel for this Python; an unreachable registry is a failure with CI=true."""
     monkeypatch.setenv("CI", ci)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    done = subprocess.CompletedProcess([], 1, "", said)
+    done = subprocess.CompletedProcess([], 1, "", output)
     monkeypatch.setattr(programs, "run", lambda *_: done)
     with pytest.raises(raised):
         programs.python_packages("x==1")

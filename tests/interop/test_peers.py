@@ -12,11 +12,11 @@ from .routes import ROUTES, Route
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=str)
-async def test_what_gets_through(
+async def test_received_events(
     route: Route, program: Callable[[str], Sequence[str]], server: NatsServer, request: pytest.FixtureRequest
 ) -> None:
     """
-    Is what the route says, fault by fault, and what the table of docs/interop.md says of this run.
+    Differences are the known faults of the route, and the table of docs/interop.md has this result.
 
     ``python -m tests.interop.table`` writes the table.
     """
@@ -27,7 +27,7 @@ async def test_what_gets_through(
     assert table.row(route, found) in table.written()
 
 
-def test_the_table_has_nothing_else() -> None:
+def test_table_has_no_other_rows() -> None:
     rows = [line for line in table.written() if line not in table.head() + table.notes()]
     assert len(rows) == len(ROUTES)
     assert set(table.head() + table.notes()) <= set(table.written())

@@ -1,4 +1,4 @@
-"""What sdk-go makes of headers and of event formats, and why ce_nats writes them as it does."""
+"""How sdk-go decodes headers and event formats: the reasons for the way ce_nats encodes them."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ STRUCTURED = to_nats_message(plain_event({"total": 1}, id="structured"), mode=Co
 
 
 async def test_headers_beside_a_structured_event(program: Program, server: NatsServer) -> None:
-    """With ce- headers beside it, a structured event is the data of another one (cloudevents/sdk-go#1334)."""
+    """With additional ce- headers, a structured event becomes the data of another one (cloudevents/sdk-go#1334)."""
     headers = dict(STRUCTURED.headers.items())
     assert await _read(program, server, headers, STRUCTURED.data) == ("structured", b'{"total":1}')
     both = {**headers, **dict(BINARY.headers.items())}
@@ -32,7 +32,7 @@ async def test_headers_beside_a_structured_event(program: Program, server: NatsS
 
 
 async def test_case_of_header_names(program: Program, server: NatsServer) -> None:
-    """Names that are not in lower case are no attributes (cloudevents/sdk-go#1334)."""
+    """Header names that are not in lower case are ignored (cloudevents/sdk-go#1334)."""
     headers = dict(BINARY.headers.items())
     assert await _read(program, server, headers) == ("binary", b"")
     capitals = {name.title(): value for name, value in headers.items()}
@@ -40,7 +40,7 @@ async def test_case_of_header_names(program: Program, server: NatsServer) -> Non
 
 
 async def _read(program: Program, server: NatsServer, headers: dict[str, str], data: bytes = b"") -> tuple[Any, bytes]:
-    """Id and data of the event that the peer makes of a message, or its error."""
+    """Return id and data of the event that the peer decodes, or its error."""
     command = program("go")
     connection = await nats.connect(server.url)
     js = connection.jetstream()
@@ -64,7 +64,7 @@ TYPE = "application/cloudevents+protobuf"
 
 
 async def test_protobuf_messages_from_the_peer(program: Program, server: NatsServer) -> None:
-    """sdk-go puts data of type application/protobuf into an Any, whose type is the dataschema."""
+    """sdk-go encodes data of type application/protobuf as an Any with dataschema as its type."""
     sample = plain_event(MESSAGE.SerializeToString(), **MESSAGE_TYPES)
     message = await _sent(program, server, sample, "protobuf", "structured")
     event = from_nats_message(message)
@@ -74,7 +74,7 @@ async def test_protobuf_messages_from_the_peer(program: Program, server: NatsSer
 
 
 async def test_protobuf_messages_to_the_peer(program: Program, server: NatsServer) -> None:
-    """sdk-go has the message's bytes, and the type URL as dataschema."""
+    """sdk-go decodes the bytes of the message, and the type URL as dataschema."""
     answer = await _received(program, server, plain_event(MESSAGE))
     assert answer["attributes"] == {
         **plain_event().attributes,
@@ -97,20 +97,20 @@ async def test_protobuf_messages_to_the_peer(program: Program, server: NatsServe
 async def test_text_to_the_peer(
     program: Program, server: NatsServer, value: Any, content_type: str, wanted: bytes
 ) -> None:
-    """What is in binary_data arrives as it is; sdk-go encodes what it finds in text_data once more, as XML here."""
+    """binary_data arrives unchanged; sdk-go encodes text_data again, as XML here."""
     answer = await _received(program, server, plain_event(value, datacontenttype=content_type))
     assert b64decode(answer["data"]) == wanted
 
 
-async def test_text_that_the_peer_cannot_read(program: Program, server: NatsServer) -> None:
-    """sdk-go refuses text_data of a type that it has no encoder for."""
+async def test_text_that_the_peer_cannot_decode(program: Program, server: NatsServer) -> None:
+    """sdk-go rejects text_data of a type without an encoder."""
     with pytest.raises(AssertionError, match=r"failed to convert text type \(text/csv\) data"):
         await _received(program, server, plain_event("a,b", datacontenttype="text/csv"))
 
 
 @pytest.mark.parametrize("protocol", ["nats", "jetstream"])
-async def test_protocols_do_not_say_the_format(program: Program, server: NatsServer, protocol: str) -> None:
-    """What sdk-go's own NATS protocols send in this format has no header; with one it can be read."""
+async def test_protocols_do_not_send_the_format(program: Program, server: NatsServer, protocol: str) -> None:
+    """Messages of sdk-go's NATS protocols in this format have no Content-Type; with one they are decoded."""
     sample = plain_event(b"x", datacontenttype="image/png")
     message = await _sent(program, server, sample, protocol, "protobuf")
     assert not message.headers
@@ -120,7 +120,7 @@ async def test_protocols_do_not_say_the_format(program: Program, server: NatsSer
 
 
 async def _sent(program: Program, server: NatsServer, sample: Event, protocol: str, mode: str) -> Any:
-    """The message of an event that the peer sends."""
+    """Return the message of an event that the peer sends."""
     command = [*program("go"), "send", protocol, mode, server.url, "formats", "formats"]
     connection = await nats.connect(server.url)
     js = connection.jetstream()
@@ -138,7 +138,7 @@ async def _sent(program: Program, server: NatsServer, sample: Event, protocol: s
 
 
 async def _received(program: Program, server: NatsServer, event: Event) -> Any:
-    """What the peer makes of an event in the Protobuf format; an AssertionError with its error."""
+    """Return the event that the peer decodes from the Protobuf format; raise AssertionError with its error."""
     command = [*program("go"), "receive", "protobuf", "1", server.url, "", "formats.to"]
     connection = await nats.connect(server.url)
 

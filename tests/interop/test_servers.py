@@ -1,4 +1,4 @@
-"""The core of ``ce_nats.aio`` on the nats-servers that are in use: what it asks of a server is in all of them."""
+"""The core of ``ce_nats.aio`` on supported versions of nats-server."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.support.caching import NotAvailable
 from tests.support.programs import nats_server
 from tests.support.strategies import plain_event
 
-# The last patch release of each, and None for the one that is installed.
+# A patch release of each minor version; None is the installed one.
 VERSIONS = (None, "2.9.25", "2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
 EVENTS = [
     plain_event({"number": number}, id=f"Zoë {number}%", datacontenttype="application/json") for number in range(20)
@@ -60,7 +60,7 @@ async def _publish_and_subscribe(connection: Client) -> None:
 
 async def _request(connection: Client) -> None:
     with pytest.raises(DeliveryError) as caught:
-        await aio.request(connection, EVENTS[0], "nobody")
+        await aio.request(connection, EVENTS[0], "unbound")
     assert caught.value.code is ErrorCode.NO_RESPONDERS
 
 
@@ -89,7 +89,7 @@ async def _stream(connection: Client) -> None:
 
 
 async def _some_subjects(connection: Client) -> None:
-    """Only what was asked for is read and consumed, or an error says that it cannot be."""
+    """Only selected subjects are read and consumed, or an error reports that the server does not support it."""
     js = connection.jetstream()
     await js.add_stream(name="F", subjects=["f.*"])
     subjects = ["f.a", "f.b", "f.c"] * 200
@@ -105,14 +105,14 @@ async def _some_subjects(connection: Client) -> None:
     if (version.major, version.minor) >= (2, 10):
         assert await _consumed(js, "several", several) == {"f.b", "f.c"}
         return
-    for _ in range(2):  # also the second time: none was created without the subjects
+    for _ in range(2):  # twice: the first call created no consumer without the subjects
         with pytest.raises(DeliveryError, match=r"filter_subjects need nats-server 2\.10 or later") as caught:
             await _consumed(js, "several", several)
         assert caught.value.code is ErrorCode.INCOMPATIBLE_CONFIG
 
 
 async def _consumed(js: JetStreamContext, name: str, config: ConsumerConfig) -> set[str]:
-    """Subjects of the first deliveries of a new consumer."""
+    """Return the subjects of the first deliveries of a new consumer."""
     found: set[str] = set()
     async with aio.PullConsumer(js, "F", name, dead_letter=None, create=config, prefetch=30) as consumer:
         for _ in range(20):

@@ -56,5 +56,5 @@ async def main(what: str, address: str) -> None:
 
 asyncio.run(main(*sys.argv[2:]))
 sys.stdout.flush()
-# The client's threads outlive the interpreter, and sometimes abort it while it exits.
+# The client's threads sometimes abort the interpreter during its exit.
 os._exit(0)

@@ -36,5 +36,5 @@ try:
 except RuntimeError as error:
     print(json.dumps({"error": str(error)}))
 sys.stdout.flush()
-# The client's threads outlive the interpreter, and sometimes abort it while it exits.
+# The client's threads sometimes abort the interpreter during its exit.
 os._exit(0)

@@ -1,11 +1,11 @@
 """
-Answers of the cloudevents package to conformance cases: what spec-fixtures/README.md calls a program for --exec.
+Answer conformance cases with the cloudevents package: a program for --exec (see spec-fixtures/README.md).
 
-    python answer.py DIRECTORY    where the package is
+    python answer.py DIRECTORY    # of the package
 
-The package has no NATS binding. Its JSON format reads and writes structured events; for binary ones its HTTP binding is
-the nearest, with headers in a dict as nats-py has them. Nothing is mended here: values are spelled out, the package is
-called, and what it gave is spelled again.
+The package has no NATS binding. Its JSON format is used for structured events, its HTTP binding for binary ones, with
+headers in a dict as in nats-py. Nothing is corrected: values are converted to Python objects, the package is called,
+and its result is converted back.
 """
 
 import json
@@ -27,7 +27,7 @@ Fields = dict[str, Any]
 
 
 class Skipped(Exception):  # noqa: N818 - no fault of anybody
-    """The case cannot be put to the package; the text says why."""
+    """The case cannot be run with the package; the text is the reason."""
 
 
 READERS = {None: http.from_http_event, "binary": http.from_binary_event, "structured": http.from_structured_event}
@@ -62,7 +62,7 @@ def answer(op: str, given: Input) -> Fields:
 def from_message(given: Input) -> Fields:
     if "extension_types" in given or given.get("parse_data") is False or given.get("dialect") == "sdk-go":
         raise Skipped("cloudevents has no such option")
-    # As nats-py has them: one value per name, the last one, without outer white space.
+    # As in nats-py: one value per name, the last one, without outer white space.
     headers = {text(name): text(value).strip() for name, value in given["headers"] or []}
     message = http.HTTPMessage(headers, octets(given.get("data") or {"text": ""}))
     read = READERS[given.get("mode")]
@@ -78,14 +78,14 @@ def tagged(name: str, value: object) -> Fields:
     if isinstance(value, int):
         return {"type": "Integer", "value": str(value)}
     if isinstance(value, datetime):
-        # As the package's JSON format writes it.
+        # As encoded by the package's JSON format.
         text = value.isoformat()
         return {"type": "Timestamp", "value": text[:-6] + "Z" if text.endswith("+00:00") else text}
     return {"type": "String", "value": value if isinstance(value, str) else json.dumps(value)}
 
 
 def data_of(event: BaseCloudEvent, is_binary: bool) -> Fields:
-    """The data in the form that its type is for; a value that has not got it is given as it stands."""
+    """Return the data in the form for its type; a value of another form is returned unchanged."""
     data = event.get_data()
     kind = data_kind(event.get_datacontenttype(), is_binary)
     if data is None:
@@ -147,7 +147,7 @@ def payload(data: Input) -> Any:
     return text(data["text"]) if "text" in data else octets(data)
 
 
-# --- Spellings ------------------------------------------------------------------------------------------------------
+# --- Notations ------------------------------------------------------------------------------------------------------
 
 
 def text(spelled: Any) -> str:
