@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import ce_nats
 from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.testing import NatsServer
-from tests.spark.columns.test_decoding import ROWS
+from tests.support.spark_rows import ROWS
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ce_nats.spark import deduplicate, explode_cloudevents, from_nats, to_nats
 from ce_nats.spark._workers import check_workers
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
-from tests.spark.columns.test_decoding import ROWS
+from tests.support.spark_rows import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ from ce_nats.codec._nesting import MAX_LEVELS
 from ce_nats.codec.media_type import parse
 from ce_nats.spark import explode_cloudevents
 from ce_nats.wire.nats import read_header_block
-from tests.spark.test_random_messages import ENGINES, Message, agree, in_python
-from tests.spark.test_vectors import compare
+from tests.support.damage import Message, in_python
+from tests.support.spark_rows import ENGINES, agree, compare
 
 SEED = 20261122
 COUNT_OF_BLOCKS = 5_000

@@ -6,21 +6,16 @@ Both engines are tested.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from pyspark.sql import SparkSession
 
-from ce_nats.spark import explode_cloudevents
-from tests.spark.test_vectors import compare
-from tests.support.damage import Message, RawMessage, damaged, has_only_utf8, in_bytes, in_python, with_strange_data
+from tests.support.damage import damaged, has_only_utf8, in_bytes, in_python, with_strange_data
+from tests.support.spark_rows import agree
 
 COUNT = 20_000
 COUNT_OF_DATA = 10_000
 SEED = 20261121
-ENGINES = ("jvm", "python")
 COUNT_OF_BYTES = 5_000
-SCHEMA = "id int, headers array<struct<key {0}, value {0}>>, data binary"
 
 
 pytestmark = [
@@ -28,25 +23,6 @@ pytestmark = [
     # A warning of pyspark 4.0, which uses pandas to send whole DataFrames to workers.
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
 ]
-
-
-def agree(spark: SparkSession, made: list[Message] | list[RawMessage], seed: int, text: str = "string") -> Counter[str]:
-    """Compare Spark and Python, and return the number of messages by error code."""
-    rows = [(place, headers, bytearray(data)) for place, (headers, data) in enumerate(made)]
-    frame = spark.createDataFrame(rows, SCHEMA.format(text)).repartition(2)
-    expected = [in_python(message) for message in made]
-    outcomes: Counter[str] = Counter()
-    wrong = []
-    for engine in ENGINES:
-        found = explode_cloudevents(frame, engine=engine).collect()
-        assert sorted(row.id for row in found) == list(range(len(made)))
-        for row in found:
-            difference = compare(expected[row.id], row)
-            if difference:
-                wrong.append(f"{engine}: {difference}\n    {made[row.id]}")
-        outcomes = Counter(row.ce_error or f"event in {row.ce_mode} mode" for row in found)
-    assert not wrong, f"seed {seed}: {len(wrong)} of {len(made)} differ\n" + "\n".join(wrong[:10])
-    return outcomes
 
 
 def test_random_messages(spark: SparkSession) -> None:

@@ -10,9 +10,8 @@ from ce_nats.spark import from_nats, register, to_nats
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.connector import _source as source
 from ce_nats.spark.connector._source import NatsDataSource
-from tests.spark.columns.test_decoding import ROWS
-from tests.spark.test_vectors import SCHEMA, chosen, message
 from tests.support.needs import needs_arrow_functions
+from tests.support.spark_rows import ROWS, SCHEMA, chosen, message
 
 
 def test_sql_functions_give_the_same_columns(spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ Input = Mapping[str, Any]
 Fields = dict[str, Any]
 
 
-class Skipped(Exception):  # noqa: N818 - no fault of anybody
+class Skipped(Exception):  # noqa: N818 - not an error
     """The case cannot be run with the package; the text is the reason."""
 
 

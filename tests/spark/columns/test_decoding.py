@@ -9,13 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import from_nats_message
 from ce_nats.spark import explode_cloudevents, from_nats
+from tests.support.spark_rows import BASE, ROWS
 
-BASE = [("ce-specversion", "1.0"), ("ce-source", "/s"), ("ce-type", "t")]
-ROWS = [
-    (1, [*BASE, ("ce-id", "a"), ("ce-n", "5")], bytearray(b"x")),
-    (2, [*BASE, ("ce-id", "%C0%A0")], bytearray()),
-    (3, [], bytearray(b'{"specversion":"1.0","id":"b","source":"/s","type":"t","n":7,"data":[1]}')),
-]
 MESSAGE = "headers array<struct<key string, value string>>, data binary"
 
 

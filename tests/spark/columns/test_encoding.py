@@ -38,8 +38,8 @@ from ce_nats.conformance import Case, load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.spark import from_nats, register, to_nats
 from ce_nats.spark.columns._schema import EVENT
-from tests.spark.test_vectors import SCHEMA, chosen, message
 from tests.support.needs import needs_arrow_functions
+from tests.support.spark_rows import SCHEMA, chosen, message
 from tests.support.strategies import attempt
 
 MODES = ("binary", "structured")

@@ -13,7 +13,7 @@ from pyspark.sql.types import VariantVal
 from ce_nats import EncodeError, to_nats_message
 from ce_nats.spark import deduplicate, explode_cloudevents, parse_data
 from ce_nats.spark.columns._rows import event_of
-from tests.spark.columns.test_decoding import ROWS as MESSAGES
+from tests.support.spark_rows import ROWS as MESSAGES
 
 ROWS = [
     ('{"n": 1, "s": "x"}', "application/json"),

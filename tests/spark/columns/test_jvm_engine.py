@@ -22,7 +22,7 @@ from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.spark.columns import _jvm_engine as jvm_engine
 from ce_nats.spark.columns._jvm_engine import JAR
 from hatch_build import SOURCES, build_jar
-from tests.spark.columns.test_decoding import ROWS
+from tests.support.spark_rows import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 FOUND = [(1, "a", None), (2, None, "invalid-utf8"), (3, "b", None)]

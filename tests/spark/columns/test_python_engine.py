@@ -21,11 +21,10 @@ from ce_nats.spark import explode_cloudevents, from_iggy, from_stan, to_nats
 from ce_nats.spark.columns import _arrow_functions as arrow_functions
 from ce_nats.spark.columns import _python_engine as python_engine
 from ce_nats.spark.columns._schema import EVENT
-from tests.spark.columns.test_decoding import ROWS
-from tests.spark.test_vectors import SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
 from tests.support.damage import damaged, in_bytes
 from tests.support.damage import in_python as expected
 from tests.support.needs import needs_arrow_functions
+from tests.support.spark_rows import ROWS, SCHEMA, SPARK_TYPES, chosen, compare, groups_of, in_python, message
 from tests.support.strategies import plain_event
 
 ROOT = Path(__file__).parents[3]
