@@ -1,8 +1,8 @@
 """
-Events and messages as tables of HTML, as notebooks show the last value of a cell.
+Show events and messages as HTML tables in notebooks.
 
-All text comes from a sender, so all of it is escaped, control characters and the like, too. A table has a bound,
-however much data there is.
+The ``_repr_html_`` methods of events and messages import this module when a notebook calls them. All text comes from a
+sender, so all of it is escaped, control characters included. The size of a table is bounded, regardless of the data.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterable, Mapping
+from html import escape
 from typing import Any, Final, Protocol, TypeAlias
 
 from .errors import preview, visible
 
-# A name, and a value of any type.
+# Name and value.
 Row: TypeAlias = tuple[str, object]
 
 _MAX_ROWS: Final = 60
+# Characters of a name, of a text, or of bytes that are UTF-8; and bytes that are shown as hexadecimal digits.
 _MAX_CHARACTERS: Final = 1000
 _MAX_BYTES: Final = 100
-_LEFT: Final = "text-align: left; vertical-align: top"
+_CELL_STYLE: Final = "text-align: left; vertical-align: top"
 
 
 class _Event(Protocol):
@@ -33,23 +35,23 @@ class _Event(Protocol):
 
 def html_table(caption: str, rows: Iterable[Row]) -> str:
     """
-    A table of two columns.
+    Return a table of two columns.
 
     Args:
-        caption: What it is.
-        rows: Names and values. Text stands as it is, bytes as text where they are UTF-8 and else as hexadecimal digits,
-            everything else as JSON.
+        caption: Caption of the table.
+        rows: Names and values. Text is shown unchanged, bytes as text if they are UTF-8 and otherwise as hexadecimal
+            digits, and all other values as JSON.
     """
     rows = list(rows)
-    lines = [f"<table><caption>{_text(caption)}</caption>"]
-    lines += [_row(name, _value(value)) for name, value in rows[:_MAX_ROWS]]
+    lines = [f"<table><caption>{_escaped(caption)}</caption>"]
+    lines += [_row(name, _value_text(value)) for name, value in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
         lines.append(_row("...", f"{len(rows) - _MAX_ROWS} more"))
     return "\n".join([*lines, "</table>"])
 
 
 def event_rows(event: _Event) -> list[Row]:
-    """Attributes and data of an event."""
+    """Return the attributes and the data of an event as rows."""
     attributes = event.get_attributes().items()
     rows: list[Row] = [(name, value if isinstance(value, bytes) else str(value)) for name, value in attributes]
     data = event.get_data()
@@ -57,32 +59,32 @@ def event_rows(event: _Event) -> list[Row]:
 
 
 def message_rows(headers: Iterable[tuple[str, str]], data: bytes) -> list[Row]:
-    """Headers and payload of a message."""
+    """Return the headers and the payload of a message as rows."""
     return [*headers, ("data", data)]
 
 
 def _row(name: str, cell: str) -> str:
-    style = f'style="{_LEFT}"'
+    style = f'style="{_CELL_STYLE}"'
     pre = '<pre style="margin: 0; white-space: pre-wrap; text-align: left">'
-    return f"<tr><th {style}>{_text(name[:_MAX_CHARACTERS])}</th><td {style}>{pre}{_text(cell)}</pre></td></tr>"
+    return f"<tr><th {style}>{_escaped(name[:_MAX_CHARACTERS])}</th><td {style}>{pre}{_escaped(cell)}</pre></td></tr>"
 
 
-def _value(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, str):
-        return _cut(value, f"{len(value):,} characters")
+        return _truncated(value, f"{len(value):,} characters")
     if isinstance(value, (bytes, bytearray)):
-        return _octets(bytes(value))
-    return _json(value)
+        return _bytes_text(bytes(value))
+    return _json_text(value)
 
 
-def _cut(text: str, size: str) -> str:
+def _truncated(text: str, size: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}... ({size})"
 
 
-def _octets(value: bytes) -> str:
+def _bytes_text(value: bytes) -> str:
     size = f"{len(value):,} bytes"
     try:
-        # Of a character that is cut, the decoder waits for the rest.
+        # Incremental, because the last character may be truncated.
         start = codecs.getincrementaldecoder("utf-8")().decode(value[:_MAX_CHARACTERS], len(value) <= _MAX_CHARACTERS)
     except UnicodeDecodeError:
         digits = value[:_MAX_BYTES].hex(" ")
@@ -90,21 +92,21 @@ def _octets(value: bytes) -> str:
     return start if len(value) <= _MAX_CHARACTERS else f"{start}... ({size})"
 
 
-def _json(value: object) -> str:
-    """The beginning of a value in JSON; however large it is, no more than that is made."""
+def _json_text(value: object) -> str:
+    """Return the beginning of a value in JSON, without encoding the rest."""
     text = ""
     try:
         for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
             text += piece
             if len(text) > _MAX_CHARACTERS:
                 break
-    except (TypeError, ValueError, RecursionError):  # an object of the program's own
+    except (TypeError, ValueError, RecursionError):  # an object that JSON cannot represent
         return preview(value)
-    what = "members" if isinstance(value, dict) else "items"
-    return _cut(text, f"{len(value):,} {what}" if isinstance(value, (dict, list)) else f"{len(text):,} characters")
+    unit = "members" if isinstance(value, dict) else "items"
+    return _truncated(
+        text, f"{len(value):,} {unit}" if isinstance(value, (dict, list)) else f"{len(text):,} characters"
+    )
 
 
-def _text(text: str) -> str:
-    from html import escape  # here, because its table of characters is a good part of what importing ce_nats costs
-
+def _escaped(text: str) -> str:
     return escape("\n".join(map(visible, text.split("\n"))))

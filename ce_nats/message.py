@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Union, cast, overload
 
-from ._notebook import html_table, message_rows
 from .errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
 __all__ = ["Headers", "HeadersLike", "Message", "NatsMessage", "StoredMessage"]
@@ -218,6 +217,8 @@ class NatsMessage:
             self.headers = Headers(self.headers)
 
     def _repr_html_(self) -> str:
+        from ._notebook import html_table, message_rows
+
         rows = [("subject", self.subject), *message_rows(self.headers.items(), self.data)]
         return html_table("NATS message", [*rows, ("reply", self.reply)] if self.reply else rows)
 
@@ -246,6 +247,8 @@ class StoredMessage(NamedTuple):
     timestamp: datetime
 
     def _repr_html_(self) -> str:
+        from ._notebook import html_table, message_rows
+
         where = [("stream", self.stream), ("sequence", self.sequence), ("timestamp", str(self.timestamp))]
         rows = [*where, ("subject", self.subject), *message_rows(self.headers, self.data)]
         return html_table("stored NATS message", rows)

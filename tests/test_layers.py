@@ -19,13 +19,15 @@ SOURCES = {
 # From the bottom up. Parts may import parts of earlier layers, and their own libraries. Parts of one layer do not
 # import each other.
 LAYERS: tuple[dict[str, set[str]], ...] = (
-    {name: set() for name in ("_version", "errors", "_notebook", "message", "subjects", "_ranges", "_settings")},
+    {name: set() for name in ("_version", "errors", "message", "subjects", "_ranges", "_settings")},
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
     {"extensions": set(), "redelivery": set(), "capture": {"pyarrow", "msgspec"}, "arrow": {"pyarrow"}, "iggy": set()},
     {"aio": {"nats", "nkeys", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
 )
+# Helpers that modules of any layer import inside functions, with the parts that they may import.
+HELPERS = {"_notebook": {"errors"}}
 # Above all layers; may import any library.
 TOOLS = {"cli", "__main__", "conformance", "testing"}
 # Other brokers. Each can be deleted with its folder and one line for each of its users.
@@ -47,7 +49,9 @@ def room(module: str) -> str:
 
 def allowed(own: str) -> tuple[set[str], set[str]]:
     """Return the parts of the package, and the libraries, that a part may import."""
-    below: set[str] = set()
+    if own in HELPERS:
+        return {own, *HELPERS[own]}, set()
+    below = set(HELPERS)
     for number, layer in enumerate(LAYERS):
         if own in layer:
             parts = below | (set(layer) if number == 0 else {own})

@@ -1,6 +1,8 @@
 """Tables for notebooks, parsed as by a browser."""
 
 import json
+import subprocess
+import sys
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 
@@ -199,3 +201,9 @@ def test_ipython_uses_the_tables():
     made = FakeDelivery(to_nats_message(event(5), "orders.paid"))
     for value in (made, made.event, NatsMessage("a"), StoredMessage("a", "", [], b"", "S", 1, datetime(2026, 1, 1))):
         assert formatter(value) == value._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["ce_nats", "ce_nats.aio"])
+def test_module_is_only_imported_to_show_a_table(name):
+    code = f"import sys, {name}; assert 'ce_nats._notebook' not in sys.modules and 'html' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

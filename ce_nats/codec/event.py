@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar, overload
 
 from cloudevents.core.v1.event import CloudEvent
 
-from .._notebook import event_rows, html_table
 from ..errors import DecodeError, EncodeError, ErrorCode, preview
 from . import data, media_type, models
 from .attributes import CORE
@@ -212,6 +211,8 @@ class DecodedEvent(CloudEvent):
         return f"DecodedEvent({self._attributes!r}, {self._data!r})"
 
     def _repr_html_(self) -> str:
+        from .._notebook import event_rows, html_table
+
         return html_table("CloudEvent", event_rows(self))
 
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from nats.aio.msg import Msg
 
-from ..._notebook import Row, html_table
 from ...codec.event import DecodedEvent
 from ...errors import DecodeError, DeliveryError, ErrorCode, Reject
 from ...redelivery import Action, Decision, Outcome, Reason
@@ -179,8 +178,10 @@ class Delivery(Received):
                 handling.end(error)
 
     def _repr_html_(self) -> str:
+        from ..._notebook import html_table
+
         numbers = [("sequence", self.sequence), ("deliveries", self.deliveries), ("settled", self.is_settled)]
-        rows: list[Row] = [("stream", self.stream), *numbers, ("subject", self.subject), *self._rows()]
+        rows = [("stream", self.stream), *numbers, ("subject", self.subject), *self._rows()]
         return html_table("delivery", rows)
 
     def __repr__(self) -> str:

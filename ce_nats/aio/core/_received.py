@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from nats.aio.msg import Msg
 
-from ..._notebook import Row, event_rows, html_table, message_rows
 from ...codec.event import DecodedEvent
 from ...errors import CeNatsError, DecodeError
 from ...message import header_pairs
@@ -72,10 +71,14 @@ class Received:
             return None
 
     def _repr_html_(self) -> str:
+        from ..._notebook import html_table
+
         return html_table("received", [("subject", self.subject), *self._rows()])
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[tuple[str, object]]:
         """Return rows for the event; if there is no event, for the error and the message."""
+        from ..._notebook import event_rows, message_rows
+
         if self._event is not None:
             return event_rows(self._event)
         reason = "not decoded" if self.error is None else str(self.error)
