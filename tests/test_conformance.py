@@ -1,5 +1,5 @@
 """
-The judge: what counts as equal, how a program that answers is treated, and what the command line says of it.
+Comparison of answers, running of other programs, and the commands ``conformance`` and ``answer``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ce_nats.conformance import (
 
 ROOT = Path(__file__).parents[1]
 
-# A program for --exec. It decodes percent-escapes with its language's own function, which is right for some cases and
-# wrong for others, and it misbehaves when a value asks for it.
+# A program for --exec. It decodes percent-escapes with a function of the standard library, which passes some cases and
+# fails others. Special values make it misbehave.
 PEER = """
 import json, sys, time
 from urllib.parse import unquote
@@ -46,7 +46,7 @@ for line in sys.stdin:
     value = case["input"].get("value")
     answer = {"id": case["id"]}
     if value == "crash":
-        print("cannot go on", file=sys.stderr)
+        print("fatal error", file=sys.stderr)
         sys.exit(3)
     if value == "hang":
         time.sleep(600)
@@ -74,7 +74,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def peer(tmp_path: Path) -> str:
-    """Command line of the program above."""
+    """Return the command line of the program above."""
     script = tmp_path / "peer.py"
     script.write_text(PEER, encoding="utf-8")
     return f"{quote(sys.executable)} {quote(str(script))}"
@@ -82,13 +82,13 @@ def peer(tmp_path: Path) -> str:
 
 @pytest.fixture
 def program(peer: str) -> Iterator[Command]:
-    """The program above, started when it is first asked."""
+    """Yield the program above, which starts with the first case."""
     with Command(peer, timeout=60) as command:
         yield command
 
 
 def decode_case(value: str, *outcomes: dict[str, Any]) -> Case:
-    """A case of ``percent.decode``; it wants the value itself unless told otherwise."""
+    """Return a case of ``percent.decode``; by default, the value itself is expected."""
     return Case(
         suite="made-up",
         id=f"case-{value}",
@@ -144,8 +144,8 @@ def attributes(**tagged: list[str]) -> dict[str, Any]:
         ),
     ],
 )
-def test_equal(op: str, one: Any, other: Any) -> None:
-    """Two spellings of one result match, in either role."""
+def test_equal_results_match(op: str, one: Any, other: Any) -> None:
+    """Two spellings of the same result match, in both directions."""
     assert matches(op, one, other)
     assert matches(op, other, one)
 
@@ -185,15 +185,15 @@ def test_equal(op: str, one: Any, other: Any) -> None:
         pytest.param(ENCODED, {"headers": []}, {"headers": [], "data": {"text": ""}}, id="missing-field"),
     ],
 )
-def test_different(op: str, one: Any, other: Any) -> None:
-    """Two results that differ do not match, in either role."""
+def test_different_results_do_not_match(op: str, one: Any, other: Any) -> None:
+    """Different results do not match, in both directions."""
     assert not matches(op, one, other)
     assert not matches(op, other, one)
     assert matches(op, one, one)
 
 
-def test_expand() -> None:
-    """Repeats are written out wherever they are, but for data that happens to look like one."""
+def test_repeats_are_expanded() -> None:
+    """Repeats are expanded everywhere, except in data that looks like a repeat."""
     given = {
         "value": {"repeat": "ab", "times": 3, "prefix": "<", "suffix": ">"},
         "data": {"repeat": {"base64": "/w=="}, "times": 2, "suffix": {"repeat": {"text": "]"}, "times": 2}},
@@ -213,21 +213,21 @@ def test_expand() -> None:
 # --- Judging --------------------------------------------------------------------------------------------------------
 
 
-def test_codes_count_in_process_only() -> None:
-    """ce_nats has to give the very code; another implementation has to refuse."""
+def test_codes_are_compared_for_ce_nats_only() -> None:
+    """ce_nats must return the expected code, other implementations any error."""
     case = decode_case("%", {"error": "invalid-percent-escape"})
     other = {"error": "invalid-utf8"}
-    assert judge(case, other, codes_count=True).result is Result.FAILED
-    assert judge(case, other, codes_count=False).result is Result.PASSED
-    assert judge(case, answer(case.op, case.input), codes_count=True).result is Result.PASSED
+    assert judge(case, other, compare_codes=True).result is Result.FAILED
+    assert judge(case, other, compare_codes=False).result is Result.PASSED
+    assert judge(case, answer(case.op, case.input), compare_codes=True).result is Result.PASSED
 
 
 def test_each_accepted_outcome_passes() -> None:
-    """Where the texts leave it open, each outcome that is listed passes, and no other."""
+    """If the specification allows a choice, each listed outcome passes, and no other."""
     case = decode_case("a", {"expected": {"text": "a"}}, {"expected": {"text": "b"}}, {"error": "invalid-utf8"})
     answers: list[Any] = [{"result": {"text": "a"}}, {"result": {"text": "b"}}, {"error": "invalid-utf8"}]
-    assert [judge(case, one, codes_count=True).result for one in answers] == [Result.PASSED] * 3
-    assert judge(case, {"result": {"text": "c"}}, codes_count=True).result is Result.FAILED
+    assert [judge(case, one, compare_codes=True).result for one in answers] == [Result.PASSED] * 3
+    assert judge(case, {"result": {"text": "c"}}, compare_codes=True).result is Result.FAILED
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_each_accepted_outcome_passes() -> None:
         (["Content-Types", "application/cloudevents+json"], False),
     ],
 )
-def test_content_type_of_others_is_compared_by_its_meaning(header: list[str], passes: bool) -> None:
-    """In structured mode, but for ce_nats itself and in the case that is about its spelling."""
+def test_equivalent_content_types_of_other_programs_pass(header: list[str], passes: bool) -> None:
+    """In structured mode, except for ce_nats itself, and in the case about its spelling."""
     cases = {case.id: case for case in load_cases(["structured-mode"])}
     event, own = cases["write-json-event"], cases["write-json-one-header"]
     assert "A-34" in own.requirements
@@ -248,9 +248,9 @@ def test_content_type_of_others_is_compared_by_its_meaning(header: list[str], pa
     got = {case.id: {"result": {**expected[case.id], "headers": [header]}} for case in (event, own)}
     is_ours = header == expected[event.id]["headers"][0]
     results = [
-        judge(event, got[event.id], codes_count=False).result,
-        judge(event, got[event.id], codes_count=True).result,
-        judge(own, got[own.id], codes_count=False).result,
+        judge(event, got[event.id], compare_codes=False).result,
+        judge(event, got[event.id], compare_codes=True).result,
+        judge(own, got[own.id], compare_codes=False).result,
     ]
     assert [result is Result.PASSED for result in results] == [passes, is_ours, is_ours]
 
@@ -261,20 +261,22 @@ def test_content_type_of_others_is_compared_by_its_meaning(header: list[str], pa
     ids=json.dumps,
 )
 def test_malformed_answers_fail(got: Any) -> None:
-    """An answer of the wrong form fails and does no harm."""
-    assert judge(decode_case("a"), got, codes_count=False).result is Result.FAILED
+    """An answer of the wrong form is a failure."""
+    assert judge(decode_case("a"), got, compare_codes=False).result is Result.FAILED
 
 
-def test_a_crash_is_no_refusal() -> None:
-    """When ce_nats crashes as a peer, a case that wants an error fails all the same."""
+def test_crash_is_not_an_expected_error() -> None:
+    """If ce_nats crashes as a program under test, a case that expects an error fails as well."""
     line = json.dumps({"id": "x", "op": "percent.decode", "input": {}})
     (got,) = map(json.loads, answer_lines([line]))
     assert got == {"id": "x", "crashed": "KeyError: 'value'"}
-    assert judge(decode_case("%", {"error": "invalid-percent-escape"}), got, codes_count=False).result is Result.FAILED
+    assert (
+        judge(decode_case("%", {"error": "invalid-percent-escape"}), got, compare_codes=False).result is Result.FAILED
+    )
 
 
-def test_an_unknown_operation_is_skipped() -> None:
-    """ce_nats as a peer passes over an operation that it does not have."""
+def test_unknown_operation_is_skipped() -> None:
+    """ce_nats as a program under test skips operations that it does not have."""
     (got,) = map(json.loads, answer_lines([json.dumps({"id": "x", "op": "percent.guess", "input": {}})]))
     assert "skipped" in got
 
@@ -283,7 +285,7 @@ def test_an_unknown_operation_is_skipped() -> None:
 
 
 def test_right_and_wrong_answers(program: Command) -> None:
-    """A result is compared, an error passes where an error is wanted, and a skip is neither."""
+    """Results are compared, an error passes if an error is expected, and a skipped case is neither."""
     assert program.run(decode_case("a%20b", {"expected": {"text": "a b"}})).result is Result.PASSED
     assert program.run(decode_case("anonymous")).result is Result.PASSED
     assert program.run(decode_case("refuse", {"error": "invalid-utf8"})).result is Result.PASSED
@@ -297,50 +299,50 @@ def test_right_and_wrong_answers(program: Command) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        pytest.param("crash", "it ended with status 3: ready cannot go on", id="crash"),
-        pytest.param("cut", "it ended with status 0: ready", id="cut-off"),
-        pytest.param("Hello!", "not a line of JSON: 'Hello!'", id="garbage"),
-        pytest.param("NaN", "not a line of JSON: 'NaN'", id="nan"),
-        pytest.param("", "not a line of JSON: ''", id="empty-line"),
-        pytest.param("[1]", "not a JSON object: '[1]'", id="array"),
-        pytest.param("late", "an answer to 'some-other-case'", id="other-case"),
+        pytest.param("crash", "the program exited with status 3: ready fatal error", id="crash"),
+        pytest.param("cut", "the program exited with status 0: ready", id="cut-off"),
+        pytest.param("Hello!", "the answer must be a line of JSON, got 'Hello!'", id="garbage"),
+        pytest.param("NaN", "the answer must be a line of JSON, got 'NaN'", id="nan"),
+        pytest.param("", "the answer must be a line of JSON, got ''", id="empty-line"),
+        pytest.param("[1]", "the answer must be a JSON object, got '[1]'", id="array"),
+        pytest.param("late", "the answer must have the id of the case, got 'some-other-case'", id="other-case"),
         pytest.param("both", "the answer must be an object with one of result, error and skipped", id="both"),
         pytest.param("neither", "the answer must be an object with one of result, error and skipped", id="neither"),
     ],
 )
-def test_misbehaviour_costs_one_case(program: Command, value: str, problem: str) -> None:
-    """What is no answer fails its case, and the next one is answered as if nothing had been."""
+def test_invalid_answer_fails_only_its_case(program: Command, value: str, problem: str) -> None:
+    """An invalid answer fails its case, and the next case is answered normally."""
     assert program.run(decode_case("before")).result is Result.PASSED
     verdict = program.run(decode_case(value))
     assert (verdict.result, verdict.problem) == (Result.FAILED, problem)
     assert program.run(decode_case("after")).result is Result.PASSED
 
 
-def test_a_hang_is_cut_short(peer: str) -> None:
-    """A program that does not answer in time is ended, and started again."""
+def test_hanging_program_is_restarted(peer: str) -> None:
+    """A program that does not answer in time is killed and restarted."""
     with Command(peer, timeout=1) as program:
         verdict = program.run(decode_case("hang"))
         assert (verdict.result, verdict.problem) == (Result.FAILED, "no answer within 1 s")
-        program._timeout = 60.0  # on a busy machine even the start takes its time
+        program._timeout = 60.0  # on a busy machine, starting takes long
         began = monotonic()
         assert program.run(decode_case("after")).result is Result.PASSED
         assert monotonic() - began < 60
 
 
-def test_a_program_that_does_not_read_is_cut_short() -> None:
-    """A question larger than any pipe does not block the judge."""
+def test_program_that_does_not_read_is_killed() -> None:
+    """A request larger than the buffer of a pipe does not block."""
     case = decode_case("a" * 4_000_000)
     with Command(f"{quote(sys.executable)} -c 'import time; time.sleep(600)'", timeout=1) as program:
         assert program.run(case).problem == "no answer within 1 s"
 
 
-def test_large_questions_and_answers(program: Command) -> None:
-    """A megabyte goes through in both directions."""
+def test_large_requests_and_answers(program: Command) -> None:
+    """A megabyte is transferred in both directions."""
     assert program.run(decode_case("a" * 1_000_000)).result is Result.PASSED
 
 
-def test_a_program_that_never_answers_is_no_implementation(peer: str) -> None:
-    """Ten cases without one answer are a mistake in the command, not ten failures."""
+def test_program_that_never_answers_is_an_error(peer: str) -> None:
+    """Ten cases without any answer are an error of the command, not ten failures."""
     with Command(peer, timeout=60) as program:
         for _ in range(9):
             assert program.run(decode_case("crash")).result is Result.FAILED
@@ -348,19 +350,19 @@ def test_a_program_that_never_answers_is_no_implementation(peer: str) -> None:
             program.run(decode_case("crash"))
 
 
-def test_a_program_that_stops_answering_is_given_up(peer: str) -> None:
-    """After ten cases in a row without an answer the rest fails unasked."""
+def test_program_that_stops_answering_fails_all_other_cases(peer: str) -> None:
+    """After ten consecutive cases without an answer, all others fail without being run."""
     with Command(peer, timeout=60) as program:
         assert program.run(decode_case("before")).result is Result.PASSED
         for _ in range(10):
             assert program.run(decode_case("crash")).result is Result.FAILED
         verdict = program.run(decode_case("after"))
-        assert (verdict.result, verdict.problem) == (Result.FAILED, "not asked: no answer to 10 cases in a row")
+        assert (verdict.result, verdict.problem) == (Result.FAILED, "not run: no answer to 10 consecutive cases")
 
 
 @pytest.mark.parametrize("command", ["", "/no/such/program", "'unfinished"])
-def test_a_command_that_cannot_be_run(command: str) -> None:
-    """What is no command is an error of its own."""
+def test_command_that_cannot_be_run_is_an_error(command: str) -> None:
+    """It raises CommandError."""
     with pytest.raises(CommandError), Command(command) as program:
         program.run(decode_case("a"))
 
@@ -369,29 +371,29 @@ def test_a_command_that_cannot_be_run(command: str) -> None:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    """Exit status and standard output of ``ce-nats``, wide enough for no table to be cut."""
+    """Run ``ce-nats conformance``, wide enough for complete tables; return exit status and standard output."""
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["conformance", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout
 
 
 def row(table: str, *cells: str) -> list[str]:
-    """The cells of the one row that begins with these."""
+    """Return the remaining cells of the row that begins with ``cells``."""
     rows = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in table.splitlines() if "│" in line]
     (found,) = [found for found in rows if found[: len(cells)] == list(cells)]
     return found[len(cells) :]
 
 
-def test_ce_nats_passes_every_must() -> None:
-    """Without --exec it is ce_nats that is judged, by all suites."""
+def test_ce_nats_passes_all_musts() -> None:
+    """Without --exec, ce_nats is tested with all suites."""
     status, output = run("--failures")
     assert status == 0, output
     musts = sum(case.level == "MUST" for case in load_cases())
     assert row(output, "all", "MUST") == [str(musts), "-", "-"]
 
 
-def test_a_failing_must_is_status_1(peer: str) -> None:
-    """A program that breaks a MUST is told which, by suite, by requirement and by case."""
+def test_failed_must_is_status_1(peer: str) -> None:
+    """Failures are listed by suite, requirement and case."""
     status, output = run("--suite", "percent-encoding", "--exec", peer, "--failures")
     assert status == 1
     passed, failed, skipped = row(output, "percent-encoding", "MUST")
@@ -401,15 +403,15 @@ def test_a_failing_must_is_status_1(peer: str) -> None:
     assert '{"error": "invalid-utf8"}' in output
 
 
-def test_failures_are_counted_without_the_option(peer: str) -> None:
-    """The list of failures is long, so it is asked for."""
+def test_failures_are_only_counted_without_the_option(peer: str) -> None:
+    """The list of failures is only printed with --failures."""
     _, output = run("--suite", "percent-encoding", "--exec", peer)
     assert "percent-encoding/overlong-space" not in output
     assert "failed; use --failures to list them" in output
 
 
 def test_verdicts_as_json(peer: str) -> None:
-    """--json has each case with its verdict, and of failures what was wanted and got."""
+    """--json prints each case with its verdict, and failures with expected and actual results."""
     status, output = run("--suite", "percent-encoding", "--exec", peer, "--json")
     found = json.loads(output)
     by_id = {case["id"]: case for case in found["cases"]}
@@ -434,30 +436,30 @@ def test_verdicts_as_json(peer: str) -> None:
         pytest.param(["--no-such-option"], id="no-option"),
     ],
 )
-def test_what_cannot_be_asked_is_status_2(arguments: list[str]) -> None:
-    """Wrong usage, and a program that cannot be run, print nothing that looks like a result."""
+def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
+    """Wrong usage, and programs that cannot be run, print nothing on standard output."""
     status, output = run(*arguments)
     assert (status, output) == (2, "")
 
 
-def test_ce_nats_judges_itself_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``ce-nats answer`` passes as any other program would, through lines of JSON."""
+def test_ce_nats_passes_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ce-nats answer`` passes like other programs, with lines of JSON."""
     monkeypatch.chdir(ROOT)
     status, output = run("--exec", f"{quote(sys.executable)} -m ce_nats answer", "--json")
     failed = [case for case in json.loads(output)["cases"] if case["result"] != "passed"]
     assert (status, failed) == (0, [])
 
 
-def test_version() -> None:
-    """``python -m ce_nats --version`` names the version."""
+def test_version_is_printed() -> None:
+    """``python -m ce_nats --version`` prints the version."""
     command = [sys.executable, "-m", "ce_nats", "--version"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout == f"ce-nats {__version__}\n"
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_without_the_extra(missing: str) -> None:
-    """Without its libraries the command line says in one line how to get them."""
+def test_missing_extra_is_an_error_of_one_line(missing: str) -> None:
+    """Without its libraries, the command line prints in one line how to install them."""
     code = f"import sys; sys.modules[{missing!r}] = None; from ce_nats.__main__ import main; main()"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)

@@ -20,10 +20,10 @@ from ce_nats.conformance import (
     FixtureError,
     Result,
     fixture_folder,
-    in_process,
     load_cases,
     load_requirements,
     load_suites,
+    run_case,
 )
 from ce_nats.conformance._adapter import OPERATIONS
 from ce_nats.conformance._cases import NOT_SUITES
@@ -51,7 +51,7 @@ CODES_WITHOUT_CASES = {
 @pytest.mark.parametrize("case", cases())
 def test_case(case: Case) -> None:
     """ce_nats returns the expected outcome, including the error code."""
-    verdict = in_process(case)
+    verdict = run_case(case)
     assert verdict.result is Result.PASSED, (
         f"{case.description}: wanted {case.outcomes}, got {verdict.got} {verdict.problem}"
     )

@@ -1,4 +1,4 @@
-"""The commands ``conformance`` and ``answer``."""
+"""The commands ``conformance`` and ``answer``: run conformance cases on any implementation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..conformance import (
     Requirement,
     Verdict,
     answer_lines,
-    in_process,
     load_cases,
     load_requirements,
+    run_case,
 )
 from ..conformance._external import DEFAULT_TIMEOUT
 from ..conformance._report import as_json, failures, has_failed_must, requirement_table, suite_table
 from ..errors import DecodeError, ErrorCode, preview
 from ._arguments import InputError
 from ._files import write
-from ._program import guarded
+from ._program import with_exit_status
 from ._terminal import console
 
 _MAX_SECONDS: Final = 86_400.0
@@ -37,8 +37,8 @@ _MAX_SECONDS: Final = 86_400.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(guarded(conformance))
-    app.command()(guarded(answer))
+    app.command()(with_exit_status(conformance))
+    app.command()(with_exit_status(answer))
 
 
 def conformance(
@@ -50,24 +50,24 @@ def conformance(
     ] = None,
     as_json_text: Annotated[bool, typer.Option("--json", help="Print all verdicts as JSON instead of tables.")] = False,
     with_failures: Annotated[
-        bool, typer.Option("--failures", "-v", help="List each failed case with its expected and actual result.")
+        bool, typer.Option("--failures", "-v", help="List failed cases with expected and actual results.")
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Time limit of the program for one case.", min=0.01, max=_MAX_SECONDS),
+        typer.Option(metavar="SECONDS", help="Time limit for the answer to a case.", min=0.01, max=_MAX_SECONDS),
     ] = DEFAULT_TIMEOUT,
 ) -> None:
     """
     Test an implementation with the conformance fixtures.
 
     A program given with --exec reads one case per line from standard input and writes one answer per line to standard
-    output, all in JSON; "ce-nats answer" is such a program. The exit status is 0 if all cases of a MUST pass, 1 if one
-    fails, 2 if the program cannot be run.
+    output, all in JSON; "ce-nats answer" is such a program. The exit status is 0 if all cases of level MUST pass, 1 if
+    one fails, and 2 if the program cannot be run.
     """
     try:
         cases, requirements = load_cases(suites or ()), load_requirements()
-        with _implementation(command, timeout) as ask:
-            verdicts = [ask(case) for case in _shown(cases)]
+        with _implementation(command, timeout) as run:
+            verdicts = [run(case) for case in _with_progress_bar(cases)]
     except (FixtureError, CommandError) as error:
         raise InputError(str(error)) from error
     if as_json_text:
@@ -82,7 +82,7 @@ def answer() -> None:
     Answer conformance cases with ce_nats.
 
     Reads one case per line from standard input, and writes one answer per line to standard output, all in JSON. Other
-    implementations provide such a program for conformance --exec.
+    implementations provide such a program for "conformance --exec".
     """
     try:
         for line in answer_lines(sys.stdin.buffer):
@@ -94,14 +94,14 @@ def answer() -> None:
 @contextmanager
 def _implementation(command: str | None, timeout: float) -> Iterator[Callable[[Case], Verdict]]:
     if command is None:
-        yield in_process
+        yield run_case
     else:
         with Command(command, timeout=timeout) as program:
             yield program.run
 
 
-def _shown(cases: Sequence[Case]) -> Iterable[Case]:
-    """The cases, with a progress bar on a terminal."""
+def _with_progress_bar(cases: Sequence[Case]) -> Iterable[Case]:
+    """Return the cases, with a progress bar on a terminal."""
     output = console(stderr=True)
     return track(cases, "conformance", console=output, transient=True) if output.is_terminal else cases
 
@@ -111,9 +111,9 @@ def _print_tables(verdicts: Sequence[Verdict], requirements: Mapping[str, Requir
     output.print(suite_table(verdicts))
     if (table := requirement_table(verdicts, requirements)) is not None:
         output.print(table)
-    listed = list(failures(verdicts))
+    failed = list(failures(verdicts))
     if with_failures:
-        for paragraph in listed:
+        for paragraph in failed:
             output.print(paragraph, soft_wrap=True)
-    elif listed:
-        output.print(f"{len(listed)} failed; use --failures to list them.")
+    elif failed:
+        output.print(f"{len(failed)} failed; use --failures to list them.")

@@ -2,8 +2,9 @@
 Run the conformance vectors of ``spec-fixtures`` on an implementation: ce_nats itself, or any program that exchanges
 JSON lines.
 
-``cases`` loads the vectors, ``adapter`` runs them on ce_nats, ``external`` on another program, ``judge`` compares the
-answers with the expected ones. spec-fixtures/README.md describes the format and the protocol.
+:func:`load_cases` loads the vectors, :func:`answer` runs one on ce_nats, :class:`Command` runs another program, and
+:func:`judge` compares an answer with the expected outcomes. spec-fixtures/README.md describes the format and the
+protocol.
 """
 
 from ._adapter import answer, answer_lines
@@ -21,7 +22,7 @@ from ._cases import (
     load_suites,
 )
 from ._external import Command, CommandError
-from ._verdicts import Result, Verdict, in_process, judge, matches
+from ._verdicts import Result, Verdict, judge, matches, run_case
 
 __all__ = [
     "Answer",
@@ -38,10 +39,10 @@ __all__ = [
     "answer_lines",
     "expand",
     "fixture_folder",
-    "in_process",
     "judge",
     "load_cases",
     "load_requirements",
     "load_suites",
     "matches",
+    "run_case",
 ]

@@ -1,8 +1,8 @@
 """
 Run conformance cases on ce_nats: one function per operation.
 
-Each function takes a case's ``input`` and returns a result in the form of ``expected``, as spec-fixtures/README.md
-describes them: it converts the input to Python values, calls ce_nats, and converts the result back.
+Each function accepts the ``input`` of a case and returns a result in the form of ``expected``; see
+spec-fixtures/README.md. It converts the input to Python values, calls ce_nats, and converts the result back.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def answer(op: str, given: Input) -> Answer:
 
     Args:
         op: One of :data:`OPERATIONS`.
-        given: The case's input.
+        given: Input of the case.
 
     Returns:
         ``{"result": {...}}``, ``{"error": code}`` for a CeNatsError, or ``{"skipped": reason}`` if the extra that the
         operation needs is not installed. Other exceptions of ce_nats are not caught.
 
     Raises:
-        KeyError: The operation does not exist, or the input lacks a field.
+        KeyError: The operation does not exist, or a field of the input is missing.
     """
     operation = OPERATIONS[op]
     try:
@@ -56,9 +56,9 @@ def answer(op: str, given: Input) -> Answer:
 
 def answer_lines(lines: Iterable[str | bytes]) -> Iterator[str]:
     """
-    Follow the protocol of the fixtures' README as the implementation under test: a JSON line in, a JSON line out.
+    Answer lines of JSON as the implementation under test; spec-fixtures/README.md describes the protocol.
 
-    For an unexpected exception the line has ``crashed``, which is not a valid answer and counts as a failure.
+    For an unexpected exception the answer has ``crashed``, which is not valid and counts as a failure.
     """
     for line in lines:
         case = json.loads(line)

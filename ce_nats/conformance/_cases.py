@@ -1,7 +1,7 @@
 """
-Load conformance vectors, and convert the spellings of values in them.
+Load conformance vectors, and convert the spellings of their values.
 
-The format is defined in ``spec-fixtures/schema.json``. The tests validate the files against it; this module does not.
+``spec-fixtures/schema.json`` defines the format. The tests validate the files with it; this module does not.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Case:
     One vector.
 
     Attributes:
-        suite: Name of the suite, which is the name of its file without ``.json``.
+        suite: Name of the suite: the file name without ``.json``.
         id: Name of the case, unique over all suites.
-        op: Operation, ``module.function`` in ce_nats.
+        op: Operation, as ``module.function`` of ce_nats.
         level: One of ``MUST``, ``SHOULD``, ``MAY``, ``UNSPECIFIED``.
         description: A statement, "X does Y".
         requirements: Ids in ``requirements.json``.
         input: Arguments of the operation, as spelled in the file.
-        outcomes: The answers that pass, each ``{"expected": ...}`` or ``{"error": code}``; several where the
-            specification allows a choice.
-        source: The case as it is in the file.
+        outcomes: Answers that pass, each ``{"expected": ...}`` or ``{"error": code}``; several if the specification
+            allows a choice.
+        source: Case as in the file.
     """
 
     suite: str
@@ -70,7 +70,7 @@ class Suite:
 @dataclass(frozen=True)
 class Requirement:
     """
-    One line of ``requirements.json``.
+    One entry of ``requirements.json``.
 
     Attributes:
         id: Stable id, such as ``NB-3.1.3.2-12``.
@@ -78,7 +78,7 @@ class Requirement:
             leaves the behaviour open.
         text: Text of the requirement.
         covered_by: ``vector``, ``test`` or ``not-testable``.
-        reason: Path of the test, or the reason why it cannot be tested; ``""`` for vectors.
+        reason: Path of the test, or reason why the requirement cannot be tested; ``""`` for vectors.
     """
 
     id: str
@@ -90,21 +90,21 @@ class Requirement:
 
 def fixture_folder() -> Path:
     """
-    Return the folder of the fixtures: in the installed package, or else in the checkout.
+    Return the folder of the fixtures, in the installed package or in the checkout.
 
     Raises:
-        FixtureError: The fixtures are in neither place.
+        FixtureError: The fixtures do not exist.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "spec_fixtures", package.parent / "spec-fixtures"):
         if (folder / "schema.json").is_file():
             return folder
-    raise FixtureError(f"the conformance fixtures must be in {package}, or in spec-fixtures in the same directory")
+    raise FixtureError(f"the conformance fixtures must be in {package}, or in {package.parent / 'spec-fixtures'}")
 
 
 def load_suites(folder: Path | None = None) -> list[Suite]:
     """
-    Load all suites, in order of name.
+    Load all suites, sorted by name.
 
     Raises:
         FixtureError: The folder has no suite, a file cannot be read, or a suite has no case.
@@ -121,12 +121,12 @@ def load_cases(names: Collection[str] = (), folder: Path | None = None) -> list[
     Return the cases of the named suites, or of all suites if no name is given.
 
     Raises:
-        FixtureError: As :func:`load_suites`, or if a suite does not exist.
+        FixtureError: As for :func:`load_suites`; or a suite does not exist.
     """
     suites = load_suites(folder)
     known = [suite.name for suite in suites]
     if unknown := sorted(set(names) - set(known)):
-        raise FixtureError(f"there is no suite {', '.join(unknown)}; there are {', '.join(known)}")
+        raise FixtureError(f"the suite must be one of {', '.join(known)}, got {', '.join(unknown)}")
     return [case for suite in suites if not names or suite.name in names for case in suite.cases]
 
 
@@ -135,7 +135,7 @@ def load_requirements(folder: Path | None = None) -> dict[str, Requirement]:
     Load all requirements by id, in the order of the file.
 
     Raises:
-        FixtureError: The list cannot be read, or an id is repeated.
+        FixtureError: The file cannot be read, or ids are duplicated.
     """
     path = (fixture_folder() if folder is None else folder) / "requirements.json"
     try:
@@ -185,8 +185,8 @@ def _case(suite: str, source: Mapping[str, Any]) -> Case:
 
 def text(spelling: Any) -> str:
     """
-    Return the text that ``"..."``, ``{"utf16": "D83D DE00"}`` or ``{"repeat": text, "times": n, "prefix": text,
-    "suffix": text}`` spells.
+    Return the text of a spelling: ``"..."``, ``{"utf16": "D83D DE00"}``, or ``{"repeat": text, "times": n}`` with an
+    optional ``prefix`` and ``suffix``.
 
     Raises:
         ValueError, LookupError, TypeError: The spelling is malformed.
@@ -201,8 +201,8 @@ def text(spelling: Any) -> str:
 
 def octets(spelling: Any) -> bytes:
     """
-    Return the bytes that ``{"text": text}`` (as UTF-8), ``{"base64": "..."}`` or ``{"repeat": bytes, "times": n}`` with
-    an optional ``prefix`` and ``suffix`` (both bytes) spells.
+    Return the bytes of a spelling: ``{"text": text}`` (as UTF-8), ``{"base64": "..."}``, or
+    ``{"repeat": bytes, "times": n}`` with an optional ``prefix`` and ``suffix``, both bytes.
 
     Raises:
         ValueError, LookupError, TypeError: The spelling is malformed.
@@ -218,7 +218,7 @@ def octets(spelling: Any) -> bytes:
 
 def expand(value: Any) -> Any:
     """
-    Return an input with every ``repeat`` expanded, so that a peer need not support that spelling.
+    Return an input with every ``repeat`` expanded, so that other implementations need not support that spelling.
 
     Values of ``json`` and ``native`` are data, not spellings, and are not changed.
     """

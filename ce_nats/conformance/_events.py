@@ -27,7 +27,7 @@ _EXTENSION_TYPES: Final[Mapping[str, type]] = {
 
 
 class SpelledEvent:
-    """An event class with only the methods that the codec needs; it does not check its attributes."""
+    """An event with only the methods that the codec needs. Its attributes are not checked."""
 
     def __init__(self, attributes: Mapping[str, Any], data: Input) -> None:
         self._attributes = {name: _native(name, tagged) for name, tagged in attributes.items()}
@@ -58,7 +58,7 @@ def _native(name: str, tagged: Input) -> object:
         return int(value)
     if kind == "Binary":
         return octets({"base64": value})
-    # ``time`` is given as text, so that the codec checks it.
+    # ``time`` is passed as text, so that the codec checks it.
     return Timestamp(value) if kind == "Timestamp" and name != "time" else value
 
 
@@ -99,7 +99,7 @@ def _data(event: DecodedEvent) -> Fields:
 
 
 def distinct(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict of JSON members; a repeated member is an error, so that a decoder's dict does not hide it."""
+    """Convert members of a JSON object to a dict; duplicated members are an error, which a plain dict would hide."""
     found = dict(members)
     if len(found) != len(members):
         raise AssertionError(f"members must be unique, got {[name for name, _ in members]}")

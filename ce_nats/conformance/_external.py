@@ -1,8 +1,9 @@
 """
-Run cases on a program in any language: one JSON line per case to its standard input, one JSON line back.
+Run cases on a program in any language: one JSON line per case on its standard input, one per answer on its standard
+output.
 
-The program is not trusted: it may exit, hang, or print anything. Each of these fails the current case, and the program
-is restarted for the next one.
+The program is not trusted. If it exits, hangs, or prints something else, the current case fails, and the program is
+restarted for the next case.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ._verdicts import Result, Verdict, judge
 
 DEFAULT_TIMEOUT: Final = 10.0  # seconds per case, including the program's start for the first one
 _MAX_LINE_LENGTH: Final = 64 * 1024 * 1024  # bytes of an answer
-_MAX_UNANSWERED: Final = 10  # cases in a row without an answer, after which the program is not asked again
-_STDERR_TAIL: Final = 300  # characters of its standard error that are shown
+_MAX_UNANSWERED: Final = 10  # consecutive cases without an answer, after which all others fail
+_STDERR_TAIL: Final = 300  # characters at the end of standard error to show
 
 
 class CommandError(Exception):
@@ -38,12 +39,12 @@ class _NoAnswerError(Exception):
 
 class Command:
     """
-    An implementation that is run as a command.
+    A program that implements the protocol of the fixtures, as a context manager.
 
-    Use it as a context manager; the program is stopped on exit.
+    The program is started for the first case, and stopped when the block ends.
 
     Args:
-        command: Program and arguments, split as a POSIX shell splits them; no shell is started.
+        command: Program and arguments, split by the rules of a POSIX shell; no shell is started.
         timeout: Seconds to wait for the answer to a case.
 
     Raises:
@@ -54,9 +55,9 @@ class Command:
         try:
             self._argv = shlex.split(command, posix=True)
         except ValueError as error:
-            raise CommandError(f"{command!r} cannot be split into words: {error}") from error
+            raise CommandError(f"the command must be valid shell words, got {command!r}: {error}") from error
         if not self._argv:
-            raise CommandError("the command is empty")
+            raise CommandError("the command must not be empty")
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  # closed in __exit__
@@ -80,42 +81,40 @@ class Command:
             CommandError: The program cannot be started, or did not answer any of its first cases.
         """
         if self._failures >= _MAX_UNANSWERED:
-            return Verdict(case, Result.FAILED, {}, f"not asked: no answer to {_MAX_UNANSWERED} cases in a row")
+            return Verdict(case, Result.FAILED, {}, f"not run: no answer to {_MAX_UNANSWERED} consecutive cases")
         try:
-            got = self._ask(case)
+            got = self._exchange(case)
         except _NoAnswerError as problem:
             self._stop()
             self._failures += 1
             if self._failures >= _MAX_UNANSWERED and not self._has_answered:
-                raise CommandError(
-                    f"{self._argv[0]} must answer, got no answer to {_MAX_UNANSWERED} cases: {problem}"
-                ) from problem
+                raise CommandError(f"no answer of {self._argv[0]} to {_MAX_UNANSWERED} cases: {problem}") from problem
             return Verdict(case, Result.FAILED, {}, str(problem))
         self._has_answered = True
         self._failures = 0
-        return judge(case, got, codes_count=False)
+        return judge(case, got, compare_codes=False)
 
-    def _ask(self, case: Case) -> dict[str, Any]:
-        process = self._started()
-        question = json.dumps({"id": case.id, "op": case.op, "input": expand(case.input)}).encode("ascii") + b"\n"
+    def _exchange(self, case: Case) -> dict[str, Any]:
+        process = self._running_process()
+        request = json.dumps({"id": case.id, "op": case.op, "input": expand(case.input)}).encode("ascii") + b"\n"
         with _Watchdog(self._timeout, process) as watchdog:
-            line = _exchange(process, question)
+            line = _write_and_read(process, request)
         if watchdog.has_expired:
             raise _NoAnswerError(f"no answer within {self._timeout:g} s")
         if not line.endswith(b"\n"):
             is_too_long = len(line) >= _MAX_LINE_LENGTH
             raise _NoAnswerError(
-                f"an answer of more than {_MAX_LINE_LENGTH} bytes" if is_too_long else self._exit_text(process)
+                f"the answer must have at most {_MAX_LINE_LENGTH} bytes" if is_too_long else self._exit_text(process)
             )
         return _parse(case.id, line)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._stop()
             self._stderr.seek(0)
             self._stderr.truncate()
             try:
-                self._process = subprocess.Popen(  # noqa: S603  # to run what the user names is the purpose
+                self._process = subprocess.Popen(  # noqa: S603 - the command is given by the user
                     self._argv,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -130,17 +129,17 @@ class Command:
         try:
             status = process.wait(self._timeout)
         except subprocess.TimeoutExpired:
-            return "it closed its output"
+            return "the program closed its standard output"
         self._stderr.seek(0)
         stderr = " ".join(self._stderr.read().decode("utf-8", "replace").split())
         tail = f": {stderr[-_STDERR_TAIL:]}" if stderr else ""
-        return f"it ended with status {status}{tail}"
+        return f"the program exited with status {status}{tail}"
 
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        # End of input tells the program to exit.
+        # At the end of input the program should exit.
         with suppress(OSError):  # closing flushes, which fails if the program has exited
             process.stdin.close()  # type: ignore[union-attr]
         try:
@@ -152,7 +151,7 @@ class Command:
 
 
 class _Watchdog:
-    """Kills a process after a time-out, which ends a blocked read from it or write to it."""
+    """Kills a process after a timeout, so that a blocked read or write ends."""
 
     def __init__(self, timeout: float, process: subprocess.Popen[bytes]) -> None:
         self.has_expired = False
@@ -173,30 +172,30 @@ class _Watchdog:
         _kill(self._process)
 
 
-def _exchange(process: subprocess.Popen[bytes], question: bytes) -> bytes:
+def _write_and_read(process: subprocess.Popen[bytes], request: bytes) -> bytes:
     try:
-        process.stdin.write(question)  # type: ignore[union-attr]
+        process.stdin.write(request)  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
     except OSError:
-        return b""  # the program has exited; the caller reports its status
+        return b""  # the program exited; the caller reports its status
     return process.stdout.readline(_MAX_LINE_LENGTH)  # type: ignore[union-attr]
 
 
 def _parse(case_id: str, line: bytes) -> dict[str, Any]:
     shown = line[:60].decode("utf-8", "replace").rstrip()
     try:
-        got = json.loads(line, parse_constant=_refuse)
+        got = json.loads(line, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise _NoAnswerError(f"not a line of JSON: {shown!r}") from error
+        raise _NoAnswerError(f"the answer must be a line of JSON, got {shown!r}") from error
     if not isinstance(got, dict):
-        raise _NoAnswerError(f"not a JSON object: {shown!r}")
+        raise _NoAnswerError(f"the answer must be a JSON object, got {shown!r}")
     if got.get("id", case_id) != case_id:
-        # The program is out of step: all later answers would be to other cases.
-        raise _NoAnswerError(f"an answer to {got['id']!r}")
+        # The program is out of sync: all later answers would belong to other cases.
+        raise _NoAnswerError(f"the answer must have the id of the case, got {got['id']!r}")
     return got
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 

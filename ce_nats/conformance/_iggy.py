@@ -1,4 +1,4 @@
-"""Run the conformance cases of Iggy on ce_nats: one function per operation, as in ``adapter``."""
+"""Run the conformance cases of Iggy on ce_nats: one function per operation, as in ``_adapter``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _key(spelled: Any) -> HeaderKey:
 
 
 def header_map(entries: Any) -> HeaderMap:
-    """Return the headers that a case's entries spell."""
+    """Return the headers in the entries of a case."""
     return {_key(key): _header(value) for key, value in entries}
 
 
@@ -94,7 +94,7 @@ def _spelled_message(message: IggyMessage) -> Fields:
     return {
         "payload": spell(message.payload),
         "entries": _spelled_entries(message.headers),
-        # As text, because not every language has integers of 128 bits.
+        # As text, because not every language has 128-bit integers.
         **{name: str(number) for name, number in numbers.items() if number is not None},
     }
 

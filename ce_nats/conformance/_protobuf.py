@@ -1,5 +1,5 @@
 """
-ce_nats's answers to the cases about the Protobuf event format, as in ``answers``.
+Run the conformance cases of the Protobuf event format on ce_nats, as in ``_adapter``.
 
 Needs the extra ``protobuf``; without it these cases are skipped.
 """
@@ -22,7 +22,7 @@ def _encode(given: Input) -> Fields:
 
 
 def _decode(given: Input) -> Fields:
-    headers = Headers({"Content-Type": find("protobuf").media_type})  # which raises the ImportError
+    headers = Headers({"Content-Type": find("protobuf").media_type})  # raises the ImportError
     event = from_nats_message(
         NatsMessage("", octets(given["data"]), headers),
         parse_data=given.get("parse_data", True),

@@ -1,4 +1,4 @@
-"""Print verdicts as tables, and convert them to JSON; needs the extra ``cli``."""
+"""Convert verdicts to tables and to JSON. Needs the extra ``cli``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES: Final = {Result.PASSED: "green", Result.FAILED: "bold red", Result.SKIP
 
 
 def has_failed_must(verdicts: Iterable[Verdict]) -> bool:
-    """Whether the implementation failed a case of level MUST."""
+    """Return whether the implementation failed a case of level MUST."""
     return any(verdict.result is Result.FAILED and verdict.case.level == "MUST" for verdict in verdicts)
 
 
@@ -46,12 +46,12 @@ def requirement_table(verdicts: Sequence[Verdict], requirements: Mapping[str, Re
     for verdict in verdicts:
         for name in verdict.case.requirements:
             results.setdefault(name, []).append(verdict.result)
-    open_ones = sorted(name for name, found in results.items() if set(found) != {Result.PASSED})
-    if not open_ones:
+    not_passed = sorted(name for name, found in results.items() if set(found) != {Result.PASSED})
+    if not not_passed:
         return None
     table = _table("requirement", "level")
     table.add_column("text")
-    for name in open_ones:
+    for name in not_passed:
         known = requirements.get(name)
         row = _counts(results[name])
         table.add_row(name, known.level if known else "", *row, Text(known.text if known else ""))
@@ -59,7 +59,7 @@ def requirement_table(verdicts: Sequence[Verdict], requirements: Mapping[str, Re
 
 
 def failures(verdicts: Iterable[Verdict]) -> Iterator[Text]:
-    """Yield one paragraph per failed case: its id, description, expected outcomes and the answer."""
+    """Yield a paragraph for each failed case: id, description, expected outcomes and answer."""
     for verdict in verdicts:
         if verdict.result is not Result.FAILED:
             continue
@@ -75,7 +75,7 @@ def failures(verdicts: Iterable[Verdict]) -> Iterator[Text]:
 
 
 def as_json(verdicts: Sequence[Verdict], implementation: str) -> dict[str, Any]:
-    """Return the complete result of a run as JSON values."""
+    """Return all results of a run as JSON values."""
     totals: dict[str, dict[str, int]] = {}
     for level in LEVELS:
         found = Counter(verdict.result for verdict in verdicts if verdict.case.level == level)
@@ -115,5 +115,5 @@ def _counts(results: Sequence[Result]) -> list[Text]:
 def _line(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, ensure_ascii=False)
     text = text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "..."
-    # Some cases are about unpaired surrogates, which a terminal cannot display.
+    # Some cases have unpaired surrogates, which a terminal cannot display.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

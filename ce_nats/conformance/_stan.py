@@ -1,5 +1,5 @@
 """
-Run the conformance cases of NATS Streaming on ce_nats, as in ``adapter``.
+Run the conformance cases of NATS Streaming on ce_nats, as in ``_adapter``.
 
 Needs the extra ``stan``; without it these cases are skipped.
 """

@@ -1,5 +1,5 @@
 """
-Generate the tables in the fixtures' README: suites, error codes, and the number of cases for each requirement.
+Generate the tables in spec-fixtures/README.md: suites, error codes, and the number of cases for each requirement.
 
 ``python -m ce_nats.conformance._tables`` writes them; with ``--check`` it exits with status 1 if they are out of date.
 """
@@ -77,7 +77,7 @@ def _escape(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the tables, or check them; return 1 if they are out of date."""
+    """Write or check the tables; return 1 if a check finds them out of date."""
     path = fixture_folder() / "README.md"
     old = path.read_text(encoding="utf-8")
     new = with_tables(old, load_suites(), load_requirements())

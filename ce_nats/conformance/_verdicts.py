@@ -2,8 +2,8 @@
 Compare the answer of an implementation with the expected outcomes of a vector.
 
 The rules are those of spec-fixtures/README.md, "What counts as equal": JSON by value and type, ``ce-`` headers in any
-order, all other headers in wire order, timestamps by their text. Other implementations may spell the Content-Type of
-structured mode as they like.
+order, all other headers in wire order, timestamps by their text. Other implementations may write the Content-Type of
+structured mode in any equivalent spelling.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any, Final
 from ._adapter import answer
 from ._cases import Answer, Case, octets, text
 
-# Both modes encode these as strings, so that a receiver cannot distinguish them.
+# Both modes encode these types as strings, and a receiver cannot distinguish them.
 _STRING_TYPES: Final = frozenset({"String", "URI", "URI-reference"})
 
-# How ce_nats writes the header of structured mode, and the decision to do so: only the case about it requires it.
+# Content-Type of structured mode as ce_nats writes it, and the decision about its spelling. Other implementations need
+# the same spelling only in cases with this decision.
 _CONTENT_TYPE: Final = ("Content-Type", "application/cloudevents+json")
-_OWN_CONTENT_TYPE: Final = "A-34"
+_CONTENT_TYPE_DECISION: Final = "A-34"
 
-# Operations whose ``data`` is that of an event; in all others it is bytes.
+# Operations whose ``data`` is the data of an event; in all others it is bytes.
 _DECODING: Final = frozenset({"from_nats_message", "formats.protobuf.decode", "wire.iggy.from_iggy_message"})
 
 
@@ -48,8 +49,8 @@ class Verdict:
     Attributes:
         case: The vector.
         result: Passed, failed or skipped.
-        got: The answer, ``{}`` if there was none.
-        problem: One line: the reason why there is no answer to compare, or why the case was skipped; else ``""``.
+        got: Answer, or ``{}`` without a valid answer.
+        problem: Reason, in one line, why the case was skipped or has no answer to compare; else ``""``.
     """
 
     case: Case
@@ -58,34 +59,34 @@ class Verdict:
     problem: str = ""
 
 
-def in_process(case: Case) -> Verdict:
-    """Run a case on ce_nats itself. The error code must match; an exception other than CeNatsError is a failure."""
+def run_case(case: Case) -> Verdict:
+    """Run a case on ce_nats. The error code must match; an exception other than CeNatsError is a failure."""
     try:
-        return judge(case, answer(case.op, case.input), codes_count=True)
+        return judge(case, answer(case.op, case.input), compare_codes=True)
     except Exception as error:
         return Verdict(case, Result.FAILED, {}, f"crashed: {type(error).__name__}: {error}")
 
 
-def judge(case: Case, got: object, *, codes_count: bool) -> Verdict:
+def judge(case: Case, got: object, *, compare_codes: bool) -> Verdict:
     """
     Judge an answer.
 
     Args:
         case: The vector.
         got: ``{"result": ...}``, ``{"error": "any text"}`` or ``{"skipped": "reason"}``; anything else is a failure.
-        codes_count: Whether an error must have the vector's code. The codes are those of ce_nats, so that for another
-            implementation any error passes.
+        compare_codes: Whether an error must have the code of the vector. The codes are those of ce_nats; for another
+            implementation, any error passes.
     """
     if not isinstance(got, dict) or len(got.keys() & {"result", "error", "skipped"}) != 1:
         return Verdict(case, Result.FAILED, {}, "the answer must be an object with one of result, error and skipped")
     if "skipped" in got:
         return Verdict(case, Result.SKIPPED, got, str(got["skipped"]))
-    if not codes_count and _OWN_CONTENT_TYPE not in case.requirements:
-        got = _with_our_content_type(case, got)
+    if not compare_codes and _CONTENT_TYPE_DECISION not in case.requirements:
+        got = _with_normal_content_type(case, got)
     problem = ""
     for outcome in case.outcomes:
         if "error" in got and "error" in outcome:
-            if not codes_count or got["error"] == outcome["error"]:
+            if not compare_codes or got["error"] == outcome["error"]:
                 return Verdict(case, Result.PASSED, got)
         elif "result" in got and "expected" in outcome:
             try:
@@ -96,18 +97,18 @@ def judge(case: Case, got: object, *, codes_count: bool) -> Verdict:
     return Verdict(case, Result.FAILED, got, problem)
 
 
-def _with_our_content_type(case: Case, got: dict[str, Any]) -> dict[str, Any]:
-    """The answer as if its structured message spelled the header as ce_nats does, where it means the same."""
+def _with_normal_content_type(case: Case, got: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer with the Content-Type of structured mode in the spelling of ce_nats, if it is equivalent."""
     result = got.get("result")
     if case.op != "to_nats_message" or not isinstance(result, dict) or "json" not in result:
         return got
     headers = result.get("headers")
     if not isinstance(headers, list):
         return got
-    return {**got, "result": {**result, "headers": [_our_spelling(header) for header in headers]}}
+    return {**got, "result": {**result, "headers": [_normal_content_type(header) for header in headers]}}
 
 
-def _our_spelling(header: Any) -> Any:
+def _normal_content_type(header: Any) -> Any:
     match header:
         case [str(name), str(value)] if name.lower() == "content-type":
             media_type = value.partition(";")[0].strip().lower()
@@ -117,20 +118,20 @@ def _our_spelling(header: Any) -> Any:
 
 def matches(op: str, expected: Any, result: Any) -> bool:
     """
-    Whether a result is the expected one.
+    Return whether a result equals the expected one.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: One of the two does not have the form of the operation.
+        ValueError, LookupError, TypeError, AttributeError: One of them does not have the form of the operation.
     """
-    return _same(_normal(op, expected), _normal(op, result))
+    return _equal(_normal(op, expected), _normal(op, result))
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether JSON values are equal in value and type: 1, 1.0 and true are different."""
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether JSON values are equal in value and type: 1, 1.0 and true are different."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_equal, one, other))
     return type(one) is type(other) and bool(one == other)
 
 
@@ -146,7 +147,7 @@ def _normal_field(op: str, field: str, value: Any) -> Any:
 
 
 def _normal_data(data: Any) -> list[Any]:
-    """Return ``[kind, value]``, so that text, bytes and JSON are never equal to each other."""
+    """Return ``[kind, value]``, so that text, bytes and JSON are never equal."""
     if data.get("absent") is True:
         return ["absent"]
     if "json" in data:
@@ -168,7 +169,7 @@ def _normal_attributes(attributes: Any) -> dict[str, Any]:
 
 
 def _normal_headers(headers: Any) -> list[Any]:
-    """Sort ``ce-`` headers by name and put them first: only the order of values of one name matters."""
+    """Move ``ce-`` headers to the front, sorted by name: only the order of values of the same name matters."""
     pairs = [[text(name), text(value)] for name, value in headers]
     attributes = sorted((pair for pair in pairs if pair[0].lower().startswith("ce-")), key=itemgetter(0))
     return [attributes, [pair for pair in pairs if not pair[0].lower().startswith("ce-")]]
@@ -179,7 +180,7 @@ def _normal_frames(frames: Any) -> list[Any]:
 
 
 def _normal_entries(entries: Any) -> list[Any]:
-    """Sort the entries: Iggy's headers are a map without order."""
+    """Sort the entries: Iggy headers are an unordered map."""
     return sorted([_normal_key(key), _normal_header(value)] for key, value in entries)
 
 
@@ -196,7 +197,7 @@ def _normal_message(message: Any) -> dict[str, Any]:
 
 
 def _normal_fields(fields: Any) -> dict[str, Any]:
-    """Normalise the fields of a NATS Streaming message: text and numbers are strings, bytes are spelled."""
+    """Normalise the fields of a NATS Streaming message: text and numbers are strings, bytes have spellings."""
     return {name: _normal_bytes(value) if isinstance(value, dict) else value for name, value in fields.items()}
 
 

@@ -206,8 +206,8 @@ def test_subclasses_are_encoded_as_their_message():
 WITHOUT = """
 import json, sys
 sys.modules["google.protobuf"] = None
-from ce_nats.conformance import in_process, load_cases
-print(json.dumps(sorted({(str(one.result), one.problem) for one in map(in_process, load_cases(["stan-messages"]))})))
+from ce_nats.conformance import load_cases, run_case
+print(json.dumps(sorted({(str(one.result), one.problem) for one in map(run_case, load_cases(["stan-messages"]))})))
 try:
     import ce_nats.stan
 except ImportError as error:
@@ -229,9 +229,9 @@ PROGRAM = """
 import json, sys
 from google.protobuf.internal import api_implementation
 from ce_nats import CeNatsError
-from ce_nats.conformance import in_process, load_cases
+from ce_nats.conformance import load_cases, run_case
 assert api_implementation.Type() == "python"
-print(json.dumps([case.id for case in load_cases(["stan-messages"]) if str(in_process(case).result) != "passed"]))
+print(json.dumps([case.id for case in load_cases(["stan-messages"]) if str(run_case(case).result) != "passed"]))
 """
 
 
