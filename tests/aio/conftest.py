@@ -27,7 +27,7 @@ def cluster(whole_cluster: NatsCluster) -> Iterator[NatsCluster]:
     for member in whole_cluster.servers:
         member.resume()
         member.start()
-    whole_cluster.wait_until_whole()
+    whole_cluster.wait_until_ready()
 
 
 @pytest.fixture

