@@ -1,5 +1,5 @@
 """
-Decode captured messages to columns without Spark: ``ce_nats.arrow``, and the codec one row at a time.
+Compare decoding captured messages to columns without Spark: ``ce_nats.arrow``, and the codec row by row.
 
 The messages are those of messages.py. The figure is the CPU time of this process. Each round runs every variant once;
 the first round is a warm-up and is not counted. Ratios are computed within a round; the median over rounds is shown.
@@ -30,10 +30,10 @@ from ce_nats import DecodeError, Headers, NatsMessage, from_nats_message
 from ce_nats.arrow import explode_capture, explode_cloudevents
 
 COLUMNS = "explode_cloudevents of a table"
-Way = Callable[[], object]
+Variant = Callable[[], object]
 
 
-def ways(path: Path, count: int) -> dict[str, Way]:
+def variants(path: Path, count: int) -> dict[str, Variant]:
     whole = pq.read_table(path)
     given = [NatsMessage("", data, Headers(pairs)) for pairs, data in messages(count)]
     return {
@@ -65,10 +65,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "messages.parquet"
         write(path, options.messages)
-        chosen = ways(path, options.messages)
-        gc.freeze()  # so that the objects of one variant do not slow the garbage collection of the others
+        chosen = variants(path, options.messages)
+        gc.freeze()  # objects of one variant must not slow down the garbage collection of the others
         rounds = [
-            {name: measured(way) for name, way in chosen.items()}
+            {name: measured(variant) for name, variant in chosen.items()}
             for _ in track(range(options.rounds + 1), console=Console(stderr=True))
         ]
     rows = [
@@ -79,13 +79,13 @@ def main() -> None:
         )
         for name in chosen
     ]
-    titles = ["way", "CPU µs/message", f"against {COLUMNS}"]
+    titles = ["variant", "CPU µs/message", f"against {COLUMNS}"]
     table.show(titles, rows, f"{options.messages:,} messages, {options.rounds} rounds", markdown=options.markdown)
 
 
-def measured(way: Way) -> float:
+def measured(variant: Variant) -> float:
     before = process_time()
-    way()
+    variant()
     return process_time() - before
 
 

@@ -1,11 +1,11 @@
 """
-Reading and capturing a stream: nats-py alone, read_stream, and captures in JSON lines and in Parquet.
+Compare reading and capturing a stream: nats-py alone, read_stream, and captures in JSON lines and in Parquet.
 
-nats-py reads with its fastest consumer, the ordered push one, and does nothing with the messages. ``read_stream`` makes
-messages with their headers as they were stored; a capture writes these into a file. Everything reads the same range of
-one stream, kept in files: messages of 300 bytes with seven headers, or with ``--small`` of 12 bytes and without
-headers. Runs alternate, round by round; a ratio is taken within a round and the median over the rounds is shown. What
-was captured is counted.
+nats-py reads with its fastest consumer, the ordered push consumer, and discards the messages. ``read_stream`` returns
+messages with the headers as stored; a capture writes them to a file. All variants read the same range of one stream
+with file storage: messages of 300 bytes with seven headers, or with ``--small`` of 12 bytes without headers. Each round
+runs all of them; ratios are computed within a round, and the median over all rounds is shown. Captured messages are
+counted.
 
 ``python -m benchmarks.capture [--rounds N] [--messages N] [--small] [--markdown]``
 """
@@ -61,14 +61,14 @@ def main() -> None:
         payload, headers = (_SMALL, None) if arguments.small else (PAYLOAD, HEADERS)
         asyncio.run(fill(server.url, arguments.messages, payload, headers))
         lines, parquet = (capturing(Path(name) / file, arguments.messages) for file in ("a.jsonl", "a.parquet"))
-        ways: dict[str, Callable[[], object]] = {
+        variants: dict[str, Callable[[], object]] = {
             "nats-py, ordered consumer": lambda: asyncio.run(read_with_nats_py(server.url, arguments.messages)),
             "read_stream": lambda: asyncio.run(with_stream(server.url, read)),
             "capture, JSON lines": lambda: asyncio.run(with_stream(server.url, lines)),
             "capture, Parquet": lambda: asyncio.run(with_stream(server.url, parquet)),
         }
         results = [
-            {way: measured(run) for way, run in ways.items()}
+            {variant: measured(run) for variant, run in variants.items()}
             for _ in track(range(arguments.rounds), "rounds", console=Console(stderr=True))
         ]
     show(results, arguments.messages, markdown=arguments.markdown)

@@ -6,7 +6,7 @@ repeating one event would favour implementations with caches. Each round runs al
 the process is measured. Ratios are computed within a round, so that a busy machine slows down both sides; the median
 over all rounds is shown. Each side decodes the messages that it encoded.
 
-``--floods`` measures the cost of events that always have new names or new values, which no cache can help with.
+``--floods`` measures the cost of events that always have new names or values, for which caches are useless.
 
 ``python -m benchmarks.codec [--rounds N] [--floods] [--markdown] [--json FILE] [--svg FILE]``
 """
@@ -46,7 +46,7 @@ Run = Callable[[], None]
 
 
 class Result(NamedTuple):
-    """Cost of one operation: of ce_nats in microseconds of CPU time, and of each other side as a multiple of that."""
+    """CPU time of an operation: of ce_nats in microseconds, and of each other implementation as a multiple of it."""
 
     event: str
     operation: str
@@ -88,15 +88,15 @@ def order(number: int) -> dict[str, Any]:
 
 
 def event(kind: str, rng: Random, number: int) -> CloudEvent:
-    own = attributes(rng, number)
+    given = attributes(rng, number)
     if kind == "minimal":
-        # The package's constructor adds a time to every event that has none.
-        return CloudEvent({name: own[name] for name in ("specversion", "id", "source", "type", "time")})
+        # The constructor of the package adds a time to events without one.
+        return CloudEvent({name: given[name] for name in ("specversion", "id", "source", "type", "time")})
     if kind == "64 KiB":
-        return CloudEvent(own, {"items": [order(number)["items"][0] | {"line": line} for line in range(1250)]})
+        return CloudEvent(given, {"items": [order(number)["items"][0] | {"line": line} for line in range(1250)]})
     if kind == "20 extensions":
-        own |= {f"extension{place}": f"value-{place}-{number}" for place in range(20)}
-    return CloudEvent(own, order(number))
+        given |= {f"extension{place}": f"value-{place}-{number}" for place in range(20)}
+    return CloudEvent(given, order(number))
 
 
 def events(kind: str, count: int = DISTINCT) -> list[CloudEvent]:
@@ -122,7 +122,7 @@ def each(call: Callable[[Any], Any], items: Iterable[Any]) -> Run:
 def operations(batch: list[CloudEvent], mode: ContentMode) -> dict[str, dict[str, Run]]:
     """Return for "to" and "from" the run of each side over all events."""
 
-    def encode() -> None:  # called directly, as in a program: each() would add a lambda that the other sides lack
+    def encode() -> None:  # not each(), which would need a lambda that the other sides do not need
         for one in batch:
             to_nats_message(one, "orders", mode=mode)
 
@@ -173,21 +173,21 @@ def results(rounds: int) -> list[Result]:
 # --- Floods ---------------------------------------------------------------------------------------------------------
 
 
-def flood(what: str, count: int) -> list[CloudEvent]:
+def flood(kind: str, count: int) -> list[CloudEvent]:
     """Return typical events, each with a new name, new values or a new character."""
     made = []
     for number, one in enumerate(events("typical", count)):
         own = one.get_attributes()
-        if what == "names":
+        if kind == "names":
             own[f"x{number}"] = "1"
-        elif what == "values":
+        elif kind == "values":
             own |= {
                 "source": f"/orders/{number}",
                 "type": f"com.example.{number}",
                 "datacontenttype": f"application/vnd.example{number}+json",
                 "dataschema": f"https://example.com/{number}",
             }
-        elif what == "characters":
+        elif kind == "characters":
             own["subject"] = chr(0x4E00 + number)
         made.append(one)
     return made
@@ -266,7 +266,7 @@ def show(found: list[Result], markdown: bool) -> None:
 
 
 def show_floods(found: list[tuple[str, str, float, float]]) -> None:
-    table = Table("ever", "operation", "against typical events", "MiB left", title=f"floods\n{machine()}")
+    table = Table("flood", "operation", "against typical events", "MiB left", title=f"floods\n{machine()}")
     for what, operation, ratio, left in found:
         table.add_row(what, operation, f"{ratio:.2f}", f"{left:.2f}")
     Console().print(table)
@@ -298,15 +298,15 @@ def draw(found: list[Result], path: Path) -> None:
     mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "ce_nats", "font.family": "sans-serif", "font.size": 9}
     labels = [f"{one.event}, {one.operation}" for one in found]
     figure, axes = pyplot.subplots(figsize=(7.5, 0.36 * len(found) + 1.1))
-    places = range(len(found))
+    positions = range(len(found))
     for offset, name, color, values in (
         (0.2, "http binding", "#7aa6c2", [one.ratios["http"] for one in found]),
         (-0.2, "fastest of the four bindings", "#2d5d7b", [one.fastest for one in found]),
     ):
-        bars = axes.barh([place - offset for place in places], values, height=0.38, color=color, label=name)
+        bars = axes.barh([place - offset for place in positions], values, height=0.38, color=color, label=name)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=7)
     axes.axvline(1, color="#c0392b", linewidth=1.2, label="ce_nats")
-    axes.set_yticks(list(places), labels)
+    axes.set_yticks(list(positions), labels)
     axes.invert_yaxis()
     axes.set_xlabel("times as long as ce_nats")
     axes.spines[["top", "right"]].set_visible(False)
@@ -318,7 +318,7 @@ def draw(found: list[Result], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--floods", action="store_true", help="measure ever new names and values instead")
+    parser.add_argument("--floods", action="store_true", help="measure events with always new names and values instead")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/speed.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the figures; needs matplotlib")

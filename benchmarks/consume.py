@@ -37,7 +37,7 @@ STREAM, SUBJECT = "BENCH", "bench.events"
 PREFETCH = (64, 256)
 ACK_WAIT = 60.0
 
-Way = Callable[[JetStreamContext, str, int, argparse.Namespace], Awaitable[None]]
+Variant = Callable[[JetStreamContext, str, int, argparse.Namespace], Awaitable[None]]
 
 
 async def consume_with_nats_py(js: JetStreamContext, name: str, prefetch: int, arguments: argparse.Namespace) -> None:
@@ -86,10 +86,10 @@ async def consume_with_ce_nats(js: JetStreamContext, name: str, prefetch: int, a
         await consumer.run(handle, concurrency=arguments.handlers)
 
 
-WAYS: tuple[Way, ...] = (consume_with_nats_py, consume_with_ce_nats)
+VARIANTS: tuple[Variant, ...] = (consume_with_nats_py, consume_with_ce_nats)
 
 
-async def rate(js: JetStreamContext, way: Way, prefetch: int, arguments: argparse.Namespace) -> float:
+async def rate(js: JetStreamContext, variant: Variant, prefetch: int, arguments: argparse.Namespace) -> float:
     """Return the events per second of a run with a new consumer."""
     name = f"c{time.monotonic_ns()}"
     config = ConsumerConfig(
@@ -97,7 +97,7 @@ async def rate(js: JetStreamContext, way: Way, prefetch: int, arguments: argpars
     )
     await js.add_consumer(STREAM, config)
     started = time.perf_counter()
-    await way(js, name, prefetch, arguments)
+    await variant(js, name, prefetch, arguments)
     took = time.perf_counter() - started
     await js.delete_consumer(STREAM, name)
     return float(arguments.messages / took)
@@ -115,7 +115,7 @@ async def rounds(urls: list[str], replicas: int, arguments: argparse.Namespace) 
     for number in track(range(arguments.rounds), f"{replicas} replicas, rounds", console=Console(stderr=True)):
         order = [0, 1] if number % 2 == 0 else [1, 0]
         for prefetch in PREFETCH:
-            rates = {way: await rate(js, WAYS[way], prefetch, arguments) for way in order}
+            rates = {variant: await rate(js, VARIANTS[variant], prefetch, arguments) for variant in order}
             results[prefetch].append([rates[0], rates[1]])
     await nc.close()
     return results
@@ -126,7 +126,7 @@ def rows(servers: str, results: dict[int, list[list[float]]]) -> list[list[str]]
         [
             servers,
             str(prefetch),
-            *(f"{median(each[way] for each in found):,.0f}" for way in (0, 1)),
+            *(f"{median(each[variant] for each in found):,.0f}" for variant in (0, 1)),
             f"{median(ours / bare for bare, ours in found):.2f}",
         ]
         for prefetch, found in results.items()

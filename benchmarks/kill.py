@@ -50,15 +50,15 @@ from .kill_job import COPY, EVENTS, PASSWORD
 from .messages import Pairs, messages
 
 MSG_ID = "Nats-Msg-Id"
-# Seconds. Longer than any run: after it, the server would store a message that is sent again as a duplicate.
+# Seconds. Longer than any run: after this window, the server would store a resent message twice.
 _DUPLICATE_WINDOW = 3600.0
 _ROOT = Path(__file__).parents[1]
-_SECONDS = 180.0  # time-out of each wait
+_SECONDS = 180.0  # timeout of each wait
 _POLL_SECONDS = 0.02
-# Every fourth kill happens during the start of the job, before it reads messages.
+# Every fourth kill happens while the job starts, before it reads messages.
 _EARLY = 4
-_MAX_UNLUCKY_STARTS = 10
-# Characters to keep of a line of a log, because the lines of Spark's plans are very long.
+_MAX_FAILED_STARTS = 10
+# Maximum number of characters to print of a log line, because lines with Spark plans are very long.
 _LINE = 400
 
 
@@ -74,8 +74,8 @@ class Outcome:
         kills: Number of kills of the job.
         open_batches: Number of kills during a batch that was planned and not committed.
         server_kills: Number of kills of the server.
-        unlucky_starts: Number of starts at which the job exited by itself because the server was down, or because the
-            machine was too busy for Spark.
+        failed_starts: Number of times that the job exited while it started, because the server was down or the machine
+            was too busy for Spark.
         refused: Number of checkpoints that Spark would have refused, and that were deleted.
         broken: Set when the producer or the thread that kills the server has failed.
     """
@@ -86,7 +86,7 @@ class Outcome:
     kills: int = 0
     open_batches: int = 0
     server_kills: int = 0
-    unlucky_starts: int = 0
+    failed_starts: int = 0
     refused: int = 0
     broken: threading.Event = field(default_factory=threading.Event)
 
@@ -103,7 +103,7 @@ class Job:
         command = [sys.executable, "-m", "benchmarks.kill_job", "--url", connection.servers[0]]
         command += ["--directory", str(directory), *["--drain"] * drain]
         with self._log.open("wb") as log:
-            # In its own session: Spark's Python workers leave the process group of their parent, but not the session.
+            # In a new session: Spark's Python workers leave the process group of their parent, but not the session.
             self._process = subprocess.Popen(
                 command,
                 cwd=_ROOT,
@@ -118,8 +118,8 @@ class Job:
         return self._process.poll() is None
 
     @property
-    def ended_in_vain(self) -> bool:
-        """Whether it found no server, or Spark's Python process did not start within Spark's limit of ten seconds."""
+    def failed_to_start(self) -> bool:
+        """Return whether the server was down, or a Python process of Spark did not start within its ten seconds."""
         return any(text in self.log for text in ("cannot connect to nats", "Python worker failed to connect back"))
 
     @property
@@ -128,7 +128,7 @@ class Job:
 
     @property
     def log_end(self) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         return "\n".join(line[:_LINE] for line in self.log.splitlines())[-8000:]
 
     def wait(self) -> int:
@@ -160,7 +160,7 @@ def _members(session: int) -> list[int]:
         try:
             pid, _, rest = stat.read_text("utf-8", "replace").partition(" ")
         except OSError:
-            continue  # the process has exited meanwhile
+            continue  # the process has exited
         # proc(5): the name, in brackets, state, parent, process group, session.
         state, _, _, its_session = rest.rpartition(")")[2].split()[:4]
         if int(its_session) == session and state not in "ZX":
@@ -172,7 +172,7 @@ def _members(session: int) -> list[int]:
 
 
 class Background:
-    """A thread that works until the block ends, where its error is raised."""
+    """A thread that works until the block ends, which raises the error of the thread."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -202,7 +202,7 @@ class Background:
 
 
 class Producer(Background):
-    """Publishes messages in small groups; a message that is not acknowledged is sent again."""
+    """Publishes messages in small groups; unacknowledged messages are resent."""
 
     def __init__(self, outcome: Outcome, seed: int) -> None:
         super().__init__(outcome)
@@ -228,23 +228,23 @@ class Producer(Background):
                 await asyncio.sleep(self._random.uniform(0, 0.4))
 
 
-class PowerCuts(Background):
+class ServerKiller(Background):
     """
     Kills the server and restarts it, at random intervals of seconds.
 
     Attributes:
-        forbidden: A lock; the server is not killed while it is held.
+        paused: Lock; the server is not killed while it is held.
     """
 
     def __init__(self, outcome: Outcome, server: NatsServer, seed: int) -> None:
         super().__init__(outcome)
-        self.forbidden = threading.Lock()
+        self.paused = threading.Lock()
         self._server = server
         self._random = Random(seed)
 
     def work(self) -> None:
         while not self.stopping.wait(self._random.uniform(2, 8)):
-            with self.forbidden:
+            with self.paused:
                 self._server.kill()
                 self.outcome.server_kills += 1
                 self.stopping.wait(self._random.uniform(0, 0.8))
@@ -255,7 +255,7 @@ class PowerCuts(Background):
 
 
 @contextmanager
-def guarded_server() -> Iterator[tuple[NatsServer, str]]:
+def server_with_password() -> Iterator[tuple[NatsServer, str]]:
     """Run a server with JetStream and one user, "job"; yield the server and the password."""
     password = f"S3cr3t{uuid4().hex}"
     config = f"authorization {{ user: job, password: {password} }}"
@@ -268,55 +268,55 @@ def run(server: NatsServer, password: str, directory: Path, *, kills: int, seed:
     Kill a job a number of times, then run it until it has processed the whole stream.
 
     Args:
-        server: An empty server with JetStream: see :func:`guarded_server`.
+        server: An empty server with JetStream: see :func:`server_with_password`.
         password: Password of the user "job" of the server.
         directory: Directory for checkpoints, Parquet and logs.
         kills: Number of kills of the job.
         seed: Seed of the messages, and of the intervals between kills.
 
     Raises:
-        RuntimeError: The job exited by itself, other than by an unlucky start; or it makes no progress.
+        RuntimeError: The job exited by itself after a successful start, or makes no progress.
     """
     outcome = Outcome(Connection((server.url,), user="job", password=password), directory)
     asyncio.run(_make_streams(outcome.connection))
     random = Random(seed)
-    with Producer(outcome, seed), PowerCuts(outcome, server, seed) as cuts:
+    with Producer(outcome, seed), ServerKiller(outcome, server, seed) as server_killer:
         while outcome.kills < kills:
             is_early = outcome.kills % _EARLY == _EARLY - 1
-            _run_and_kill(outcome, cuts, random, is_early=is_early)
+            _run_and_kill(outcome, server_killer, random, is_early=is_early)
     while not _drain(outcome):
-        _count_unlucky_start(outcome)
+        _count_failed_start(outcome)
     return outcome
 
 
 def _drain(outcome: Outcome) -> bool:
-    """Run a job until it has processed the whole stream; return False for an unlucky start."""
+    """Run a job until it has processed the whole stream; return False if the start failed."""
     job = Job(outcome, drain=True)
     try:
         if job.wait() == 0:
             return True
-        if job.ended_in_vain:
+        if job.failed_to_start:
             return False
         raise RuntimeError(f"the job failed:\n{job.log_end}")
     finally:
         job.kill()
 
 
-def _count_unlucky_start(outcome: Outcome) -> None:
-    outcome.unlucky_starts += 1
-    if outcome.unlucky_starts > _MAX_UNLUCKY_STARTS + outcome.kills:
-        raise RuntimeError(f"the job could not start {outcome.unlucky_starts} times")
+def _count_failed_start(outcome: Outcome) -> None:
+    outcome.failed_starts += 1
+    if outcome.failed_starts > _MAX_FAILED_STARTS + outcome.kills:
+        raise RuntimeError(f"the job could not start {outcome.failed_starts} times")
 
 
-def _run_and_kill(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early: bool) -> None:
+def _run_and_kill(outcome: Outcome, server_killer: ServerKiller, random: Random, *, is_early: bool) -> None:
     """Start the job, and kill it after a random time."""
     directory = outcome.directory
     before = _batches(directory, "offsets")
     job = Job(outcome)
     try:
         if not is_early:
-            # Wait until both queries have planned a new batch. The server must be up, or the job exits at once.
-            with cuts.forbidden:
+            # Wait until both queries have planned a new batch. The server must be up, or the job exits immediately.
+            with server_killer.paused:
                 _wait(outcome, job, lambda: _all_newer(_batches(directory, "offsets"), before))
         kill_at = time.monotonic() + random.uniform(0, 12 if is_early else 4)
         _wait(outcome, job, lambda: time.monotonic() >= kill_at)
@@ -326,10 +326,10 @@ def _run_and_kill(outcome: Outcome, cuts: PowerCuts, random: Random, *, is_early
             outcome.kills += 1
             job.kill()
             outcome.open_batches += _has_open_batch(directory)
-        elif job.ended_in_vain:
-            _count_unlucky_start(outcome)
+        elif job.failed_to_start:
+            _count_failed_start(outcome)
         else:
-            raise RuntimeError(f"the job ended by itself:\n{job.log_end}")
+            raise RuntimeError(f"the job exited by itself:\n{job.log_end}")
     finally:
         job.kill()
     outcome.refused += sum(discard_if_refused(directory / name) for name in (EVENTS, COPY))
@@ -387,15 +387,15 @@ async def _make_streams(connection: Connection) -> None:
 # --- The result ------------------------------------------------------------------------------------------------------
 
 
-def faults(outcome: Outcome, spark: SparkSession) -> list[str]:
-    """Return the errors in the result of a run, as text; an empty list if it is correct."""
+def result_errors(outcome: Outcome, spark: SparkSession) -> list[str]:
+    """Return descriptions of errors in the result of a run; empty if it is correct."""
     stored = asyncio.run(_stored(outcome.connection, "IN"))
     found = [] if len(stored) == len(outcome.sent) else [f"{len(outcome.sent)} were sent, {len(stored)} are in IN"]
     rows = explode_cloudevents(spark.read.parquet(str(outcome.directory / "rows"))).toArrow().to_pylist()
     found += _exactly_once("sequences in Parquet", [row["sequence"] for row in rows], range(1, len(outcome.sent) + 1))
     found += _exactly_once("messages in Parquet", [_number(row["subject"]) for row in rows], range(len(outcome.sent)))
     found += [f"Parquet: {text}" for row in rows for text in _differences(row, outcome.sent[_number(row["subject"])])]
-    found += _faults_of_copy(outcome)
+    found += _copy_errors(outcome)
     found += asyncio.run(_left_on_server(outcome.connection))
     secret = str(outcome.connection.password or "").encode()
     paths = (path for path in outcome.directory.rglob("*") if path.is_file())
@@ -409,15 +409,17 @@ async def _left_on_server(connection: Connection) -> list[str]:
     consumers = await nc.jetstream().consumers_info("IN")
     await nc.close()
     return [
-        f"consumer {it.name} stays" for it in consumers if it.config.durable_name or not it.config.inactive_threshold
+        f"consumer {it.name} was not deleted"
+        for it in consumers
+        if it.config.durable_name or not it.config.inactive_threshold
     ]
 
 
-def _faults_of_copy(outcome: Outcome) -> Iterator[str]:
+def _copy_errors(outcome: Outcome) -> Iterator[str]:
     copied = asyncio.run(_stored(outcome.connection, "OUT"))
     numbers = [_number(subject) for subject, _, _ in copied]
     ids = [_dedup_id(*message) for message in outcome.sent]
-    # A message that is not an event has no deduplication id, so that it may be stored more than once.
+    # A message that is not an event has no deduplication id, and may be stored more than once.
     yield from _exactly_once("events in OUT", [n for n in numbers if ids[n]], [n for n, id_ in enumerate(ids) if id_])
     yield from _exactly_once("other messages in OUT", {n for n in numbers if not ids[n]}, [
         n for n, id_ in enumerate(ids) if not id_
@@ -435,8 +437,8 @@ def _exactly_once(what: str, found: Any, expected: Any) -> list[str]:
     counts = Counter(found)
     missing = sorted(set(expected) - counts.keys())
     repeated = sorted(number for number, count in counts.items() if count > 1)
-    strange = sorted(counts.keys() - set(expected))
-    parts = {"missing": missing, "more than once": repeated, "never sent": strange}
+    unexpected = sorted(counts.keys() - set(expected))
+    parts = {"missing": missing, "more than once": repeated, "never sent": unexpected}
     return [f"{what}: {len(numbers)} {how}: {numbers[:20]}" for how, numbers in parts.items() if numbers]
 
 
@@ -493,19 +495,19 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory, guarded_server() as (server, password):
+    with tempfile.TemporaryDirectory() as directory, server_with_password() as (server, password):
         outcome = run(server, password, Path(directory), kills=arguments.kills, seed=arguments.seed)
         seconds = time.monotonic() - started
         print(
             f"{outcome.kills} kills of the job ({outcome.open_batches} during a batch), {outcome.server_kills} of "
-            f"the server, {outcome.unlucky_starts} unlucky starts, {outcome.refused} checkpoints deleted; "
+            f"the server, {outcome.failed_starts} failed starts, {outcome.refused} checkpoints deleted; "
             f"{len(outcome.sent):,} messages; "
             f"{seconds:.0f} s",
             flush=True,
         )
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
-        wrong = faults(outcome, spark)
+        wrong = result_errors(outcome, spark)
         spark.stop()
     for text in wrong[:50]:
         print(text)

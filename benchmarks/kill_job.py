@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--url", required=True)
     parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--drain", action="store_true", help="end where the stream ends")
+    parser.add_argument("--drain", action="store_true", help="exit at the end of the stream")
     arguments = parser.parse_args()
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

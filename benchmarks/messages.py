@@ -3,8 +3,8 @@ Generate a realistic mix of captured messages, for the benchmarks of columns and
 
 70 percent of the messages are in binary mode and 30 percent in structured mode. Each event has eight attributes, one of
 them an extension, and JSON data of about 300 bytes. One attribute value in ten (in id, source and subject) has
-characters that must be percent-encoded. One message in a hundred is malformed, in one of nine ways. The generator is
-seeded: the same arguments give the same messages.
+characters that must be percent-encoded. One message in a hundred is malformed in one of nine ways. The generator is
+seeded: the same arguments yield the same messages.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _reading(rng: Random, number: int) -> dict[str, object]:
     }
 
 
-# --- Malformed ones -------------------------------------------------------------------------------------------------
+# --- Malformed messages -----------------------------------------------------------------------------------------------
 
 _Damage: TypeAlias = Callable[[Pairs, bytes], tuple[Pairs, bytes]]
 

@@ -176,7 +176,7 @@ class Heap:
         return max((left for time, left in times if start <= time <= end), default=0)
 
 
-# --- The ways --------------------------------------------------------------------------------------------------------
+# --- The variants ----------------------------------------------------------------------------------------------------
 
 
 def discard(rows: DataFrame) -> None:
@@ -189,7 +189,7 @@ def run_query(rows: DataFrame, directory: Path) -> None:
     query.awaitTermination()
 
 
-def ways(spark: SparkSession, url: str, directory: Path) -> dict[str, Callable[[], None]]:
+def variants(spark: SparkSession, url: str, directory: Path) -> dict[str, Callable[[], None]]:
     options: dict[str, Any] = {"url": url, "stream": STREAM, "minPartitions": 2}
     table = spark.read.format("nats").options(**options).load()
     query = spark.readStream.format("nats").options(**options, startingOffsets="earliest").load()
@@ -241,16 +241,16 @@ def main() -> None:
         spark = builder.config("spark.driver.extraJavaOptions", heap.option).getOrCreate()
         register(spark)
         asyncio.run(fill(Connection((server.url,)), arguments.messages))
-        known = ways(spark, server.url, Path(name))
-        for way in arguments.only:
+        known = variants(spark, server.url, Path(name))
+        for variant in arguments.only:
             with Watch(collecting=arguments.heap) as watch:
                 started = time.time()
-                known[way]()
+                known[variant]()
                 ended = time.time()
             fifth = (ended - started) / 5
             watch.most.heap = heap.most_left(started, started + fifth), heap.most_left(ended - fifth, ended)
-            results[way] = ended - started, watch.most
-            print(f"{DESCRIPTIONS[way]}: {results[way][0]:.1f} s", file=sys.stderr)
+            results[variant] = ended - started, watch.most
+            print(f"{DESCRIPTIONS[variant]}: {results[variant][0]:.1f} s", file=sys.stderr)
         check(spark, Path(name), arguments.messages)
         spark.stop()
     show(results, arguments.messages, heap=arguments.heap, markdown=arguments.markdown)
@@ -258,18 +258,18 @@ def main() -> None:
 
 def show(results: dict[str, tuple[float, Memory]], count: int, *, heap: bool, markdown: bool) -> None:
     rows = []
-    for way, (seconds, most) in results.items():
+    for variant, (seconds, most) in results.items():
         sizes = [f"{size / 2**20:,.0f}" for size in (most.jvm, most.workers, most.largest)]
         rows.append(
             [
-                DESCRIPTIONS[way],
+                DESCRIPTIONS[variant],
                 f"{seconds:.1f}",
                 f"{count / seconds:,.0f}",
                 *sizes,
                 *(map(str, most.heap) if heap else ()),
             ]
         )
-    titles = ["way", "seconds", "messages/s", "JVM, MB", "Python, MB", "largest worker, MB"]
+    titles = ["variant", "seconds", "messages/s", "JVM, MB", "Python, MB", "largest worker, MB"]
     if heap:
         titles += ["heap, first fifth, MB", "heap, last fifth, MB"]
     table.show(titles, rows, f"{count:,} messages, 2 partitions", markdown=markdown)

@@ -70,16 +70,16 @@ async def rounds(
     """Return for each round the times of nats-py and ce_nats."""
     batch = events("typical", arguments.messages)
     messages = [encoded(event, mode) for event in batch]
-    ways: list[Callable[[], Awaitable[None]]] = [
+    variants: list[Callable[[], Awaitable[None]]] = [
         lambda: publish_with_nats_py(js, messages, arguments.window),
         lambda: publish_with_ce_nats(js, batch, mode, arguments.window),
     ]
-    for run in ways:
+    for run in variants:
         await measured(js, run)
     results = []
     for number in track(range(arguments.rounds), f"{mode}, rounds", console=Console(stderr=True)):
         order = [0, 1] if number % 2 == 0 else [1, 0]
-        took = {way: await measured(js, ways[way]) for way in order}
+        took = {variant: await measured(js, variants[variant]) for variant in order}
         results.append([took[0], took[1]])
     return results
 
@@ -97,8 +97,8 @@ async def run(arguments: argparse.Namespace) -> None:
 def show(results: dict[ContentMode, list[list[tuple[float, float]]]], arguments: argparse.Namespace) -> None:
     table = Table("events", "nats-py/s", "ce_nats/s", "ratio", "range", "CPU µs, nats-py", "ce_nats", "ratio", box=None)
     for mode, took in results.items():
-        rates = [[arguments.messages / round_[way][0] for round_ in took] for way in (0, 1)]
-        cpu = [median(round_[way][1] for round_ in took) / arguments.messages * 1e6 for way in (0, 1)]
+        rates = [[arguments.messages / round_[variant][0] for round_ in took] for variant in (0, 1)]
+        cpu = [median(round_[variant][1] for round_ in took) / arguments.messages * 1e6 for variant in (0, 1)]
         ratios = [bare[0] / ours[0] for bare, ours in took]
         cpu_ratio = median(bare[1] / ours[1] for bare, ours in took)
         row = [

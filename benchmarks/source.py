@@ -102,16 +102,16 @@ def main() -> None:
     register(spark)
     with NatsServer(jetstream=True) as server:
         asyncio.run(fill(server.url, arguments.messages))
-        ways: dict[str, Callable[[], object]] = {
+        variants: dict[str, Callable[[], object]] = {
             "nats-py, ordered consumer": lambda: asyncio.run(read_with_nats_py(server.url, arguments.messages)),
             "reader, to Arrow": lambda: read_with_reader(server.url, arguments.messages),
             "Spark, 1 partition": lambda: read_with_spark(spark, server.url, 1),
             "Spark, 2 partitions": lambda: read_with_spark(spark, server.url, 2),
         }
-        for run in ways.values():
+        for run in variants.values():
             run()
         results = [
-            {way: measured(run) for way, run in ways.items()}
+            {variant: measured(run) for variant, run in variants.items()}
             for _ in track(range(arguments.rounds), "rounds", console=Console(stderr=True))
         ]
     spark.stop()
@@ -121,13 +121,13 @@ def main() -> None:
 def show(results: list[dict[str, tuple[float, float]]], messages: int, *, markdown: bool) -> None:
     rows = []
     bare = next(iter(results[0]))
-    for way in results[0]:
-        rates = [messages / round_[way][0] for round_ in results]
-        ratios = [round_[bare][0] / round_[way][0] for round_ in results]
-        in_process = not way.startswith("Spark")
-        cpu = f"{median(round_[way][1] for round_ in results) / messages * 1e6:.1f}" if in_process else "-"
+    for variant in results[0]:
+        rates = [messages / round_[variant][0] for round_ in results]
+        ratios = [round_[bare][0] / round_[variant][0] for round_ in results]
+        in_process = not variant.startswith("Spark")
+        cpu = f"{median(round_[variant][1] for round_ in results) / messages * 1e6:.1f}" if in_process else "-"
         spread = f"{min(ratios):.1f} to {max(ratios):.1f}"
-        rows.append([way, f"{median(rates):,.0f}", f"{median(ratios):.2f}", spread, cpu])
+        rows.append([variant, f"{median(rates):,.0f}", f"{median(ratios):.2f}", spread, cpu])
     titles = ["read with", "messages/s", "against nats-py", "range", "CPU µs/message"]
     table.show(titles, rows, f"{messages:,} messages, {len(results)} rounds", markdown=markdown)
 

@@ -1,7 +1,7 @@
 """
 Compare ways to decode captured messages to columns in Spark: ``explode_cloudevents`` with each engine, ``from_nats`` as
-a struct and in SQL, reading alone, and the codec in Python one row at a time. With mapInArrow the result has the event
-only; the other ways keep the columns of the message.
+a struct and in SQL, reading alone, and the codec in Python row by row. With mapInArrow the result has only the event;
+the other variants keep the columns of the message.
 
 The messages are those of messages.py, in a Parquet file. Every query ends in the ``noop`` sink and runs on one core.
 The figure is the CPU time of all processes of Spark together, including compilation and garbage collection. Each round
@@ -88,7 +88,7 @@ def with_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=ARROW_FLAT)
 
 
-def ways(frame: DataFrame) -> dict[str, DataFrame]:
+def variants(frame: DataFrame) -> dict[str, DataFrame]:
     event = from_nats("headers", "data")
     frame.createOrReplaceTempView("messages")
     others = {}
@@ -103,10 +103,8 @@ def ways(frame: DataFrame) -> dict[str, DataFrame]:
             "SELECT headers, data, ce_nats.from_nats(headers, data) AS event FROM messages"
         ),
         **others,
-        "Python UDF, a row at a time": frame.withColumn(
-            "event", F.udf(with_rows, FLAT, useArrow=False)("headers", "data")
-        ),
-        "mapInArrow, a row at a time": frame.mapInArrow(with_batches, FLAT),
+        "Python UDF, row by row": frame.withColumn("event", F.udf(with_rows, FLAT, useArrow=False)("headers", "data")),
+        "mapInArrow, row by row": frame.mapInArrow(with_batches, FLAT),
     }
 
 
@@ -156,7 +154,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument(
-        "--only", nargs="*", default=[], help="run explode_cloudevents, and ways whose names contain one of these"
+        "--only", nargs="*", default=[], help="run explode_cloudevents, and variants whose names contain one of these"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for docs/speed.md")
     options = parser.parse_args()
@@ -174,7 +172,7 @@ def main() -> None:
             .getOrCreate()
         )
         starts = first_row(spark)
-        frames = ways(spark.read.parquet(str(path)))
+        frames = variants(spark.read.parquet(str(path)))
         wanted = [READ, EXPLODED, *options.only] if options.only else [""]
         frames = {name: frame for name, frame in frames.items() if any(part in name for part in wanted)}
         rounds = []
@@ -199,7 +197,7 @@ def show(rounds: list[dict[str, float]], count: int, *, markdown: bool) -> None:
         )
         for name in rounds[0]
     ]
-    titles = ["way", "CPU µs/message", "against reading", "against explode_cloudevents"]
+    titles = ["variant", "CPU µs/message", "against reading", "against explode_cloudevents"]
     table.show(titles, rows, f"{count:,} messages, {len(rounds)} rounds", markdown=markdown)
 
 

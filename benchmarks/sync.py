@@ -1,9 +1,9 @@
 """
-Publishing to a stream without asyncio: the Publisher of ``ce_nats.sync``, and that of ``ce_nats.aio``.
+Compare publishing to a stream with the Publisher of ``ce_nats.sync`` and with that of ``ce_nats.aio``.
 
-Both get the same typical events of ``benchmarks.codec``, check, encode and send them, and wait for acknowledgements.
-Runs alternate in one process, round by round, the first of a round in turn; a ratio is taken within a round and the
-median over the rounds is shown. The stream is emptied before each run.
+Both validate, encode and send the same typical events of ``benchmarks.codec``, and wait for acknowledgements. Each
+round runs both in one process, in alternating order; ratios are computed within a round, and the median over all rounds
+is shown. The stream is purged before each run.
 
 ``python -m benchmarks.sync [--rounds N] [--messages N] [--window N] [--markdown]``
 """
@@ -28,7 +28,7 @@ from ce_nats.testing import NatsServer
 
 
 def with_aio(url: str, mode: ContentMode, window: int, count: int) -> tuple[float, float]:
-    """Seconds, and seconds of CPU in this process, from the first event to the last acknowledgement."""
+    """Return the seconds, and the CPU seconds of this process, from the first event to the last acknowledgement."""
     batch = events("typical", count)
 
     async def run() -> tuple[float, float]:
@@ -45,7 +45,7 @@ def with_aio(url: str, mode: ContentMode, window: int, count: int) -> tuple[floa
 
 
 def with_sync(url: str, mode: ContentMode, window: int, count: int) -> tuple[float, float]:
-    """As :func:`with_aio`."""
+    """Return the same as :func:`with_aio`."""
     batch = events("typical", count)
     with sync.connect(url) as nc, nc.publisher(mode=mode, window=window) as publisher:
         started, cpu = time.perf_counter(), time.process_time()
@@ -57,19 +57,19 @@ def with_sync(url: str, mode: ContentMode, window: int, count: int) -> tuple[flo
         return took
 
 
-WAYS: list[Callable[[str, ContentMode, int, int], tuple[float, float]]] = [with_aio, with_sync]
+VARIANTS: list[Callable[[str, ContentMode, int, int], tuple[float, float]]] = [with_aio, with_sync]
 
 
 def rounds(url: str, mode: ContentMode, arguments: argparse.Namespace) -> list[list[tuple[float, float]]]:
-    """Per round, what the two took; the first round, which warms up, is left out."""
+    """Return for each round the times of both. The first round is a warm-up and is not returned."""
     results = []
     with sync.connect(url) as nc:
         for number in range(arguments.rounds + 1):
             took = {}
-            for way in [0, 1] if number % 2 == 0 else [1, 0]:
+            for variant in [0, 1] if number % 2 == 0 else [1, 0]:
                 nc.run(nc.client.jetstream().purge_stream, "BENCH")
-                time.sleep(0.3)  # until the duplicate window is over
-                took[way] = WAYS[way](url, mode, arguments.window, arguments.messages)
+                time.sleep(0.3)  # longer than the duplicate window
+                took[variant] = VARIANTS[variant](url, mode, arguments.window, arguments.messages)
             results.append([took[0], took[1]])
     return results[1:]
 
@@ -89,8 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def show(mode: ContentMode, took: list[list[tuple[float, float]]], arguments: argparse.Namespace) -> None:
-    rates = [median(arguments.messages / round_[way][0] for round_ in took) for way in (0, 1)]
-    cpu = [median(round_[way][1] for round_ in took) / arguments.messages * 1e6 for way in (0, 1)]
+    rates = [median(arguments.messages / round_[variant][0] for round_ in took) for variant in (0, 1)]
+    cpu = [median(round_[variant][1] for round_ in took) / arguments.messages * 1e6 for variant in (0, 1)]
     ratios = [sync_[0] / aio_[0] for aio_, sync_ in took]
     cpu_ratio = median(sync_[1] / aio_[1] for aio_, sync_ in took)
     times = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

@@ -8,17 +8,17 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from benchmarks.kill import discard_if_refused, faults, guarded_server, run
+from benchmarks.kill import discard_if_refused, result_errors, run, server_with_password
 
 pytestmark = pytest.mark.slow
 
 
 def test_each_event_is_stored_once_although_processes_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     seed = Random().randrange(10**6)
-    with guarded_server() as (server, password):
+    with server_with_password() as (server, password):
         outcome = run(server, password, tmp_path, kills=2, seed=seed)
-        found = faults(outcome, spark)
-    assert not found, f"seed {seed}: {len(found)} faults, {found[:20]}"
+        found = result_errors(outcome, spark)
+    assert not found, f"seed {seed}: {len(found)} result_errors, {found[:20]}"
     assert outcome.sent, f"seed {seed}"
     assert outcome.open_batches, f"seed {seed}: no kill happened during a batch"
 
