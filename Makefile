@@ -1,8 +1,8 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Python 3.10 or later and a JDK (17 or 21, for Spark) are
-# all they need; the rest goes into .venv/ here.
+# `make demo` and `make test` work on a fresh machine with Python 3.10 or later and a JDK (17 or 21, for Spark).
+# Everything else is installed into .venv/ in this directory.
 
 PYTHON ?= python3
-# Processes that share the tests. Most of the time goes into one Spark session, which is in one of them.
+# Number of test processes. Tests that share the Spark session, which take most of the time, run in one of them.
 WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,16 +15,16 @@ JAR := ce_nats/spark/jvm/ce-nats.jar
 .PHONY: help demo test test-lowest check bench kill docs fmt build jdk clean
 
 help:
-	@echo "make demo         publish, consume, capture and explode events on a nats-server and a Spark of its own"
-	@echo "make test         all checks and all tests (WORKERS=0: in one process)"
-	@echo "make test-lowest  all tests with the oldest versions of dependencies that pyproject.toml allows"
-	@echo "make kill         the long run of kills: a streaming job and its server, killed 20 times"
-	@echo "make check        ruff and mypy"
-	@echo "make bench        the measurements behind docs/speed.md"
-	@echo "make docs         the documentation as a site, into site/"
-	@echo "make fmt          format the code, renew generated tables"
-	@echo "make build        wheel and sdist into dist/"
-	@echo "make clean        remove what the others made"
+	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
+	@echo "make test         run all checks and all tests (WORKERS=0: in one process)"
+	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
+	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
+	@echo "make check        run ruff and mypy"
+	@echo "make bench        run the benchmarks in docs/speed.md"
+	@echo "make docs         build the documentation site into site/"
+	@echo "make fmt          format the code, update generated tables"
+	@echo "make build        build the wheel and the sdist into dist/"
+	@echo "make clean        remove all generated files"
 
 demo: $(INSTALLED) $(JAR)
 	@$(BIN)/ce-nats demo
@@ -80,7 +80,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
 	@touch $@
 
-# The oldest versions with wheels for this Python of what the package and its extras name; everything else is current.
+# Dependencies of the package and its extras in the oldest versions with wheels for this Python; all others are current.
 $(LOWEST_INSTALLED): pyproject.toml | jdk
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet "uv>=0.8"

@@ -1,10 +1,10 @@
 """
-Build hooks: ``ce-nats.jar``, and the README for a package index.
+Build hooks, which build ``ce-nats.jar`` and prepare the README for a package index.
 
-``ce_nats/spark/jvm/ce-nats.jar`` is the decoder of the Spark columns, for wheels and editable installs.
+``ce_nats/spark/jvm/ce-nats.jar`` decodes Spark columns; it is part of wheels and editable installs.
 
-The sources are compiled against stubs of the Spark classes that they use (``ce_nats/spark/jvm/stubs``), so that an
-isolated build needs a JDK, but neither pyspark nor a download. Without a JDK of version 17 or later no jar is built;
+The sources are compiled with stubs of the Spark classes that they use (``ce_nats/spark/jvm/stubs``), so that an
+isolated build requires a JDK, but neither pyspark nor downloads. Without a JDK of version 17 or later, no jar is built;
 the codec and the Python engine of the columns do not need it.
 
 ``python hatch_build.py`` builds the jar in place if a source is newer.
@@ -31,22 +31,22 @@ except ImportError:  # make and the tests call the functions without hatchling
 ROOT = Path(__file__).parent
 SOURCES = "ce_nats/spark/jvm"
 JAR = f"{SOURCES}/ce-nats.jar"
-RELEASE = 17  # of Java; Spark 4 runs on 17 and 21
+RELEASE = 17  # Java version; Spark 4 supports 17 and 21
 
 
 class JarHook(BuildHookInterface):
-    """Adds the jar to a wheel, and to the source tree for an editable install."""
+    """Adds the jar to wheels, and to the source tree for editable installs."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         if build_jar(root):
             build_data["artifacts"].append(JAR)
         else:
-            self.app.display_warning(f"no javac {RELEASE} or later: built without {JAR}")
+            self.app.display_warning(f"javac {RELEASE} or later was not found; building without {JAR}")
 
 
 class ReadmeHook(MetadataHookInterface):
-    """Sets the long description: a package index cannot resolve the relative links of README.md."""
+    """Sets the long description to README.md with absolute links: a package index cannot resolve relative links."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         text = (Path(self.root) / "README.md").read_text("utf-8")
@@ -65,7 +65,7 @@ def build_jar(root: Path = ROOT) -> bool:
     Build the jar if it is missing or a source is newer.
 
     Returns:
-        Whether the jar exists now; without a JDK it may be missing.
+        Whether the jar exists; without a JDK it may be missing.
 
     Raises:
         subprocess.CalledProcessError: The sources do not compile.
@@ -95,12 +95,12 @@ def _javac() -> str | None:
 
 
 def _archive(classes: Path, jar: Path) -> None:
-    """Write the jar reproducibly: without times, names sorted, so that the same sources give the same bytes."""
-    made = jar.with_suffix(".new")
-    with ZipFile(made, "w") as archive:
+    """Write the jar without times and with sorted names, so that the same sources yield the same bytes."""
+    new = jar.with_suffix(".new")
+    with ZipFile(new, "w") as archive:
         for path in sorted(classes.rglob("*.class")):
             archive.writestr(ZipInfo(path.relative_to(classes).as_posix()), path.read_bytes(), ZIP_DEFLATED)
-    made.replace(jar)  # atomically, because a Spark session may be reading the old one
+    new.replace(jar)  # atomic, because a Spark session may be reading the old file
 
 
 if __name__ == "__main__":
