@@ -1,4 +1,4 @@
-"""``python -m ce_nats``, and the entry point of ``ce-nats``. Without the ``cli`` extra it prints how to install it."""
+"""Entry point of ``ce-nats`` and ``python -m ce_nats``. Without the extra ``cli``, it prints how to install it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
     try:
         app()
     except Exception:  # a bug
-        sys.stderr.write(traceback.format_exc())  # not by the interpreter, which may add colours, and be escaped
+        sys.stderr.write(traceback.format_exc())  # not by the interpreter, whose colours would be escaped
         raise SystemExit(1) from None
 
 

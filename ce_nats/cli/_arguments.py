@@ -1,4 +1,4 @@
-"""Checks of arguments and options, so that what is wrong with them is reported before a command does anything."""
+"""Checks of arguments and options, so that a command with invalid ones fails before it does anything."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class InputError(Exception):
     An argument or option of the command line is not valid.
 
     Attributes:
-        message: The text, without the code.
-        code: The error code.
+        message: Error text, without the code.
+        code: Error code.
     """
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_OPTION) -> None:
@@ -32,7 +32,7 @@ class InputError(Exception):
 @contextmanager
 def usage_errors() -> Iterator[None]:
     """
-    Report errors of what the command line has as wrong usage.
+    Report invalid values on the command line as wrong usage.
 
     Raises:
         InputError: With the text of the error, and its code if it has one.
@@ -46,7 +46,7 @@ def usage_errors() -> Iterator[None]:
 
 
 def _callback(check: Callable[[str], object], unset: str | None) -> Callable[[Any], Any]:
-    """A callback that checks the value or values of an argument or option, unless that is ``unset``."""
+    """Return a callback that checks the value or values of an argument or option, except the value ``unset``."""
 
     def callback(value: Any) -> Any:
         if value != unset:
@@ -71,8 +71,8 @@ def _check_target(text: str) -> None:
         check_subject(text)
 
 
-# Callbacks of typer. Subjects to publish to, templates of them, patterns to subscribe to, and names of streams and
-# consumers. Those "if given" are of options that are "" by default.
+# Callbacks for typer: for subjects to publish to, templates of them, patterns to subscribe to, and names of streams and
+# consumers. Those "if given" are for options whose default is "".
 subject: Final = _callback(check_subject, None)
 subject_if_given: Final = _callback(check_subject, "")
 template: Final = _callback(_check_target, None)

@@ -1,18 +1,19 @@
-"""The commands ``capture`` and ``replay``: NATS messages to a file, and from a file to NATS."""
+"""The commands ``capture`` and ``replay``: write NATS messages to a file, and publish them from a file."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from nats.js import JetStreamContext
 
-from ..aio import PublishResult, replay
+from ..aio import PublishResult, flush, replay
 from ..aio._jetstream_api import StreamApi
 from ..aio.jetstream import read_stream
 from ..capture import (
@@ -26,25 +27,24 @@ from ..capture import (
     open_capture,
 )
 from ..codec.timestamp import Timestamp
-from ..errors import DataLossError, DecodeError, DeliveryError, ErrorCode, at_place
+from ..errors import CeNatsError, DataLossError, DecodeError, DeliveryError, ErrorCode, at_place
 from ..message import StoredMessage, header_pairs
 from . import _arguments as arguments
 from ._arguments import InputError
-from ._codec import JsonOption
-from ._connection import Settings, connected, open_connection, with_connection
-from ._files import read_messages, stdin_documents
-from ._listening import listening
-from ._program import NOT_DELIVERED, complain, guarded, run, until_stopped
-from ._progress import counted, is_watched, progress, report
-from ._traffic import JetStreamOption
+from ._connection import Settings, open_connection, open_jetstream, with_connection
+from ._files import async_documents, read_messages
+from ._options import JetStreamOption, JsonOption
+from ._program import NOT_DELIVERED, StoppedError, print_error, run, run_until_stopped, with_exit_status
+from ._progress import counted, print_summary, progress, stderr_is_terminal
+from ._subscription import open_subscription
 
-_PIPE = "-"
+_PIPE: Final = "-"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("capture")(guarded(with_connection(capture)))
-    app.command("replay")(guarded(with_connection(replay_command)))
+    app.command("capture")(with_exit_status(with_connection(capture)))
+    app.command("replay")(with_exit_status(with_connection(replay_capture)))
 
 
 def capture(
@@ -59,32 +59,32 @@ def capture(
         str | None,
         typer.Option(
             "--subject",
-            help="Only messages on this subject; without --stream, new ones only.",
+            help="Only messages on this subject; without --stream, only new messages.",
             callback=arguments.pattern,
         ),
     ] = None,
-    start: Annotated[int, typer.Option("--start", min=1, help="With --stream, the first sequence to capture.")] = 1,
+    start: Annotated[int, typer.Option("--start", min=1, help="With --stream, first sequence to capture.")] = 1,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Without --stream, the number of messages to capture.")
+        int | None, typer.Option("--count", "-n", min=1, help="Without --stream, number of messages to capture.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Write messages to Parquet or JSON lines.
 
-    Messages are written unchanged, whether they are events or not. A capture of a stream continues where an earlier one
-    to the same output ended, whether that was complete or not. Without --stream, new messages are captured until Ctrl-C
-    (exit status 0), or until the connection is closed permanently (exit status 3); nats-py then does not preserve
-    repeated headers and bytes that are not UTF-8.
+    Messages are written unchanged, whether they are events or not. A capture of a stream continues after the last
+    message in the output, even if the earlier capture was interrupted. Without --stream, new messages are captured
+    until Ctrl-C (exit status 0), or until the connection is closed permanently (exit status 3); nats-py then does not
+    preserve repeated headers and bytes that are not UTF-8.
 
-    If the stream removes messages before they are captured, their sequences are printed, the messages after them are
-    captured, and the exit status is 3.
+    If the stream removes messages before they are captured, their sequences are printed, later messages are captured,
+    and the exit status is 3.
     """
     if stream is None and subject is None:
         raise InputError("--stream or --subject must be given")
     sink = _sink(output)
     losses: list[DataLossError] = []
-    is_done = False
+    has_summary = False
     try:
         with sink:
             if stream is not None:
@@ -92,33 +92,36 @@ def capture(
             elif subject is not None:
                 if sink.last is not None:
                     check_same_stream(sink.last, "")
-                until_stopped(_capture_subject(settings, sink, subject, count))
-        is_done = True
+                run_until_stopped(_capture_subject(settings, sink, subject, count))
+        has_summary = True
+    except StoppedError:
+        has_summary = True
+        raise
     finally:
-        if is_done or sink.captured.messages:
-            _report_captured(sink.captured, losses, as_json=as_json, to_stderr=output == _PIPE)
+        if has_summary or sink.captured.messages:
+            _print_captured(sink.captured, losses, as_json=as_json, to_stderr=output == _PIPE)
     if losses:
         raise typer.Exit(NOT_DELIVERED)
 
 
-def _report_captured(captured: CaptureResult, losses: list[DataLossError], *, as_json: bool, to_stderr: bool) -> None:
+def _print_captured(captured: CaptureResult, losses: list[DataLossError], *, as_json: bool, to_stderr: bool) -> None:
     counts = {
         "messages": captured.messages,
         "data_bytes": captured.data_bytes,
         "escaped_values": captured.escaped_values,
         "lost": [[loss.first, loss.last] for loss in losses],
     }
-    report(counts, f"{counted(captured.messages, 'message')} captured", as_json=as_json, to_stderr=to_stderr)
+    print_summary(counts, f"{counted(captured.messages, 'message')} captured", as_json=as_json, to_stderr=to_stderr)
 
 
-def replay_command(
+def replay_capture(
     settings: Settings,
     source: Annotated[str, typer.Argument(metavar="INPUT", help="Output of capture, or - for standard input.")],
     subject: Annotated[
         str | None,
         typer.Option(
             "--subject",
-            help="Publish to this subject; by default to that of each message.",
+            help="Publish to this subject; by default, to the subject of each message.",
             callback=arguments.subject,
         ),
     ] = None,
@@ -127,7 +130,7 @@ def replay_command(
         typer.Option(
             "--allow",
             metavar="SUBJECT",
-            help="Accept this subject, wildcards allowed, although it looks like a request to JetStream's API; may be "
+            help="Publish to this subject, wildcards allowed, although it looks like a JetStream API request; may be "
             "repeated.",
             callback=arguments.pattern,
         ),
@@ -139,32 +142,79 @@ def replay_command(
     """
     Publish captured messages again.
 
-    Messages are published with the same bytes and headers, in the same order. A stream does not store a message again
-    whose Nats-Msg-Id it received within its duplicate window; such duplicates are counted.
+    Messages are published with the same bytes and headers, in the same order. A stream does not store messages with a
+    Nats-Msg-Id that it received within its duplicate window; such duplicates are counted. The number of published
+    messages is also printed if the command is interrupted or fails.
     """
-    result = PublishResult()
+    counts = _ReplayCounts()
 
     async def send() -> None:
-        nonlocal result
         messages = _from_stdin() if source == _PIPE else read_messages(source)
-        total = None if source == _PIPE or not is_watched() else await asyncio.to_thread(count_captured, source)
+        total = None if source == _PIPE or not stderr_is_terminal() else await asyncio.to_thread(count_captured, source)
         async with open_connection(settings) as nc:
             with progress("replay", total) as advance:
-                result = await replay(
-                    nc,
-                    messages,
-                    acknowledged=jetstream,
-                    subject=subject,
-                    allowed=allow or (),
-                    rate=rate,
-                    ack_timeout=settings.timeout,
-                    on_progress=advance,
-                )
 
-    run(send())
-    counts = {"messages": result.messages, "duplicates": result.duplicates}
-    again = f", {result.duplicates} of them already stored" if result.duplicates else ""
-    report(counts, f"{counted(result.messages, 'message')} published{again}", as_json=as_json)
+                def on_progress(sent: int) -> None:
+                    counts.sent = sent
+                    advance(sent)
+
+                def on_end(result: PublishResult) -> None:
+                    counts.result = result
+
+                try:
+                    await replay(
+                        nc,
+                        messages,
+                        acknowledged=jetstream,
+                        subject=subject,
+                        allowed=allow or (),
+                        rate=rate,
+                        ack_timeout=settings.timeout,
+                        on_progress=on_progress,
+                        on_end=on_end,
+                    )
+                except (asyncio.CancelledError, CeNatsError):
+                    if not jetstream:
+                        with suppress(DeliveryError):
+                            await flush(nc)
+                            counts.result = PublishResult(counts.sent)
+                    raise
+
+    try:
+        run(send())
+    except (StoppedError, CeNatsError) as error:
+        if isinstance(error, StoppedError) or counts.sent:
+            print_summary(counts.as_json(), str(counts), as_json=as_json)
+        raise
+    print_summary(counts.as_json(), str(counts), as_json=as_json)
+
+
+@dataclass
+class _ReplayCounts:
+    """
+    Numbers of replayed messages.
+
+    Attributes:
+        result: Messages that were acknowledged, or, on core NATS, received by the server.
+        sent: Messages that were sent, including those that are not acknowledged.
+    """
+
+    result: PublishResult = field(default_factory=PublishResult)
+    sent: int = 0
+
+    @property
+    def unacknowledged(self) -> int:
+        return max(0, self.sent - self.result.messages)
+
+    def as_json(self) -> dict[str, int]:
+        """Return the numbers for ``--json``."""
+        published, duplicates = self.result.messages, self.result.duplicates
+        return {"messages": published, "duplicates": duplicates, "unacknowledged": self.unacknowledged}
+
+    def __str__(self) -> str:
+        duplicates = f", {self.result.duplicates} of them already stored" if self.result.duplicates else ""
+        rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
+        return f"{counted(self.result.messages, 'message')} published{duplicates}{rest}"
 
 
 async def _capture_stream(
@@ -179,35 +229,34 @@ async def _capture_stream(
         if error.is_other_stream:
             raise error
         losses.append(error)
-        complain(error)
+        print_error(error)
 
     last = sink.last
-    async with connected(settings) as (_, js):
+    async with open_jetstream(settings) as (_, js):
         state = await StreamApi.of(js).state(stream)
         if last is not None:
             await _check_same(js, stream, state.last, last)
             start = max(start, last.sequence + 1)
-            # With a subject it is not known whether what is gone was to be captured; others than "limits" remove what
-            # was acknowledged.
+            # Not reported for a subject, because the removed messages may have had other subjects; nor for retentions
+            # other than "limits", which remove acknowledged messages.
             if start < state.first and subject == ">" and state.retention == "limits":
                 on_loss(DataLossError.gone(stream, start, state.first - 1, state.first))
-        before = max(start, state.first) - 1
-        found = read_stream(js, stream, subject=subject, start=start, end=state.last, on_loss=on_loss)
-        with progress(stream, max(0, state.last - before)) as advance:
-            async with aclosing(found) as batches:
+        before_first = max(start, state.first) - 1
+        messages = read_stream(js, stream, subject=subject, start=start, end=state.last, on_loss=on_loss)
+        with progress(stream, max(0, state.last - before_first)) as advance:
+            async with aclosing(messages) as batches:
                 async for batch in batches:
-                    # In a thread, so that the connection is served while a row group is compressed.
+                    # In a thread, so that the connection is not blocked while a row group is compressed.
                     await asyncio.to_thread(sink.write, batch)
-                    advance(batch[-1].sequence - before)
+                    advance(batch[-1].sequence - before_first)
 
 
 async def _check_same(js: JetStreamContext, stream: str, end: int, last: StoredMessage) -> None:
     """
-    Check that a capture has messages of this stream.
+    Check that a capture is of this stream.
 
     Raises:
-        DeliveryError: ``stream-mismatch``: it has messages of another stream, or of an earlier one of the same name
-            that was deleted.
+        DeliveryError: ``stream-mismatch``: it is of another stream, or of a deleted stream with the same name.
     """
     check_same_stream(last, stream)
     if last.sequence > end:
@@ -221,7 +270,7 @@ async def _capture_subject(
     settings: Settings, sink: JsonLinesCapture | ParquetParts, subject: str, count: int | None
 ) -> None:
     remaining = count
-    async with listening(settings, subject) as items:
+    async with open_subscription(settings, subject) as items:
         async for item in items:
             message = item.message
             now = Timestamp(datetime.now(timezone.utc))
@@ -242,7 +291,7 @@ def _sink(output: str) -> JsonLinesCapture | ParquetParts:
 
 
 async def _from_stdin() -> AsyncIterator[StoredMessage]:
-    async for where, line in stdin_documents(None):
+    async for where, line in async_documents(None):
         try:
             message = from_json_line(line)
         except DecodeError as error:

@@ -1,5 +1,5 @@
 """
-Connections, with the same options, environment variables and contexts as the ``nats`` command line.
+Connections with the same options, environment variables and contexts as the ``nats`` command line.
 
 An option takes precedence over its environment variable, and both over the context; see ``ce_nats._settings``.
 """
@@ -23,17 +23,17 @@ from ..aio._connect import disconnect, establish
 from ._arguments import InputError
 
 # Reconnect attempts, one second apart.
-_ATTEMPTS: Final = 60
+_MAX_RECONNECT_ATTEMPTS: Final = 60
 
 
 @dataclass(frozen=True)
 class Settings:
     """
-    How to connect.
+    Settings of a connection.
 
     Attributes:
-        connection: The servers and the credentials.
-        timeout: Seconds to wait for an answer.
+        connection: Servers and credentials.
+        timeout: Seconds to wait for a response.
     """
 
     connection: ConnectionSettings
@@ -49,7 +49,7 @@ def _option(option: str, *short: str, sets: str, metavar: str, text: str) -> Any
 
 @dataclass(frozen=True)
 class _Options:
-    """Options of the connection: one attribute for each, with the name of the setting."""
+    """Options of the connection. Each attribute has the name of its setting."""
 
     servers: Annotated[
         str | None,
@@ -104,7 +104,7 @@ class _Options:
 
 
 _NAMES: Final = tuple(field.name for field in fields(_Options))
-_SHOWN: Final = {
+_OPTION_NAMES: Final = {
     "user": "--user",
     "password": "--password",
     "credentials_file": "--creds",
@@ -122,11 +122,11 @@ def with_connection(command: Callable[..., None], *, is_optional: bool = False) 
     Add the options of a connection to a command.
 
     Args:
-        command: Its first argument must be ``settings``: :class:`Settings`, or, if the connection is optional, a
-            function that returns them.
-        is_optional: Whether the command also works without a connection, and hence with a context that is not valid.
+        command: The command. Its first parameter must be ``settings``: :class:`Settings`, or, if the connection is
+            optional, a function that returns them.
+        is_optional: Whether the command can run without a connection, and thus with an invalid context.
     """
-    # Not get_type_hints(): before Python 3.11, it adds Optional to the type of a parameter with the default None.
+    # Not get_type_hints(), which before Python 3.11 adds Optional to the type of a parameter with the default None.
     own = [
         parameter
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
@@ -141,12 +141,12 @@ def with_connection(command: Callable[..., None], *, is_optional: bool = False) 
     added.append(inspect.Parameter("line", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
     @wraps(command)
-    def take_settings(line: typer.Context, **given: Any) -> None:
+    def run_with_settings(line: typer.Context, **given: Any) -> None:
         options = {name: given.pop(name) for name in _NAMES}
         timeout = options.pop("timeout")
         if not 0 < timeout < float("inf"):
             raise InputError(f"--timeout must be a number of seconds above 0, got {timeout}")
-        # resolve() reads the environment variables; the options have their names only for --help.
+        # resolve() reads the environment variables. The options have their names only to show them in --help.
         for name in options:
             source = line.get_parameter_source(name)
             if source is None or source.name != "COMMANDLINE":
@@ -154,15 +154,15 @@ def with_connection(command: Callable[..., None], *, is_optional: bool = False) 
         command((lambda: _settings(options, timeout)) if is_optional else _settings(options, timeout), **given)
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    take_settings.__signature__ = inspect.Signature([*keyword_only, *added])  # type: ignore[attr-defined]
-    take_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
-    del take_settings.__wrapped__
-    return take_settings
+    run_with_settings.__signature__ = inspect.Signature([*keyword_only, *added])  # type: ignore[attr-defined]
+    run_with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *added]}
+    del run_with_settings.__wrapped__
+    return run_with_settings
 
 
 def settings_of(server: str | None, context: str | None, timeout: float) -> Settings:
     """
-    Settings of a second server, from its URL or its context only.
+    Return the settings of a second server, from its URL or its context only.
 
     Raises:
         EncodeError: ``invalid-option``: the context does not exist or cannot be read, or the URL is not valid.
@@ -172,37 +172,42 @@ def settings_of(server: str | None, context: str | None, timeout: float) -> Sett
 
 def _settings(given: Mapping[str, Any], timeout: float, *, environment: bool = True) -> Settings:
     """
-    Settings from options, with environment variables and a context for those that are not given.
+    Return settings from options; environment variables and a context replace missing options.
 
     Raises:
         EncodeError: ``invalid-option``: an option is not valid, or the context does not exist.
     """
     options = {"name": "ce-nats", **given}
     context = options.pop("context", None)
-    found = resolve(options, context=context, environment=os.environ if environment else None, names=_SHOWN)
+    found = resolve(options, context=context, environment=os.environ if environment else None, names=_OPTION_NAMES)
     return Settings(ConnectionSettings(**found), timeout)
 
 
 @asynccontextmanager
 async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator[Client]:
     """
-    A connection that reconnects if it is lost.
+    Open a connection, which reconnects if it is lost.
 
     Args:
-        settings: How to connect.
+        settings: Settings of the connection.
         callbacks: nats-py's ``error_cb``, ``disconnected_cb``, ``reconnected_cb`` and ``closed_cb``; called after the
             connection is established.
 
     Raises:
         DeliveryError: ``connection-failed``, ``authentication-failed``.
-        EncodeError: ``invalid-option``: a file or an option is not valid.
+        EncodeError: ``invalid-option``: an option, or a file that it names, is not valid.
     """
     nc = Client()
 
     async def closed() -> None:
         """Do nothing: the command itself reports the closed connection."""
 
-    options = {"max_reconnect_attempts": _ATTEMPTS, "reconnect_time_wait": 1, "closed_cb": closed, **callbacks}
+    options = {
+        "max_reconnect_attempts": _MAX_RECONNECT_ATTEMPTS,
+        "reconnect_time_wait": 1,
+        "closed_cb": closed,
+        **callbacks,
+    }
     await establish(nc, settings.connection, **options)
     try:
         yield nc
@@ -211,7 +216,7 @@ async def open_connection(settings: Settings, **callbacks: Any) -> AsyncIterator
 
 
 @asynccontextmanager
-async def connected(settings: Settings, **callbacks: Any) -> AsyncIterator[tuple[Client, JetStreamContext]]:
-    """A connection as :func:`open_connection` gives it, and JetStream on it."""
+async def open_jetstream(settings: Settings, **callbacks: Any) -> AsyncIterator[tuple[Client, JetStreamContext]]:
+    """Open a connection with :func:`open_connection`, and yield it with its JetStream context."""
     async with open_connection(settings, **callbacks) as nc:
         yield nc, nc.jetstream(timeout=settings.timeout, prefix=settings.connection.api_prefix)

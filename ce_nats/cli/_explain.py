@@ -1,4 +1,4 @@
-"""The command ``explain``: the content mode of a message, the reason for it, and errors with their positions."""
+"""The command ``explain``: content mode of a message, the reason for it, and errors with their positions."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from ..errors import CeNatsError, DecodeError, DeliveryError, ErrorCode
 from ..message import Headers, NatsMessage, StoredMessage, folded
 from . import _arguments as arguments
 from ._arguments import InputError
-from ._codec import DialectOption, HeaderOption, JsonOption, MessageArgument, event_line, messages
-from ._connection import Settings, connected, with_connection
+from ._connection import Settings, open_jetstream, with_connection
 from ._files import write
-from ._program import BAD_INPUT, complain, guarded, run
+from ._input import event_line, messages
+from ._options import DialectOption, HeaderOption, JsonOption, MessageArgument
+from ._program import BAD_INPUT, print_error, run, with_exit_status
 from ._progress import counted
 from ._terminal import console, table
 
 _ESCAPE_OR_CHARACTER: Final = re.compile("%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _MALFORMED_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _BYTE: Final = re.compile(r"\(byte ([0-9]+)\)")
-# In characters: values up to this length are shown in full; error texts quote this much of a value; and so much is
+# In characters: maximum length of a value that is shown in full; maximum length that error texts quote; length that is
 # shown before and after the position of an error.
-_LONG: Final = 400
-_QUOTED: Final = 60
-_AROUND: Final = 30
+_MAX_CHARACTERS: Final = 400
+_QUOTED_CHARACTERS: Final = 60
+_CONTEXT_CHARACTERS: Final = 30
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(guarded(with_connection(explain, is_optional=True)))
+    app.command()(with_exit_status(with_connection(explain, is_optional=True)))
 
 
 def explain(
@@ -61,9 +62,9 @@ def explain(
     """
     Explain how NATS messages are decoded.
 
-    Prints the content mode and the reason for it, each header as sent and as decoded, and for a message that is not an
-    event, the error and its position. Input is the same as for decode, or a message of a stream. The exit status is 1
-    if a message is not an event.
+    Prints the content mode and the reason for it, each header as sent and as decoded, and the event, or the error and
+    its position if the message is not an event. Input is the same as for decode, or a message of a stream. The exit
+    status is 1 if a message is not an event.
     """
     if stream is not None or sequence is not None:
         if stream is None or sequence is None or message is not None or header:
@@ -74,7 +75,7 @@ def explain(
         try:
             found = explanation(given(), dialect)
         except CeNatsError as error:
-            status = complain(error, where)
+            status = print_error(error, where)
             continue
         status = max(status, _print(found, as_json=as_json))
     raise typer.Exit(status)
@@ -84,7 +85,7 @@ def _explain_stored(settings: Settings, stream: str, sequence: int, dialect: Dia
     stored: list[StoredMessage] = []
 
     async def read() -> None:
-        async with connected(settings) as (_, js):
+        async with open_jetstream(settings) as (_, js):
             stored.append(await read_one(js, stream, sequence))
 
     run(read())
@@ -98,11 +99,11 @@ def _explain_stored(settings: Settings, stream: str, sequence: int, dialect: Dia
 
 
 def _print(found: dict[str, Any], *, as_json: bool) -> int:
-    """Print an explanation; returns the exit status for it."""
+    """Print an explanation; return the exit status for it."""
     if as_json:
         write(as_line(found))
     else:
-        show(found)
+        print_explanation(found)
     return 0 if found["error"] is None else BAD_INPUT
 
 
@@ -111,7 +112,7 @@ async def read_one(js: JetStreamContext, stream: str, sequence: int) -> StoredMe
     Read a message of a stream.
 
     Raises:
-        DeliveryError: ``message-not-found``; as ``read_stream`` does.
+        DeliveryError: ``message-not-found``, and as for ``read_stream``.
     """
     async with aclosing(read_stream(js, stream, start=sequence, end=sequence)) as batches:
         async for batch in batches:
@@ -121,13 +122,13 @@ async def read_one(js: JetStreamContext, stream: str, sequence: int) -> StoredMe
 
 def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
     """
-    How a message is decoded.
+    Explain how a message is decoded.
 
     Returns:
-        ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``, ``raw``,
-        ``attribute``, ``value`` and ``error`` of each, ``event`` in JSON, ``data_bytes``, and ``error``. An error has
-        ``position`` and ``around`` if its position is known: the number of characters of the header value, or of bytes
-        of the payload, before the error, and the text around it.
+        JSON values: ``mode`` and ``reason`` (None if the mode cannot be determined), ``headers`` with ``name``,
+        ``raw``, ``attribute``, ``value`` and ``error`` of each, ``event``, ``data_bytes``, and ``error``. If the
+        position of an error is known, the error has ``position``, the number of characters of the header value or of
+        bytes of the payload before it, and ``around``, the text around it.
     """
     found: dict[str, Any] = {"mode": None, "reason": None, "headers": [], "event": None, "error": None}
     found["data_bytes"] = len(message.data)
@@ -136,7 +137,7 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
         found["mode"], found["reason"] = str(inspection.mode), inspection.reason
         found["event"] = json.loads(event_line(from_nats_message(message, dialect=dialect)))
     except CeNatsError as error:
-        found["error"] = {**error_fields(error), **_place(error, message)}
+        found["error"] = {**error_fields(error), **_error_position(error, message)}
     is_binary = found["mode"] == ContentMode.BINARY
     for name, raw in message.headers.items():
         found["headers"].append(_header(name, raw, dialect, is_binary=is_binary))
@@ -144,7 +145,7 @@ def explanation(message: NatsMessage, dialect: Dialect) -> dict[str, Any]:
 
 
 def error_fields(error: CeNatsError) -> dict[str, Any]:
-    """An error in JSON."""
+    """Return an error as JSON values."""
     return {
         "code": str(error.code),
         "message": error.message,
@@ -162,15 +163,15 @@ def _header(name: str, raw: str, dialect: Dialect, *, is_binary: bool) -> dict[s
             value = decode_header(found["attribute"], name, raw, is_raw=dialect is Dialect.SDK_GO)
             found["value"] = canonical(value, found["attribute"])
         except DecodeError as error:
-            found["error"] = {**error_fields(error), **_place_in_value(error, raw)}
+            found["error"] = {**error_fields(error), **_position_in_value(error, raw)}
     return found
 
 
-def _place(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
-    """The position of an error in a message; empty if it is not known."""
+def _error_position(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
+    """Return the position of an error in a message; empty if it is unknown."""
     if error.header is not None:
         values = message.headers.values(error.header)
-        return _place_in_value(error, values[0]) if len(values) == 1 else {}
+        return _position_in_value(error, values[0]) if len(values) == 1 else {}
     position = None
     if byte := _BYTE.search(error.message):
         position = int(byte.group(1))
@@ -178,13 +179,13 @@ def _place(error: CeNatsError, message: NatsMessage) -> dict[str, Any]:
         position = _first_malformed(message.data)
     if position is None:
         return {}
-    around = message.data[max(0, position - _AROUND) : position + _AROUND]
+    around = message.data[max(0, position - _CONTEXT_CHARACTERS) : position + _CONTEXT_CHARACTERS]
     return {"position": position, "around": around.decode("utf-8", "backslashreplace")}
 
 
-def _place_in_value(error: CeNatsError, raw: str) -> dict[str, Any]:
+def _position_in_value(error: CeNatsError, raw: str) -> dict[str, Any]:
     position = None
-    if '"' in raw:  # the positions of the unquoted text are not those of the raw value
+    if '"' in raw:  # positions in the unquoted text differ from positions in the raw value
         pass
     elif error.code is ErrorCode.INVALID_PERCENT_ESCAPE:
         malformed = _MALFORMED_ESCAPE.search(raw)
@@ -201,7 +202,10 @@ def _place_in_value(error: CeNatsError, raw: str) -> dict[str, Any]:
             position = sum(len(token) for token, end in zip(tokens, ends, strict=True) if end <= position_of_error)
     if position is None:
         return {}
-    return {"position": position, "around": raw[max(0, position - _AROUND) : position + _AROUND]}
+    return {
+        "position": position,
+        "around": raw[max(0, position - _CONTEXT_CHARACTERS) : position + _CONTEXT_CHARACTERS],
+    }
 
 
 def _utf8(text: str) -> bytes:
@@ -209,7 +213,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _first_malformed(octets: bytes) -> int | None:
-    """The number of bytes before the first one that is not UTF-8."""
+    """Return the number of bytes before the first invalid UTF-8 sequence; None if all are valid."""
     try:
         octets.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -218,7 +222,7 @@ def _first_malformed(octets: bytes) -> int | None:
 
 
 def _first_forbidden(octets: bytes) -> int | None:
-    """The number of bytes before the first character that is not allowed in attributes."""
+    """Return the number of bytes before the first character that attributes must not contain; None without one."""
     text = octets.decode("utf-8", "replace")
     for number, char in enumerate(text):
         try:
@@ -228,7 +232,7 @@ def _first_forbidden(octets: bytes) -> int | None:
     return None
 
 
-def show(found: dict[str, Any]) -> None:
+def print_explanation(found: dict[str, Any]) -> None:
     """Print an explanation as text."""
     output = console()
     if found["mode"] is not None:
@@ -239,31 +243,31 @@ def show(found: dict[str, Any]) -> None:
             error = header["error"]
             position = error.get("position") if error else None
             decoded = f"{error['code']}: {error['message']}" if error else header["value"] or ""
-            if position is not None and len(header["raw"]) > _QUOTED:
+            if position is not None and len(header["raw"]) > _QUOTED_CHARACTERS:
                 decoded += f", after {position} characters: {error['around']}"
-            headers.add_row(header["name"], _part(header["raw"], position), _part(decoded, None))
+            headers.add_row(header["name"], _excerpt(header["raw"], position), _excerpt(decoded, None))
         output.print(headers)
     output.print(f"payload: {counted(found['data_bytes'], 'byte')}")
     if found["error"] is None:
         output.print(json.dumps(found["event"], ensure_ascii=False), soft_wrap=True)
         return
     error = found["error"]
-    at = [f"{what} {error[what]}" for what in ("header", "attribute", "requirement") if error[what]]
+    at = [f"{field} {error[field]}" for field in ("header", "attribute", "requirement") if error[field]]
     output.print(f"{error['code']}: {error['message']}", soft_wrap=True)
     if at:
         output.print(f"  at {', '.join(at)}", soft_wrap=True)
     if "position" in error and error["around"] not in error["message"]:
         unit = "character of the value" if error["header"] else "byte of the payload"
-        before, _, what = unit.partition(" ")
-        output.print(f"  after {counted(error['position'], before)} {what}: {error['around']}", soft_wrap=True)
+        noun, _, rest = unit.partition(" ")
+        output.print(f"  after {counted(error['position'], noun)} {rest}: {error['around']}", soft_wrap=True)
 
 
-def _part(text: str, position: int | None) -> str:
-    """A value to print; of a long one, only the part around a position."""
-    if len(text) <= _LONG:
+def _excerpt(text: str, position: int | None) -> str:
+    """Return a value to print; if it is long, only the part around a position."""
+    if len(text) <= _MAX_CHARACTERS:
         return text
-    start = max(0, min((position or 0) - _LONG // 2, len(text) - _LONG))
-    end = start + _LONG
+    start = max(0, min((position or 0) - _MAX_CHARACTERS // 2, len(text) - _MAX_CHARACTERS))
+    end = start + _MAX_CHARACTERS
     before = f"[{start} characters] " if start else ""
     after = f" [{len(text) - end} characters]" if end < len(text) else ""
     return f"{before}{text[start:end]}{after}"

@@ -1,4 +1,4 @@
-"""Documents in arguments, files and on standard input, and standard output."""
+"""Read documents from arguments, files and standard input; write to standard output."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from typing import Final
 from ..capture import read_capture
 from ..message import StoredMessage
 from ._arguments import InputError
-from ._terminal import say
+from ._terminal import print_to_stderr
 
 _CHUNK_BYTES: Final = 2**16
-_MAX_WAITING: Final = 1000
+_MAX_QUEUED: Final = 1000
 _STDIN: Final = "-"
 _PARQUET: Final = ".parquet"
 _DOCUMENTS: Final = ("{", "[", '"', "NATS/1.0")
 
 
 def write(line: bytes) -> None:
-    """Write to standard output, and flush, so that the reader of a pipe gets each line at once."""
+    """Write to standard output, and flush it, so that the reader of a pipe receives each line immediately."""
     sys.stdout.flush()
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
-def is_typed() -> bool:
-    """Whether standard input is a terminal."""
+def stdin_is_terminal() -> bool:
+    """Return whether standard input is a terminal."""
     return sys.stdin.isatty()
 
 
-def is_single(argument: str | None) -> bool:
-    """Whether an argument is a document itself, and neither the path of a file nor standard input."""
+def is_document(argument: str | None) -> bool:
+    """Return whether an argument is itself a document, rather than the path of a file or standard input."""
     return argument is not None and argument.lstrip().startswith(_DOCUMENTS)
 
 
 def is_stdin(argument: str | None) -> bool:
-    """Whether an argument means standard input."""
+    """Return whether an argument means standard input."""
     return argument is None or argument == _STDIN
 
 
 def is_capture(argument: str | None) -> bool:
-    """Whether an argument is the path of a capture in Parquet, which may not exist."""
-    return argument is not None and not is_single(argument) and (argument.endswith(_PARQUET) or Path(argument).is_dir())
+    """Return whether an argument is the path of a Parquet capture, existing or not."""
+    return (
+        argument is not None and not is_document(argument) and (argument.endswith(_PARQUET) or Path(argument).is_dir())
+    )
 
 
 def read_messages(path: str) -> Iterator[StoredMessage]:
     """
-    Messages of a capture.
+    Read the messages of a capture.
 
     Raises:
-        InputError: It is a directory of other files.
-        DecodeError, ImportError, OSError: As ``read_capture`` does.
+        InputError: The path is a directory, but not a capture.
+        DecodeError, ImportError, OSError: As for ``read_capture``.
     """
     os.stat(path)
     directory = Path(path)
@@ -68,13 +70,13 @@ def read_messages(path: str) -> Iterator[StoredMessage]:
 
 def check_documents(argument: str | None) -> None:
     """
-    Check that an argument can be given to :func:`documents`.
+    Check that an argument is valid for :func:`documents`.
 
     Raises:
-        InputError: It is a capture in Parquet.
-        OSError: There is no such file.
+        InputError: It is a Parquet capture.
+        OSError: The file does not exist.
     """
-    if is_single(argument) or is_stdin(argument):
+    if is_document(argument) or is_stdin(argument):
         return
     path = str(argument)
     os.stat(path)  # not open(), which would consume a named pipe
@@ -85,27 +87,27 @@ def check_documents(argument: str | None) -> None:
 
 
 def read_all(argument: str | None) -> bytes:
-    """The argument as bytes, or all of standard input if it is None."""
+    """Return the argument as bytes, or all of standard input if it is None."""
     return b"".join(_chunks(None)) if argument is None else argument.encode("utf-8", "surrogateescape")
 
 
 def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str, bytes]]:
     """
-    JSON documents in an argument, a file or on standard input, each with its position, such as ``line 3``.
+    Yield JSON documents from an argument, a file or standard input, each with its position, such as ``line 3``.
 
-    In a file, a document is a line, or several lines from one that is ``{`` to one that is ``}``, as programs print
-    indented JSON. Empty lines are skipped.
+    In a file, a document is one line, or indented JSON: the lines from a line ``{`` to the next line ``}``. Empty lines
+    are skipped.
 
     Args:
-        argument: Argument of the command line: a document, which begins with ``{``, ``[``, a quote or ``NATS/1.0``; or
-            the path of a file; ``-`` or None for standard input.
+        argument: A document, which begins with ``{``, ``[``, a quote or ``NATS/1.0``; the path of a file; or ``-`` or
+            None for standard input.
         whole: If a file begins with this line, it is a single document; a line break at its end is removed.
 
     Raises:
-        InputError, OSError: As :func:`check_documents` does; OSError also if a file cannot be read.
+        InputError, OSError: As for :func:`check_documents`; OSError also if a file cannot be read.
     """
     check_documents(argument)
-    if argument is not None and is_single(argument):
+    if argument is not None and is_document(argument):
         yield "", argument.encode("utf-8", "surrogateescape")
         return
     lines = _lines(_chunks(None if is_stdin(argument) else argument))
@@ -116,14 +118,14 @@ def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str
         yield from _split(chain([first], lines))
 
 
-async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
-    """As :func:`documents`, without blocking the event loop."""
+async def async_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Yield the same as :func:`documents`, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[str, bytes] | Exception | None] = asyncio.Queue()
-    free_places = threading.Semaphore(_MAX_WAITING)
+    free_slots = threading.Semaphore(_MAX_QUEUED)
 
     def put(item: tuple[str, bytes] | Exception | None) -> None:
-        free_places.acquire()
+        free_slots.acquire()
         try:
             loop.call_soon_threadsafe(queue.put_nowait, item)
         except RuntimeError:  # the loop is closed
@@ -137,25 +139,25 @@ async def stdin_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
         except (OSError, InputError) as error:
             put(error)
 
-    # A daemon thread, because reading a terminal or a pipe cannot be cancelled, and the program must not wait for it.
+    # A daemon thread, because reading a terminal or a pipe cannot be cancelled, and must not delay the exit.
     threading.Thread(target=read, daemon=True).start()
     while (item := await queue.get()) is not None:
-        free_places.release()
+        free_slots.release()
         if isinstance(item, Exception):
             raise item
         yield item
 
 
 def _chunks(path: str | None) -> Iterator[bytes]:
-    """Blocks of a file, or of standard input."""
+    """Yield blocks of a file, or of standard input."""
     if path is not None:
         with open(path, "rb", buffering=0) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
         return
-    if is_typed():
-        say("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it")
-    # Without Python's buffer: a thread that waits in it holds its lock, and then the interpreter cannot exit.
+    if stdin_is_terminal():
+        print_to_stderr("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it")
+    # Not sys.stdin.buffer: a thread that waits for input holds its lock, and the interpreter could not exit.
     try:
         descriptor = sys.stdin.fileno()
     except io.UnsupportedOperation:

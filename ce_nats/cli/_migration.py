@@ -1,4 +1,4 @@
-"""The command ``migrate``: a channel of NATS Streaming to a stream."""
+"""The command ``migrate``: copy a channel of NATS Streaming to a stream."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from nats.aio.client import Client
 
+from ..errors import CeNatsError
 from . import _arguments as arguments
 from ._arguments import InputError, usage_errors
-from ._codec import JsonOption
-from ._connection import Settings, connected, open_connection, settings_of, with_connection
-from ._program import BAD_INPUT, guarded, run
-from ._progress import counted, progress, report
+from ._connection import Settings, open_connection, open_jetstream, settings_of, with_connection
+from ._options import JsonOption
+from ._program import BAD_INPUT, StoppedError, run, with_exit_status
+from ._progress import counted, print_summary, progress
 
 if TYPE_CHECKING:
     from ..stan.migration import Durable, MigrationResult
@@ -28,21 +29,21 @@ _PANEL: Final = "NATS Streaming"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("migrate")(guarded(with_connection(migrate_command)))
+    app.command("migrate")(with_exit_status(with_connection(migrate_channel)))
 
 
-def migrate_command(
+def migrate_channel(
     settings: Settings,
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Channel of NATS Streaming.")],
     stream: Annotated[
-        str, typer.Argument(metavar="STREAM", help="Stream to copy it to; it must exist.", callback=arguments.name)
+        str, typer.Argument(metavar="STREAM", help="Existing stream to copy to.", callback=arguments.name)
     ],
     monitor: Annotated[
         str,
         typer.Option(
             "--monitor",
             metavar="URL",
-            help="Monitoring URL of the streaming server (its option -m).",
+            help="Monitoring URL of the streaming server (server option -m).",
             rich_help_panel=_PANEL,
         ),
     ] = "http://127.0.0.1:8222",
@@ -68,7 +69,7 @@ def migrate_command(
         str | None,
         typer.Option(
             "--subject",
-            help="Publish to this subject; by default to the name of the channel.",
+            help="Publish to this subject; by default, to the name of the channel.",
             callback=arguments.subject,
         ),
     ] = None,
@@ -85,7 +86,7 @@ def migrate_command(
         typer.Option(
             "--queue-durable",
             metavar="GROUP:NAME=CONSUMER",
-            help="The same for a durable queue group; may be repeated.",
+            help="Create a consumer for a durable queue group; may be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -93,10 +94,10 @@ def migrate_command(
     """
     Copy a channel of NATS Streaming to a stream.
 
-    Messages are copied unchanged, whether they are events or not, up to the last message of the channel. Another run
-    continues where an earlier one ended, also after a crash. At the end, the stream is checked: if it has each message
-    of the channel exactly once, the consumers are created and the exit status is 0, else it is 1. Stop the clients of
-    the durables before the migration.
+    Messages are copied unchanged, whether they are events or not, up to the last message of the channel. If the command
+    is interrupted, or crashes, another run copies the remaining messages. At the end, the stream is checked: if it has
+    each message of the channel exactly once, the consumers are created, and the exit status is 0; otherwise it is 1.
+    Stop the clients of the durables before the migration.
     """
     from ..stan.migration import MigrationResult, Monitor, migrate
 
@@ -107,11 +108,18 @@ def migrate_command(
     if from_server is not None or from_context is not None:
         source = settings_of(from_server, from_context, settings.timeout)
     result = MigrationResult(channel, stream)
+    sent = total = 0
 
     async def copy() -> None:
         nonlocal result
-        async with connected(settings) as (target, js), _source(source, target) as nc:
+        async with open_jetstream(settings) as (target, js), _open_source(source, target) as nc:
             with progress(channel, None) as advance:
+
+                def on_progress(done: int, of: int) -> None:
+                    nonlocal sent, total
+                    sent, total = done, of
+                    advance(done, of)
+
                 result = await migrate(
                     nc,
                     js,
@@ -121,17 +129,26 @@ def migrate_command(
                     subject=subject,
                     durables=durables,
                     timeout=settings.timeout,
-                    on_progress=advance,
+                    on_progress=on_progress,
                 )
 
-    run(copy())
-    report({**asdict(result), "complete": result.is_complete}, _text(result), as_json=as_json)
+    try:
+        run(copy())
+    except (StoppedError, CeNatsError) as error:
+        if isinstance(error, StoppedError) or sent:
+            counts = {"channel": channel, "stream": stream, "sent": sent, "to_send": total, "complete": False}
+            text = (
+                f"{sent} of {total} messages sent to stream {stream}; run the command again to complete the migration"
+            )
+            print_summary(counts, text, as_json=as_json)
+        raise
+    print_summary({**asdict(result), "complete": result.is_complete}, _summary(result), as_json=as_json)
     if not result.is_complete:
         raise typer.Exit(BAD_INPUT)
 
 
 @asynccontextmanager
-async def _source(settings: Settings | None, target: Client) -> AsyncIterator[Client]:
+async def _open_source(settings: Settings | None, target: Client) -> AsyncIterator[Client]:
     if settings is None:
         yield target
     else:
@@ -141,17 +158,17 @@ async def _source(settings: Settings | None, target: Client) -> AsyncIterator[Cl
 
 def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durable]:
     """
-    Durables, by consumer name.
+    Return the durables of the command line, by consumer name.
 
     Raises:
-        InputError: A durable does not have the right form, or two have the same consumer.
+        InputError: A durable has the wrong form, or two have the same consumer.
     """
     from ..stan.migration import Durable
 
     found: dict[str, Durable] = {}
     for text, is_group in [*((text, False) for text in durables), *((text, True) for text in groups)]:
         named, _, consumer = text.rpartition("=")
-        # Client ids, and names of durables of queue groups, cannot have a colon.
+        # Client ids, and durable names of queue groups, cannot contain a colon.
         owner, _, name = named.rpartition(":") if is_group else named.partition(":")
         if not (owner and name and _CONSUMER.fullmatch(consumer)):
             raise InputError(f"durable must be {'GROUP' if is_group else 'CLIENT'}:NAME=CONSUMER, got {text!r}")
@@ -161,7 +178,7 @@ def _durables(durables: Sequence[str], groups: Sequence[str]) -> dict[str, Durab
     return found
 
 
-def _text(result: MigrationResult) -> str:
+def _summary(result: MigrationResult) -> str:
     lines = [
         f"{result.stored} of {result.messages} messages of channel {result.channel} are in stream {result.stream}; "
         f"this run copied {result.copied}: {counted(result.events, 'event')}, "

@@ -18,52 +18,52 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode
 from ._arguments import InputError
-from ._terminal import say
+from ._terminal import print_to_stderr
 
 BAD_INPUT: Final = 1
 USAGE: Final = 2
 NOT_DELIVERED: Final = 3
-# Exit status after a signal, minus the number of the signal.
-_SIGNALLED: Final = 128
+# Exit status after a signal, minus the signal number.
+_SIGNAL_BASE: Final = 128
 _BROKEN_PIPE: Final = 141
-# Loggers that are silenced, because commands print these errors in one line, or have handled them.
-_QUIET: Final = ("asyncio", "nats")
+# Loggers that are silenced, because the commands print or handle these errors.
+_SILENCED_LOGGERS: Final = ("asyncio", "nats")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 P = ParamSpec("P")
 
-# The exception of wrong usage is not public in all versions of typer.
+# The base class of typer's usage errors, which is not public in all versions of typer.
 _ClickError: Final[Any] = typer.BadParameter.__mro__[2]
 
 
 class _Program(TyperGroup):
-    """The commands. Wrong usage is an error of one line, as other errors are."""
+    """The group of all commands. It prints wrong usage in one line, like other errors."""
 
     def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         try:
             status = super().main(args, standalone_mode=False, **extra)
         except InputError as error:
-            status = complain(error)
+            status = print_error(error)
         except SystemExit as exited:
             if not isinstance(exited.__context__, BrokenPipeError):
                 raise
-            status = _BROKEN_PIPE  # of the help, for which typer exits with status 1
+            status = _BROKEN_PIPE  # when printing the help, typer exits with status 1
         except typer.Abort:
-            status = _SIGNALLED + signal.SIGINT
+            status = _SIGNAL_BASE + signal.SIGINT
         except _ClickError as error:
-            status = _complain_of_usage(error)
+            status = _print_usage_error(error)
         if standalone_mode:
             sys.exit(status)
         return status
 
 
-def _complain_of_usage(error: Any) -> int:
+def _print_usage_error(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # not an error: its text is the help
         error.show()
         return USAGE
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context else ""
-    return complain(InputError(error.format_message().rstrip(".") + hint))
+    return print_error(InputError(error.format_message().rstrip(".") + hint))
 
 
 app = typer.Typer(
@@ -71,20 +71,20 @@ app = typer.Typer(
 )
 
 
-class _Line(logging.Handler):
-    """Prints the package's log records in the form of the commands' own messages."""
+class _LineHandler(logging.Handler):
+    """Prints log records of the package in the form of the commands' messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
-        if "permissions violation" not in text:  # the command fails with this error itself
-            say(f"ce-nats: {text}")
+        if "permissions violation" not in text:  # the command itself fails with this error
+            print_to_stderr(f"ce-nats: {text}")
 
 
-_LINE: Final = _Line()
+_LINE_HANDLER: Final = _LineHandler()
 
 
 class StoppedError(Exception):
-    """A signal asked the program to end."""
+    """The command was stopped by a signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -104,25 +104,25 @@ def _main(
     ] = False,
 ) -> None:
     """CloudEvents over NATS."""
-    for name in _QUIET:
+    for name in _SILENCED_LOGGERS:
         logging.getLogger(name).addHandler(logging.NullHandler())
-    logging.getLogger("ce_nats").addHandler(_LINE)  # once, however often this is called
+    logging.getLogger("ce_nats").addHandler(_LINE_HANDLER)  # has no effect if repeated
 
 
-def complain(error: Exception, where: str = "") -> int:
+def print_error(error: Exception, where: str = "") -> int:
     """
     Print an error in one line.
 
     Args:
         error: The error.
-        where: Its position in the input, such as ``line 3``.
+        where: Position of the error in the input, such as ``line 3``.
 
     Returns:
-        The exit status for it.
+        The exit status for the error.
     """
     code, message = _described(error)
     at = f"{where}: " if where else ""
-    say(f"ce-nats: {code}: {at}{' '.join(message.split()) or type(error).__name__}")
+    print_to_stderr(f"ce-nats: {code}: {at}{' '.join(message.split()) or type(error).__name__}")
     if isinstance(error, DeliveryError):
         return NOT_DELIVERED
     is_input = isinstance(error, (EncodeError, DecodeError)) and error.code is not ErrorCode.INVALID_OPTION
@@ -130,7 +130,7 @@ def complain(error: Exception, where: str = "") -> int:
 
 
 def _described(error: Exception) -> tuple[str, str]:
-    """Code and text of an error."""
+    """Return the code and the text of an error."""
     if isinstance(error, (CeNatsError, InputError)):
         return str(error.code), error.message
     if isinstance(error, ImportError):
@@ -145,8 +145,8 @@ def _described(error: Exception) -> tuple[str, str]:
     return code, str(error)
 
 
-def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """A command that prints errors in one line, and exits with the status for them."""
+def with_exit_status(command: Callable[P, None]) -> Callable[P, None]:
+    """Return a command that prints an error in one line, and exits with the status for it."""
 
     @wraps(command)
     def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -156,13 +156,13 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             finally:
                 sys.stdout.flush()  # so that a broken pipe is detected and handled here
         except StoppedError as stopped:
-            raise typer.Exit(_SIGNALLED + stopped.number) from None
+            raise typer.Exit(_SIGNAL_BASE + stopped.number) from None
         except KeyboardInterrupt:
-            raise typer.Exit(_SIGNALLED + signal.SIGINT) from None
+            raise typer.Exit(_SIGNAL_BASE + signal.SIGINT) from None
         except BrokenPipeError:
             _exit_broken_pipe()
         except (CeNatsError, InputError, ImportError, OSError) as error:
-            raise typer.Exit(complain(error)) from None
+            raise typer.Exit(print_error(error)) from None
 
     return run_command
 
@@ -175,17 +175,23 @@ def _exit_broken_pipe() -> NoReturn:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine. If SIGINT or SIGTERM cancels it, the command exits with the status of the signal."""
+    """
+    Run a coroutine, which SIGINT and SIGTERM cancel.
+
+    Raises:
+        StoppedError: A signal cancelled it.
+    """
     if (number := asyncio.run(_cancelled_by_signal(work))) is not None:
         raise StoppedError(number)
 
 
-def until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that SIGINT and SIGTERM end normally, with exit status 0."""
+def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine until it ends, or until SIGINT or SIGTERM cancels it; both are a success."""
     asyncio.run(_cancelled_by_signal(work))
 
 
 async def _cancelled_by_signal(work: Coroutine[Any, Any, None]) -> int | None:
+    """Run a coroutine; return the number of the signal that cancelled it, or None if it ended."""
     task = asyncio.ensure_future(work)
     received: list[int] = []
 

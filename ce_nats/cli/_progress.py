@@ -1,4 +1,4 @@
-"""Progress of a command, and its summary at the end."""
+"""Progress bars and summaries of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from ..capture._message_json import as_line
 from ..errors import visible
 from ._files import write
-from ._terminal import console, say
+from ._terminal import console, print_to_stderr
 
 _T = TypeVar("_T")
 
@@ -23,13 +23,13 @@ class _RateColumn(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f}/s")
 
 
-def is_watched() -> bool:
-    """Whether standard error is a terminal."""
+def stderr_is_terminal() -> bool:
+    """Return whether standard error is a terminal."""
     return console(stderr=True).is_terminal
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 message``, ``2 messages``."""
+    """Return a number with its noun: ``1 message``, ``2 messages``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -38,9 +38,9 @@ def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[
     """
     Draw a progress bar on standard error, if it is a terminal.
 
-    Yields a function that takes the number of items done, and optionally a new total, ``of``.
+    Yields a function to call with the number of items done, and optionally a new total, ``of``.
     """
-    if not wanted or not is_watched():
+    if not wanted or not stderr_is_terminal():
         yield lambda done, of=total: None
         return
     columns = (
@@ -50,14 +50,14 @@ def progress(title: str, total: int | None, *, wanted: bool = True) -> Iterator[
         _RateColumn(),
         TimeRemainingColumn(),
     )
-    # Standard output is not redirected, because results would then be written to standard error.
+    # Standard output is not redirected: rich would write the results to standard error.
     with Progress(*columns, console=console(stderr=True), transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(visible(title), total=total)
         yield lambda done, of=total: bar.update(task, completed=done, total=of)
 
 
 async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int], object]) -> AsyncGenerator[_T, None]:
-    """The items, unchanged; calls a function with the number of items so far."""
+    """Yield items unchanged, and call a function with the number of items so far."""
     count = 0
     async with aclosing(items):
         async for item in items:
@@ -66,18 +66,18 @@ async def with_progress(items: AsyncGenerator[_T, None], advance: Callable[[int]
             yield item
 
 
-def report(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
+def print_summary(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr: bool = False) -> None:
     """
     Print a summary.
 
     Args:
-        counts: The summary as JSON, printed on standard output if ``as_json`` is true.
-        text: The summary as text, otherwise printed on standard error.
-        as_json: Whether to print ``counts``.
-        to_stderr: Print JSON on standard error, too, because standard output has the results.
+        counts: The summary as JSON.
+        text: The summary as text.
+        as_json: Print ``counts``, on standard output, instead of ``text``, on standard error.
+        to_stderr: Print JSON on standard error as well, because standard output has the results.
     """
     if as_json and not to_stderr:
         write(as_line(counts))
     else:
         for line in as_line(counts).decode().splitlines() if as_json else text.split("\n"):
-            say(line)
+            print_to_stderr(line)

@@ -1,10 +1,10 @@
 """
-Output to terminals: text of messages, files and servers cannot control them.
+Output to terminals, which text of messages, files and servers cannot control.
 
-Everything that reaches a terminal goes through :func:`ce_nats.errors.visible`. Lines for people are printed with
-:func:`say` and :func:`console`; and while the program runs, standard output and standard error are streams that escape
-what is written to them, so that nothing else gets around it: JSON, tracebacks, warnings, messages of libraries. In a
-pipe or a file, standard output is not changed.
+Everything that reaches a terminal goes through :func:`ce_nats.errors.visible`. Text for users is printed with
+:func:`print_to_stderr` and :func:`console`. All other output (JSON, tracebacks, warnings, messages of libraries) is
+escaped as well, because :func:`escape_terminals` replaces standard output and standard error with streams that escape
+what is written to them. Output to a pipe or a file is not changed.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from ..errors import visible
 _WIDE: Final = 10_000
 
 
-def say(text: str) -> None:
-    """Print a line for people on standard error."""
-    print(visible(text), file=sys.stderr)  # typer.echo() would write into a progress bar, or a table that is drawn
+def print_to_stderr(text: str) -> None:
+    """Print a line for users on standard error, with control characters escaped."""
+    print(
+        visible(text), file=sys.stderr
+    )  # rich redirects print() while it draws; typer.echo() would write into the drawing
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return standard output for text: as wide as the terminal or $COLUMNS; without wrapped lines in other pipes."""
+    """Return a console, as wide as the terminal or $COLUMNS; without these, lines are not wrapped."""
     stream = sys.stderr if stderr else sys.stdout
     output = _Console(
         file=getattr(stream, "unescaped", stream),
         highlight=False,
         markup=False,
         emoji=False,
-        # rich's own support of NO_COLOR keeps bold.
+        # With NO_COLOR, rich itself would still print bold text.
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
     if not output.is_terminal and "COLUMNS" not in os.environ:
@@ -56,9 +58,11 @@ def table(*columns: str) -> Table:
 
 
 def escape_terminals() -> None:
-    """Make standard output and standard error escape what they are given, if they are terminals."""
+    """Replace standard output and standard error, if they are terminals, with streams that escape their input."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for encodings other than UTF-8, as standard error has it
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # for encodings other than UTF-8; standard error does so by default
     sys.stdout, sys.stderr = map(_escaping, (sys.stdout, sys.stderr))
 
 
@@ -67,7 +71,7 @@ def _escaping(stream: TextIO) -> TextIO:
 
 
 def _escaped(text: str) -> str:
-    """Return text of several lines with everything escaped that a terminal would obey."""
+    """Return text of several lines, with everything escaped that a terminal interprets."""
     return text if text.isprintable() else "\n".join("\t".join(map(visible, line.split("\t"))) for line in _lines(text))
 
 
@@ -76,7 +80,7 @@ def _lines(text: str) -> list[str]:
 
 
 class _Console(Console):
-    """A console whose texts are escaped: strings before they are measured, everything else before it is written."""
+    """A console that escapes text: strings before they are measured, everything else before it is written."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_escaped(text), **options)
@@ -87,16 +91,16 @@ class _Console(Console):
             yield Segment(_escaped(segment.text), segment.style) if is_text else segment
 
     def on_broken_pipe(self) -> None:
-        raise  # called while BrokenPipeError is handled; rich would exit with status 1
+        raise  # the BrokenPipeError that is being handled; rich would exit with status 1
 
 
 class _EscapingStream:
     """
-    The text stream of a terminal, which escapes what is written to it.
+    A text stream to a terminal that escapes what is written to it.
 
     Attributes:
-        unescaped: The stream itself, for a console, which writes colours to it.
-        buffer: For bytes, which are escaped, too.
+        unescaped: The original stream, to which a console writes colours.
+        buffer: Binary stream, which escapes its input, too.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -118,7 +122,7 @@ class _EscapingStream:
 
 
 class _EscapingBuffer:
-    """The binary stream of an :class:`_EscapingStream`; each call of ``write`` has whole characters."""
+    """The binary stream of an :class:`_EscapingStream`; each call of ``write`` must have complete characters."""
 
     def __init__(self, stream: _EscapingStream) -> None:
         self._stream = stream

@@ -527,14 +527,15 @@ class Connection:
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
         on_progress: Callable[[int], object] = lambda count: None,
+        on_end: Callable[[aio.PublishResult], object] = lambda result: None,
     ) -> aio.PublishResult:
         """
         Publish captured messages again, in order: see :func:`ce_nats.aio.replay`.
 
         Args:
             messages: From :func:`ce_nats.capture.read_capture` or :meth:`read_stream`. They are read in another thread.
-            acknowledged: As for :func:`ce_nats.aio.replay`, and so are the other arguments. ``on_progress`` is called
-                in the loop's thread.
+            acknowledged: As for :func:`ce_nats.aio.replay`, and so are the other arguments. ``on_progress`` and
+                ``on_end`` are called in the loop's thread.
 
         Raises:
             EncodeError: As :func:`ce_nats.aio.replay` does.
@@ -552,6 +553,7 @@ class Connection:
             ack_timeout=ack_timeout,
             retry_timeout=retry_timeout,
             on_progress=on_progress,
+            on_end=on_end,
         )
 
     def requeue(

@@ -30,7 +30,7 @@ def _without_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_fact
 
 @pytest.fixture
 def cli() -> Callable[..., Any]:
-    """A function that runs a command in this process, and raises its unexpected exceptions."""
+    """Return a function that runs a command in this process, and raises unexpected exceptions."""
 
     def run(*arguments: object, stdin: str | bytes | None = None) -> Any:
         result = CliRunner().invoke(app, list(map(str, arguments)), input=stdin)
@@ -43,14 +43,14 @@ def cli() -> Callable[..., Any]:
 
 @pytest.fixture
 def at_server(cli: Callable[..., Any], server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """The same as ``cli``, with the server's URL in the environment."""
+    """Return the same function as ``cli``, with the URL of the server in the environment."""
     monkeypatch.setenv("NATS_URL", server.url)
     return cli
 
 
 @pytest.fixture
 def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """A function that starts a command as a process; the process is killed after the test."""
+    """Yield a function that starts a command as a process, which is killed after the test."""
     processes = []
 
     def run(*arguments: object, url: str = server.url) -> subprocess.Popen[bytes]:
@@ -71,9 +71,9 @@ def start(server: NatsServer) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 @pytest.fixture
 def at_terminal(server: NatsServer) -> Callable[..., tuple[int, list[bytes], str]]:
     """
-    A function that runs a command whose standard error is a terminal.
+    Return a function that runs a command with a terminal as standard error.
 
-    It returns exit status, lines of standard output, and the text on the terminal.
+    The function returns the exit status, the lines of standard output, and the text on the terminal.
     """
 
     def run(*arguments: object, url: str | None = server.url) -> tuple[int, list[bytes], str]:
@@ -96,13 +96,13 @@ def at_terminal(server: NatsServer) -> Callable[..., tuple[int, list[bytes], str
 def _read_terminal(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 4096)
-    except OSError:  # its other end is closed
+    except OSError:  # the other end is closed
         return b""
 
 
 @pytest.fixture
 def with_js(server: NatsServer) -> Callable[..., Any]:
-    """A function that runs an asynchronous function with JetStream on a new connection."""
+    """Return a function that runs an asynchronous function with JetStream on a new connection."""
 
     def run(function: Callable[..., Any], *arguments: object) -> Any:
         async def connected() -> Any:
@@ -116,13 +116,13 @@ def with_js(server: NatsServer) -> Callable[..., Any]:
 
 @pytest.fixture
 def subject() -> str:
-    """A unique subject."""
+    """Return a unique subject."""
     return f"test.{uuid4().hex}"
 
 
 @pytest.fixture
 def stream(with_js: Callable[..., Any], subject: str) -> Iterator[str]:
-    """A stream with the subject ``subject`` and all below it."""
+    """Yield the name of a stream with the subjects ``subject`` and ``subject.>``."""
     name = subject.replace(".", "_")
 
     async def add(js: JetStreamContext) -> None:
@@ -138,7 +138,7 @@ def stream(with_js: Callable[..., Any], subject: str) -> Iterator[str]:
 
 @pytest.fixture
 def stored(with_js: Callable[..., Any]) -> Callable[[str], list[StoredMessage]]:
-    """A function that returns all messages of a stream."""
+    """Return a function that reads all messages of a stream."""
 
     async def read(js: JetStreamContext, stream: str) -> list[StoredMessage]:
         return [message async for batch in read_stream(js, stream) for message in batch]
@@ -148,7 +148,7 @@ def stored(with_js: Callable[..., Any]) -> Callable[[str], list[StoredMessage]]:
 
 @pytest.fixture
 def event() -> Callable[..., str]:
-    """A function that returns an event as a line of JSON."""
+    """Return a function that makes an event as a line of JSON."""
 
     def make(number: object = 1, **members: object) -> str:
         return json.dumps({"specversion": "1.0", "id": str(number), "source": "/tests", "type": "t", **members}) + "\n"

@@ -14,26 +14,26 @@ def test_encode_prints_the_raw_message(cli, event):
     assert payload == b'{"a":1}\n'
 
 
-def test_encode_fills_attributes_into_the_subject(cli, event):
+def test_encode_expands_subject_templates(cli, event):
     assert json.loads(cli("encode", "--json", "--subject", "a.{type}", event()).stdout)["subject"] == "a.t"
     assert cli("encode", "--json", "--subject", "a.{", event()).exit_code == 2
 
 
-def test_encode_structured(cli, event):
+def test_encode_supports_structured_mode(cli, event):
     fields = json.loads(cli("encode", "-m", "structured", "--json", "--subject", "a.b", event()).stdout)
     assert (fields["subject"], fields["headers"]) == ("a.b", [["Content-Type", "application/cloudevents+json"]])
     assert json.loads(fields["data"])["id"] == "1"
 
 
-@pytest.mark.parametrize("further", [["--json"], []])
-def test_protobuf(cli, event, further):
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_protobuf_format_round_trip(cli, event, options):
     given = event(data={"a": [1]}, datacontenttype="application/json", n=7)
-    encoded = cli("encode", "-m", "structured", "--format", "protobuf", *further, stdin=given)
+    encoded = cli("encode", "-m", "structured", "--format", "protobuf", *options, stdin=given)
     assert b"application/cloudevents+protobuf" in encoded.stdout_bytes
     assert json.loads(cli("decode", stdin=encoded.stdout_bytes).stdout) == json.loads(given)
 
 
-def test_a_format_is_one_of_structured_mode(cli, event):
+def test_format_requires_structured_mode(cli, event):
     result = cli("encode", "--format", "protobuf", event())
     assert (result.exit_code, result.stderr) == (
         2,
@@ -42,7 +42,7 @@ def test_a_format_is_one_of_structured_mode(cli, event):
     assert cli("encode", "-m", "structured", "--format", "avro", event()).exit_code == 2
 
 
-@pytest.mark.parametrize("further", [["--json"], []])
+@pytest.mark.parametrize("options", [["--json"], []])
 @pytest.mark.parametrize(
     "members",
     [
@@ -52,8 +52,8 @@ def test_a_format_is_one_of_structured_mode(cli, event):
         {},
     ],
 )
-def test_decode_reads_what_encode_prints(cli, event, members, further):
-    encoded = cli("encode", *further, stdin=event(**members))
+def test_decode_reads_what_encode_prints(cli, event, members, options):
+    encoded = cli("encode", *options, stdin=event(**members))
     decoded = cli("decode", stdin=encoded.stdout_bytes)
     assert decoded.exit_code == 0
     assert json.loads(decoded.stdout) == {
@@ -70,7 +70,7 @@ def test_documents_are_single_lines_or_indented(cli, event):
 
 
 def test_invalid_events_do_not_stop_later_ones(cli, event):
-    """Each has an error of one line, with its position and code, and the exit status is 1."""
+    """Each is an error of one line with position and code, and the exit status is 1."""
     result = cli("encode", "--json", stdin=event(1) + event(2, Bad=1) + "not JSON\n" + event(4))
     assert result.exit_code == 1
     assert [dict(json.loads(line)["headers"])["ce-id"] for line in result.stdout.splitlines()] == ["1", "4"]
@@ -79,13 +79,13 @@ def test_invalid_events_do_not_stop_later_ones(cli, event):
     assert second.startswith("ce-nats: invalid-json: line 3: ")
 
 
-def test_decode_takes_headers_from_the_command_line(cli):
+def test_decode_accepts_headers_on_the_command_line(cli):
     given = [part for name, value in HEADERS for part in ("-H", f"{name}: {value}")]
     result = cli("decode", *given, stdin=b"\xff\n")
     assert json.loads(result.stdout)["data_base64"] == "/wo="
 
 
-def test_decode_dialect(cli):
+def test_decode_supports_dialects(cli):
     message = json.dumps({"headers": [*HEADERS, ["ce-subject", "100%"]]})
     assert json.loads(cli("decode", "--dialect", "sdk-go", message).stdout)["subject"] == "100%"
     assert cli("decode", message).stderr.startswith("ce-nats: invalid-percent-escape: ")
@@ -107,7 +107,7 @@ def test_decode_dialect(cli):
         ("NATS/1.0\r\nno header\r\n\r\n", "invalid-header-block"),
     ],
 )
-def test_an_invalid_message_is_an_error_of_one_line(cli, message, code):
+def test_invalid_message_is_an_error_of_one_line(cli, message, code):
     result = cli("decode", stdin=message)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert f" {code}: " in result.stderr
@@ -134,7 +134,7 @@ OF_SUB = f'{{"subject":"a","event":{EVENT}}}'
         ("decode", OF_SUB, "invalid-message", "looks like output of sub --json"),
     ],
 )
-def test_an_error_has_a_hint_for_other_input(cli, tmp_path, monkeypatch, command, given, code, hint):
+def test_error_has_a_hint_for_input_of_another_kind(cli, tmp_path, monkeypatch, command, given, code, hint):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "message.json").write_text(MESSAGE)
     for result in (cli(command, given), cli(command, stdin=given)):
@@ -144,7 +144,7 @@ def test_an_error_has_a_hint_for_other_input(cli, tmp_path, monkeypatch, command
 
 
 @pytest.mark.parametrize("command", ["decode", "encode", "explain"])
-def test_the_name_of_a_file_on_standard_input(cli, tmp_path, monkeypatch, command):
+def test_file_name_on_standard_input_is_recognized(cli, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "message.json").write_text(MESSAGE)
     result = cli(command, stdin="message.json")
@@ -153,8 +153,8 @@ def test_the_name_of_a_file_on_standard_input(cli, tmp_path, monkeypatch, comman
     assert "is the name of a file" in result.stderr
 
 
-def test_lines_of_sub_are_events(cli):
-    """Their event is read as strictly as any other."""
+def test_encode_accepts_lines_of_sub(cli):
+    """Their events are validated like all others."""
     lines = [OF_SUB, OF_SUB.replace('"1.0"', '"2.0"'), OF_SUB.replace('"a"', "1"), OF_SUB.replace("}}", '},"x":1}')]
     result = cli("encode", "--json", stdin="\n".join(lines))
     assert result.exit_code == 1
@@ -167,8 +167,8 @@ def test_lines_of_sub_are_events(cli):
     ]
 
 
-def test_events_and_messages_of_a_file(cli, tmp_path, event):
-    """Standard input is not read then; ``-`` names it."""
+def test_events_and_messages_are_read_from_files(cli, tmp_path, event):
+    """Standard input is then not read, except with ``-``."""
     (tmp_path / "events.jsonl").write_text(event(1) + "bad\n" + event(2))
     encoded = cli("encode", "--json", tmp_path / "events.jsonl", stdin="not read")
     assert (encoded.exit_code, encoded.stderr.split(": ")[1:3]) == (1, ["invalid-json", "line 2"])
@@ -184,7 +184,7 @@ def test_events_and_messages_of_a_file(cli, tmp_path, event):
 
 @pytest.mark.parametrize("given", ["{}", '{"headers":1}', "no.json", "x" * 5000, "a\0b", '"text"', "{", "1"])
 @pytest.mark.parametrize("command", ["encode", "decode"])
-def test_an_error_of_unknown_input_has_no_hint(cli, command, given):
+def test_error_for_unknown_input_has_no_hint(cli, command, given):
     result = cli(command, stdin=given)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "looks like" not in result.stderr

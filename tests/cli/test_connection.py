@@ -38,7 +38,7 @@ def guarded():
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    """A function that writes a context of the nats command line."""
+    """Return a function that writes a context of the nats command line."""
     directory = tmp_path / "nats" / "context"
     directory.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -65,35 +65,35 @@ def test_user_and_password(cli, event, guarded, monkeypatch):
     assert status(cli, event, *at) == 0
 
 
-def test_a_context(cli, event, guarded, context):
+def test_context(cli, event, guarded, context):
     context(url=guarded.url, user="ada", password="s3cret", description="shop")
     assert status(cli, event, "--context", "shop") == 0
     assert status(cli, event, "--context", "shop", "--password", "wr0ng") == 3
     assert status(cli, event) == 3  # no context is selected, and no server listens on the default port
 
 
-def test_the_selected_context(cli, event, guarded, server, context):
-    """Its credentials are not sent to another server, given with --server."""
+def test_selected_context(cli, event, guarded, server, context):
+    """Credentials of the context are not sent to another server given with --server."""
     context(url=guarded.url, user="ada", password="s3cret", selected=True)
     assert status(cli, event) == 0
     assert status(cli, event, "--server", guarded.url) == 3
     assert status(cli, event, "--server", server.url) == 0
 
 
-def test_invalid_contexts(cli, event, context, tmp_path):
+def test_invalid_contexts_are_usage_errors(cli, event, context, tmp_path):
     assert status(cli, event, "--context", "other") == 2
     (tmp_path / "nats" / "context" / "bad.json").write_text("[]")
     assert status(cli, event, "--context", "bad") == 2
 
 
-def test_a_token(cli, event, context):
+def test_token(cli, event, context):
     with NatsServer(config="authorization: {token: t0ken}") as server:
         assert status(cli, event, "--server", server.url, "--user", "t0ken") == 0
         context(url=server.url, token="t0ken")
         assert status(cli, event, "--context", "shop") == 0
 
 
-def test_missing_files(cli, event, tmp_path):
+def test_missing_files_are_usage_errors(cli, event, tmp_path):
     for option in ("--creds", "--nkey", "--tlsca"):
         result = cli("pub", "a", option, tmp_path / "none", event())
         assert result.exit_code == 2
@@ -103,7 +103,7 @@ def test_missing_files(cli, event, tmp_path):
     assert status(cli, event, "--tlsca", tmp_path / "bad.pem") == 2
 
 
-def test_an_nkey(cli, event, tmp_path):
+def test_nkey(cli, event, tmp_path):
     seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     public = nkeys.from_seed(seed).public_key.decode()
     (tmp_path / "user.nk").write_bytes(seed)
@@ -112,7 +112,7 @@ def test_an_nkey(cli, event, tmp_path):
         assert status(cli, event, "--server", server.url) == 3
 
 
-def test_invalid_urls(cli, event):
+def test_invalid_urls_are_usage_errors(cli, event):
     for url in ("http://127.0.0.1:4222", "nats://ada:s3cret/x@127.0.0.1"):
         result = cli("pub", "a", "--server", url, event())
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
@@ -120,15 +120,15 @@ def test_invalid_urls(cli, event):
     assert "must begin with nats://, tls://, ws:// or wss://, got http://" in cli("sub", "a", "-s", "http://a").stderr
 
 
-def test_tls_on_a_server_without_tls(cli, event, server, monkeypatch):
+def test_tls_url_of_a_server_without_tls_is_an_error(cli, event, server, monkeypatch):
     monkeypatch.setenv("NATS_URL", server.url.replace("nats:", "tls:"))
     result = cli("pub", "a", event())
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
     assert "TLS is requested, and the server does not offer it" in result.stderr
 
 
-def test_a_missing_server_is_an_error_of_one_line(event):
-    """In a separate process, to check that libraries do not write to standard error."""
+def test_unreachable_server_is_an_error_of_one_line(event):
+    """In a separate process, so that output of libraries to standard error is detected."""
     command = [sys.executable, "-m", "ce_nats", "pub", "a", "-s", "nats://ada:s3cret@127.0.0.1:1", event()]
     process = subprocess.run(command, capture_output=True, timeout=30)
     assert process.returncode == 3
@@ -138,7 +138,7 @@ def test_a_missing_server_is_an_error_of_one_line(event):
 
 
 def test_precedence_of_settings(cli, event, guarded, context, monkeypatch):
-    """An option replaces its environment variable, and a user from either of them replaces the token of a context."""
+    """Options override environment variables, and a user from either overrides the token of a context."""
     context(url=guarded.url, token="wr0ng")
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("NATS_USER", "ada")
@@ -150,7 +150,7 @@ def test_precedence_of_settings(cli, event, guarded, context, monkeypatch):
 
 @pytest.fixture(scope="module")
 def shop():
-    """A server with a stream ORDERS in account SHOP, with two dead letters."""
+    """Yield a server with a stream ORDERS with two dead letters in account SHOP."""
     with NatsServer(config=ACCOUNTS, jetstream=True) as server:
 
         async def fill():
@@ -166,8 +166,8 @@ def shop():
 
 
 @pytest.mark.parametrize("given", ["option", "context"])
-def test_another_prefix_of_jetstream(cli, event, shop, context, tmp_path, given):
-    """All commands that use JetStream, in an account that imports its API with another prefix."""
+def test_commands_use_the_jetstream_api_prefix(cli, event, shop, context, tmp_path, given):
+    """In an account that imports the JetStream API with another prefix."""
     context(url=shop.url, user="other", password="s3cret", jetstream_api_prefix="shop.api")
     at = ["--context", "shop"]
     if given == "option":
@@ -185,7 +185,7 @@ def test_another_prefix_of_jetstream(cli, event, shop, context, tmp_path, given)
     assert without.exit_code == 3
 
 
-def test_prefix_and_domain(cli, event, context):
+def test_prefix_and_domain_exclude_each_other(cli, event, context):
     both = ["--js-domain", "hub", "--js-api-prefix", "shop.api"]
     result = cli("pub", "a", event(), *both)
     assert result.exit_code == 2
@@ -193,25 +193,25 @@ def test_prefix_and_domain(cli, event, context):
     assert "--js-api-prefix must be a subject without wildcards" in cli("pub", "a", *both[2:3], "a.>").stderr
 
 
-def test_a_lost_connection_is_reported(event):
-    """The command prints it in the form of its own errors, and continues when the connection is back."""
-    with NatsServer(jetstream=True) as own:
+def test_lost_connection_is_reported(event):
+    """The log line has the form of other messages, and the command continues after reconnecting."""
+    with NatsServer(jetstream=True) as server:
 
         async def add():
-            async with await nats.connect(own.url) as nc:
+            async with await nats.connect(server.url) as nc:
                 await nc.jetstream().add_stream(name="S", subjects=["a"])
 
         asyncio.run(add())
-        command = [sys.executable, "-m", "ce_nats", "pub", "-J", "a", "-s", own.url]
+        command = [sys.executable, "-m", "ce_nats", "pub", "-J", "a", "-s", server.url]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             process.stdin.write(event(1).encode())
             process.stdin.flush()
-            asyncio.run(stored_in(own, 1))
-            own.restart()
+            asyncio.run(stored_in(server, 1))
+            server.restart()
             lines = [process.stderr.readline().decode() for _ in range(2)]
             _, rest = process.communicate(event(2).encode(), timeout=60)
-    at = f"ce-nats: 127.0.0.1:{own.port}:"
+    at = f"ce-nats: 127.0.0.1:{server.port}:"
     assert lines == [f"{at} connection lost; reconnecting\n", f"{at} reconnected\n"]
     assert (process.returncode, rest) == (0, b"2 published\n")
 

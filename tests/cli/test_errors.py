@@ -1,4 +1,4 @@
-"""What the guide promises of errors: one line, its code, and the exit status; every option of every command."""
+"""Errors as documented in the guide: one line, a code and an exit status, for all options of all commands."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from ce_nats import ErrorCode
 from ce_nats.testing import NatsServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "command-line.md"
-# Codes of files and packages, which are exceptions of Python in the library.
+# Codes for files and packages; the library raises exceptions of Python instead.
 OTHER_CODES = {"file-not-found", "file-exists", "file-error", "missing-package"}
 CODES = {str(code) for code in ErrorCode} | OTHER_CODES
 NOWHERE = ["--server", "nats://127.0.0.1:1"]
 
-# By exit status, the command, and the code of its error.
+# Commands and the codes of their errors, by exit status.
 USAGE = [
     # Connections.
     ("pub a --nkey seed", "invalid-option"),
@@ -146,7 +146,7 @@ NATS = [(f"{command} {' '.join(NOWHERE)}", "connection-failed") for command in (
     ("command", "status", "code"),
     [(command, status, code) for status, known in ((1, INPUT), (2, USAGE), (3, NATS)) for command, code in known],
 )
-def test_status_and_code_of_an_error(cli, event, tmp_path, monkeypatch, command, status, code):
+def test_error_has_status_and_code(cli, event, tmp_path, monkeypatch, command, status, code):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seed").write_text("not a seed\n")
     (tmp_path / "bad.creds").write_text("-----BEGIN NATS USER JWT-----\nx\n-----BEGIN USER NKEY SEED-----\nx\n")
@@ -160,11 +160,11 @@ def test_status_and_code_of_an_error(cli, event, tmp_path, monkeypatch, command,
     assert code in CODES
 
 
-def test_every_command_and_option_is_tried():
-    """Those with a value that can be invalid."""
+def test_all_commands_and_options_are_covered():
+    """All options with values that can be invalid."""
     from ce_nats.cli import app
 
-    tried = " ".join(command for command, _ in USAGE)
+    covered = " ".join(command for command, _ in USAGE)
     import typer
 
     commands = dict(typer.main.get_command(app).commands)
@@ -172,20 +172,20 @@ def test_every_command_and_option_is_tried():
     for name, command in commands.items():
         if name in ("demo", "answer"):
             continue
-        assert name in tried
+        assert name in covered
         for option in (found for found in command.params if found.param_type_name == "option"):
-            takes_any = option.is_flag or option.name in ("error", "user")
-            assert takes_any or any(text in tried for text in option.opts), (name, option.opts)
+            accepts_any = option.is_flag or option.name in ("error", "user")
+            assert accepts_any or any(text in covered for text in option.opts), (name, option.opts)
 
 
-def test_codes_of_files_are_in_the_guide():
+def test_codes_for_files_are_documented():
     text = GUIDE.read_text("utf-8")
     for code in OTHER_CODES:
         assert f"`{code}`" in text
 
 
-def test_no_echo_of_the_closed_connection_after_a_refused_password(cli):
-    """The server closes the connection, which the client may notice at any later write or read."""
+def test_rejected_password_is_a_single_error(cli):
+    """The server closes the connection, which the client may detect at any later write or read."""
     with NatsServer(config="authorization: {user: ada, password: s3cret}") as server:
         for _ in range(20):
             result = cli("sub", "a", "--server", server.url, "--user", "ada", "--password", "wrong")
@@ -196,8 +196,8 @@ def test_no_echo_of_the_closed_connection_after_a_refused_password(cli):
             )
 
 
-def test_events_of_a_capture_are_one_command(at_server, event, stream, subject, tmp_path):
-    """A directory, one of its files, or JSON lines; what is not an event is reported with its number."""
+def test_decode_accepts_captures(at_server, event, stream, subject, tmp_path):
+    """A directory, one of its files, or JSON lines. Messages that are not events are reported with their positions."""
     at_server("pub", "-J", subject, stdin=event(1, data={"a": 1}) + event(2))
     at_server("replay", "-J", "-", stdin=json.dumps({"subject": subject, "headers": [], "data": "no",
               "timestamp": "2026-01-01T00:00:00Z"}) + "\n")  # fmt: skip
@@ -217,7 +217,7 @@ def test_events_of_a_capture_are_one_command(at_server, event, stream, subject, 
 
 
 @pytest.mark.parametrize("command", [[], ["dead-letters"]])
-def test_no_arguments_print_the_help(cli, command):
+def test_commands_without_arguments_print_the_help(cli, command):
     result = cli(*command)
     assert "Commands:" in result.output
     assert "ce-nats:" not in result.output

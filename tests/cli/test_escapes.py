@@ -1,4 +1,4 @@
-"""Text of messages, files, servers and arguments cannot control a terminal: each command, at a real one."""
+"""Text of messages, files, servers and arguments cannot control a terminal; tested with pseudo-terminals."""
 
 import json
 import os
@@ -18,17 +18,17 @@ from ce_nats.redelivery import DeadLetter, Reason
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
 
-# Sets the title, erases the screen with a C1 control character, deletes, and changes the direction of text.
+# Sets the title, erases the screen with a C1 control character, deletes, and changes the text direction.
 HOSTILE = "\x1b]0;owned\x07\x9b2J\x7f\u202e\u2066\u200f"
-# The same without what an attribute must not contain.
+# The part that attributes may contain.
 DIRECTION = "\u202e\u2066\u200f"
-# What rich writes to draw a progress bar or a table anew: cursor movements, and erased lines.
+# Sequences that rich writes to redraw a progress bar or a table: cursor movements, and erased lines.
 DRAWING = re.compile(r"\x1b\[(?:\?25[lh]|[0-9]*[AGKJH]|[0-9;]*m)")
 
 
 @pytest.fixture
 def at_terminal(server, tmp_path):
-    """A function that runs a command at a terminal, in ``tmp_path``; it returns the exit status and what is written."""
+    """Return a function that runs a command on a terminal, in ``tmp_path``, and returns exit status and output."""
 
     def run(*arguments, program=("-m", "ce_nats"), stdin="", url=server.url, encoding="utf-8", **environment):
         import pty
@@ -58,14 +58,14 @@ def at_terminal(server, tmp_path):
 def _read(descriptor):
     try:
         return os.read(descriptor, 4096)
-    except OSError:  # its other end is closed
+    except OSError:  # the other end is closed
         return b""
 
 
 def assert_harmless(written, *, is_shown=True):
-    """A terminal obeys only what draws tables; hostile text is escaped, not left out, if it is shown."""
-    obeyed = {char for char in DRAWING.sub("", written) if not char.isprintable() and char not in "\r\n"}
-    assert not obeyed, written
+    """Check that only sequences that draw tables reach the terminal, and that hostile text is shown escaped."""
+    raw = {char for char in DRAWING.sub("", written) if not char.isprintable() and char not in "\r\n"}
+    assert not raw, written
     assert not is_shown or "owned" in written or "\\u202e" in written, written
 
 
@@ -83,7 +83,7 @@ EVENT = event(data={HOSTILE: [HOSTILE]})
 JSON_HEADERS = [["Content-Type", "application/cloudevents+json"]]
 
 
-# Runs several commands one after the other, each in a fork of a process that has imported what they need.
+# Runs several commands in sequence, each in a fork of a process that has already imported the modules.
 RUNNER = """
 import json, os, sys
 from ce_nats import __main__, cli
@@ -101,7 +101,7 @@ for arguments, given in json.load(open("commands.json")):
 
 @pytest.fixture
 def each_at_terminal(at_terminal, tmp_path):
-    """A function that runs commands with their standard input; it returns the exit status and output of each."""
+    """Return a function that runs commands with standard input, and returns the exit status and output of each."""
 
     def run(commands):
         (tmp_path / "commands.json").write_text(json.dumps(commands))
@@ -133,7 +133,7 @@ DATA = [
 ]
 
 
-def test_data_without_a_server(each_at_terminal):
+def test_local_commands_escape_data(each_at_terminal):
     for (command, _), (_, written) in zip(DATA, each_at_terminal(DATA), strict=True):
         assert_harmless(written, is_shown=command[0] == "explain" or "invalid-" not in written)
 
@@ -166,8 +166,8 @@ ARGUMENTS = [
 ]
 
 
-def test_arguments_and_file_names(each_at_terminal, tmp_path):
-    """They come from other programs: a name of a downloaded file, a variable of a script."""
+def test_arguments_and_file_names_are_escaped(each_at_terminal, tmp_path):
+    """Arguments may come from other programs: the name of a downloaded file, a variable of a script."""
     no_messages = pa.table({"headers": pa.array([], pa.binary()), "data": pa.array([], pa.binary())})
     parquet.write_table(no_messages, tmp_path / "x.parquet")
     found = each_at_terminal([(arguments, event()) for arguments in ARGUMENTS])
@@ -176,14 +176,14 @@ def test_arguments_and_file_names(each_at_terminal, tmp_path):
         assert_harmless(written, is_shown="--count" not in arguments)
 
 
-def test_column_names_of_a_file(at_terminal, tmp_path):
+def test_column_names_of_a_file_are_escaped(at_terminal, tmp_path):
     parquet.write_table(pa.table({HOSTILE: ["a"]}), tmp_path / "x.parquet")
     status, written = at_terminal("decode", "x.parquet", "-o", "y.parquet")
     assert status == 1
     assert_harmless(written)
 
 
-def test_captured_messages(at_terminal, tmp_path):
+def test_captured_messages_are_escaped(at_terminal, tmp_path):
     line = {"subject": HOSTILE, "headers": [[HOSTILE, HOSTILE]], "data": HOSTILE, "timestamp": HOSTILE}
     (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({**line, "timestamp": "2026-01-01T00:00:00Z"}) + "\n")
@@ -194,7 +194,7 @@ def test_captured_messages(at_terminal, tmp_path):
 
 
 def publish(server, subject, headers, data):
-    """Publish with any subject and any headers, as any client can."""
+    """Publish with an arbitrary subject and arbitrary headers, as any client can."""
     block = b"NATS/1.0\r\n" + b"".join(f"{name}: {value}\r\n".encode() for name, value in headers) + b"\r\n"
     head = f"HPUB {subject} {len(block)} {len(block) + len(data)}\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.port)) as connection, connection.makefile("rb") as answers:
@@ -205,15 +205,15 @@ def publish(server, subject, headers, data):
                 return
 
 
-def test_sub(at_terminal, server, subject):
-    """The subject, headers and data of messages that are events, and of others."""
+def test_sub_escapes_messages(at_terminal, server, subject):
+    """Subject, headers and data of events, and of other messages."""
     for arguments in (["sub"], ["sub", "--json"]):
         done = []
         command = threading.Thread(
             target=lambda arguments=arguments, done=done: done.append(at_terminal(*arguments, f"{subject}.>", "-n", 3))
         )
         command.start()
-        while command.is_alive():  # it does not say to this process when it listens
+        while command.is_alive():  # this process is not notified when the command listens
             publish(server, f"{subject}.{HOSTILE}", JSON_HEADERS, EVENT.encode())
             publish(server, f"{subject}.{HOSTILE}", [["ce-id", "1"], [HOSTILE, HOSTILE]], HOSTILE.encode())
             publish(server, f"{subject}.{HOSTILE}", [], HOSTILE.encode())
@@ -224,8 +224,8 @@ def test_sub(at_terminal, server, subject):
         assert written.count("\\u202e") >= 3
 
 
-def test_top(at_terminal, server, subject):
-    """Types and sources in the table that is drawn anew."""
+def test_top_escapes_types_and_sources(at_terminal, server, subject):
+
     done = []
     arguments = ("top", f"{subject}.>", "--interval", 2, "--count", 2)
     command = threading.Thread(target=lambda: done.append(at_terminal(*arguments)))
@@ -239,8 +239,8 @@ def test_top(at_terminal, server, subject):
     assert_harmless(written)
 
 
-def test_dead_letters(at_terminal, server, stream, stored, subject):
-    """Every header of a dead letter, and the original message."""
+def test_dead_letters_are_escaped(at_terminal, server, stream, stored, subject):
+    """All headers of a dead letter, and the original message."""
     letter = DeadLetter(Reason.REJECTED, "code", "text", "subject", "stream", "consumer", 1, 1)
     headers = [(name, value if value.isdigit() or "Reason" in name else HOSTILE) for name, value in letter.headers()]
     publish(server, f"{subject}.{HOSTILE}", [*headers, (HOSTILE, HOSTILE)], HOSTILE.encode())
@@ -259,7 +259,7 @@ def test_dead_letters(at_terminal, server, stream, stored, subject):
         assert_harmless(written)
 
 
-def test_capture_to_the_terminal(at_terminal, server, stream, subject):
+def test_capture_to_the_terminal_is_escaped(at_terminal, server, stream, subject):
     publish(server, f"{subject}.{HOSTILE}", [(HOSTILE, HOSTILE)], f"{HOSTILE}".encode())
     status, written = at_terminal("capture", "-", "--stream", stream)
     assert status == 0
@@ -270,7 +270,7 @@ def test_capture_to_the_terminal(at_terminal, server, stream, subject):
 
 @contextmanager
 def hostile_server(connect=b"PONG\r\n", description=HOSTILE):
-    """A server whose errors are hostile: on connecting, and in answers of JetStream's API."""
+    """Run a server with hostile errors: on connecting, and in responses of the JetStream API."""
     listener = socket.create_server(("127.0.0.1", 0))
     info = {"server_id": "A", "version": "2.12.0", "max_payload": 1048576, "headers": True, "jetstream": True}
     error = {"type": "error", "error": {"code": 500, "err_code": 10001, "description": description}}
@@ -316,22 +316,22 @@ def hostile_server(connect=b"PONG\r\n", description=HOSTILE):
         ["top", "a", "--stream", "S", "--consumer", "C"],
     ],
 )
-def test_errors_of_a_server(at_terminal, command):
+def test_server_errors_are_escaped(at_terminal, command):
     with hostile_server() as url:
         status, written = at_terminal(*command, url=url)
     assert status == 3
     assert_harmless(written)
 
 
-def test_a_server_that_refuses_the_connection(at_terminal):
+def test_connection_errors_are_escaped(at_terminal):
     with hostile_server(f"-ERR '{HOSTILE} Authorization Violation'\r\n".encode()) as url:
         status, written = at_terminal("sub", "a", url=url)
     assert status == 3
     assert_harmless(written)
 
 
-def test_answers_of_a_program_that_is_tested(at_terminal, tmp_path):
-    """In the list of failures, and the end of what it writes to standard error."""
+def test_answers_to_conformance_are_escaped(at_terminal, tmp_path):
+    """In the list of failures, and in the tail of standard error."""
     answer = json.dumps({"result": HOSTILE, HOSTILE: HOSTILE}, ensure_ascii=False)
     (tmp_path / "peer.py").write_text(f"import sys\nfor _ in sys.stdin: print({answer!r}, flush=True)\n", "utf-8")
     peer = f"{sys.executable} peer.py"
@@ -366,8 +366,8 @@ __main__.main()
 
 
 @pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "", "FORCE_COLOR": "1", "PYTHON_COLORS": "1"}])
-def test_logs_warnings_titles_and_tracebacks(at_terminal, tmp_path, variables):
-    """What the program does not print itself, a bug included."""
+def test_logs_warnings_titles_and_tracebacks_are_escaped(at_terminal, tmp_path, variables):
+    """Output that is not printed by the commands themselves, for example of a bug."""
     (tmp_path / "program.py").write_text(BUG, "utf-8")
     status, written = at_terminal("bug", program=["program.py"], **variables)
     assert status == 1
@@ -376,21 +376,21 @@ def test_logs_warnings_titles_and_tracebacks(at_terminal, tmp_path, variables):
     assert "ce-nats: \\u001b]0;owned" in written
 
 
-def test_json_on_a_terminal_is_the_same_json(at_terminal):
-    """Escapes in it are those of JSON, so that it can be copied."""
+def test_json_on_a_terminal_is_equivalent(at_terminal):
+    """Its escapes are JSON escapes, so that it can be copied."""
     status, written = at_terminal("decode", message("a", JSON_HEADERS, EVENT.encode()))
     assert status == 0
     assert json.loads(written)["data"] == {HOSTILE: [HOSTILE]}
 
 
-def test_pipes_get_data_unchanged(cli, at_terminal):
+def test_data_in_pipes_is_unchanged(cli, at_terminal):
     result = cli("decode", message("a", JSON_HEADERS, EVENT.encode()))
     assert "\x9b2J\x7f\u202e" in result.stdout
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_a_terminal_that_is_not_utf_8(at_terminal, encoding):
-    """The second byte of a letter in UTF-8 is a control character there."""
+def test_terminal_with_another_encoding(at_terminal, encoding):
+    """In these encodings, the second byte of a UTF-8 letter is a control character."""
     given = json.loads(event(data="Л€é", type="t"))
     status, written = at_terminal("encode", "--json", json.dumps(given), PYTHONIOENCODING=encoding, encoding="latin-1")
     assert status == 0
@@ -407,8 +407,8 @@ def test_a_terminal_that_is_not_utf_8(at_terminal, encoding):
     assert (status, "\x9b" in written) == (0, False)
 
 
-def test_no_color_means_no_styles(at_terminal):
-    """Neither colours nor bold; the program still knows that it writes to a terminal."""
+def test_no_color_disables_all_styles(at_terminal):
+    """Neither colours nor bold text, but still a progress bar."""
     given = message("a", JSON_HEADERS, EVENT.encode())
     assert "\x1b[1m" in at_terminal("explain", given, NO_COLOR="")[1]
     assert "\x1b" not in at_terminal("explain", given)[1]

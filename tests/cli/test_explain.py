@@ -11,7 +11,7 @@ def explain(cli, headers, data=""):
     return result.exit_code, json.loads(result.stdout)
 
 
-def test_every_header_as_sent_and_as_decoded(cli):
+def test_headers_are_shown_as_sent_and_as_decoded(cli):
     status, found = explain(cli, [*REQUIRED, ["CE-Subject", "a%20%E2%82%AC"], ["Tag", "%20"]], "x")
     assert (status, found["mode"], found["error"], found["data_bytes"]) == (0, "binary", None, 1)
     subject, tag = found["headers"][-2:]
@@ -26,8 +26,8 @@ def test_every_header_as_sent_and_as_decoded(cli):
     assert found["event"]["subject"] == "a €"
 
 
-def test_every_header_has_its_error(cli):
-    """The error of the message is that of the first invalid header."""
+def test_each_invalid_header_has_an_error(cli):
+    """The error of the message is the error of the first invalid header."""
     status, found = explain(cli, [*REQUIRED, ["ce-time", "now"], ["ce-subject", "%"]])
     assert (status, found["error"]["code"], found["error"]["header"]) == (1, "invalid-timestamp", "ce-time")
     assert found["error"]["requirement"] == "CE-TS-13"
@@ -66,7 +66,7 @@ TAIL = "/tail" * 30
 @pytest.mark.parametrize("columns", ["60", "80", "200", None])
 @pytest.mark.parametrize("value", [f"{LONG}100%/x{TAIL}", f"{LONG}x%C3%28y{TAIL}", f"{LONG}a%00b{TAIL}"])
 def test_values_are_not_truncated(cli, monkeypatch, columns, value):
-    """A value continues on the next line, wherever its error is; in a pipe of unknown width it is on one line."""
+    """Values are wrapped, wherever the error is; in a pipe of unknown width they are on one line."""
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
@@ -77,12 +77,12 @@ def test_values_are_not_truncated(cli, monkeypatch, columns, value):
         assert any(value in line for line in table)
     else:
         assert max(map(len, table)) <= int(columns)
-        at = table[1].index("1.0")  # where the column begins
+        at = table[1].index("1.0")  # start of the column
         to = table[0].index("as decoded") - 2
         assert value in "".join(line[at:to].strip() for line in table)
 
 
-def test_a_very_long_value_is_shown_around_its_error(cli):
+def test_excerpt_of_a_very_long_value_contains_its_error(cli):
     value = "a" * 30_000 + "100%/x" + "b" * 30_000
     result = cli("explain", stdin=json.dumps({"headers": [*REQUIRED, ["ce-subject", value], ["Tag", "c" * 1000]]}))
     assert "100%/x" in result.stdout[: result.stdout.index("payload:")]
@@ -100,7 +100,7 @@ def test_a_very_long_value_is_shown_around_its_error(cli):
         ("%ZZ", 0, "%ZZ"),
     ],
 )
-def test_position_of_an_error_in_a_header(cli, value, position, around):
+def test_position_of_header_errors(cli, value, position, around):
     _, found = explain(cli, [*REQUIRED, ["ce-subject", value]])
     assert (found["error"]["position"], found["headers"][-1]["error"]["position"]) == (position, position)
     assert around in found["error"]["around"]
@@ -108,31 +108,31 @@ def test_position_of_an_error_in_a_header(cli, value, position, around):
     assert len(found["error"]["around"]) <= 60
     printed = cli("explain", json.dumps({"headers": [*REQUIRED, ["ce-subject", value]]})).stdout
     has_position = f"  after {position} characters of the value: " in printed
-    assert has_position == (position > 0)  # otherwise the error text already quotes it
+    assert has_position == (position > 0)  # otherwise the error text already quotes the value
 
 
-def test_position_of_an_error_in_the_payload(cli):
+def test_position_of_payload_errors(cli):
     data = '{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1,}}'
     given = json.dumps({"headers": [["Content-Type", "application/cloudevents+json"]], "data": data})
     error = json.loads(cli("explain", "--json", given).stdout)["error"]
     assert error["position"] == data.index(",}}") + 1
     assert error["around"] == data[-32:]
     assert "bytes of the payload: " in cli("explain", given).stdout
-    no_utf8 = json.dumps({"headers": [["Content-Type", "application/cloudevents+json"]], "data_base64": "e8Mo"})
-    error = json.loads(cli("explain", "--json", no_utf8).stdout)["error"]
+    not_utf8 = json.dumps({"headers": [["Content-Type", "application/cloudevents+json"]], "data_base64": "e8Mo"})
+    error = json.loads(cli("explain", "--json", not_utf8).stdout)["error"]
     assert (error["code"], error["position"], error["around"]) == ("invalid-utf8", 1, "{\\xc3(")
 
 
 def test_unknown_positions(cli):
-    """Those in quoted strings, which are unquoted before decoding, and in one of several headers with the same name."""
+    """In quoted strings, which are unquoted before decoding, and in one of several headers with the same name."""
     _, found = explain(cli, [*REQUIRED, ["ce-subject", '"\\%41%"']])
     assert "position" not in found["error"]
     _, found = explain(cli, [*REQUIRED, ["ce-subject", "a"], ["ce-subject", "%"]])
     assert "position" not in found["error"]
 
 
-def test_a_message_of_a_stream(at_server, with_js, send_raw_headers, stream, subject):
-    """With its headers as they were stored: repeats, and bytes that are not UTF-8."""
+def test_message_of_a_stream_is_explained(at_server, with_js, send_raw_headers, stream, subject):
+    """With the headers as stored: duplicates, and bytes that are not UTF-8."""
     send_raw_headers(b"ce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\nce-type: \xff\r\nTag: b\r\nTag: a\r\n")
     result = at_server("explain", "--stream", stream, "--sequence", 1)
     assert result.exit_code == 1
@@ -157,7 +157,7 @@ def send_raw_headers(with_js, subject):
     return lambda lines: with_js(send, lines)
 
 
-def test_an_event_of_a_stream(at_server, event, stream, subject):
+def test_event_of_a_stream_is_explained(at_server, event, stream, subject):
     assert at_server("pub", "-J", subject, event(data={"total": 1})).exit_code == 0
     result = at_server("explain", "--stream", stream, "--sequence", 1)
     assert (result.exit_code, "binary: there are headers" in result.stdout) == (0, True)
@@ -169,12 +169,12 @@ def test_an_event_of_a_stream(at_server, event, stream, subject):
 @pytest.mark.parametrize(
     "arguments", [["--stream", "S"], ["--sequence", 1], ["{}", "--stream", "S", "--sequence", 1]], ids=str
 )
-def test_stream_and_sequence_are_given_together(cli, arguments):
+def test_stream_and_sequence_require_each_other(cli, arguments):
     result = cli("explain", *arguments)
     assert (result.exit_code, "--stream and --sequence must be given together" in result.stderr) == (2, True)
 
 
-def test_a_context_is_not_read_without_a_stream(cli, monkeypatch):
+def test_context_is_only_read_with_a_stream(cli, monkeypatch):
     monkeypatch.setenv("NATS_CONTEXT", "missing")
     assert cli("explain", json.dumps({"headers": REQUIRED, "data": ""})).exit_code == 0
     assert cli("explain", "--stream", "S", "--sequence", 1).exit_code == 2

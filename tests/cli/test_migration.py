@@ -1,4 +1,4 @@
-"""The command ``migrate``, from a streaming server with its own NATS to the nats-server of these tests."""
+"""The command ``migrate``, from a streaming server with an embedded NATS server to the nats-server of these tests."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def source(streaming):
 
 @pytest.fixture
 def with_stan(streaming):
-    """Run an asynchronous function with a client of the streaming server."""
+    """Return a function that runs an asynchronous function with a client of the streaming server."""
 
     def run(function, client_id=None, url=streaming.url):
         async def connected():
@@ -65,7 +65,7 @@ def fill(with_stan, subject):
     return fill
 
 
-def test_counts(at_server, fill, source, stream, stored, subject, event):
+def test_summary_has_the_counts(at_server, fill, source, stream, stored, subject, event):
     fill(event(1).encode(), b"no event", event(1, n="again").encode())
     done = at_server("migrate", subject, stream, *source)
     assert (done.exit_code, done.stdout) == (0, "")
@@ -94,7 +94,7 @@ def test_counts(at_server, fill, source, stream, stored, subject, event):
     ]
 
 
-def test_an_incomplete_stream_is_status_1(at_server, fill, source, stream, subject, with_js):
+def test_incomplete_stream_is_status_1(at_server, fill, source, stream, subject, with_js):
     fill(b"1", b"2", b"3")
 
     async def shrink(js):
@@ -107,13 +107,15 @@ def test_an_incomplete_stream_is_status_1(at_server, fill, source, stream, subje
 
 
 @pytest.mark.parametrize(("end", "times"), [(signal.SIGKILL, 3), (signal.SIGTERM, 1)])
-def test_interrupted_migrations(at_server, end, times, fill, source, start, stored, stream, subject, event, with_js):
-    """Each run continues where an earlier one was killed; at the end the stream has each message once, unchanged."""
+def test_interrupted_migrations_are_continued(
+    at_server, end, times, fill, source, start, stored, stream, subject, event, with_js
+):
+    """Each run copies the remaining messages; in the end the stream has each message once, unchanged."""
     payloads = [b"%d" % number if number % 3 else event(number).encode() for number in range(1, 12001)]
     fill(*payloads)
 
     async def end_after(js, process, before):
-        """Let the process run only for short times, to check the stream before the copy is complete."""
+        """Let the process run only for short intervals, to signal it before the copy is complete."""
         while True:
             pause(process)
             assert process.poll() is None, process.stderr.read()
@@ -131,6 +133,10 @@ def test_interrupted_migrations(at_server, end, times, fill, source, start, stor
         process = start("migrate", subject, stream, *source)
         reached = with_js(end_after, process, reached)
         assert process.returncode == (-9 if end is signal.SIGKILL else 143)
+        if end is signal.SIGTERM:
+            summary = process.stderr.read().decode()
+            (sent,) = re.fullmatch(rf"([0-9]+) of 12000 messages sent to stream {stream}; .*\n", summary).groups()
+            assert reached <= int(sent) < 12000
         assert 0 < reached < len(payloads)
     done = at_server("migrate", subject, stream, *source, "--json")
     assert done.exit_code == 0, done.output
@@ -149,7 +155,7 @@ def test_progress_on_a_terminal(at_terminal, fill, source, stream, subject):
     assert "500/500" in drawn
 
 
-def test_durables_and_subject(at_server, fill, source, stream, stored, subject, with_js, with_stan):
+def test_durables_become_consumers(at_server, fill, source, stream, stored, subject, with_js, with_stan):
     fill(b"1", b"2", b"3")
 
     async def read(connection):
@@ -171,7 +177,7 @@ def test_durables_and_subject(at_server, fill, source, stream, stored, subject, 
     assert with_js(positions) == [3, 2]
 
 
-def test_context_of_the_streaming_server(at_server, fill, monkeypatch, streaming, stream, subject, tmp_path):
+def test_streaming_server_of_a_context(at_server, fill, monkeypatch, streaming, stream, subject, tmp_path):
     fill(b"1")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     context = tmp_path / "nats" / "context" / "old.json"
@@ -193,14 +199,14 @@ def test_context_of_the_streaming_server(at_server, fill, monkeypatch, streaming
     ],
     ids=" ".join,
 )
-def test_invalid_durables(cli, option):
+def test_invalid_durables_are_usage_errors(cli, option):
     done = cli("migrate", "orders", "ORDERS", *option)
     assert done.exit_code == 2
     assert re.search("must be (CLIENT|GROUP):NAME=CONSUMER, got '.*'$|got two for 'c'$", done.stderr)
 
 
 def test_errors(at_server, fill, source, stream, subject, streaming):
-    """A missing channel, a missing stream and wrong servers: an error of one line, and the exit status."""
+    """A missing channel, a missing stream and wrong servers are errors of one line."""
     done = at_server("migrate", subject, stream, *source)
     text = f"ce-nats: stream-not-found: the streaming server has no channel '{subject}'\n"
     assert (done.exit_code, done.stderr) == (3, text)

@@ -12,7 +12,7 @@ import typer
 
 from ce_nats import DecodeError, DeliveryError, EncodeError, ErrorCode
 from ce_nats.cli._arguments import InputError
-from ce_nats.cli._program import BAD_INPUT, NOT_DELIVERED, USAGE, complain, guarded, run
+from ce_nats.cli._program import BAD_INPUT, NOT_DELIVERED, USAGE, print_error, run, with_exit_status
 
 ENDS = [
     (EncodeError(ErrorCode.INVALID_SUBJECT, "no\nsubject"), BAD_INPUT, "ce-nats: invalid-subject: no subject"),
@@ -37,38 +37,38 @@ def test_errors_are_one_line_and_a_status(
         raise error
 
     with pytest.raises(typer.Exit) as caught:
-        guarded(command)()
+        with_exit_status(command)()
     assert caught.value.exit_code == status
     assert capsys.readouterr() == ("", f"{line}\n")
 
 
-def test_an_error_with_its_position(capsys: pytest.CaptureFixture[str]) -> None:
-    complain(DecodeError(ErrorCode.INVALID_JSON, "bad"), "line 3")
+def test_error_has_its_position(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error(DecodeError(ErrorCode.INVALID_JSON, "bad"), "line 3")
     assert capsys.readouterr().err == "ce-nats: invalid-json: line 3: bad\n"
 
 
-def test_ctrl_c() -> None:
+def test_ctrl_c_is_status_130() -> None:
     def command() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(typer.Exit) as caught:
-        guarded(command)()
+        with_exit_status(command)()
     assert caught.value.exit_code == 128 + signal.SIGINT
 
 
-def test_a_bug_is_not_hidden() -> None:
-    """Errors that commands do not expect are shown with a traceback."""
+def test_unexpected_exceptions_are_not_caught() -> None:
+    """They are printed with a traceback."""
 
     def command() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        guarded(command)()
+        with_exit_status(command)()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals are needed")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_work(number: signal.Signals) -> None:
+def test_signal_cancels_the_work(number: signal.Signals) -> None:
     """The command waits until the cancelled work has cleaned up."""
     ended: list[Any] = []
 
@@ -81,13 +81,13 @@ def test_a_signal_cancels_the_work(number: signal.Signals) -> None:
             ended.append(number)
 
     with pytest.raises(typer.Exit) as caught:
-        guarded(lambda: run(work()))()
+        with_exit_status(lambda: run(work()))()
     assert caught.value.exit_code == 128 + number
     assert ended == [number]
 
 
-def test_a_closed_pipe_is_status_141() -> None:
-    """Also for tables and the help, whose libraries would end with status 1."""
+def test_closed_pipe_is_status_141() -> None:
+    """Also for tables and the help, for which the libraries would exit with status 1."""
     for command in (["--help"], ["conformance", "--suite", "percent-encoding"], ["explain", '{"headers":[["a","b"]]}']):
         reading, writing = os.pipe()
         os.close(reading)

@@ -1,4 +1,4 @@
-"""What commands print on a terminal only: progress, and a hint that they read standard input."""
+"""Output of commands on terminals only: progress, and a hint that standard input is read."""
 
 import json
 import os
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are
 @pytest.fixture
 def at_terminal(server, tmp_path):
     """
-    A function that runs a command whose standard error is a terminal.
+    Return a function that runs a command with a terminal as standard error.
 
-    It returns exit status, standard output, and the text on the terminal. Standard input is a file with ``stdin``, or
-    the terminal with ``typed``.
+    The function returns the exit status, standard output, and the text on the terminal. Standard input is a file with
+    the content ``stdin``, or the terminal with the input ``typed``.
     """
 
     def run(*arguments, stdin=None, typed=None):
@@ -60,7 +60,7 @@ def at_terminal(server, tmp_path):
 def _read(descriptor):
     try:
         return os.read(descriptor, 4096)
-    except OSError:  # its other end is closed
+    except OSError:  # the other end is closed
         return b""
 
 
@@ -68,7 +68,7 @@ END = b"\x04"  # Ctrl-D
 
 
 def test_pub_of_many_events_shows_progress(at_terminal, subject, event):
-    """An error has its own line, above the progress bar."""
+    """Errors are printed on separate lines above the progress bar."""
     lines = [event(number).encode() for number in range(3000)]
     lines.insert(2000, b"not an event\n")
     status, output, drawn = at_terminal("pub", subject, stdin=b"".join(lines))
@@ -89,7 +89,7 @@ def test_conformance_shows_progress(at_terminal):
 
 
 @pytest.mark.parametrize("command", ["encode", "decode", "explain"])
-def test_hint_that_standard_input_is_read(at_terminal, command, event):
+def test_hint_when_standard_input_is_a_terminal(at_terminal, command, event):
     given = (
         event() if command == "encode" else '{"headers":[["Content-Type","application/cloudevents+json"]],"data":""}\n'
     )
@@ -97,7 +97,7 @@ def test_hint_that_standard_input_is_read(at_terminal, command, event):
     assert drawn.startswith("ce-nats: reading from standard input; press Ctrl-D on an empty line to end it\n")
 
 
-def test_hint_that_pub_reads_standard_input(at_terminal, subject, event):
+def test_hint_when_standard_input_of_pub_is_a_terminal(at_terminal, subject, event):
     status, _, drawn = at_terminal("pub", subject, typed=event().encode() + END)
     assert status == 0
     assert drawn.startswith("ce-nats: reading from standard input")
@@ -108,7 +108,7 @@ def test_no_hint_in_a_pipe(cli, event):
     assert cli("encode", stdin=event()).stderr == ""
 
 
-def test_completion_of_commands_in_a_shell(server):
+def test_shell_completion_of_commands(server):
     code = "import sys; sys.argv = ['ce-nats']; from ce_nats.__main__ import main; main()"
     environment = {"_CE_NATS_COMPLETE": "complete_bash", "COMP_WORDS": "ce-nats dead-letters re", "COMP_CWORD": "2"}
     done = subprocess.run(

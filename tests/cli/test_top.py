@@ -1,4 +1,4 @@
-"""What is counted, how it is drawn, and the command itself: in a pipe, and at a terminal."""
+"""The command ``top`` in a pipe and on a terminal."""
 
 import asyncio
 import json
@@ -14,156 +14,7 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats import NatsMessage, to_nats_message
-from ce_nats.aio._jetstream_api import Lag
-from ce_nats.aio.core._subscribe import receive
-from ce_nats.cli._codec import read_event
-from ce_nats.cli._terminal import console
-from ce_nats.cli._top import Consumer, Count, Report, Traffic, drawing, fields
-from ce_nats.codec.binding import from_nats_message
 from ce_nats.testing import NatsServer
-
-
-def received(type_="t", source="/s", *, data="x", mode="binary"):
-    event = {"specversion": "1.0", "id": "1", "source": source, "type": type_, "datacontenttype": "text/plain"}
-    message = to_nats_message(read_event(json.dumps({**event, "data": data}).encode()), "a", mode=mode)
-    return receive(message, from_nats_message)
-
-
-def no_event(data=b"no"):
-    return receive(NatsMessage("a", data), from_nats_message)
-
-
-def report(traffic, *, consumer=None, seconds=2.0):
-    return Report("a.>", seconds, 10.0, traffic, consumer)
-
-
-def drawn(given, limit=20, width=200):
-    paper = console()
-    paper.width = width
-    with paper.capture() as captured:
-        paper.print(drawing(given, limit))
-    return captured.get()
-
-
-# --- Counting ---------------------------------------------------------------------------------------------------------
-
-
-def test_messages_are_counted_by_type_and_source_mode_and_error():
-    traffic = Traffic()
-    for _ in range(3):
-        traffic.add(received("paid", "/shop", data="€"))
-    traffic.add(received("paid", "/other", data="four", mode="structured"))
-    traffic.add(no_event(b"12345"))
-    structured = traffic.modes["structured"].data_bytes
-    assert traffic.pairs[("paid", "/shop")] == Count(3, 9, 3, 9)
-    assert traffic.pairs[("paid", "/other")] == traffic.modes["structured"] == Count(1, structured, 1, structured)
-    assert structured > 50  # of a structured message, the event is the payload
-    assert traffic.modes["binary"] == Count(3, 9, 3, 9)
-    assert dict(traffic.errors) == {"not-a-cloudevent": Count(1, 5, 1, 5)}
-    assert traffic.total == Count(5, 14 + structured, 5, 14 + structured)
-    traffic.begin_interval()
-    traffic.add(no_event(b"1"))
-    assert traffic.pairs[("paid", "/shop")] == Count(0, 0, 3, 9)
-    assert traffic.errors["not-a-cloudevent"] == Count(1, 1, 2, 6)
-    assert traffic.total.messages == 1
-
-
-def test_the_number_of_pairs_has_a_bound():
-    """However many arrive; nothing is lost from the sums, and what is frequent later is counted apart."""
-    traffic = Traffic(max_pairs=10)
-    traffic.add(received("first"))
-    for interval in range(3):
-        for number in range(100):
-            traffic.add(received(f"{interval} {number}"))
-            assert len(traffic.pairs) <= 10
-        traffic.begin_interval()
-        assert len(traffic.pairs) == 5
-    for _ in range(7):
-        traffic.add(received("later"))
-    rows, others = traffic.ranked(2)
-    assert rows[0] == (("later", "/s"), Count(7, 7, 7, 7))
-    assert len(rows) == 2
-    assert rows[1][1].total_messages + others.total_messages == 301
-    assert (others.messages, others.total_data_bytes) == (0, 300)
-
-
-def test_what_is_frequent_stays_when_room_is_made():
-    traffic = Traffic(max_pairs=10)
-    for number in range(10):
-        for _ in range(number + 1):
-            traffic.add(received(f"t{number}"))
-    traffic.begin_interval()
-    assert {type_ for type_, _ in traffic.pairs} == {f"t{number}" for number in range(5, 10)}
-    assert traffic.others == Count(0, 0, 15, 15)
-
-
-def test_long_types_take_no_more_memory_than_others():
-    traffic = Traffic()
-    traffic.add(received("t" * 100_000, "/s" * 100_000))
-    ((type_, source),) = traffic.pairs
-    assert (len(type_), len(source)) == (200, 200)
-    assert type_.endswith("t…")
-
-
-# --- Drawing ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_report_for_people():
-    traffic = Traffic()
-    for _ in range(3):
-        traffic.add(received("paid", "/shop", data="xx"))
-    traffic.add(received("sent", "/shop", data="xxxx"))
-    traffic.add(received("sent", "/other"))
-    traffic.add(no_event(b""))
-    lines = [
-        line.split() for line in drawn(report(traffic, consumer=Consumer("S", "c", Lag(5, 1200, 3))), 1).splitlines()
-    ]
-    assert [" ".join(line) for line in lines] == [
-        "a.>: 6 messages in 10 s, now 3.0/s, 6 B/s",
-        "modes: binary 5",
-        "errors: not-a-cloudevent 1",
-        "consumer c of stream S: 5 pending, 1,200 not acknowledged, 3 redelivered",
-        "type source events events/s bytes/s bytes each",
-        "paid /shop 3 1.5 3 B 2",
-        "others 2 1.0 2 B 2",
-    ]
-
-
-def test_a_report_without_anything():
-    text = drawn(report(Traffic(), consumer=Consumer("S", "c"), seconds=0.0))
-    assert text.splitlines() == ["a.>: 0 messages in 10 s, now 0/s, 0 B/s", "consumer c of stream S: unknown"]
-
-
-def test_a_type_cannot_give_commands_to_the_terminal():
-    """As far as decoding lets one through: U+202E turns the direction of what follows."""
-    traffic = Traffic()
-    traffic.add(received("[bold]t[/bold]", "/s\u202e"))
-    text = drawn(report(traffic))
-    assert "\u202e" not in text
-    assert "[bold]t[/bold]  /s\\u202e" in text
-
-
-def test_a_report_for_machines():
-    traffic = Traffic()
-    traffic.add(received("paid", "/shop", data="xx"))
-    traffic.begin_interval()
-    traffic.add(received("sent", "/shop"))
-    one = {"messages": 1, "data_bytes": 1, "total_messages": 1, "total_data_bytes": 1}
-    earlier = {"messages": 0, "data_bytes": 0, "total_messages": 1, "total_data_bytes": 2}
-    both = {"messages": 1, "data_bytes": 1, "total_messages": 2, "total_data_bytes": 3}
-    assert fields(report(traffic, consumer=Consumer("S", "c", Lag(1, 2, 3))), 1) == {
-        "seconds": 2.0,
-        **both,
-        "modes": {"binary": both},
-        "errors": {},
-        "events": [{"type": "sent", "source": "/shop", **one}],
-        "others": earlier,
-        "consumer": {"stream": "S", "name": "c", "pending": 1, "ack_pending": 2, "redelivered": 3},
-    }
-    unknown = fields(report(traffic, consumer=Consumer("S", "c")), 1)["consumer"]
-    assert unknown == {"stream": "S", "name": "c", "pending": None, "ack_pending": None, "redelivered": None}
-
 
 # --- In a pipe --------------------------------------------------------------------------------------------------------
 
@@ -173,11 +24,11 @@ def listening(process):
 
 
 def reports(process):
-    """Reports of --json, as they come."""
+    """Return the reports of --json as an iterator."""
     return map(json.loads, process.stdout)
 
 
-def test_top_for_machines(start, at_server, event, subject):
+def test_top_prints_json(start, at_server, event, subject):
     process = start("top", f"{subject}.>", "--json", "--interval", 0.1, "--limit", 1)
     listening(process)
     at_server("pub", f"{subject}.a", stdin="".join(event(number, data=1) for number in range(5)))
@@ -191,7 +42,7 @@ def test_top_for_machines(start, at_server, event, subject):
     assert (process.returncode, stderr) == (0, b"")
 
 
-def test_a_number_of_reports_for_people(start, at_server, event, subject):
+def test_top_prints_a_number_of_reports(start, at_server, event, subject):
     process = start("top", subject, "--interval", 0.1, "--count", 3)
     listening(process)
     stdout, stderr = process.communicate(timeout=60)
@@ -200,7 +51,7 @@ def test_a_number_of_reports_for_people(start, at_server, event, subject):
     assert len(headings) == 3
 
 
-def test_top_ends_when_nobody_reads(start, subject):
+def test_top_ends_when_the_pipe_is_closed(start, subject):
     process = start("top", subject, "--interval", 0.1)
     listening(process)
     process.stdout.close()
@@ -208,8 +59,8 @@ def test_top_ends_when_nobody_reads(start, subject):
     assert process.stderr.read() == b""
 
 
-def test_the_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
-    """What waits for it, what it holds, and what came twice; then it is deleted."""
+def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
+    """Pending, unacknowledged and redelivered messages; then the consumer is deleted."""
 
     async def create(js):
         await js.add_consumer(stream, ConsumerConfig(durable_name="billing", ack_wait=1000))
@@ -239,7 +90,7 @@ def test_the_lag_of_a_consumer(start, at_server, with_js, event, stream, subject
     assert process.stderr.read().startswith(b"ce-nats: consumer-not-found: ")
 
 
-def test_the_lag_is_unknown_while_the_server_is_away(start):
+def test_lag_is_unknown_while_the_server_is_down(start):
     with NatsServer(jetstream=True) as server:
 
         async def create():
@@ -256,14 +107,14 @@ def test_the_lag_is_unknown_while_the_server_is_away(start):
         assert any(one["consumer"]["pending"] is None for one in reports(process))
         server.start()
         assert any(one["consumer"]["pending"] == 0 for one in reports(process))
-        assert b"the connection is lost" in process.stderr.readline()
-        assert b"the connection is back" in process.stderr.readline()
+        assert b"connection lost" in process.stderr.readline()
+        assert b"reconnected" in process.stderr.readline()
 
 
-def test_what_there_is_no_lag_of(at_server, cli, stream, subject):
+def test_missing_consumers_and_streams_are_errors(at_server, cli, stream, subject):
     for options, code in {
-        ("--stream", stream, "--consumer", "nobody"): "consumer-not-found",
-        ("--stream", "NOWHERE", "--consumer", "nobody"): "stream-not-found",
+        ("--stream", stream, "--consumer", "none"): "consumer-not-found",
+        ("--stream", "NOWHERE", "--consumer", "none"): "stream-not-found",
     }.items():
         result = at_server("top", subject, *options)
         assert (result.exit_code, result.stdout) == (3, "")
@@ -279,11 +130,11 @@ def test_what_there_is_no_lag_of(at_server, cli, stream, subject):
         )
 
 
-# --- At a terminal ----------------------------------------------------------------------------------------------------
+# --- On a terminal ----------------------------------------------------------------------------------------------------
 
 
 class Screen:
-    """A command at a terminal: what it has drawn so far."""
+    """A command on a terminal, with the text that it has drawn."""
 
     def __init__(self, *arguments, **environment):
         import pty
@@ -306,7 +157,7 @@ class Screen:
         os.close(self._master)
 
     def wait_for(self, pattern, seconds=60):
-        """Wait until something is drawn; returns all that was drawn up to there, and forgets it."""
+        """Wait until a pattern is drawn; return and remove all text up to its end."""
         deadline = time.monotonic() + seconds
         while (found := re.search(pattern, self.text)) is None:
             assert time.monotonic() < deadline, f"no {pattern!r} in {self.text!r}"
@@ -316,7 +167,7 @@ class Screen:
         return before
 
     def rest(self):
-        """What is drawn until the command ends."""
+        """Return the text that is drawn until the command ends."""
         while self._read():
             pass
         return self.text
@@ -324,35 +175,35 @@ class Screen:
     def _read(self):
         try:
             chunk = os.read(self._master, 65536)
-        except OSError:  # its other end is closed
+        except OSError:  # the other end is closed
             chunk = b""
         self.text += chunk.decode("utf-8", "replace")
         return chunk
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")
-def test_the_table_is_drawn_anew_until_ctrl_c(at_server, event):
-    """What is said of the connection stands above it, and the last table stays."""
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
+def test_table_is_redrawn_until_ctrl_c(at_server, event):
+    """Messages about the connection are printed above it, and the last table is kept."""
     with NatsServer() as server, Screen("top", "shop.>", "--interval", 0.1, NATS_URL=server.url) as screen:
         screen.wait_for("listening on shop.>")
         screen.wait_for("shop.>: 0 messages in ")
         at_server("pub", "shop.paid", "--server", server.url, stdin=event(1, type="paid") + event(2, type="paid"))
         screen.wait_for(r"shop.>: 2 messages in [^$]+paid +/tests +2 ")
         server.kill()
-        screen.wait_for("ce-nats: the connection is lost; messages published until it is back are not received\r\n")
+        screen.wait_for("ce-nats: connection lost; messages published before it is restored are not received\r\n")
         server.start()
-        screen.wait_for("ce-nats: the connection is back\r\n")
+        screen.wait_for("ce-nats: reconnected\r\n")
         at_server("pub", "shop.paid", "--server", server.url, event(3, type="paid"))
         screen.wait_for(r"paid +/tests +3 ")
         screen.process.send_signal(signal.SIGINT)
         rest = screen.rest()
         assert screen.process.wait(60) == 0
-    assert "\x1b[?25h" in rest  # the cursor is back
+    assert "\x1b[?25h" in rest  # the cursor is visible again
     assert "ce-nats:" not in rest
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")
-def test_the_table_fits_the_terminal(at_server, event):
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are needed")
+def test_table_fits_the_terminal(at_server, event):
     with (
         NatsServer() as server,
         Screen("top", "shop", "--interval", 0.1, NATS_URL=server.url, LINES="10") as screen,

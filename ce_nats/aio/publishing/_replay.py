@@ -37,6 +37,7 @@ async def replay(
     ack_timeout: float = 5.0,
     retry_timeout: float = 30.0,
     on_progress: Callable[[int], object] = lambda count: None,
+    on_end: Callable[[PublishResult], object] = lambda result: None,
 ) -> PublishResult:
     """
     Publish messages in order, without their reply subjects.
@@ -53,6 +54,8 @@ async def replay(
         ack_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
         retry_timeout: Seconds, as for :class:`~ce_nats.aio.Publisher`.
         on_progress: Called with the number of messages sent so far.
+        on_end: Called with the result when the replay ends, also after an error or a cancellation. On core NATS, the
+            result then has no messages, because the server has not confirmed that it received them.
 
     Returns:
         Number of published messages.
@@ -84,29 +87,32 @@ async def replay(
             count += 1
             duplicates += is_duplicate(item, outcome)
 
+    sent = 0
     acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
-    async with acks:
-        sent = 0
-        async for message in _paced(messages, rate):
-            if failures:
-                break
-            if subject is None:
-                check_foreign_subject(nc, message.subject, allowed=allowed)
-            outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
-            if acknowledged:
-                await acks.send(outgoing, block)
-            else:
-                with delivery_errors(outgoing.subject, nc):
-                    await publish_with_block(nc, outgoing, block)
-            sent += 1
-            on_progress(sent)
-        await acks.drain()
-    if failures:
-        raise failures[0]
-    if not acknowledged:
-        await flush(nc)
-        count = sent
-    return PublishResult(count, duplicates)
+    try:
+        async with acks:
+            async for message in _paced(messages, rate):
+                if failures:
+                    break
+                if subject is None:
+                    check_foreign_subject(nc, message.subject, allowed=allowed)
+                outgoing, block = framed(nc, message, subject, is_stored=acknowledged)
+                if acknowledged:
+                    await acks.send(outgoing, block)
+                else:
+                    with delivery_errors(outgoing.subject, nc):
+                        await publish_with_block(nc, outgoing, block)
+                sent += 1
+                on_progress(sent)
+            await acks.drain()
+        if failures:
+            raise failures[0]
+        if not acknowledged:
+            await flush(nc)
+            count = sent
+    finally:
+        on_end(result := PublishResult(count, duplicates))
+    return result
 
 
 async def _paced(

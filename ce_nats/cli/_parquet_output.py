@@ -1,4 +1,4 @@
-"""``decode --output``: a capture to a Parquet file with columns of events."""
+"""The output of ``decode --output``: the rows of a capture with columns of their events, in a Parquet file."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import typer
 from .._parquet import AtomicParquetWriter, count_rows, part_files
 from ._arguments import InputError, usage_errors
 from ._program import BAD_INPUT, run
-from ._progress import counted, progress, report
+from ._progress import counted, print_summary, progress
 
 _PARQUET: Final = ".parquet"
 
 
 def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, as_json: bool) -> None:
     """
-    Write the rows of a capture, with the columns of their events added.
+    Write the rows of a capture to a Parquet file, with columns of their events added.
 
     Args:
         source: Path of a Parquet file, or of a directory of them.
         output: Path of the Parquet file to write, which must not exist.
-        extensions: Types of extensions that get their own columns, by name.
+        extensions: Types of the extensions that get columns, by name.
         as_json: Print the summary as JSON.
 
     Raises:
-        typer.Exit: Status 1: some messages are not events. The file was written.
-        InputError, OSError, CeNatsError, ImportError: Nothing was written.
+        typer.Exit: Status 1 if some messages are not events. The file is written.
+        InputError, OSError, CeNatsError, ImportError: No file is written.
     """
     from ..arrow._explode import explode_capture, extension_types
 
     if Path(output).suffix != _PARQUET:
         raise InputError(f"--output must end in {_PARQUET}, got {output!r}")
     if os.path.lexists(output):
-        raise FileExistsError(f"{output} exists already, and is not overwritten")
-    os.stat(source)  # pyarrow's errors do not say as clearly what does not exist
+        raise FileExistsError(f"{output} already exists, and is not overwritten")
+    os.stat(source)  # pyarrow's errors name a missing file less clearly
     os.stat(Path(output).parent)
     with usage_errors():
         extension_types(extensions)
@@ -56,7 +56,7 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
                 messages += len(batch)
                 errors.update(batch.column("ce_error").drop_null().to_pylist())
                 advance(messages)
-                await asyncio.sleep(0)  # where a signal can cancel this
+                await asyncio.sleep(0)  # a signal can cancel the task here
 
     run(work())
     bad = sum(errors.values())
@@ -64,17 +64,17 @@ def decode_capture(source: str, output: str, extensions: Mapping[str, str], *, a
     text = f"{counted(messages, 'message')}, {counted(messages - bad, 'event')}"
     if bad:
         text += f"; errors: {', '.join(f'{code} {count}' for code, count in errors.most_common())}"
-    report(counts, text, as_json=as_json)
+    print_summary(counts, text, as_json=as_json)
     if bad:
         raise typer.Exit(BAD_INPUT)
 
 
 def read_extensions(given: list[str] | None) -> dict[str, str]:
     """
-    Extensions from the command line.
+    Split ``NAME:TYPE`` of the command line into names and types of extensions.
 
     Raises:
-        InputError: One does not have the form ``NAME:TYPE``.
+        InputError: A text does not have this form.
     """
     types = {}
     for text in given or ():

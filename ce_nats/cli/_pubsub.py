@@ -25,32 +25,25 @@ from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, Error
 from ..message import header_pairs
 from . import _arguments as arguments
 from ._arguments import InputError
-from ._codec import (
+from ._connection import Settings, open_connection, open_jetstream, with_connection
+from ._explain import error_fields
+from ._files import async_documents, check_documents, is_document, is_stdin, stdin_is_terminal, write
+from ._input import event_line, read_event, read_headers
+from ._options import (
     DialectOption,
     EventArgument,
     FormatOption,
     HeaderOption,
+    JetStreamOption,
     JsonOption,
     ModeOption,
+    PatternArgument,
     check_format,
     check_headers,
-    event_line,
-    read_event,
-    read_headers,
 )
-from ._connection import Settings, connected, open_connection, with_connection
-from ._explain import error_fields
-from ._files import check_documents, is_single, is_stdin, is_typed, stdin_documents, write
-from ._listening import listening
-from ._program import StoppedError, complain, guarded, run, until_stopped
-from ._progress import progress, report, with_progress
-
-PatternArgument = Annotated[
-    str, typer.Argument(metavar="SUBJECT", help="Subject, wildcards allowed.", callback=arguments.pattern)
-]
-JetStreamOption = Annotated[
-    bool, typer.Option("--jetstream", "-J", help="Publish to JetStream, and wait for acknowledgements.")
-]
+from ._program import StoppedError, print_error, run, run_until_stopped, with_exit_status
+from ._progress import print_summary, progress, with_progress
+from ._subscription import open_subscription
 
 
 class _Dedup(str, Enum):
@@ -64,21 +57,21 @@ _DEDUP: Final[dict[_Dedup, DedupId | None]] = {_Dedup.SOURCE_AND_ID: dedup_id, _
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(guarded(with_connection(pub)))
-    app.command()(guarded(with_connection(sub)))
+    app.command()(with_exit_status(with_connection(pub)))
+    app.command()(with_exit_status(with_connection(sub)))
 
 
 @dataclass
 class _Counts:
     """
-    Outcome of pub.
+    Numbers of events, by outcome.
 
     Attributes:
-        published: Events that streams have stored; with core NATS, those that the server has received.
-        duplicates: How many of them the stream had already.
-        refused: Events that are not valid.
-        refused_by_stream: Events that were sent, and that a stream refused.
-        unacknowledged: Events that were sent without an answer so far; they may be stored.
+        published: Events that a stream has stored; with core NATS, events that the server has received.
+        duplicates: Published events that were already in the stream.
+        refused: Events that are not valid, and were not sent.
+        refused_by_stream: Events that were sent, and refused by a stream.
+        unacknowledged: Events that were sent, and not yet acknowledged or refused; they may be stored.
     """
 
     published: int = 0
@@ -90,13 +83,13 @@ class _Counts:
     async def send_each(
         self, documents: AsyncIterator[tuple[str, bytes]], send: Callable[[DecodedEvent], Awaitable[object]]
     ) -> AsyncIterator[None]:
-        """Send the events of documents, and print the errors of invalid ones. Yields after each one that was sent."""
+        """Send the events in documents, print the errors of invalid ones, and yield after each event that was sent."""
         async for where, text in documents:
             try:
                 await send(read_event(text))
             except (EncodeError, DecodeError) as error:
                 self.refused += 1
-                complain(error, where)
+                print_error(error, where)
             else:
                 yield
 
@@ -107,7 +100,7 @@ class _Counts:
         return f"{self.published} published{again}{refused}{rest}"
 
     def count_stored(self, publisher: Publisher, sent: int, failures: Sequence[Failure]) -> None:
-        """Count what streams answered to ``sent`` events; ``failures`` are those that were raised."""
+        """Count the responses of streams to ``sent`` events; ``failures`` are those of a raised PublishError."""
         self.published, self.duplicates = publisher.acknowledged, publisher.duplicates
         codes = [failure.error.code for failure in (*failures, *publisher.failures)]
         self.refused_by_stream = sum(code is ErrorCode.PUBLISH_REFUSED for code in codes)
@@ -132,16 +125,16 @@ def pub(
     ] = "",
     jetstream: JetStreamOption = False,
     dedup: Annotated[
-        _Dedup, typer.Option("--dedup", help="With --jetstream, what the Nats-Msg-Id is made of.")
+        _Dedup, typer.Option("--dedup", help="With --jetstream, attributes that form the Nats-Msg-Id.")
     ] = _Dedup.SOURCE_AND_ID,
     as_json: JsonOption = False,
 ) -> None:
     """
     Publish events in JSON.
 
-    Lines of sub --json are read as events, too. Invalid events are reported on standard error, and the next one is
-    read. The exit status is 0 if the server received all events, and 1 if some were invalid. If the command is
-    interrupted or fails, it also prints how many were published.
+    Lines printed by sub --json are accepted as well. Invalid events are reported on standard error, and skipped. The
+    exit status is 0 if the server received all events, and 1 if some were invalid. The number of published events is
+    also printed if the command is interrupted or fails.
     """
     if reply and jetstream:
         raise InputError("--reply must be used without --jetstream")
@@ -172,7 +165,7 @@ def pub(
                 raise
 
     async def to_streams() -> None:
-        async with connected(settings) as (_, js), aclosing(documents):
+        async with open_jetstream(settings) as (_, js), aclosing(documents):
             publisher = Publisher(js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout)
             sent = 0
             failures: Sequence[Failure] = ()
@@ -188,16 +181,16 @@ def pub(
             finally:
                 counts.count_stored(publisher, sent, failures)
 
-    is_long = not is_single(event) and not (is_stdin(event) and is_typed())
+    is_long = not is_document(event) and not (is_stdin(event) and stdin_is_terminal())
     try:
         with progress("pub", None, wanted=is_long) as advance:
-            documents = with_progress(stdin_documents(event), advance)
+            documents = with_progress(async_documents(event), advance)
             run(to_streams() if jetstream else to_core())
     except (StoppedError, CeNatsError) as error:
         if isinstance(error, StoppedError) or counts != _Counts():
-            report(asdict(counts), str(counts), as_json=as_json)
+            print_summary(asdict(counts), str(counts), as_json=as_json)
         raise
-    report(asdict(counts), str(counts), as_json=as_json)
+    print_summary(asdict(counts), str(counts), as_json=as_json)
     raise typer.Exit(1 if counts.refused else 0)
 
 
@@ -205,9 +198,7 @@ def sub(
     settings: Settings,
     subject: PatternArgument,
     queue: Annotated[str, typer.Option("--queue", help="Queue group.", callback=arguments.subject_if_given)] = "",
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this number of messages.")
-    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of messages to print.")] = None,
     dialect: DialectOption = Dialect.SPEC,
     as_json: JsonOption = False,
 ) -> None:
@@ -216,21 +207,22 @@ def sub(
 
     On a terminal, prints a line for each message: its subject, and its event in JSON, or the error if it is not an
     event. With --json, or if the output is not a terminal, each line is a JSON object with subject and event, which pub
-    and encode read; that of a message which is not an event has the error, headers and data. The command ends after
-    --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently (exit status 3).
+    and encode accept; for a message that is not an event, the object has error, headers and data instead of event. The
+    command ends after --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently
+    (exit status 3).
     """
-    is_for_people = sys.stdout.isatty() and not as_json
+    is_text = sys.stdout.isatty() and not as_json
 
     async def receive() -> None:
         remaining = count
-        async with listening(settings, subject, queue=queue, dialect=dialect) as items:
+        async with open_subscription(settings, subject, queue=queue, dialect=dialect) as items:
             async for item in items:
-                write(_line(item) if is_for_people else _json_line(item))
+                write(_line(item) if is_text else _json_line(item))
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return
 
-    until_stopped(receive())
+    run_until_stopped(receive())
 
 
 def _line(item: Received) -> bytes:

@@ -1,4 +1,4 @@
-"""Reports of ``sub``, ``top`` and ``capture --subject`` about their connection, and commands without permission."""
+"""Connections of ``sub``, ``top`` and ``capture --subject``: lost, restored, closed, and without permission."""
 
 import json
 import signal
@@ -42,16 +42,16 @@ def commands(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["sub", "capture"])
-def test_a_lost_and_a_restored_connection_are_reported(start, event, tmp_path, command):
+def test_lost_and_restored_connections_are_reported(start, event, tmp_path, command):
     with NatsServer() as server:
         process = start(*commands(tmp_path)[command], "--count", 1, url=server.url)
         assert process.stderr.readline() == b"listening on orders\n"
         server.kill()
         assert process.stderr.readline() == (
-            b"ce-nats: the connection is lost; messages published until it is back are not received\n"
+            b"ce-nats: connection lost; messages published before it is restored are not received\n"
         )
         server.start()
-        assert process.stderr.readline() == b"ce-nats: the connection is back\n"
+        assert process.stderr.readline() == b"ce-nats: reconnected\n"
         assert start("pub", "orders", event(), url=server.url).wait(30) == 0
         stdout, stderr = process.communicate(timeout=30)
         assert process.returncode == 0
@@ -62,18 +62,18 @@ def test_a_lost_and_a_restored_connection_are_reported(start, event, tmp_path, c
 
 
 @contextmanager
-def relayed(server):
-    """A proxy of a server: its URL, and a function that sends the client the error of a server whose JWT expired."""
+def proxied(server):
+    """Run a proxy; yield its URL, and a function that sends the client the error for an expired JWT."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         clients = []
 
         def serve():
             with listener.accept()[0] as client, socket.create_connection(("127.0.0.1", server.port)) as upstream:
                 clients.append(client)
-                back = threading.Thread(target=pump, args=(upstream, client))
-                back.start()
+                responses = threading.Thread(target=pump, args=(upstream, client))
+                responses.start()
                 pump(client, upstream)
-                back.join()
+                responses.join()
 
         def expire():
             clients[0].sendall(b"-ERR 'User Authentication Expired'\r\n")
@@ -92,9 +92,9 @@ def pump(source, target):
 
 
 @pytest.mark.parametrize("command", ["sub", "capture", "top"])
-def test_a_connection_that_is_closed_permanently_is_status_3(start, tmp_path, command):
+def test_permanently_closed_connection_is_status_3(start, tmp_path, command):
     """nats-py does not reconnect after such an error."""
-    with NatsServer() as server, relayed(server) as (address, expire):
+    with NatsServer() as server, proxied(server) as (address, expire):
         process = start(*commands(tmp_path)[command], url=address)
         assert process.stderr.readline() == b"listening on orders\n"
         expire()
@@ -106,7 +106,7 @@ def test_a_connection_that_is_closed_permanently_is_status_3(start, tmp_path, co
 
 
 @pytest.mark.parametrize("command", ["sub", "capture", "top"])
-def test_a_revoked_permission_is_status_3(start, tmp_path, command):
+def test_revoked_permission_is_status_3(start, tmp_path, command):
     with server_for(one={}) as server:
         process = start(*commands(tmp_path)[command], url=url(server, "one"))
         assert process.stderr.readline() == b"listening on orders\n"
@@ -116,7 +116,7 @@ def test_a_revoked_permission_is_status_3(start, tmp_path, command):
     assert stderr == b"ce-nats: permission-denied: the server denies permission to subscribe to 'orders'\n"
 
 
-def test_a_missing_permission_is_status_3(cli, event, tmp_path):
+def test_missing_permission_is_status_3(cli, event, tmp_path):
     deny = {"publish": {"deny": ["orders"]}, "subscribe": {"deny": ["orders"]}}
     message = {"subject": "orders", "headers": [], "data_base64": ""}
     capture = tmp_path / "one.jsonl"

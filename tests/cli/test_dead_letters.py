@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import signal
 from base64 import b64decode
 
@@ -9,10 +10,12 @@ from nats.js.api import ConsumerConfig
 from ce_nats.aio import PullConsumer, Reject
 from ce_nats.redelivery import DeadLetter, Reason
 
+SUMMARY = r"([0-9]+) dead letters? requeued; ([0-9]+) sent without a result\n"
+
 
 @pytest.fixture
 def dead_letters(with_js, stream, subject, at_server, event):
-    """A stream with two dead letters, one undecodable and one rejected, and a message that is not a dead letter."""
+    """Yield a stream with an undecodable and a rejected dead letter, and a message that is not a dead letter."""
     name = f"dead_{stream}"
 
     async def fill(js):
@@ -46,7 +49,7 @@ def listed(at_server, name):
     return [json.loads(line) for line in at_server("dead-letters", "list", name, "--json").stdout.splitlines()]
 
 
-def test_list(at_server, dead_letters, stream, subject):
+def test_list_prints_dead_letters_and_other_messages(at_server, dead_letters, stream, subject):
     found = {item.get("dead_letter", {}).get("reason"): item for item in listed(at_server, dead_letters)}
     assert set(found) == {"rejected", "undecodable", None}
     assert found["rejected"]["dead_letter"]["text"] == "no such customer"
@@ -57,8 +60,8 @@ def test_list(at_server, dead_letters, stream, subject):
     assert (table.exit_code, len(table.stdout.splitlines()) >= 4, "undecodable" in table.stdout) == (0, True, True)
 
 
-def test_long_values_continue_on_the_next_line(at_server, dead_letters, subject, monkeypatch):
-    """In a pipe of unknown width they are on one line, where grep finds them."""
+def test_long_values_are_wrapped(at_server, dead_letters, subject, monkeypatch):
+    """In a pipe of unknown width they are on one line, so that grep finds them."""
     monkeypatch.setenv("COLUMNS", "80")
     narrow = at_server("dead-letters", "list", dead_letters).stdout
     assert "…" not in narrow
@@ -68,7 +71,7 @@ def test_long_values_continue_on_the_next_line(at_server, dead_letters, subject,
     assert f"  {subject}  " in at_server("dead-letters", "list", dead_letters).stdout
 
 
-def test_show(at_server, cli, dead_letters, event):
+def test_show_prints_dead_letter_and_original(at_server, cli, dead_letters, event):
     number = {item.get("dead_letter", {}).get("reason"): item["sequence"] for item in listed(at_server, dead_letters)}
     text = at_server("dead-letters", "show", dead_letters, number["rejected"]).stdout
     assert "rejected by billing, deliveries: 1\n" in text
@@ -84,8 +87,8 @@ def test_show(at_server, cli, dead_letters, event):
     assert (missing.exit_code, missing.stderr.split(": ")[1]) == (3, "message-not-found")
 
 
-def test_requeue(at_server, dead_letters, stream, stored):
-    """Originals are stored again, although their Nats-Msg-Id is within the duplicate window of the stream."""
+def test_requeue_stores_originals_despite_their_message_ids(at_server, dead_letters, stream, stored):
+    """Although their Nats-Msg-Ids are within the duplicate window of the stream."""
     before = stored(stream)
     result = at_server("dead-letters", "requeue", dead_letters, "--all", "--json")
     assert result.exit_code == 1  # one message is not a dead letter
@@ -115,7 +118,7 @@ def test_requeue_twice_stores_once(at_server, dead_letters, stream, stored):
     assert len(listed(at_server, dead_letters)) == 3
 
 
-def test_requeue_needs_sequences_or_all(at_server):
+def test_requeue_requires_sequences_or_all(at_server):
     assert at_server("dead-letters", "requeue", "DEAD").exit_code == 2
     assert at_server("dead-letters", "requeue", "DEAD", 1, "--all").exit_code == 2
     assert at_server("dead-letters", "requeue", "NONE", "--all").exit_code == 3
@@ -123,7 +126,7 @@ def test_requeue_needs_sequences_or_all(at_server):
 
 @pytest.fixture
 def many(with_js, stream, subject):
-    """A function that creates a stream with a number of dead letters, and returns its name."""
+    """Yield a function that creates a stream with a number of dead letters, and returns its name."""
     name = f"dead_{stream}"
 
     async def fill(js, count):
@@ -140,7 +143,7 @@ def many(with_js, stream, subject):
     with_js(delete)
 
 
-def test_progress_of_requeue_on_a_terminal(at_terminal, many, stream, stored):
+def test_requeue_shows_progress_on_a_terminal(at_terminal, many, stream, stored):
     name = many(300)
     status, lines, drawn = at_terminal("dead-letters", "requeue", name, "--all")
     expected = [f"dead letter {n} is now message {n} of stream {stream}\n".encode() for n in range(1, 301)]
@@ -151,13 +154,16 @@ def test_progress_of_requeue_on_a_terminal(at_terminal, many, stream, stored):
     assert stored(name) == []
 
 
-def test_an_interrupted_requeue_loses_no_message(start, at_server, many, stream, stored):
+def test_interrupted_requeue_prints_its_count_and_loses_no_message(start, at_server, many, stream, stored):
     name = many(3000)
     process = start("dead-letters", "requeue", name, "--all")
-    process.stdout.readline()
+    lines = [process.stdout.readline()]
     process.send_signal(signal.SIGINT)
-    process.stdout.read()
+    lines += process.stdout.readlines()
     assert process.wait(30) == 128 + signal.SIGINT
+    summary = process.stderr.read().decode()
+    requeued, unconfirmed = map(int, re.fullmatch(SUMMARY, summary).groups())
+    assert requeued == len(lines) <= len(stored(stream)) <= requeued + unconfirmed
     remaining = {message.data for message in stored(name)}
     assert remaining
     originals = {b"%d" % number for number in range(1, 3001)}
@@ -168,7 +174,7 @@ def test_an_interrupted_requeue_loses_no_message(start, at_server, many, stream,
 
 @pytest.fixture
 def forged(with_js, stream, subject):
-    """A stream with dead letters that any client may have written, with these subjects and streams."""
+    """Yield a function that creates a stream with forged dead letters of the given subjects and streams."""
     name = f"dead_{stream}"
 
     async def fill(js, *origins):
@@ -184,8 +190,8 @@ def forged(with_js, stream, subject):
     with_js(delete)
 
 
-def test_a_dead_letter_cannot_make_requeue_purge_a_stream(at_server, with_js, stream, subject, stored, forged):
-    """Nor any other that is not the stream of the dead letter."""
+def test_forged_dead_letter_cannot_purge_a_stream(at_server, with_js, stream, subject, stored, forged):
+    """Nor publish to a stream other than the one it names."""
 
     async def fill(js):
         await js.publish(subject, b"1")
@@ -201,7 +207,7 @@ def test_a_dead_letter_cannot_make_requeue_purge_a_stream(at_server, with_js, st
     assert stored(stream)[0].data == b"1"
 
 
-def test_requeue_to_subjects_that_are_allowed(at_server, stream, subject, stored, forged):
+def test_requeue_publishes_to_allowed_subjects(at_server, stream, subject, stored, forged):
     name = forged((f"{subject}.a", "GONE"), (f"{subject}.b", "GONE"))
     assert "stream-not-found" in at_server("dead-letters", "requeue", name, "--all").stderr
     result = at_server("dead-letters", "requeue", name, "--all", "--allow", f"{subject}.a")
@@ -211,12 +217,12 @@ def test_requeue_to_subjects_that_are_allowed(at_server, stream, subject, stored
     assert [letter.sequence for letter in stored(name)] == [2]
 
 
-# --- Selecting, discarding, and originals that did not fit ------------------------------------------------------------
+# --- Selection, discard, and originals that did not fit ---------------------------------------------------------------
 
 
 @pytest.fixture
 def various(with_js, stream, subject):
-    """A stream with five dead letters with different reasons and errors, and one message that is not a dead letter."""
+    """Yield a stream with five dead letters of various reasons and errors, and a message that is not a dead letter."""
     name = f"dead_{stream}"
 
     async def fill(js):
@@ -247,13 +253,13 @@ def various(with_js, stream, subject):
         (["--error", ""], []),
     ],
 )
-def test_list_some(at_server, various, options, sequences):
+def test_list_filters(at_server, various, options, sequences):
     result = at_server("dead-letters", "list", various, "--json", *options)
     assert [json.loads(line)["sequence"] for line in result.stdout.splitlines()] == sequences
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_list_checks_its_options(at_server, various):
+def test_invalid_list_options_are_usage_errors(at_server, various):
     assert at_server("dead-letters", "list", various, "--reason", "boredom").exit_code == 2
     assert at_server("dead-letters", "list", various, "--limit", 0).exit_code == 2
 
@@ -271,14 +277,14 @@ def test_requeue_by_error_and_reason(at_server, various, stream, stored):
 @pytest.mark.parametrize(
     "options", [[], [1, "--all"], [1, "--error", "KeyError"], ["--all", "--reason", "rejected"]], ids=str
 )
-def test_one_selection_must_be_given(at_server, various, stored, command, options):
+def test_exactly_one_kind_of_selection_is_required(at_server, various, stored, command, options):
     result = at_server("dead-letters", command, various, *options)
     assert (result.exit_code, "must be given" in result.stderr) == (2, True)
     assert len(stored(various)) == 6
 
 
-def test_discard(at_server, various, stream, stored):
-    """What is not a dead letter is kept, and nothing is published."""
+def test_discard_deletes_only_dead_letters(at_server, various, stream, stored):
+    """Other messages are kept, and nothing is published."""
     result = at_server("dead-letters", "discard", various, 1, 6, 99)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (3, "1 dead letter discarded")
     assert ["missing-attribute" in result.stderr, "message-not-found" in result.stderr] == [True, True]
@@ -292,7 +298,7 @@ def test_discard(at_server, various, stream, stored):
 
 @pytest.fixture
 def oversized(with_js, stream, subject):
-    """A stream whose dead letter 1 refers to message 1 of the stream, which is an event."""
+    """Yield a stream whose dead letter 1 refers to message 1 of ``stream``, which is an event."""
     name = f"dead_{stream}"
 
     async def fill(js):

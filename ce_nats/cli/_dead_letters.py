@@ -22,15 +22,15 @@ from ..message import Headers, NatsMessage, StoredMessage
 from ..redelivery import DeadLetter, Reason
 from . import _arguments as arguments
 from ._arguments import InputError
-from ._codec import JsonOption
-from ._connection import Settings, connected, with_connection
-from ._explain import error_fields, explanation, read_one, show
+from ._connection import Settings, open_jetstream, with_connection
+from ._explain import error_fields, explanation, print_explanation, read_one
 from ._files import write
-from ._program import complain, guarded, run
-from ._progress import counted, progress, report, with_progress
+from ._options import JsonOption
+from ._program import StoppedError, print_error, run, with_exit_status
+from ._progress import counted, print_summary, progress, with_progress
 from ._terminal import console, table
 
-# Dead letters that are read at a time.
+# Number of dead letters in a read request.
 _BATCH: Final = 100
 
 StreamArgument = Annotated[
@@ -44,7 +44,7 @@ ReasonOption = Annotated[
 ]
 ErrorOption = Annotated[
     str | None,
-    typer.Option("--error", metavar="CODE", help="Only dead letters with this error code or class of an exception."),
+    typer.Option("--error", metavar="CODE", help="Only dead letters with this error code or exception class."),
 ]
 
 
@@ -53,10 +53,10 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True, rich_markup_mode=None, help="Dead letters: messages that consumers could not process."
     )
-    group.command("list")(guarded(with_connection(list_dead_letters)))
-    group.command("show")(guarded(with_connection(show_dead_letter)))
-    group.command("requeue")(guarded(with_connection(requeue_dead_letters)))
-    group.command("discard")(guarded(with_connection(discard_dead_letters)))
+    group.command("list")(with_exit_status(with_connection(list_dead_letters)))
+    group.command("show")(with_exit_status(with_connection(show_dead_letter)))
+    group.command("requeue")(with_exit_status(with_connection(requeue_dead_letters)))
+    group.command("discard")(with_exit_status(with_connection(discard_dead_letters)))
     app.add_typer(group, name="dead-letters")
 
 
@@ -71,20 +71,23 @@ def list_dead_letters(
     ] = ">",
     reason: ReasonOption = None,
     error: ErrorOption = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Number of dead letters to list.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of dead letters to list.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     List dead letters.
 
-    For each one: its sequence, why it was dead-lettered, the error code, and subject, stream, sequence and number of
+    Prints for each dead letter its sequence, its reason and error, and the subject, stream, sequence and number of
     deliveries of the original message.
     """
     rows = table("sequence", "reason", "error", "subject", "from", "deliveries")
 
     async def read() -> None:
         remaining = limit
-        async with connected(settings) as (_, js), aclosing(_read(js, stream, subject, reason, error)) as dead_letters:
+        async with (
+            open_jetstream(settings) as (_, js),
+            aclosing(_read(js, stream, subject, reason, error)) as dead_letters,
+        ):
             async for stored in dead_letters:
                 if as_json:
                     write(as_line(_fields(stored)))
@@ -108,15 +111,15 @@ def show_dead_letter(
     """
     Show a dead letter.
 
-    Prints why it was dead-lettered, and for the original message the same as explain. With --json, the object has
-    headers and data of the original, and can be given to decode, explain and replay. An original that did not fit into
-    its dead letter is read from its own stream.
+    Prints the reason and the error of the dead letter, and for the original message the same as explain. With --json,
+    the object has the headers and data of the original, and is valid input of decode, explain and replay. An original
+    that did not fit into the dead letter is read from the stream of the original.
     """
     status = 0
 
     async def read() -> None:
         nonlocal status
-        async with connected(settings) as (_, js):
+        async with open_jetstream(settings) as (_, js):
             stored = await read_one(js, stream, sequence)
             dead_letter, headers = DeadLetter.split(stored.headers)
             original = stored._replace(headers=headers) if dead_letter.is_copied else None
@@ -124,11 +127,11 @@ def show_dead_letter(
                 try:
                     original = await Originals(js, None, StreamApi.of(js, settings.timeout)).fetch(dead_letter)
                 except CeNatsError as error:
-                    status = complain(error, f"dead letter {sequence}")
+                    status = print_error(error, f"dead letter {sequence}")
         if as_json:
             write(as_line({**_fields(stored), **(as_fields(original.headers, original.data) if original else {})}))
         else:
-            _show(stored, dead_letter, original)
+            _print(stored, dead_letter, original)
 
     run(read())
     raise typer.Exit(status)
@@ -147,7 +150,8 @@ def requeue_dead_letters(
         typer.Option(
             "--allow",
             metavar="SUBJECT",
-            help="Publish to this subject, wildcards allowed, whatever stream a dead letter names; may be repeated.",
+            help="Publish to this subject, wildcards allowed, even if the named stream does not listen on it; may be "
+            "repeated.",
             callback=arguments.pattern,
         ),
     ] = None,
@@ -156,32 +160,47 @@ def requeue_dead_letters(
     """
     Publish original messages again.
 
-    Each original is published to its subject, if the stream that the dead letter names listens on it, and its dead
-    letter is deleted when a stream has stored the original.
-    Headers for the server (Nats-...) are not published again, and the Nats-Msg-Id is a new one. A dead letter that
-    cannot be requeued is kept and reported on standard error, and the next one is requeued.
+    Each original is published to its subject, if the stream named in the dead letter listens on that subject. The dead
+    letter is deleted when the original is stored. Headers for the server (Nats-...) are omitted, and the Nats-Msg-Id is
+    a new one. A dead letter that cannot be requeued is kept, and reported on standard error.
+
+    If the command is interrupted, it also prints how many dead letters were requeued, and how many originals were sent
+    without a result.
     """
     selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them)
     statuses: list[int] = []
+    read = requeued = finished = 0
+
+    def count_read(number: int) -> None:
+        nonlocal read
+        read = number
 
     async def send() -> None:
-        async with connected(settings) as (_, js):
+        nonlocal requeued, finished
+        async with open_jetstream(settings) as (_, js):
             total = await selection.count(js)
-            dead_letters = selection.read(js, statuses)
+            dead_letters = with_progress(selection.read(js, statuses), count_read)
             results = requeue_all(js, dead_letters, delete=not keep, allowed=allow or None, timeout=settings.timeout)
             # A terminal already shows progress through the printed lines.
             with nullcontext(_no_progress) if sys.stdout.isatty() else progress("requeue", total) as advance:
                 async with aclosing(dead_letters), aclosing(results):
-                    done = 0
                     async for result in results:
                         if result.error is not None:
-                            statuses.append(complain(result.error, f"dead letter {result.sequence}"))
+                            statuses.append(print_error(result.error, f"dead letter {result.sequence}"))
+                        finished += 1
                         if result.ack is not None:
+                            requeued += 1
                             _print_result(result, result.ack, as_json=as_json)
-                        done += 1
-                        advance(done)
+                        advance(finished)
 
-    run(send())
+    try:
+        run(send())
+    except StoppedError:
+        # Originals may be stored although the results are unknown: requeue_all() has many of them in flight.
+        counts = {"requeued": requeued, "unconfirmed": read - finished}
+        text = f"{counted(requeued, 'dead letter')} requeued; {read - finished} sent without a result"
+        print_summary(counts, text, as_json=as_json, to_stderr=True)
+        raise
     raise typer.Exit(max(statuses, default=0))
 
 
@@ -197,14 +216,14 @@ def discard_dead_letters(
     """
     Delete dead letters without publishing their originals.
 
-    Only dead letters are deleted. Other messages of the stream are kept and reported on standard error.
+    Only dead letters are deleted. Other messages in the stream are kept, and reported on standard error.
     """
     selection = _Selection(stream, sequences or [], reason, error, is_all=all_of_them)
     statuses: list[int] = []
 
     async def discard() -> None:
         discarded = 0
-        async with connected(settings) as (_, js):
+        async with open_jetstream(settings) as (_, js):
             api = StreamApi.of(js)
             try:
                 with progress("discard", await selection.count(js)) as advance:
@@ -215,9 +234,11 @@ def discard_dead_letters(
                                 await api.delete_message(stream, stored.sequence)
                                 discarded += 1
                             except CeNatsError as failure:
-                                statuses.append(complain(failure, f"dead letter {stored.sequence}"))
+                                statuses.append(print_error(failure, f"dead letter {stored.sequence}"))
             finally:
-                report({"discarded": discarded}, f"{counted(discarded, 'dead letter')} discarded", as_json=as_json)
+                print_summary(
+                    {"discarded": discarded}, f"{counted(discarded, 'dead letter')} discarded", as_json=as_json
+                )
 
     run(discard())
     raise typer.Exit(max(statuses, default=0))
@@ -225,17 +246,17 @@ def discard_dead_letters(
 
 class _Selection:
     """
-    The dead letters that a command works on.
+    The dead letters that are selected on the command line.
 
     Args:
-        stream: Their stream.
-        sequences: Those with these sequences; or none of them.
-        reason: Those with this reason; or None.
-        error: Those with this error; or None.
-        is_all: All of them.
+        stream: Name of the stream.
+        sequences: Sequences to select; empty to select otherwise.
+        reason: Reason to select, or None.
+        error: Error to select, or None.
+        is_all: Select all dead letters.
 
     Raises:
-        InputError: Nothing is selected, or sequences are given together with other selections.
+        InputError: Nothing is selected, or several kinds of selections are combined.
     """
 
     def __init__(
@@ -251,15 +272,15 @@ class _Selection:
         self._is_all = is_all
 
     async def count(self, js: JetStreamContext) -> int | None:
-        """How many there are, or None if that is not known."""
+        """Return the number of selected dead letters, or None if it is unknown."""
         if self._is_all:
             return (await StreamApi.of(js).state(self._stream)).messages
         return len(self._sequences) or None
 
     def read(self, js: JetStreamContext, statuses: list[int]) -> AsyncGenerator[StoredMessage, None]:
-        """Read them; sequences that cannot be read are reported, and add to the exit statuses."""
+        """Read the selected dead letters. Errors of single sequences are printed, and their exit statuses appended."""
         if self._sequences:
-            return _chosen(js, self._stream, self._sequences, statuses)
+            return _read_sequences(js, self._stream, self._sequences, statuses)
         return _read(js, self._stream, ">", self._reason, self._error, batch_size=_BATCH)
 
 
@@ -280,12 +301,12 @@ async def _read(
     async with aclosing(read_stream(js, stream, subject=subject, batch_size=batch_size)) as batches:
         async for batch in batches:
             for stored in batch:
-                if (reason is None and error is None) or _has(stored, reason, error):
+                if (reason is None and error is None) or _matches(stored, reason, error):
                     yield stored
 
 
-def _has(stored: StoredMessage, reason: Reason | None, error: str | None) -> bool:
-    """Whether a message is a dead letter with this reason and this error; None stands for any."""
+def _matches(stored: StoredMessage, reason: Reason | None, error: str | None) -> bool:
+    """Return whether a message is a dead letter with this reason and this error; None matches any."""
     try:
         dead_letter, _ = DeadLetter.split(stored.headers)
     except DecodeError:
@@ -293,18 +314,18 @@ def _has(stored: StoredMessage, reason: Reason | None, error: str | None) -> boo
     return reason in (None, dead_letter.reason) and error in (None, dead_letter.error)
 
 
-async def _chosen(
+async def _read_sequences(
     js: JetStreamContext, stream: str, sequences: list[int], statuses: list[int]
 ) -> AsyncGenerator[StoredMessage, None]:
     for sequence in sequences:
         try:
             yield await read_one(js, stream, sequence)
         except CeNatsError as error:
-            statuses.append(complain(error, f"dead letter {sequence}"))
+            statuses.append(print_error(error, f"dead letter {sequence}"))
 
 
 def _fields(stored: StoredMessage) -> dict[str, Any]:
-    """A dead letter in JSON, without the original's headers and data."""
+    """Return a dead letter as JSON values, without headers and data of the original."""
     fields: dict[str, Any] = {"sequence": stored.sequence, "timestamp": str(stored.timestamp)}
     try:
         dead_letter, _ = DeadLetter.split(stored.headers)
@@ -335,11 +356,11 @@ def _cells(stored: StoredMessage) -> list[str]:
     return [numbers[0], str(dead_letter.reason), dead_letter.error, dead_letter.subject, origin, numbers[1]]
 
 
-def _show(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessage | None) -> None:
+def _print(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessage | None) -> None:
     output = console()
     output.print(f"dead letter {stored.sequence} of {stored.stream}, {stored.timestamp}", soft_wrap=True)
     output.print(
-        f"{dead_letter.reason} by {dead_letter.consumer or 'a consumer without a name'}, "
+        f"{dead_letter.reason} by {dead_letter.consumer or 'an unnamed consumer'}, "
         f"deliveries: {dead_letter.deliveries}",
         soft_wrap=True,
     )
@@ -350,12 +371,14 @@ def _show(stored: StoredMessage, dead_letter: DeadLetter, original: StoredMessag
         f"message {dead_letter.sequence} of {dead_letter.stream} on {dead_letter.subject}{note}", soft_wrap=True
     )
     if original is not None:
-        show(explanation(NatsMessage(dead_letter.subject, original.data, Headers(original.headers)), Dialect.SPEC))
+        print_explanation(
+            explanation(NatsMessage(dead_letter.subject, original.data, Headers(original.headers)), Dialect.SPEC)
+        )
 
 
 def _note(dead_letter: DeadLetter) -> str:
     if dead_letter.is_reference:
-        return " (not copied, because it did not fit: it is read from that stream)"
+        return " (not copied, because it did not fit; read from that stream)"
     if not dead_letter.is_copied:
         return " (not copied, because it did not fit, and deleted from that stream)"
     return "" if dead_letter.is_complete else " (incomplete: it was already deleted from the stream)"

@@ -1,4 +1,4 @@
-"""The command ``decode --output``, from a capture to a Parquet file."""
+"""The command ``decode --output``: a capture as a Parquet file of events."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def capture(tmp_path: Path) -> Path:
     return tmp_path / "orders.parquet"
 
 
-def test_events_of_a_capture(cli, capture, tmp_path):
+def test_events_of_a_capture_are_written(cli, capture, tmp_path):
     result = cli("decode", capture, "-o", tmp_path / "events.parquet", "--extension", "n:int")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "10 messages, 10 events\n")
     written = parquet.read_table(tmp_path / "events.parquet")
@@ -37,7 +37,7 @@ def test_events_of_a_capture(cli, capture, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["events.parquet", "orders.parquet"]
 
 
-def test_directory_with_messages_that_are_not_events(cli, tmp_path):
+def test_messages_that_are_not_events_have_error_codes(cli, tmp_path):
     parts = tmp_path / "orders.parquet"
     parts.mkdir()
     for number in range(2):
@@ -55,11 +55,11 @@ def test_directory_with_messages_that_are_not_events(cli, tmp_path):
     assert summary == "60000 messages, 59996 events; errors: invalid-percent-escape 4\n"
 
 
-def test_files_are_not_overwritten(cli, capture, tmp_path):
+def test_existing_files_are_not_overwritten(cli, capture, tmp_path):
     before = capture.read_bytes()
     result = cli("decode", capture, "-o", capture)
     assert result.exit_code == 2
-    assert result.stderr == f"ce-nats: file-exists: {capture} exists already, and is not overwritten\n"
+    assert result.stderr == f"ce-nats: file-exists: {capture} already exists, and is not overwritten\n"
     assert capture.read_bytes() == before
 
 
@@ -75,7 +75,7 @@ def test_files_are_not_overwritten(cli, capture, tmp_path):
         (["-o", "nowhere/events.parquet"], 2, "nowhere"),
     ],
 )
-def test_wrong_usage(cli, capture, tmp_path, monkeypatch, arguments, status, text):
+def test_invalid_options_are_usage_errors(cli, capture, tmp_path, monkeypatch, arguments, status, text):
     monkeypatch.chdir(tmp_path)
     result = cli("decode", capture, *arguments)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1)
@@ -83,7 +83,7 @@ def test_wrong_usage(cli, capture, tmp_path, monkeypatch, arguments, status, tex
     assert os.listdir(tmp_path) == ["orders.parquet"]
 
 
-def test_invalid_and_missing_captures(cli, capture, tmp_path):
+def test_invalid_and_missing_captures_are_errors(cli, capture, tmp_path):
     (tmp_path / "x.parquet").write_text("not Parquet")
     assert cli("decode", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet").exit_code == 1
     assert cli("decode", tmp_path / "none.parquet", "-o", tmp_path / "y.parquet").exit_code == 2
@@ -91,7 +91,7 @@ def test_invalid_and_missing_captures(cli, capture, tmp_path):
     assert not (tmp_path / "y.parquet").exists()
 
 
-def test_a_damaged_part_is_named(cli, capture, tmp_path):
+def test_error_names_the_damaged_part(cli, capture, tmp_path):
     parts = tmp_path / "parts.parquet"
     parts.mkdir()
     (parts / "part-000000.parquet").write_bytes(capture.read_bytes())
@@ -107,8 +107,8 @@ def test_a_damaged_part_is_named(cli, capture, tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_an_interrupted_command_leaves_no_file(tmp_path, number, status):
-    """The capture is long, so that the signal comes in time: eight million messages, in hard links to one file."""
+def test_interrupted_command_leaves_no_file(tmp_path, number, status):
+    """The capture is long, so that the signal arrives in time: eight million messages, in hard links to one file."""
     parts = tmp_path / "orders.parquet"
     parts.mkdir()
     for part in range(400):

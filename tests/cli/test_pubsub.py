@@ -10,7 +10,7 @@ def listening(process):
     assert process.stderr.readline().startswith(b"listening on ")
 
 
-def test_from_pub_to_sub(start, at_server, event, subject):
+def test_sub_prints_events_of_pub(start, at_server, event, subject):
     process = start("sub", subject, "--count", 3)
     listening(process)
     lines = event(1, data="€") + event(2) + event(3)
@@ -22,7 +22,7 @@ def test_from_pub_to_sub(start, at_server, event, subject):
     assert received[0]["event"]["data"] == "€"
 
 
-def test_sub_as_json_with_a_message_that_is_not_an_event(start, at_server, with_js, event, subject):
+def test_sub_prints_messages_that_are_not_events_as_json(start, at_server, with_js, event, subject):
     process = start("sub", "--json", subject)
     listening(process)
 
@@ -49,8 +49,8 @@ def test_sub_ends_when_the_pipe_is_closed(start, at_server, event, subject):
     assert process.wait(30) == 141
 
 
-def test_pub_ends_while_it_waits_for_input(start, event, stream, stored, subject):
-    """Events that were read before are stored."""
+def test_pub_can_be_stopped_while_it_waits_for_input(start, event, stream, stored, subject):
+    """Events that were already read are stored."""
     process = start("pub", "-J", subject)
     process.stdin.write(event().encode())
     process.stdin.flush()
@@ -66,8 +66,8 @@ def test_pub_ends_while_it_waits_for_input(start, event, stream, stored, subject
 
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_pub_says_at_ctrl_c_how_many_were_published(start, server, event, stream, stored, subject, is_stored, as_json):
-    """What it says is what the stream has, or what a subscriber got."""
+def test_interrupted_pub_prints_its_count(start, server, event, stream, stored, subject, is_stored, as_json):
+    """The counts agree with the messages in the stream."""
     options = (["-J"] if is_stored else []) + (["--json"] if as_json else [])
     process = start("pub", subject, *options)
     process.stdin.write("".join(map(event, range(2500))).encode() + b"not an event\n")
@@ -77,17 +77,17 @@ def test_pub_says_at_ctrl_c_how_many_were_published(start, server, event, stream
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     if as_json:
-        said = json.loads(stdout)
-        assert (said["refused"], stderr) == (1, b"")
+        summary = json.loads(stdout)
+        assert (summary["refused"], stderr) == (1, b"")
     else:
         found = re.fullmatch(rb"([0-9]+) published(?:; ([0-9]+) sent and not acknowledged)?\n", stderr)
-        said = {"published": int(found[1]), "unacknowledged": int(found[2] or 0)}
-    assert said["published"] + said["unacknowledged"] == 2500
-    assert said["published"] <= len(stored(stream)) <= 2500
-    assert is_stored or said["unacknowledged"] == 0
+        summary = {"published": int(found[1]), "unacknowledged": int(found[2] or 0)}
+    assert summary["published"] + summary["unacknowledged"] == 2500
+    assert summary["published"] <= len(stored(stream)) <= 2500
+    assert is_stored or summary["unacknowledged"] == 0
 
 
-def test_pub_says_how_many_were_published_before_an_error(at_server, event, stream, subject):
+def test_failed_pub_prints_its_count(at_server, event, stream, subject):
     refused = event(2, partition="a b")
     result = at_server(
         "pub", "-J", f"{subject}.{{type}}", "-H", "Nats-Expected-Last-Sequence: 0", stdin=event() + refused
@@ -98,7 +98,7 @@ def test_pub_says_how_many_were_published_before_an_error(at_server, event, stre
     assert error.startswith("ce-nats: publish-refused: ")
 
 
-def test_sub_in_a_pipe_is_the_input_of_pub(start, at_server, event, stream, stored, subject):
+def test_pub_accepts_output_of_sub(start, at_server, event, stream, stored, subject):
     process = start("sub", f"from.{subject}", "--count", 2)
     listening(process)
     given = [event(1, data={"a": 1.0}), event(2, data="€")]
@@ -120,7 +120,7 @@ def test_pub_reads_a_file(at_server, event, stream, stored, subject, tmp_path):
 
 
 def test_pub_to_a_stream(at_server, event, stream, stored, subject):
-    """With a subject template, further headers, and deduplication."""
+    """With a subject template, options headers, and deduplication."""
     none = {"refused": 0, "refused_by_stream": 0, "unacknowledged": 0}
     arguments = ["pub", "-J", f"{subject}.{{type}}", "-H", "Tag: a", "--json"]
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 0, **none}
@@ -141,8 +141,8 @@ def test_pub_to_a_stream(at_server, event, stream, stored, subject):
         ("Nats-Rollup: sub", "rollup not permitted (10111)"),
     ],
 )
-def test_pub_says_what_a_stream_refuses(at_server, event, stream, stored, subject, header, text):
-    """With the server's own words and number; what holds is stored, header and all."""
+def test_pub_prints_the_refusal_of_a_stream(at_server, event, stream, stored, subject, header, text):
+    """With text and error code of the server; if the expectation holds, the message is stored with the header."""
     first = "Nats-Expected-Last-Subject-Sequence: 0"
     assert at_server("pub", "-J", subject, "-H", first, event()).exit_code == 0
     result = at_server("pub", "-J", subject, "-H", header, event(2))
@@ -162,7 +162,7 @@ def test_pub_skips_invalid_events(at_server, event, stream, stored, subject):
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["pub", "-J", "nobody.listens"], "no-responders"),
+        (["pub", "-J", "no.stream"], "no-responders"),
         (["pub", "a", "--server", "nats://name:secret@127.0.0.1:1"], "connection-failed"),
         (["top", "a", "--server", "nats://name:secret@127.0.0.1:1"], "connection-failed"),
     ],
@@ -175,7 +175,7 @@ def test_errors_of_nats_are_status_3(at_server, event, arguments, code):
 
 
 @pytest.mark.parametrize("command", ["sub", "top"])
-def test_an_invalid_subject(at_server, command):
+def test_invalid_subject_is_a_usage_error(at_server, command):
     result = at_server(command, "a b")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("ce-nats: invalid-subject: ")
