@@ -193,7 +193,7 @@ def test_signatures(function: Any, signature: str) -> None:
         (
             "aio:replay",
             "(nc, messages, *, acknowledged=True, subject=None, allowed=(), rate=None, window=1000, ack_timeout=5.0, "
-            "retry_timeout=30.0, on_progress=<lambda>)",
+            "retry_timeout=30.0, on_progress=<lambda>, on_end=<lambda>)",
         ),
         ("aio:requeue", "(js, stored, *, allowed=None, timeout=5.0, retry_timeout=30.0)"),
         ("aio:requeue_all", "(js, dead_letters, *, delete=True, allowed=None, timeout=5.0, retry_timeout=30.0)"),

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -121,13 +122,24 @@ def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str
 async def async_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
     """Yield the same as :func:`documents`, without blocking the event loop."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[tuple[str, bytes] | Exception | None] = asyncio.Queue()
+    queue: deque[tuple[str, bytes] | Exception | None] = deque()
     free_slots = threading.Semaphore(_MAX_QUEUED)
+    has_items = asyncio.Event()
+    lock = threading.Lock()
+    is_notified = False
 
     def put(item: tuple[str, bytes] | Exception | None) -> None:
+        nonlocal is_notified
         free_slots.acquire()
+        queue.append(item)
+        with lock:
+            was_notified, is_notified = is_notified, True
+        if was_notified:
+            # Not once per item: that would fill the pipe that wakes the loop, and signals, which use it too, would be
+            # lost.
+            return
         try:
-            loop.call_soon_threadsafe(queue.put_nowait, item)
+            loop.call_soon_threadsafe(has_items.set)
         except RuntimeError:  # the loop is closed
             raise SystemExit from None
 
@@ -141,11 +153,19 @@ async def async_documents(argument: str | None) -> AsyncGenerator[tuple[str, byt
 
     # A daemon thread, because reading a terminal or a pipe cannot be cancelled, and must not delay the exit.
     threading.Thread(target=read, daemon=True).start()
-    while (item := await queue.get()) is not None:
-        free_slots.release()
-        if isinstance(item, Exception):
-            raise item
-        yield item
+    while True:
+        await has_items.wait()
+        has_items.clear()
+        with lock:
+            is_notified = False
+        while queue:
+            item = queue.popleft()
+            free_slots.release()
+            if item is None:
+                return
+            if isinstance(item, Exception):
+                raise item
+            yield item
 
 
 def _chunks(path: str | None) -> Iterator[bytes]:
