@@ -382,7 +382,7 @@ async def _errors() -> AsyncIterator[str]:
                 lambda: nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"]),
                 lambda: enter(nc),
                 lambda: enter(nc, "dead.orders"),
-                lambda: aio.request(nc, small, "nobody"),
+                lambda: aio.request(nc, small, "prices.get"),
                 lambda: aio.publish(nc, event, "orders.paid"),
                 lambda: aio.publish(without_headers, small, "orders.paid"),
                 lambda: aio.jetstream.publish(cast("JetStreamContext", nc), small, "orders.paid"),

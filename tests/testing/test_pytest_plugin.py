@@ -1,4 +1,4 @@
-"""Fixtures for users' tests, tried as users would: in a pytest of its own, in a directory of theirs."""
+"""Fixtures of the pytest plugin, in a separate run of pytest in another directory."""
 
 import os
 import re
@@ -16,7 +16,7 @@ GUIDE = ROOT / "docs" / "guides" / "testing.md"
 
 
 def run_pytest(directory, source, *options, python=sys.executable, **environment):
-    """Run tests with no plugin but those that are named here."""
+    """Run tests with only the plugins in ``options``; returns the exit status and the output."""
     (directory / "test_it.py").write_text(source, "utf-8")
     (directory / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     command = [python, "-m", "pytest", "-p", "ce_nats.testing.pytest_plugin", "-p", "no:cacheprovider", *options]
@@ -54,8 +54,8 @@ def test_second(jetstream_server, nats_server):
 """
 
 
-def test_a_server_for_all_and_one_for_each(tmp_path):
-    """And none of them is left at the end."""
+def test_nats_server_is_shared_and_the_other_is_not(tmp_path):
+    """No server is left at the end."""
     status, output = run_pytest(tmp_path, SERVERS)
     assert (status, "2 passed" in output) == (0, True), output
     shared, first, also_shared, second = map(int, (tmp_path / "ports").read_text().split())
@@ -85,7 +85,7 @@ async def test_it(nats_server, jetstream_server):
         ("anyio.pytest_plugin", "@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])"),
     ],
 )
-def test_asynchronous_tests(tmp_path, plugin, mark):
+def test_fixtures_in_async_tests(tmp_path, plugin, mark):
     options = ["-p", plugin]
     if plugin.startswith("pytest_asyncio"):
         options += ["-o", "asyncio_default_fixture_loop_scope=function"]
@@ -93,7 +93,7 @@ def test_asynchronous_tests(tmp_path, plugin, mark):
     assert (status, "1 passed" in output) == (0, True), output
 
 
-def test_nothing_of_it_is_loaded_before_a_fixture_is_used(tmp_path):
+def test_server_is_imported_when_a_fixture_is_used(tmp_path):
     source = """
 import sys
 
@@ -110,8 +110,8 @@ def test_after(nats_server):
 
 @pytest.mark.skipif(os.name != "posix", reason="the path of the other Python is that of a POSIX system")
 @pytest.mark.parametrize("fixture", ["nats_server", "jetstream_server"])
-def test_without_a_nats_server_the_extra_is_named(tmp_path, fixture):
-    """In an environment with all libraries of this one and no programs."""
+def test_error_without_a_nats_server_names_the_extra(tmp_path, fixture):
+    """In an environment with the libraries of this one, without its programs."""
     venv.create(tmp_path / "env", symlinks=True)
     libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     status, output = run_pytest(
@@ -129,7 +129,7 @@ def test_without_a_nats_server_the_extra_is_named(tmp_path, fixture):
     assert "FileNotFoundError" not in output
 
 
-def test_a_fixture_of_the_user_wins(tmp_path):
+def test_fixture_of_the_user_takes_precedence(tmp_path):
     source = """
 import pytest
 
@@ -144,13 +144,13 @@ def test_it(jetstream_server):
     assert (status, "1 passed" in output) == (0, True), output
 
 
-def test_they_are_listed(tmp_path):
+def test_fixtures_are_listed(tmp_path):
     _, output = run_pytest(tmp_path, "", "--fixtures")
     assert re.search(r"nats_server \[session scope\].*\n +A nats-server for all tests", output), output
     assert re.search(r"jetstream_server .*\n +A nats-server with JetStream and an empty store", output), output
 
 
-def test_the_examples_of_the_guide(tmp_path):
+def test_examples_of_the_guide(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     source = "\n".join(blocks)
     status, output = run_pytest(tmp_path, source)
