@@ -1,7 +1,7 @@
 """
-For tests of programs: real nats-servers, alone and as a cluster, and deliveries without a server.
+Helpers for the tests of applications: nats-servers, clusters of them, and deliveries without a server.
 
-``ce_nats.testing.pytest_plugin`` has fixtures for pytest.
+``ce_nats.testing.pytest_plugin`` has pytest fixtures.
 """
 
 from importlib import import_module
@@ -17,7 +17,7 @@ _MODULES = {"FakeDelivery": "_deliveries", "NatsCluster": "_server", "NatsServer
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is used: every run of pytest imports this package, with its plugin."""
+    """Import a name when it is used, because every run of pytest imports this package with its plugin."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -13,7 +13,7 @@ from ..message import NatsMessage
 from ..redelivery import Decision, Outcome, RetryPolicy, decide
 from ..wire._ack_subject import AckSubject, ack_subject
 
-_BY_DEFAULT: Final = RetryPolicy()
+_DEFAULT_POLICY: Final = RetryPolicy()
 
 
 class FakeDelivery(Delivery):
@@ -51,7 +51,7 @@ class FakeDelivery(Delivery):
         stream: str = "TEST",
         sequence: int = 1,
         deliveries: int = 1,
-        policy: RetryPolicy = _BY_DEFAULT,
+        policy: RetryPolicy = _DEFAULT_POLICY,
     ) -> None:
         origin = AckSubject(stream, "test", deliveries, sequence, sequence, time.time_ns(), 0)
         no_client: Any = None
@@ -70,7 +70,7 @@ class _Recorder:
         self._policy = policy
 
     def begin(self, delivery: Delivery) -> None:
-        """There is no observer."""
+        """Do nothing, because there is no observer."""
 
     def decide(self, delivery: Delivery, outcome: Outcome) -> Decision:
         return decide(outcome, delivery.deliveries, self._policy)
@@ -85,4 +85,4 @@ class _Recorder:
             delivery.is_settled = True
 
     def report(self, error: Exception, delivery: Delivery | None, /) -> None:
-        """Does nothing: there are no errors of sending."""
+        """Do nothing, because nothing is sent that could fail."""
