@@ -225,7 +225,7 @@ def test_selection_without_cases_is_an_error() -> None:
     """So is a known failure that is not a case."""
     with pytest.raises(LookupError):
         cases("percent-encoding", "from_nats_message")
-    with pytest.raises(FixtureError, match="no suite"):
+    with pytest.raises(FixtureError, match="the suite must be one of"):
         cases("percent")
     with pytest.raises(LookupError, match="known failures"):
         cases("percent-encoding", known_failures={"no-such-case": "it was renamed"})

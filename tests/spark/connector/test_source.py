@@ -852,7 +852,7 @@ def test_a_stream_that_was_deleted_while_not_in_the_options(broker):
     end = query.latestOffset(offset, ReadAllAvailable())
     assert sequences(query, offset, end) == [4, 5]
     query = stream_reader(broker, f"{one},{other}")
-    with pytest.raises(DataLossError, match=f"stream {other}: it does not exist any more"):
+    with pytest.raises(DataLossError, match=f"stream {other}: it no longer exists"):
         query.latestOffset(end, ReadAllAvailable())
 
 
@@ -886,7 +886,7 @@ def test_a_stream_that_was_deleted_is_detected(broker, fails, caplog):
     planned = query.partitions(start, end)
     broker.run(broker.js.delete_stream(stream))
     broker.fill(other, 2)
-    reason = f"stream {stream}: it does not exist any more"
+    reason = f"stream {stream}: it no longer exists"
     if fails == "true":
         with pytest.raises(DataLossError, match=reason):
             rows_of(query, planned)
@@ -1157,7 +1157,7 @@ def test_a_stream_that_was_deleted_between_two_runs_stops_the_query(broker, run_
     run_query(f"{one},{other}")
     broker.run(broker.js.delete_stream(one))
     broker.fill(other, 2)
-    with pytest.raises(Exception, match=f"stream {one}: it does not exist any more"):
+    with pytest.raises(Exception, match=f"stream {one}: it no longer exists"):
         run_query(f"{one},{other}")
     run_query(f"{one},{other}", failOnDataLoss="false")
     broker.run(broker.js.add_stream(name=one, subjects=[one, f"{one}.>"], storage="memory"))
