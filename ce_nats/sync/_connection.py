@@ -17,6 +17,7 @@ from .._settings import Secret
 from ..aio._connect import Callback, ErrorCallback
 from ..aio._observer import OnOutcome
 from ..aio._util.patience import RETRY_SECONDS
+from ..aio.consumer._pull_consumer import BACKOFF
 from ..aio.core._publish import check_size, prepare
 from ..aio.jetstream import DedupId
 from ..aio.reading._range_reader import OnLoss
@@ -32,7 +33,7 @@ from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, StoredMessage
 from ..redelivery import Backoff
 from ._bridge import read_in_thread
-from ._consumer import BACKOFF, PullConsumer
+from ._consumer import PullConsumer
 from ._link import Link
 from ._loop import current
 from ._publisher import Publisher

@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import Final
 
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 
 from .. import aio
 from ..aio._observer import OnOutcome
+from ..aio.consumer._pull_consumer import BACKOFF
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
@@ -23,9 +23,6 @@ from ..redelivery import Backoff, RetryPolicy
 from ._bridge import ThreadBridge, check_process
 from ._link import Linked
 from ._loop import Loop
-
-# As in ce_nats.aio.
-BACKOFF: Final = Backoff()
 
 
 class PullConsumer:

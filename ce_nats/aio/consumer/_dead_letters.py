@@ -31,9 +31,7 @@ from .._util.checks import check_jetstream
 from .._util.patience import RETRY_SECONDS
 from ..publishing._pending_acks import PendingAcks, PendingMessage
 from ..publishing._prepare import MAX_HEADER_BYTES
-from ._originals import Originals, is_header_block, is_too_large
-
-_VERSION: Final = b"NATS/1.0\r\n"
+from ._originals import VERSION_LINE, Originals, is_header_block, is_too_large
 
 # Maximum number of dead letters that are being requeued and deleted concurrently.
 _WINDOW: Final = 500
@@ -305,7 +303,7 @@ def _message_id(dead_letter: DeadLetter, message: Msg) -> str:
 
 def _delivered_block(message: Msg) -> bytes:
     headers: dict[str, str] = message.headers or {}
-    return _VERSION + b"".join(_line(name, value) for name, value in headers.items()) + b"\r\n"
+    return VERSION_LINE + b"".join(_line(name, value) for name, value in headers.items()) + b"\r\n"
 
 
 def _line(name: str, value: str) -> bytes:
@@ -316,11 +314,11 @@ def _header_block(dead_letter: DeadLetter, message_id: str, block: bytes) -> byt
     """Return the dead letter's own headers followed by those of the original: the server uses the first of a name."""
     own = b"".join(_line(name, value) for name, value in [(MSG_ID, message_id), *dead_letter.headers()])
     if not block:
-        return _VERSION + own + b"\r\n"
+        return VERSION_LINE + own + b"\r\n"
     if not is_header_block(block):
-        return _VERSION + own + _line(BLOCK_HEADER, b64encode(block).decode("ascii")) + b"\r\n"
-    lines = block[len(_VERSION) : -len(b"\r\n")].split(b"\r\n")[:-1]
-    return _VERSION + own + b"".join(map(_kept_line, lines)) + b"\r\n"
+        return VERSION_LINE + own + _line(BLOCK_HEADER, b64encode(block).decode("ascii")) + b"\r\n"
+    lines = block[len(VERSION_LINE) : -len(b"\r\n")].split(b"\r\n")[:-1]
+    return VERSION_LINE + own + b"".join(map(_kept_line, lines)) + b"\r\n"
 
 
 def _kept_line(line: bytes) -> bytes:

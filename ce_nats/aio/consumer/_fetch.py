@@ -157,7 +157,7 @@ class Fetcher:
                 return
             batch = self._free_slots() if self._is_due() else 0
             if batch:
-                if self._request is not None and self._request.reconnects == self._reconnects:
+                if self._open_request is not None:
                     # No heartbeat came. Some servers (2.10.25) do not answer a request to a deleted consumer.
                     await self._look_for_consumer()
                 try:
@@ -172,14 +172,16 @@ class Fetcher:
 
     def _is_due(self) -> bool:
         now = time.monotonic()
-        request = self._request
-        if (
-            request is not None
-            and request.reconnects == self._reconnects
-            and now - request.last_answer < _MAX_IDLE_SECONDS
-        ):
+        request = self._open_request
+        if request is not None and now - request.last_answer < _MAX_IDLE_SECONDS:
             return False
         return self._nc.is_connected and now >= self._not_before
+
+    @property
+    def _open_request(self) -> _Request | None:
+        """The request that the server has not finished; a reconnect ends it."""
+        request = self._request
+        return request if request is not None and request.reconnects == self._reconnects else None
 
     @property
     def _reconnects(self) -> int:

@@ -24,7 +24,7 @@ from .._natspy import client_of
 from ..publishing._replay import framed
 from ..reading._stored_messages import as_message
 
-_VERSION: Final = b"NATS/1.0\r\n"
+VERSION_LINE: Final = b"NATS/1.0\r\n"
 # nats-server: "message size exceeds maximum allowed", "header size exceeds maximum allowed of 64k".
 _REFUSED_AS_TOO_LARGE: Final = (10054, 10097)
 _TOO_LARGE: Final = (ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.HEADERS_TOO_LARGE)
@@ -134,7 +134,7 @@ class Originals:
 
 def is_header_block(block: bytes) -> bool:
     """Return whether a header block begins and ends correctly; any client may publish others."""
-    return block.startswith(_VERSION) and block.endswith(b"\r\n\r\n")
+    return block.startswith(VERSION_LINE) and block.endswith(b"\r\n\r\n")
 
 
 def is_too_large(error: CeNatsError) -> bool:

@@ -58,7 +58,7 @@ _log: Final = logging.getLogger(__name__)
 _SIZE: Final = "Nats-Msg-Size"
 _DEFAULT_ACK_WAIT: Final = 30.0
 _MAX_UNSUSPENDED_SECONDS: Final = 0.05
-_BACKOFF: Final = Backoff()
+BACKOFF: Final = Backoff()
 
 # An event that can be decoded in each mode.
 _EVENT: Final = NatsMessage(
@@ -128,7 +128,7 @@ class PullConsumer:
         create: ConsumerConfig | None = None,
         max_deliveries: int = 5,
         max_unfinished: int | None = None,
-        backoff: Backoff | Sequence[float] = _BACKOFF,
+        backoff: Backoff | Sequence[float] = BACKOFF,
         prefetch: int = 64,
         double_ack: bool = False,
         mode: Mode | None = None,
