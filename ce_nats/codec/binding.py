@@ -43,6 +43,7 @@ DialectName: TypeAlias = Dialect | Literal["spec", "sdk-go"]
 _BINARY, _STRUCTURED, _SPEC = ContentMode.BINARY, ContentMode.STRUCTURED, Dialect.SPEC
 _new: Final = object.__new__
 _subjects: Final = BoundedCache(check_plain_subject)
+_dedup_sources: Final[BoundedCache[str]] = BoundedCache(lambda source: _dedup_part(source))
 
 
 def to_nats_message(
@@ -199,8 +200,14 @@ def dedup_id(event: EventLike) -> str:
 
 def dedup_text(source: str, identifier: str) -> str:
     """Return the result of :func:`dedup_id` for a source and an id that were checked."""
-    text = f"{percent_encode(source)}\n{percent_encode(identifier)}".replace("|", "%7C").replace("\n", "|")
+    # An object of another class can be equal to a cached source. Ids are not cached: each event has another one.
+    first = _dedup_sources[source] if source.__class__ is str else _dedup_part(source)
+    text = f"{first}|{_dedup_part(identifier)}"
     return text if len(text) <= _MAX_DEDUP_ID_LENGTH else f"sha256:{sha256(text.encode('ascii')).hexdigest()}"
+
+
+def _dedup_part(text: str) -> str:
+    return percent_encode(text).replace("|", "%7C")
 
 
 def _new_message(subject: str, payload: bytes, pairs: list[tuple[str, str]], reply: str) -> NatsMessage:

@@ -196,6 +196,22 @@ class DecodedEvent(CloudEvent):
         data.decode(text, content_type)  # the libraries are less strict
         return DataKind.JSON, text
 
+    def _parsed_data(self) -> Any:
+        """
+        Return data that was not parsed (``parse_data=False``) as a Python value, and any other data unchanged.
+
+        Raises:
+            DecodeError: As decoding with ``parse_data=True`` does.
+        """
+        value = self._data
+        content_type = self._attributes.get("datacontenttype") or (data.IMPLIED_TYPE if self.is_json else None)
+        if not isinstance(value, data.BYTES) or content_type is None:
+            return value
+        kind = media_type.parse(content_type)
+        if not value and kind is not None and kind.kind is DataKind.JSON:
+            return None  # an empty payload in binary mode
+        return data.decode(bytes(value), content_type)
+
     def get_time(self) -> Timestamp | None:
         """Return the ``time`` attribute, which keeps the text that was received."""
         return self._attributes.get("time")

@@ -14,10 +14,11 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
+import msgspec.inspect
 
 from ..errors import preview, shortened
 
-__all__ = ["as_plain", "convert", "is_model", "read_json"]
+__all__ = ["as_plain", "check_model", "convert", "is_model", "read_json"]
 
 # annotated_types has the bounds of types such as pydantic's PositiveInt, which msgspec ignores.
 _PYDANTIC: Final = {"pydantic", "pydantic_core", "annotated_types"}
@@ -49,6 +50,25 @@ def convert(value: str | bytes, model: Any) -> Any:
         TypeError: As :func:`read_json`.
     """
     return _call(1, value, model)
+
+
+def check_model(model: Any) -> None:
+    """
+    Check that msgspec or pydantic can read a type.
+
+    Raises:
+        TypeError: Neither supports it.
+    """
+    try:
+        if _adapter.__wrapped__(model) is None:
+            msgspec.json.Decoder(model)
+            info = msgspec.inspect.type_info(model)
+            types = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+            if any(isinstance(one, msgspec.inspect.CustomType) for one in types):
+                raise TypeError("it is neither a model nor a type of JSON")
+    except Exception as error:  # evaluating annotations of a model may raise anything
+        text = f"the type must be one that msgspec or pydantic can read, got {name_of(model)}: {shortened(str(error))}"
+        raise TypeError(text) from error
 
 
 def error_summary(error: ValueError) -> str:
