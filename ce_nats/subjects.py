@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from .errors import CeNatsError, EncodeError, ErrorCode, preview
 
@@ -23,6 +23,7 @@ __all__ = [
     "disjoint",
     "is_literal",
     "overlap",
+    "partition",
 ]
 
 # A token has no white space. Only a whole token is a wildcard; "a*" is an ordinary token.
@@ -33,6 +34,11 @@ _PLAIN_SUBJECT: Final = re.compile(r"[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*")
 _SHORT: Final = 256
 # An illegal character, or a token that is empty or a wildcard.
 _NOT_IN_SUBJECT: Final = re.compile("[\x00-\x20\x7f\ud800-\udfff]|(?:\\A|\\.)[*>]?(?:\\.|\\Z)")
+# FNV-1a with 32 bits: Fowler, Noll and Vo, http://www.isthe.com/chongo/tech/comp/fnv/.
+_FNV_OFFSET: Final = 2166136261
+_FNV_PRIME: Final = 16777619
+# The server parses the number of partitions as a signed 32-bit integer.
+_MAX_PARTITIONS: Final = 2**31 - 1
 # Subjects that begin with "$" are reserved for the server. These two are for data: key-value buckets and object stores.
 _DATA_PREFIXES: Final = ("$KV", "$O")
 # Requests to JetStream's API that change something, with any prefix under which an account imports the API.
@@ -206,3 +212,49 @@ def _disjoint_wide(patterns: Iterable[str]) -> list[str]:
                 )
         kept.append(pattern)
     return kept
+
+
+def partition(key: str | bytes | Iterable[str], count: int) -> int:
+    """
+    Return the number of a key's partition, as the server's subject mapping ``{{partition(count,...)}}`` computes it.
+
+    It is the FNV-1a hash, with 32 bits, of the key's bytes, modulo ``count``. The server concatenates the tokens at the
+    given wildcards, without dots: ``partition(["eu", "7"], 8)`` is ``partition("eu7", 8)``, and equals
+    ``{{partition(8,1,2)}}`` for the subject ``orders.eu.7`` and the mapping from ``orders.*.*``. The server's
+    ``{{partition(count)}}``, without wildcards, uses the whole subject, dots included.
+
+    Args:
+        key: A token or a subject, encoded as UTF-8; bytes; or several tokens.
+        count: Number of partitions, 1 to 2**31 - 1.
+
+    Returns:
+        0 to ``count - 1``.
+
+    Raises:
+        ValueError: ``count`` is out of range, or the key has an unpaired surrogate.
+        TypeError: ``key`` or ``count`` has another type.
+    """
+    if not _is_int(count):
+        raise TypeError(f"count must be an int, got {preview(count)}")
+    if not 1 <= count <= _MAX_PARTITIONS:
+        raise ValueError(f"count must be from 1 to {_MAX_PARTITIONS}, got {preview(count)}")
+    number = _FNV_OFFSET
+    for byte in _key_bytes(key):
+        number = (number ^ byte) * _FNV_PRIME & 0xFFFFFFFF
+    return number % count
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _key_bytes(key: object) -> bytes:
+    if isinstance(key, bytes):
+        return key
+    tokens: list[Any] = [key] if isinstance(key, str) else list(key) if isinstance(key, Iterable) else [None]
+    if not all(isinstance(token, str) for token in tokens):
+        raise TypeError(f"key must be a str, bytes, or an iterable of str, got {preview(key)}")
+    try:
+        return "".join(tokens).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"key must not have unpaired surrogates, got {preview(key)}") from None

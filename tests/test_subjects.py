@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from ce_nats.errors import EncodeError
-from ce_nats.subjects import check_pattern, covers, disjoint, is_literal, overlap
+from ce_nats.subjects import check_pattern, covers, disjoint, is_literal, overlap, partition
 
 SUBJECTS = [".".join(tokens) for length in (1, 2, 3, 4) for tokens in product("ab", repeat=length)]
 PATTERNS = [
@@ -75,3 +75,38 @@ def test_covered_patterns_are_omitted(patterns, expected):
 def test_overlapping_patterns_are_rejected():
     with pytest.raises(EncodeError, match=r"'a\.\*' and '\*\.b' overlap"):
         disjoint(["a.*", "*.b"])
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        ("", 0x811C9DC5),
+        ("a", 0xE40C292C),
+        ("foobar", 0xBF9CF968),
+        (b"foobar", 0xBF9CF968),
+        (["foo", "bar"], 0xBF9CF968),
+    ],
+)
+def test_partition_is_the_fnv_1a_hash_modulo_the_count(key, number):
+    """Test vectors of the hash's authors."""
+    for count in (1, 2, 8, 1000, 2**31 - 1):
+        assert partition(key, count) == number % count
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31])
+def test_partition_counts_out_of_range_are_rejected(count):
+    with pytest.raises(ValueError, match=r"count must be from 1 to 2147483647, got "):
+        partition("a", count)
+
+
+@pytest.mark.parametrize(
+    ("key", "count"), [("a", "8"), ("a", 8.0), ("a", True), (None, 8), (5, 8), ([1], 8), (["a", None], 8)]
+)
+def test_partition_arguments_of_other_types_are_rejected(key, count):
+    with pytest.raises(TypeError, match=r"^(count|key) must be "):
+        partition(key, count)
+
+
+def test_partition_of_an_unpaired_surrogate_is_rejected():
+    with pytest.raises(ValueError, match="unpaired surrogates"):
+        partition("\ud800", 8)

@@ -1,1 +1,1 @@
-"""CloudEvents extensions that senders or receivers process: tracing and correlation."""
+"""CloudEvents extensions that are processed: tracing, correlation, expiry, partitioning and data references."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import EncodeError, SubjectTemplate, Timestamp, to_nats_message
-from ce_nats.subjects import covers
+from ce_nats.subjects import covers, partition
 from tests.support.strategies import plain_event
 
 # All characters of a CloudEvents String, especially those with a meaning in subjects.
@@ -128,3 +128,48 @@ def test_string_with_placeholder_is_rejected() -> None:
 def test_attribute_value_is_not_filled_in_again() -> None:
     event = plain_event(id="{type}")
     assert to_nats_message(event, SubjectTemplate("orders.{id}")).subject == "orders.%7Btype%7D"
+
+
+@given(VALUES, VALUES, st.integers(1, 2**31 - 1))
+def test_partition_is_that_of_the_encoded_values(one: str, other: str, count: int) -> None:
+    """It is parsed, and compared with the values in the subject; a subject without the values has any number."""
+    event = plain_event(one=one, other=other)
+    template = SubjectTemplate(f"p{{partition({count},one,other)}}.a{{one}}.a{{other}}")
+    subject = template.format(event)
+    number, *encoded = [token[1:] for token in subject.split(".")]
+    assert int(number) == partition(encoded, count)
+    assert template.parse(subject) == {"one": one, "other": other}
+    assert covers(template.wildcard, subject)
+    short = SubjectTemplate(f"p{{partition( {count} , one, other )}}.x")
+    assert short.parse(short.format(event)) == {}
+    assert short.names == ["one", "other"]
+    for wrong in (count, f"0{number}", "-1", "\u0661", "", int(number) + 1):
+        assert template.parse(f"p{wrong}.a{encoded[0]}.a{encoded[1]}") is None
+
+
+def test_partition_field_needs_its_attribute() -> None:
+    with pytest.raises(EncodeError) as info:
+        SubjectTemplate("orders.{partition(8,tenant)}").format(plain_event())
+    assert (info.value.code, info.value.attribute) == ("missing-attribute", "tenant")
+
+
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [
+        *(
+            (bad, "invalid-subject")
+            for bad in ("partition(8)", "partition()", "partition(0,type)", "partition(-1,type)")
+        ),
+        *((bad, "invalid-subject") for bad in ("partition(2147483648,type)", "partition(8,type", "partition(8,type)x")),
+        *(
+            (bad, "invalid-subject")
+            for bad in ("partition(8,type):tokens", "split(8,type)", f"partition({'9' * 5000},a)")
+        ),
+        *((bad, "invalid-attribute-name") for bad in ("partition(8,)", "partition(8,Type)", "partition(8,type,)")),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_invalid_partition_fields_are_rejected(field: str, code: str) -> None:
+    with pytest.raises(EncodeError) as info:
+        SubjectTemplate(f"orders.{{{field}}}")
+    assert info.value.code == code
