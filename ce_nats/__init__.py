@@ -15,6 +15,7 @@ from .codec.subject_template import SubjectTemplate
 from .codec.timestamp import Timestamp
 from .errors import (
     ApiError,
+    AtomicBatchError,
     CeNatsError,
     DataLossError,
     DecodeError,
@@ -30,6 +31,7 @@ from .message import Headers, NatsMessage
 
 __all__ = [
     "ApiError",
+    "AtomicBatchError",
     "CeNatsError",
     "ContentMode",
     "DataLossError",

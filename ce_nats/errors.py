@@ -6,6 +6,7 @@ All exceptions of the package, and the list of stable error codes.
     ├── DecodeError (also ValueError)   a received message or event is invalid, or has other data than expected
     └── DeliveryError                   a server refused, did not reply, or is not connected (network only)
         ├── ApiError                    JetStream's API refused a request
+        │   └── AtomicBatchError        a stream refused an atomic batch
         ├── NoStreamError               no stream has the subject
         ├── DataLossError               messages were removed from the stream before they were read
         ├── PublishError                events of a publisher were not acknowledged
@@ -32,6 +33,7 @@ from typing import Any, Final, TypeVar
 
 __all__ = [
     "ApiError",
+    "AtomicBatchError",
     "CeNatsError",
     "DataLossError",
     "DecodeError",
@@ -54,9 +56,14 @@ class ErrorCode(str, Enum):
     Stable codes of all errors.
 
     Codes of the codec name the rule that a message or an event violates; ``data-mismatch`` means that the data is not
-    of the type that the program requested. ``forbidden-subject`` means that a subject from a message (a dead letter, a
-    captured message or a request) must not be published to: the server itself acts on it, or the stream in the dead
-    letter does not have it. Codes of the network, and what a program can do about them:
+    of the type that the program requested, or does not match the schema of its type. ``event-expired`` means that the
+    ``expirytime`` of an event to publish is in the past. ``unsupported-dataref`` means that the ``dataref`` of an event
+    is not an object in the program's bucket, ``digest-mismatch`` that the object is not the data that the sender has
+    stored, and ``data-too-large`` that the data exceeds a limit of the program. ``forbidden-subject`` means that a
+    subject from a message (a dead letter, a captured message or a request) must not be published to: the server itself
+    acts on it, or the stream in the dead letter does not have it. ``invalid-batch`` means that an atomic batch cannot
+    have the event: it has 1,000 events already, or one with the same ``Nats-Msg-Id``, or events of another stream.
+    Codes of the network, and what a program can do about them:
 
     - ``connection-failed``: no connection could be made; check URLs and TLS, or try again later.
     - ``authentication-failed``: the server rejected the credentials; use others, retrying does not help.
@@ -76,6 +83,7 @@ class ErrorCode(str, Enum):
       correct the name.
     - ``consumer-in-use``: another client uses the durable; stop that client.
     - ``message-not-found``: the stream has no message with this sequence; it was deleted, or never existed.
+    - ``object-not-found``: the data of an event is not in the bucket; it was deleted, or its time to live is over.
     - ``incompatible-config``: the stream or the consumer exists, and its configuration does not allow the operation;
       change the configuration, or use another one.
     - ``stream-mismatch``: messages are from a different stream than those that were copied or captured before, or from
@@ -143,10 +151,17 @@ class ErrorCode(str, Enum):
     UNKNOWN_HEADER_KIND = "unknown-header-kind"
     UNEXPECTED_HEADER_LAYOUT = "unexpected-header-layout"
 
+    # Extensions.
+    EVENT_EXPIRED = "event-expired"
+    UNSUPPORTED_DATAREF = "unsupported-dataref"
+    DIGEST_MISMATCH = "digest-mismatch"
+    DATA_TOO_LARGE = "data-too-large"
+
     # Connections.
     INVALID_OPTION = "invalid-option"
 
     # Limits of the server.
+    INVALID_BATCH = "invalid-batch"
     PAYLOAD_TOO_LARGE = "payload-too-large"
     HEADERS_TOO_LARGE = "headers-too-large"
     HEADERS_NOT_SUPPORTED = "headers-not-supported"
@@ -166,6 +181,7 @@ class ErrorCode(str, Enum):
     CONSUMER_NOT_FOUND = "consumer-not-found"
     CONSUMER_IN_USE = "consumer-in-use"
     MESSAGE_NOT_FOUND = "message-not-found"
+    OBJECT_NOT_FOUND = "object-not-found"
     INCOMPATIBLE_CONFIG = "incompatible-config"
     STREAM_MISMATCH = "stream-mismatch"
     DATA_LOST = "data-lost"
@@ -308,6 +324,21 @@ class ApiError(DeliveryError):
     def is_temporary(self) -> bool:
         """Whether the same request may succeed later."""
         return self.code in (ErrorCode.TEMPORARILY_UNAVAILABLE, ErrorCode.NO_RESPONDERS)
+
+
+class AtomicBatchError(ApiError):
+    """
+    A stream refused an atomic batch, and stored none of its events.
+
+    Attributes:
+        position: Position of the event that caused the error in the batch, from 0; None if it is not known.
+        event: That event, or None.
+        subject: Its subject, or ``""``.
+    """
+
+    position: int | None = None
+    event: Any = None
+    subject: str = ""
 
 
 class NoStreamError(DeliveryError):

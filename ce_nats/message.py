@@ -112,6 +112,10 @@ class Headers:
         """Return the distinct names, in the order of their first occurrence."""
         return list(dict.fromkeys(name for name, _ in self._pairs))
 
+    def asdict(self) -> dict[str, list[str]]:
+        """Return the values of each name, as ``publish()`` of nats-core accepts headers."""
+        return {name: self.values(name) for name in self}
+
     def copy(self) -> Headers:
         return self._of(list(self._pairs))
 
@@ -325,10 +329,8 @@ def folded(name: str) -> str:
 def _normalised(headers: HeadersLike, error_class: type[CeNatsError] = DecodeError) -> Iterator[tuple[str, str]]:
     if headers is None:
         return
-    if isinstance(headers, (Headers, Mapping)):
-        headers = cast("Iterable[tuple[str, str]]", headers.items())
     try:
-        for name, value in headers:
+        for name, value in _pairs_or_lists(headers):
             if not isinstance(name, str):
                 raise error_class(ErrorCode.INVALID_HEADER_NAME, f"a header name must be a str, got {preview(name)}")
             if isinstance(value, (list, tuple)):
@@ -341,6 +343,17 @@ def _normalised(headers: HeadersLike, error_class: type[CeNatsError] = DecodeErr
         raise error_class(
             ErrorCode.INVALID_HEADER_BLOCK, f"headers must be pairs or a mapping, got {preview(headers)}"
         ) from error
+
+
+def _pairs_or_lists(headers: Any) -> Iterable[tuple[object, object]]:
+    """Return names with one value, or with a list of values, from an object with headers."""
+    # Of some multimaps, items() returns one value of each name: httpx.Headers, and Headers of nats-core after 0.2.0.
+    # The Headers of nats-core 0.2.0 are not a Mapping, and their items() returns lists.
+    for method in ("multi_items", "items"):
+        pairs = getattr(headers, method, None)
+        if callable(pairs):
+            return cast("Iterable[tuple[object, object]]", pairs())
+    return cast("Iterable[tuple[object, object]]", headers)
 
 
 def _text(name: str, value: object, error_class: type[CeNatsError]) -> str:

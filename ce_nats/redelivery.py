@@ -52,6 +52,7 @@ class Outcome(str, Enum):
     RECEIVED = "received"  # it arrived, and is not processed yet
     DONE = "done"  # the handler returned
     MARKER = "marker"  # a tombstone of a key-value bucket, which has no event
+    EXPIRED = "expired"  # its ``expirytime`` is in the past, and the consumer skips such events
     FAILED = "failed"  # the handler raised; a retry may succeed
     REJECTED = "rejected"  # the handler rejected the event: it can never be processed
     UNDECODABLE = "undecodable"  # it is not a CloudEvent
@@ -221,7 +222,7 @@ def decide(outcome: Outcome, deliveries: int, policy: RetryPolicy, random: float
         policy: Maximum number of deliveries, and the delays between them.
         random: A random number, 0 or more and below 1, for the jitter of a delay; 0 means no jitter.
     """
-    if outcome in (Outcome.DONE, Outcome.MARKER):
+    if outcome in (Outcome.DONE, Outcome.MARKER, Outcome.EXPIRED):
         return Decision(Action.ACK)
     if outcome is Outcome.RELEASED:
         return Decision(Action.RETRY)

@@ -9,19 +9,33 @@ import pickle
 from collections import ChainMap, OrderedDict, UserDict
 from collections.abc import Mapping
 from email.parser import BytesParser
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import MultiDict
 
-from ce_nats import CeNatsError, DecodeError, EncodeError, ErrorCode, Headers, NatsMessage, to_nats_message
+from ce_nats import (
+    CeNatsError,
+    DecodeError,
+    EncodeError,
+    ErrorCode,
+    Headers,
+    NatsMessage,
+    from_nats_message,
+    to_nats_message,
+)
 from ce_nats.message import check_header, header_columns, header_pairs
 from ce_nats.subjects import check_subject
 from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.support.strategies import plain_event
 
 PAIRS = [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("KEY", "3")]
+
+
+EVENT_HEADERS = to_nats_message(plain_event()).headers.items()
 
 
 @pytest.fixture
@@ -317,7 +331,16 @@ SHAPES = [
     pytest.param(lambda: iter(TWO), id="iterator"),
     pytest.param(lambda: dict(TWO).items(), id="items"),
     pytest.param(lambda: Headers(TWO), id="Headers"),
+    pytest.param(lambda: OtherMultimap({"a": ["1"], "b": ["2"]}), id="items-of-lists"),
+    pytest.param(lambda: MultiDict(TWO), id="multi-items"),
 ]
+
+
+class OtherMultimap:
+    """Headers that are not a mapping, as those of nats-core 0.2.0 (``tests/interop/test_nats_core.py``)."""
+
+    def __init__(self, lists):
+        self.items = lists.items
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -327,6 +350,26 @@ def test_every_form_is_accepted(shape):
     names, values = header_columns(shape())
     assert list(zip(names, values, strict=True)) == TWO
     assert NatsMessage(headers=shape()).headers == Headers(TWO)
+
+
+@pytest.mark.parametrize("kind", [MultiDict, httpx.Headers])
+def test_multi_items_are_preferred_to_items(kind):
+    """``items()`` of these mappings returns one value of each name, and so do Headers of nats-core after 0.2.0."""
+    pairs = [("a", "1"), ("b", "2"), ("a", "3")]
+    multimap = kind(pairs)
+    assert len(multimap.items()) == 2
+    assert sorted(Headers(multimap).items()) == sorted(header_pairs(multimap)) == sorted(pairs)
+    with pytest.raises(DecodeError) as caught:
+        from_nats_message(SimpleNamespace(data=b"", headers=kind([*EVENT_HEADERS, ("ce-id", "2")])))
+    assert caught.value.code is ErrorCode.DUPLICATE_ATTRIBUTE
+
+
+def test_asdict_keeps_repeats(headers):
+    assert headers.asdict() == {"Key": ["1", "3"], "other": ["x"], "key": ["2"], "KEY": ["3"]}
+    assert list(headers.asdict()) == headers.keys()
+    assert sorted(Headers(headers.asdict()).items()) == sorted(headers.items())
+    headers.asdict()["Key"].append("4")
+    assert headers.values("Key") == ["1", "3"]
 
 
 @pytest.mark.parametrize("nothing", [None, {}, [], (), "", Headers(), {"a": []}])

@@ -1,0 +1,362 @@
+"""
+Route events to handlers by their type.
+
+    router = Router()
+
+    @router.on("com.example.order.*")
+    async def handle(order: Order, delivery: aio.Delivery) -> None: ...
+
+    await consumer.run(router)
+
+A router is a handler: it is called with a delivery, and calls the function whose pattern matches the type of the event.
+``ce_nats.sync`` needs a :class:`SyncRouter`, whose handlers are not async.
+
+A pattern is a type, or the beginning of types followed by ``*``: ``com.example.order.*`` matches each type that begins
+with ``com.example.order.``, ``*`` matches every type. ``*`` may only be the last character. If several patterns match,
+the longest one wins, and a type without ``*`` before all others. So there is always one winner, and the order of
+registration is irrelevant.
+
+The parameters of a handler are filled by their annotations:
+
+- :class:`~ce_nats.DecodedEvent`, or a base class of it: the event;
+- a delivery (``aio.Delivery``, ``aio.Received``, ``sync.Delivery``, or another class with a property ``event``): the
+  delivery;
+- any other type: the data, validated as by ``event.data_as(type)``, after ``delivery.resolve()``.
+
+Parameters without an annotation are filled by their names, ``event`` and ``delivery``; another one is the data if
+``data=`` has its type. All parameters may be missing. A parameter with a default that is neither the event nor the
+delivery keeps its default, unless its annotation is that of ``data=``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import NoneType, SimpleNamespace
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args, get_type_hints
+
+from ._callables import is_async, name_of
+from .codec import models
+from .codec._type_patterns import TypePatterns
+from .codec.event import DecodedEvent, EventLike
+from .errors import Reject, preview
+
+__all__ = ["Router", "SyncRouter"]
+
+AsyncHandler: TypeAlias = Callable[..., Awaitable[object]]
+SyncHandler: TypeAlias = Callable[..., object]
+Unknown: TypeAlias = Literal["reject", "skip"]
+
+_AsyncT = TypeVar("_AsyncT", bound=AsyncHandler)
+_SyncT = TypeVar("_SyncT", bound=SyncHandler)
+
+_NOT_PASSED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+# Annotations without information: a parameter is filled by its name.
+_UNINFORMATIVE: Final = (inspect.Parameter.empty, Any, object)
+
+
+class HasEvent(Protocol):
+    """A delivery of any kind, or a message of a subscription."""
+
+    @property
+    def event(self) -> DecodedEvent: ...
+
+
+_Source: TypeAlias = Callable[[HasEvent], Any]
+
+
+class _Route(NamedTuple):
+    """A handler, and the sources of its arguments."""
+
+    handler: Callable[..., Any]
+    positional: list[_Source]
+    named: dict[str, _Source]
+    has_data: bool = False  # a parameter is the data
+
+    def call(self, delivery: HasEvent) -> Any:
+        positional = [source(delivery) for source in self.positional]
+        return self.handler(*positional, **{name: source(delivery) for name, source in self.named.items()})
+
+
+class _Routes:
+    """Patterns and their handlers."""
+
+    def __init__(self, unknown: object) -> None:
+        self._routes: TypePatterns[_Route] = TypePatterns()
+        self._skips = unknown == "skip"
+        if callable(unknown):
+            self._add("*", unknown, None)
+        elif unknown not in ("reject", "skip"):
+            raise ValueError(f"unknown must be 'reject', 'skip' or a handler, got {preview(unknown)}")
+
+    @property
+    def patterns(self) -> list[str]:
+        """Patterns in the order in which they are tried: exact types, then prefixes, the longest first."""
+        return self._routes.patterns
+
+    def match(self, type: str) -> str | None:  # noqa: A002
+        """
+        Return the pattern whose handler is called for events of a type; None if no pattern matches.
+
+        Args:
+            type: Type of an event.
+        """
+        found = self._routes.match(type)
+        return None if found is None else found[0]
+
+    def _find(self, kind: str) -> _Route | None:
+        """
+        Return the route of a type; None if its events are skipped.
+
+        Raises:
+            Reject: No pattern matches, and unknown types are rejected.
+        """
+        found = self._routes.match(kind)
+        if found is not None:
+            return found[1]
+        if self._skips:
+            return None
+        raise Reject(f"no handler for events of type {preview(kind, 200)}")
+
+    def _add(self, pattern: str, handler: Callable[..., Any], data: Any) -> None:
+        known = self._routes.get(pattern)
+        self._check_kind(handler)
+        if known is not None:
+            raise ValueError(f"pattern {pattern!r} must have one handler, has {name_of(known.handler)}")
+        self._routes.add(pattern, _route(handler, data))
+
+    def _check_kind(self, handler: object) -> None:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.__class__.__name__}({', '.join(self.patterns)})"
+
+
+class Router(_Routes):
+    """
+    Async handler that calls other handlers, chosen by the type of the event.
+
+        router = Router()
+
+        @router.on("com.example.order.placed")
+        async def place(order: Order) -> None: ...
+
+        @router.on("com.example.order.*")
+        async def log(event: DecodedEvent, delivery: aio.Delivery) -> None: ...
+
+        await consumer.run(router)
+
+    ``await router(item)`` also works for messages of subscriptions, deliveries of ``ce_nats.stan``, and fake
+    deliveries; it returns the result of the handler. All exceptions propagate: those of the handler; ``DecodeError``
+    with ``data-mismatch`` if the data does not have the type of the parameter; :class:`~ce_nats.Reject` for unknown
+    types; the error of a message without an event. A consumer dead-letters messages with the second and the third at
+    once.
+
+    Args:
+        unknown: For events whose type matches no pattern: ``"reject"`` raises :class:`~ce_nats.Reject`, whose text has
+            the type; ``"skip"`` does nothing, so that a consumer acknowledges the message; a handler is called, as if
+            it were registered for ``*``.
+
+    Raises:
+        ValueError: ``unknown`` has another value.
+        TypeError: As :meth:`on`, if ``unknown`` is a handler.
+    """
+
+    def __init__(self, *, unknown: Unknown | AsyncHandler = "reject") -> None:
+        super().__init__(unknown)
+
+    def on(self, pattern: str, *, data: Any = None) -> Callable[[_AsyncT], _AsyncT]:
+        """
+        Register the decorated async function for a pattern, and return it unchanged.
+
+        Args:
+            pattern: Type of events, or the beginning of types and ``*``.
+            data: Type of the data, as for :meth:`ce_nats.DecodedEvent.data_as`; by default the annotation of the
+                parameter.
+
+        Raises:
+            ValueError: The pattern is empty, has ``*`` before its end or a character that types must not contain, or
+                has a handler already.
+            TypeError: The pattern is not a str; the handler is not async; a parameter cannot be filled; two parameters
+                are for the data; ``data=`` is given and no parameter is for it; neither msgspec nor pydantic can read
+                the type of the data.
+        """
+
+        def register(handler: _AsyncT) -> _AsyncT:
+            self._add(pattern, handler, data)
+            return handler
+
+        self._routes.get(pattern)  # an invalid pattern is an error here
+        return register
+
+    async def __call__(self, delivery: HasEvent) -> Any:
+        route = self._find(delivery.event.type)
+        if route is None:
+            return None
+        if route.has_data and (resolve := getattr(delivery, "resolve", None)) is not None:
+            await resolve()  # data in an object store
+        return await route.call(delivery)
+
+    def _check_kind(self, handler: object) -> None:
+        if not is_async(handler):
+            raise TypeError(
+                f"a handler of Router must be an async function (async def), got {name_of(handler)}; functions that "
+                "are not async need a SyncRouter and ce_nats.sync"
+            )
+
+
+class SyncRouter(_Routes):
+    """
+    Handler for ``ce_nats.sync`` that calls other handlers, chosen by the type of the event: see :class:`Router`.
+
+        router = SyncRouter()
+
+        @router.on("com.example.order.placed")
+        def place(order: Order) -> None: ...
+
+        consumer.run(router)
+
+    Args:
+        unknown: As for :class:`Router`.
+
+    Raises:
+        ValueError: As :class:`Router`.
+        TypeError: As :class:`Router`.
+    """
+
+    def __init__(self, *, unknown: Unknown | SyncHandler = "reject") -> None:
+        super().__init__(unknown)
+
+    def on(self, pattern: str, *, data: Any = None) -> Callable[[_SyncT], _SyncT]:
+        """
+        Register the decorated function, which is not async, for a pattern, and return it unchanged.
+
+        Args:
+            pattern: As for :meth:`Router.on`, and so is ``data``.
+            data: Type of the data.
+
+        Raises:
+            ValueError: As :meth:`Router.on`.
+            TypeError: As :meth:`Router.on`; the handler is async.
+        """
+
+        def register(handler: _SyncT) -> _SyncT:
+            self._add(pattern, handler, data)
+            return handler
+
+        self._routes.get(pattern)  # an invalid pattern is an error here
+        return register
+
+    def __call__(self, delivery: HasEvent) -> Any:
+        route = self._find(delivery.event.type)
+        if route is None:
+            return None
+        if route.has_data and (resolve := getattr(delivery, "resolve", None)) is not None:
+            resolve()
+        return route.call(delivery)
+
+    def _check_kind(self, handler: object) -> None:
+        if is_async(handler) or not callable(handler):
+            given = name_of(handler)
+            raise TypeError(f"a handler of SyncRouter must be a function that is not async, got {given}")
+
+
+def _route(handler: Callable[..., Any], data: Any) -> _Route:
+    """
+    Return the route of a handler.
+
+    Raises:
+        TypeError: As :meth:`Router.on`.
+    """
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except ValueError as error:
+        raise TypeError(f"{name_of(handler)} must have a signature: {error}") from error
+    route = _Route(handler, [], {})
+    data_parameter = ""
+    for parameter in parameters:
+        if parameter.kind in _NOT_PASSED:
+            continue
+        annotation = _resolved(parameter, handler)
+        is_data = data is not None and annotation is data
+        source = None if is_data else _event_or_delivery(parameter.name, annotation)
+        if source is None:
+            has_default = parameter.default is not parameter.empty
+            if has_default and not is_data and parameter.kind is not parameter.POSITIONAL_ONLY:
+                continue
+            if data_parameter:
+                _fail(handler, parameter, f"{data_parameter!r} is the data already")
+            data_parameter = parameter.name
+            source = partial(_data, _model(handler, parameter, annotation, data))
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            route.positional.append(source)
+        else:
+            route.named[parameter.name] = source
+    if data is not None and not data_parameter:
+        raise TypeError(f"{name_of(handler)} must have a parameter for the data, because data= has its type")
+    return route._replace(has_data=bool(data_parameter))
+
+
+def _resolved(parameter: inspect.Parameter, handler: object) -> Any:
+    """Return the annotation of a parameter; a str if it is the name of something that is not defined."""
+    if parameter.annotation is parameter.empty:
+        return parameter.empty
+    names = getattr(inspect.unwrap(_plain(handler)), "__globals__", {})
+    holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        return get_type_hints(holder, names, include_extras=True)[parameter.name]
+    except Exception:  # evaluating an annotation may raise anything; the name of the parameter may be enough
+        return str(parameter.annotation)
+
+
+def _plain(handler: Any) -> Any:
+    """Return the function of a bound method, a partial or an object with ``__call__``."""
+    while not hasattr(handler, "__globals__"):
+        inner = getattr(handler, "func", None) or getattr(handler, "__func__", None)
+        if inner is None:
+            call = getattr(type(handler), "__call__", None)  # noqa: B004 - its globals, not whether it exists
+            return handler if call is None else call
+        handler = inner
+    return handler
+
+
+def _event_or_delivery(name: str, annotation: Any) -> _Source | None:
+    """Return the source of a parameter for the event or the delivery; None for any other."""
+    if isinstance(annotation, str) or any(annotation is one for one in _UNINFORMATIVE):
+        return {"event": _event, "delivery": _delivery}.get(name)
+    members = [one for one in get_args(annotation) if one is not NoneType]
+    kind = members[0] if len(members) == 1 and NoneType in get_args(annotation) else annotation
+    if kind is EventLike or kind in DecodedEvent.__mro__:
+        return _event
+    return _delivery if isinstance(getattr(kind, "event", None), property) else None
+
+
+def _model(handler: object, parameter: inspect.Parameter, annotation: Any, data: Any) -> Any:
+    """Return the type of the data: ``data=``, or the annotation of the parameter."""
+    model = annotation if data is None else data
+    if model is parameter.empty:
+        _fail(handler, parameter, "it has no annotation, and data= is not given")
+    if isinstance(model, str):
+        _fail(handler, parameter, f"its annotation {model!r} cannot be resolved, and data= is not given")
+    try:
+        models.check_model(model)
+    except TypeError as error:
+        raise TypeError(f"parameter {parameter.name!r} of {name_of(handler)}: {error}") from error
+    return model
+
+
+def _fail(handler: object, parameter: inspect.Parameter, reason: str) -> None:
+    raise TypeError(f"parameter {parameter.name!r} of {name_of(handler)} cannot be filled: {reason}")
+
+
+def _event(delivery: HasEvent) -> DecodedEvent:
+    return delivery.event
+
+
+def _delivery(delivery: HasEvent) -> HasEvent:
+    return delivery
+
+
+def _data(model: Any, delivery: HasEvent) -> Any:
+    return delivery.event.data_as(model)
