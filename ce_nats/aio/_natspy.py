@@ -79,6 +79,12 @@ def server_info(nc: Client) -> dict[str, Any]:
     return cast("dict[str, Any]", _get(nc, "_server_info"))
 
 
+def is_server_from(nc: Client, version: tuple[int, int]) -> bool:
+    """Return whether the connected server has a version, major and minor, or a later one; False if that is unknown."""
+    found = re.match(r"(\d{1,9})\.(\d{1,9})", str(server_info(nc).get("version", "")))
+    return found is not None and (int(found[1]), int(found[2])) >= version
+
+
 def request_inbox(nc: Client) -> str:
     """Return the subject that nats-py has subscribed to for replies to requests; ``""`` before the first request."""
     prefix = _get(nc, "_resp_sub_prefix")
@@ -88,25 +94,53 @@ def request_inbox(nc: Client) -> str:
 # --- Writing ----------------------------------------------------------------------------------------------------------
 
 
-async def send_publish(nc: Client, frame: bytes, payload_size: int) -> None:
+async def send_publish(nc: Client, frame: bytes, payload_size: int, count: int = 1) -> None:
     """
-    Write a PUB or HPUB frame as ``nc.publish()`` does: count it, and buffer it while nats-py reconnects.
+    Write PUB or HPUB frames as ``nc.publish()`` does: count them, and buffer them while nats-py reconnects.
 
     Args:
         nc: The connection.
-        frame: The frame; subject, headers and size were checked.
-        payload_size: Number of bytes of the payload.
+        frame: The frames; subjects, headers and sizes were checked.
+        payload_size: Number of bytes of the payloads.
+        count: Number of messages.
+
+    Raises:
+        nats.errors.Error: As ``nc.publish()`` does.
+    """
+    write_publish_frame(nc, frame, payload_size, count)
+    if 0 < _get(nc, "_max_pending_size") < nc.pending_data_size:
+        await send_buffer(nc)
+
+
+async def send_buffer(nc: Client) -> None:
+    """Wait until nats-py has sent its buffer; it waits if the server does not read."""
+    await _get(nc, "_flush_pending")(force_flush=True)
+
+
+def write_publish_frame(nc: Client, frame: bytes, payload_size: int, count: int = 1) -> None:
+    """
+    Write frames as :func:`send_publish` does, without waiting if nats-py's buffer is full.
+
+    The caller bounds what it writes: it calls :func:`send_buffer` when ``nc.pending_data_size`` is large.
+
+    Args:
+        nc: The connection.
+        frame: The frames; subjects, headers and sizes were checked.
+        payload_size: Number of bytes of the payloads.
+        count: Number of messages.
 
     Raises:
         nats.errors.Error: As ``nc.publish()`` does.
     """
     if not nc.is_connected:
         _check_buffer(nc, payload_size)
-    nc.stats["out_msgs"] += 1
+    nc.stats["out_msgs"] += count
     nc.stats["out_bytes"] += payload_size
-    await _get(nc, "_send_command")(frame)
-    if _get(nc, "_flush_queue").empty():
-        await _get(nc, "_flush_pending")()
+    _get(nc, "_pending").append(frame)
+    _set(nc, "_pending_data_size", nc.pending_data_size + len(frame))
+    flushes = _get(nc, "_flush_queue")
+    if flushes.empty() and nc.is_connected:
+        flushes.put_nowait(asyncio.get_running_loop().create_future())
 
 
 def _check_buffer(nc: Client, payload_size: int) -> None:
@@ -233,6 +267,41 @@ def on_reading_end(nc: Client, ended: Callable[[Exception | None], None]) -> Non
     task = _get(nc, "_reading_task")
     if task is not None:
         task.add_done_callback(done)
+
+
+def set_chunk_hook(nc: Client, hook: Callable[[bytes], tuple[bytes, bool]]) -> None:
+    """
+    Call a function with everything that is received, before nats-py parses it.
+
+    Args:
+        nc: The client.
+        hook: Called with received bytes that begin with an operation. Processes operations at the beginning, and
+            returns the other bytes, and whether they are a part of an operation: then they are passed again, with the
+            bytes that follow; otherwise nats-py parses them.
+    """
+    protocol = _get(nc, "_ps")
+    parse, reset = protocol.parse, protocol.reset
+    for name in ("buf", "state"):
+        _get(protocol, name)
+    kept = b""
+
+    async def parse_rest(data: bytes = b"") -> None:
+        nonlocal kept
+        if protocol.state == parser.AWAITING_CONTROL_LINE:
+            if kept or protocol.buf:  # nats-py has the beginning of a control line
+                data = b"".join((kept, protocol.buf, data))
+                protocol.buf.clear()
+            data, is_part = hook(data)
+            data, kept = (b"", data) if is_part else (data, b"")
+        if data:
+            await parse(data)
+
+    def forget() -> None:
+        nonlocal kept
+        kept = b""
+        reset()
+
+    protocol.parse, protocol.reset = parse_rest, forget
 
 
 def set_last_error(nc: Client, error: Exception) -> None:
@@ -451,3 +520,82 @@ def set_raw_message_hook(nc: Client, sid: int, hook: RawMessageHook | None) -> N
         hooks.by_sid.pop(sid, None)
         if not hooks.by_sid:
             _set(nc, "_process_msg", hooks.process)
+
+
+# --- Messages in bulk -------------------------------------------------------------------------------------------------
+
+# Subject, reply subject, payload, and header block or None, as received.
+RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
+
+# A message up to this size that has arrived in part is kept; nats-py collects larger ones with less copying.
+_MAX_REST: Final = 64 * 2**10
+_MAX_LINE: Final = parser.MAX_CONTROL_LINE_SIZE
+
+
+class _BulkMessages:
+    """
+    Passes on the messages of one subscription many at once, in a third of the time of nats-py's parser.
+
+    These are messages with a reply subject, as consumers send them. Everything else is parsed by nats-py.
+    """
+
+    def __init__(self) -> None:
+        self.sid = b""
+        self.receive: Callable[[list[RawMessage]], None] | None = None
+
+    def take(self, data: bytes) -> tuple[bytes, bool]:
+        """Process the messages that received bytes begin with; as the hook of :func:`set_chunk_hook`."""
+        if self.receive is None:
+            return data, False
+        sid, size, at = self.sid, len(data), 0
+        found: list[RawMessage] = []
+        while at < size:
+            start = data.find(b"\r\n", at) + 2
+            words = data[at:start].split(b" ")
+            # HMSG subject sid reply size-of-headers size, or MSG subject sid reply size.
+            has_headers = len(words) == 6 and words[0] == b"HMSG"
+            if start < 2 or words[2:3] != [sid] or not (has_headers or (len(words) == 5 and words[0] == b"MSG")):
+                is_part = start < 2 and size - at < _MAX_LINE
+                break
+            try:
+                end = start + int(words[-1])
+                middle = start + int(words[4]) if has_headers else start
+            except ValueError:
+                end = middle = -1
+            if not start <= middle <= end:  # nats-py raises the error
+                is_part = False
+                break
+            if end + 2 > size:
+                is_part = end - at < _MAX_REST
+                break
+            found.append((words[1], words[3], data[middle:end], data[start:middle] if has_headers else None))
+            at = end + 2
+        else:
+            is_part = False
+        if found:
+            self.receive(found)
+        return data[at:], is_part
+
+
+class BulkClient(Client):
+    """Client of nats-py that can receive messages in bulk, see :func:`set_bulk_hook`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bulk_messages = _BulkMessages()
+        set_chunk_hook(self, self.bulk_messages.take)
+
+
+def set_bulk_hook(nc: Client, sid: int, hook: Callable[[list[RawMessage]], None] | None) -> None:
+    """
+    Call a function with the messages of a subscription, many at once, if the client is a :class:`BulkClient`.
+
+    Other messages of the subscription, such as those without a reply subject and large ones, do not arrive there.
+
+    Args:
+        nc: The connection.
+        sid: Number of the subscription, see :func:`subscription_id`.
+        hook: The function; None removes it.
+    """
+    if isinstance(nc, BulkClient):
+        nc.bulk_messages.sid, nc.bulk_messages.receive = b"%d" % sid, hook

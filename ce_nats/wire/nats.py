@@ -142,8 +142,9 @@ def write_header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
     Args:
         pairs: Names and values. A surrogate escape (PEP 383) is encoded as the byte that it represents.
     """
-    lines = "".join([f"{name}: {value}\r\n" for name, value in pairs])
-    return f"{_VERSION}\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
+    lines = "\r\n".join(map(": ".join, pairs))
+    end = "\r\n\r\n" if lines else "\r\n"
+    return f"{_VERSION}\r\n{lines}{end}".encode("utf-8", "surrogateescape")
 
 
 def decode_header_block(block: bytes) -> HeaderBlock:
