@@ -3,31 +3,46 @@ Publish many messages to JetStream, with a bounded number of unacknowledged mess
 
 A message counts as sent when its stream has acknowledged it. Unacknowledged messages, for instance because the server
 was lost, are resent on a new connection; by their ``Nats-Msg-Id`` the stream stores each of them once within its
-duplicate window.
+duplicate window. Messages are numbered, and written as frames in large pieces, so that none needs an object.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
 
+import nats.errors
 from nats.aio.client import Client
+from nats.js.api import PubAck
 
-from ...errors import DeliveryError, ErrorCode, NoStreamError
+from ...errors import DeliveryError, EncodeError, ErrorCode, NoStreamError
 from ...message import NatsMessage
+from ...subjects import check_subject
+from ...wire._frames import Frames, frames_of
 from ...wire.nats import encode_header_block
 from .._connect import disconnect
-from .._errors import delivery_error, delivery_errors
+from .._errors import delivery_errors
+from .._natspy import send_publish
+from .._permissions import ConnectionWatch, Denial
 from .._util.pausing import pause
-from ..core._publish import check_size, flush, publish_with_block
-from ._pending_acks import PendingAcks, PendingMessage, PublishResult, is_duplicate
+from ..core._publish import check_sizes, flush
+from ._pending_acks import PublishResult
+from ._pending_message import is_not_stored, read_reply
 from ._prepare import MAX_HEADER_BYTES
+from ._stream_lookup import PAUSE_SECONDS, Listeners
+from ._token_acks import TokenAcks
 
 _PAUSE_SECONDS: Final = 0.2
-
-# A message, its header block, and the number of earlier attempts.
-Framed: TypeAlias = tuple[NatsMessage, bytes, int]
+_TICK_SECONDS: Final = 0.1
+_PIECE_BYTES: Final = 2**18
+# Frames that are kept until their messages are acknowledged, before those that are sent next.
+_HELD_BYTES: Final = 2**25
+# Frames that are made at once from a sequence of messages.
+_PIECE_MESSAGES: Final = 500
 
 
 class BulkPublisher:
@@ -41,6 +56,9 @@ class BulkPublisher:
         ack_timeout: Seconds to wait for an acknowledgement.
         retry_timeout: Seconds to retry without progress.
         api_prefix: First tokens of the subjects of JetStream's API.
+
+    Attributes:
+        next_number: Number of the next message.
     """
 
     def __init__(
@@ -59,9 +77,31 @@ class BulkPublisher:
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
         self._api_prefix = api_prefix
+        self.next_number = 0
+        self._next_unsent = 0
+        self._prefix = ""
         self._client: Client | None = None
-        self._acks: PendingAcks | None = None
+        self._acks: TokenAcks | None = None
+        self._listeners: Listeners | None = None
+        self._lookups: dict[str, asyncio.Task[None]] = {}
         self._has_stream = False
+        self._changed = asyncio.Event()
+        self._progress_at = self._active_until = 0.0
+        self._messages = self._duplicates = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget all unacknowledged messages."""
+        self._pending: set[int] = set()
+        self._frames: deque[Frames] = deque()
+        # Numbers from the first to below the second, and when they were sent; oldest first.
+        self._sent: deque[tuple[int, int, float]] = deque()
+        self._resent: set[int] = set()
+        self._retries: dict[int, float] = {}
+        self._no_responders: dict[int, str] = {}
+        self._unconfirmed = 0
+        self._failure: Exception | None = None
+        self._last_error: DeliveryError | None = None
 
     async def __aenter__(self) -> BulkPublisher:
         return self
@@ -71,118 +111,351 @@ class BulkPublisher:
 
     async def publish(self, messages: Sequence[NatsMessage]) -> PublishResult:
         """
-        Publish messages, in order unless some are resent.
+        Publish messages, in order unless some are resent, and wait for their acknowledgements.
 
         Raises:
             EncodeError: ``payload-too-large``, ``headers-too-large``, ``invalid-header-name``,
-                ``invalid-header-value`` or ``invalid-subject``; no message of the same window was sent.
+                ``invalid-header-value`` or ``invalid-subject``; earlier messages were sent.
+            DeliveryError: As :meth:`send` does.
+        """
+        before = PublishResult(self._messages, self._duplicates)
+        size = min(self._window, _PIECE_MESSAGES)
+        for first in range(0, len(messages), size):
+            prefix = await self.reply_prefix()
+            try:
+                framed = [(message, _block(message)) for message in messages[first : first + size]]
+                await self.send(frames_of(framed, self.next_number, prefix))
+            except EncodeError:
+                await self.drain()
+                raise
+        total = await self.drain()
+        return PublishResult(total.messages - before.messages, total.duplicates - before.duplicates)
+
+    async def reply_prefix(self) -> str:
+        """
+        Return the reply subjects of messages without the number, which is their last token; ``""`` on core NATS.
+
+        Raises:
+            DeliveryError: ``connection-failed`` or ``authentication-failed``, repeatedly for ``retry_timeout`` seconds.
+        """
+        if not self._prefix and self._acknowledged:
+            self._start_clock()
+            await self._connected()
+        return self._prefix
+
+    async def send(self, frames: Frames) -> None:
+        """
+        Send frames, and return when all are written.
+
+        Args:
+            frames: Frames, numbered from :attr:`next_number` on, with reply subjects of :meth:`reply_prefix`.
+
+        Raises:
+            EncodeError: ``payload-too-large``, ``headers-too-large`` or ``invalid-subject``; none of these frames was
+                sent.
             DeliveryError: ``no-responders``: no stream listens according to the server, or there were no responders for
                 ``retry_timeout`` seconds; ``permission-denied``; ``publish-refused``; ``timeout`` or
-                ``connection-closed``: nothing was acknowledged for that time.
+                ``connection-closed``: nothing was acknowledged for that time. Also for earlier frames; the outcome of
+                unacknowledged ones is then unknown.
         """
-        sent = PublishResult()
-        for first in range(0, len(messages), self._window):
-            sent += await self._publish_window(list(messages[first : first + self._window]))
-        return sent
-
-    async def _publish_window(self, messages: list[NatsMessage]) -> PublishResult:
-        total, duplicates = len(messages), 0
-        give_up = time.monotonic() + self._retry_timeout
-        outstanding: list[Framed] = [
-            (message, encode_header_block(message.headers) if message.headers else b"", 0) for message in messages
-        ]
-        while outstanding:
-            client = await self._connected(give_up)
-            for message, block, _ in outstanding:
-                limit = MAX_HEADER_BYTES if self._acknowledged else None
-                check_size(message, client.max_payload, limit, len(block))
-            if self._acks is None:
-                await self._publish_without_acks(client, outstanding)
-                break
-            before = len(outstanding)
-            outstanding, found, last_error = await self._send(self._acks, outstanding)
-            duplicates += found
-            if len(outstanding) < before:
-                give_up = time.monotonic() + self._retry_timeout
-            elif time.monotonic() >= give_up:
-                raise last_error
-            if outstanding:
-                await self._disconnect()
-                await pause(_PAUSE_SECONDS)
-        return PublishResult(total, duplicates)
-
-    async def _send(self, acks: PendingAcks, messages: list[Framed]) -> tuple[list[Framed], int, DeliveryError]:
-        """Send once, and return unacknowledged messages, the number of duplicates, and the last error."""
-        items: list[PendingMessage] = []
-        first = messages[0][0].subject
-        last_error = DeliveryError(ErrorCode.TIMEOUT, f"{first}: no acknowledgement arrived in time")
+        assert frames.first == self.next_number
         try:
-            for message, block, attempts in messages:
-                items.append(await acks.send(message, block, attempts=attempts))
-        except DeliveryError as error:
-            if error.code is ErrorCode.PERMISSION_DENIED:
-                raise
-            last_error = error
-        except OSError as error:
-            last_error = delivery_error(first, error)
-        await acks.drain()
-        outstanding = []
-        duplicates = 0
-        for (message, block, _), item in zip(messages, items):
-            failure = item.ack.exception()
-            if failure is None:
-                duplicates += is_duplicate(item, item.ack.result())
-            elif isinstance(failure, DeliveryError) and _is_temporary(failure):
-                outstanding.append((message, block, item.attempts))
-                last_error = failure
+            self._start_clock()
+            self._check_sizes([frames], await self._connected())
+            if self._acknowledged:
+                await self._send_in_window(frames)
             else:
-                raise failure
-        self._has_stream = acks.has_stream
-        return outstanding + messages[len(items) :], duplicates, last_error
+                await self._send_without_acks(frames)
+        except EncodeError:
+            raise
+        except BaseException:
+            self._forget()
+            raise
+        finally:
+            self._active_until = time.monotonic()
 
-    async def _publish_without_acks(self, client: Client, messages: list[Framed]) -> None:
-        for message, block, _ in messages:
-            with delivery_errors(message.subject, client):
-                await publish_with_block(client, message, block)
-        await flush(client)
+    async def drain(self) -> PublishResult:
+        """
+        Wait until all frames are acknowledged, or on core NATS received, and return the number of messages so far.
 
-    async def _connected(self, give_up: float) -> Client:
+        Raises:
+            EncodeError: As :meth:`send` does, if the server's limits have changed.
+            DeliveryError: As :meth:`send` does.
+        """
+        self._start_clock()
+        try:
+            while self._pending:
+                await self._connected()
+                await self._wait()
+            if self._unconfirmed and self._client is not None:
+                await flush(self._client)
+                self._messages += self._unconfirmed
+                self._unconfirmed = 0
+        except BaseException:
+            self._forget()
+            raise
+        self._frames.clear()
+        return PublishResult(self._messages, self._duplicates)
+
+    # --- Sending ------------------------------------------------------------------------------------------------------
+
+    def _start_clock(self) -> None:
+        """Exclude the time between calls, in which nothing is resent, from the time without progress."""
+        now = time.monotonic()
+        self._progress_at = self._progress_at + now - self._active_until if self._pending else now
+
+    def _check_sizes(self, frames: Iterable[Frames], client: Client) -> None:
+        limit = MAX_HEADER_BYTES if self._acknowledged else None
+        for some in frames:
+            try:
+                check_sizes(*some.largest, client.max_payload, limit)
+            except EncodeError:
+                for index, (header_size, size) in enumerate(zip(some.header_sizes, some.sizes)):
+                    length = len(some.subject(index).encode())
+                    check_sizes(header_size, size, length, client.max_payload, limit)
+                raise
+
+    async def _send_in_window(self, frames: Frames) -> None:
+        while self._pending and sum(len(some.octets) for some in self._frames) > _HELD_BYTES:
+            await self._connected()
+            await self._wait()
+        self._frames.append(frames)
+        self.next_number = frames.end
+        start, total = 0, len(frames)
+        enough = max(1, self._window // 4)
+        while start < total:
+            client = await self._connected()
+            room = self._window - len(self._pending)
+            if self._failure is not None or room < min(enough, total - start):
+                await self._wait()
+                continue
+            stop = frames.fitting(start, min(total, start + room), _PIECE_BYTES)
+            if not self._pending:
+                self._progress_at = time.monotonic()
+            first, end = frames.first + start, frames.first + stop
+            self._pending.update(range(first, end))
+            self._sent.append((first, end, time.monotonic()))
+            self._next_unsent = end
+            await self._write(client, frames, start, stop)
+            await asyncio.sleep(0)  # nats-py writes and reads
+            start = stop
+
+    async def _send_without_acks(self, frames: Frames) -> None:
+        assert self._client is not None
+        self.next_number = frames.end
+        start, total = 0, len(frames)
+        while start < total:
+            stop = frames.fitting(start, total, _PIECE_BYTES)
+            with delivery_errors(frames.subject(start), self._client):
+                self._unconfirmed += stop - start
+                piece = frames.piece(start, stop)
+                await send_publish(self._client, piece, len(piece), stop - start)
+            await asyncio.sleep(0)  # nats-py writes
+            start = stop
+
+    async def _write(self, client: Client, frames: Frames, start: int, stop: int) -> None:
+        piece = frames.piece(start, stop)
+        try:
+            await send_publish(client, piece, len(piece), stop - start)
+        except (nats.errors.Error, OSError):
+            await self._disconnect()  # the messages are pending, and resent on the next connection
+
+    async def _resend(self, numbers: Sequence[int]) -> None:
+        """Send messages again, each run of consecutive numbers at once."""
+        now = time.monotonic()
+        firsts = [frames.first for frames in self._frames]
+        position = 0
+        while position < len(numbers) and self._client is not None:
+            frames = self._frames[bisect_right(firsts, numbers[position]) - 1]
+            first = end = numbers[position]
+            while position < len(numbers) and numbers[position] == end < frames.end:
+                position, end = position + 1, end + 1
+            self._sent.append((first, end, now))
+            await self._write(self._client, frames, first - frames.first, end - frames.first)
+
+    # --- Acknowledgements ---------------------------------------------------------------------------------------------
+
+    def _acknowledge(self, numbers: list[int], duplicates: Iterable[int] = ()) -> None:
+        for number in set(duplicates):
+            # A copy that was resent does not count as a duplicate.
+            self._duplicates += number in self._pending and number not in self._resent
+        before = len(self._pending)
+        self._pending.difference_update(numbers)
+        if count := before - len(self._pending):
+            self._messages += count
+            self._has_stream = True
+            self._progress_at = time.monotonic()
+            self._changed.set()
+
+    def _reply(self, number: int, data: bytes, block: bytes) -> None:
+        if number not in self._pending:
+            return
+        subject = self._subject(number)
+        outcome = read_reply(subject, data, block)
+        if isinstance(outcome, PubAck):
+            self._acknowledge([number], [number] if outcome.duplicate else [])
+        elif not is_not_stored(outcome):
+            self._fail(outcome)
+        else:
+            self._last_error = outcome
+            self._retries[number] = time.monotonic() + PAUSE_SECONDS
+            if outcome.code is ErrorCode.NO_RESPONDERS:
+                self._no_responders[number] = subject
+                self._look_for_stream(subject)
+
+    def _look_for_stream(self, subject: str) -> None:
+        """Look up whether a stream listens, unless that is known or being looked up."""
+        assert self._listeners is not None
+        if subject not in self._lookups and (not self._has_stream or self._listeners.was_absent(subject)):
+            self._lookups[subject] = asyncio.create_task(self._look_up(self._listeners, subject))
+
+    async def _look_up(self, listeners: Listeners, subject: str) -> None:
+        try:
+            await listeners.look(subject, self._ack_timeout)
+        except NoStreamError as error:
+            if any(number in self._pending and its == subject for number, its in self._no_responders.items()):
+                self._fail(error)
+        finally:
+            self._lookups.pop(subject, None)
+
+    def _deny(self, denial: Denial) -> bool:
+        """Fail if a message was denied, or if acknowledgements cannot arrive."""
+        replies = f"{self._prefix}*"
+        if denial.is_subscription(replies):
+            self._fail(denial.error(replies))
+            return True
+        for number in sorted(self._pending):
+            subject = self._subject(number)
+            if denial.is_publish(subject):
+                self._fail(denial.error(subject))
+                return True
+        return False
+
+    def _subject(self, number: int) -> str:
+        frames = next(frames for frames in self._frames if frames.first <= number < frames.end)
+        return frames.subject(number - frames.first)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._changed.set()
+
+    # --- Waiting ------------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Wait for acknowledgements for a short time; resend messages, or disconnect, if they are overdue."""
+        if self._failure is None:
+            self._changed.clear()
+            tick = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._changed.set)
+            await self._changed.wait()
+            tick.cancel()
+        if self._failure is not None:
+            raise self._failure
+        self._forget_acknowledged()
+        if not self._pending or self._client is None:
+            return
+        now = time.monotonic()
+        if not self._client.is_connected:
+            await self._give_up_connection(_closed(self._client, self._subject(min(self._pending))))
+        elif self._sent and now - self._sent[0][2] >= self._ack_timeout:
+            await self._give_up_connection(self._late(self._client))
+        elif self._retries:
+            due = sorted(number for number, at in self._retries.items() if at <= now)
+            for number in due:
+                del self._retries[number]
+            await self._resend([number for number in due if number in self._pending])
+
+    def _forget_acknowledged(self) -> None:
+        if not self._pending:
+            self._sent.clear()
+            self._resent.clear()
+            self._retries.clear()
+            self._no_responders.clear()
+        oldest = min(self._pending, default=self._next_unsent)
+        while self._sent and self._pending.isdisjoint(range(*self._sent[0][:2])):
+            self._sent.popleft()
+        while self._frames and self._frames[0].end <= oldest:
+            self._frames.popleft()
+
+    def _late(self, client: Client) -> DeliveryError:
+        violation = ConnectionWatch.of(client).violation_since(self._progress_at)
+        text = f"{self._subject(min(self._pending))}: no acknowledgement arrived in time{violation}"
+        return DeliveryError(ErrorCode.TIMEOUT, text)
+
+    async def _give_up_connection(self, reason: DeliveryError) -> None:
+        """
+        Disconnect, so that all unacknowledged messages are resent on a new connection.
+
+        Raises:
+            DeliveryError: Nothing was acknowledged for the time of retries.
+        """
+        if time.monotonic() - self._progress_at >= self._retry_timeout:
+            raise self._last_error or reason
+        await self._disconnect()
+        await pause(_PAUSE_SECONDS)
+
+    # --- Connections --------------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> Client:
+        """
+        Return an open connection; a new one gets all unacknowledged messages.
+
+        Raises:
+            EncodeError: An unacknowledged message is larger than this server accepts.
+            DeliveryError: It is not possible to connect.
+        """
         while self._client is None or not self._client.is_connected:
+            if self._unconfirmed and self._client is not None:
+                raise ConnectionWatch.of(self._client).closed_error("messages without acknowledgement")
             await self._disconnect()
             client = Client()
             try:
                 await self._connect(client)
                 self._client = client
                 if self._acknowledged:
-                    # This class resends unacknowledged messages, on a new connection.
-                    timeout = self._ack_timeout
-                    acks = PendingAcks(
-                        client,
-                        lambda *_: None,
-                        window=self._window,
-                        ack_timeout=timeout,
-                        retry_timeout=min(timeout, self._retry_timeout),
-                        api_prefix=self._api_prefix,
-                    )
-                    acks.has_stream = self._has_stream
-                    self._acks = await acks.__aenter__()
+                    await self._open_acks(client)
+                    self._check_sizes(self._frames if self._pending else (), client)
+                    # Those that wait for a retry were not stored.
+                    self._resent |= self._pending.difference(self._retries)
+                    self._retries.clear()
+                    await self._resend(sorted(self._pending))
+            except EncodeError:
+                await self._disconnect()
+                self._forget()
+                raise
             except DeliveryError:
-                if time.monotonic() >= give_up:
+                if time.monotonic() - self._progress_at >= self._retry_timeout:
                     raise
                 await self._disconnect()
                 await pause(_PAUSE_SECONDS)
         return self._client
 
+    async def _open_acks(self, client: Client) -> None:
+        # Acknowledgements of earlier connections may still arrive, so the subjects are the same.
+        self._prefix = self._prefix or f"{client.new_inbox()}."
+        self._sent.clear()
+        self._listeners = Listeners(client, self._api_prefix)
+        self._acks = TokenAcks(
+            client, self._prefix, acknowledged=self._acknowledge, replied=self._reply, denied=self._deny
+        )
+        await self._acks.open()
+
     async def _disconnect(self) -> None:
+        for task in self._lookups.values():
+            task.cancel()
+        await asyncio.gather(*self._lookups.values(), return_exceptions=True)
         if self._acks is not None:
-            await self._acks.__aexit__()
+            await self._acks.close()
         if self._client is not None:
             await disconnect(self._client)
         self._client = self._acks = None
 
 
-def _is_temporary(error: DeliveryError) -> bool:
-    """Return whether a retry may help: the server was lost, or the stream has no leader."""
-    return error.code is ErrorCode.TIMEOUT or (
-        error.code is ErrorCode.NO_RESPONDERS and not isinstance(error, NoStreamError)
-    )
+def _block(message: NatsMessage) -> bytes:
+    check_subject(message.subject)
+    return encode_header_block(message.headers) if message.headers else b""
+
+
+def _closed(client: Client, subject: str) -> DeliveryError:
+    loss = ConnectionWatch.of(client).loss
+    text = f"{subject}: the connection was closed before the acknowledgement arrived"
+    return DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text)

@@ -9,57 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.js.api import PubAck
-from nats.js.errors import APIError
 
-from ...errors import ApiError, DeliveryError, ErrorCode, NoStreamError
-from ...message import MSG_ID, NatsMessage
+from ..._settings import DEFAULT_PREFIX
+from ...errors import DeliveryError, ErrorCode, NoStreamError
+from ...message import NatsMessage
+from ...wire.nats import write_publish
 from .._errors import delivery_errors
+from .._natspy import send_buffer, write_publish_frame
 from .._permissions import ConnectionWatch
-from ..core._publish import publish_with_block
-from ._ack_window import AckWindow, Pending, is_no_responders
-from ._prepare import NO_ACKNOWLEDGEMENT
-from ._stream_lookup import IN_PROCESS, PAUSE_SECONDS, Listeners
+from ._ack_window import AckWindow
+from ._fast_ingest import UNKNOWN, FastIngest, Lane
+from ._pending_message import PendingMessage, has_copy_detection, is_not_stored, read_reply
+from ._stream_lookup import PAUSE_SECONDS, Listeners
 
-_EXPECTATION: Final = b"\r\nNats-Expected-Last-"
-_ERROR_MEMBERS: Final = ("code", "err_code", "description")
-
-
-@dataclass(slots=True, eq=False)
-class PendingMessage(Pending):
-    """
-    An unacknowledged message.
-
-    Attributes:
-        message: The message.
-        block: Its header block.
-        tag: Object of the caller.
-        give_up: Time at which retries end, in seconds of ``time.monotonic()``.
-        due: Time at which it is resent, or fails, without an acknowledgement; in seconds of ``time.monotonic()``.
-        attempts: Number of attempts, without those known to be not stored.
-        last_error: Error of the last attempt if the message is to be resent; else None.
-    """
-
-    message: NatsMessage
-    block: bytes
-    tag: Any
-    give_up: float
-    due: float
-    attempts: int = 0
-    last_error: DeliveryError | None = None
-
-    @property
-    def was_sent(self) -> bool:
-        return self.attempts > 0
+# Messages between two turns of the event loop, in which nats-py sends and receives while the server works.
+_YIELD_MESSAGES: Final = 64
+# Size of nats-py's buffer at which publishers wait until it is sent.
+_BUFFER_BYTES: Final = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +45,17 @@ class PublishResult:
         messages: Messages that were acknowledged, or, on core NATS, written.
         duplicates: How many of them the stream already had, according to their ``Nats-Msg-Id``. Messages that were
             resent after a lost acknowledgement are not counted.
+        batched: How many of them were acknowledged in a batch of several, in which duplicates are not reported.
     """
 
     messages: int = 0
     duplicates: int = 0
+    batched: int = 0
 
     def __add__(self, other: PublishResult) -> PublishResult:
-        return PublishResult(self.messages + other.messages, self.duplicates + other.duplicates)
-
-
-class _Ack(msgspec.Struct):
-    stream: str = ""
-    seq: int = 0
-    duplicate: bool | None = None
-    domain: str | None = None
-    val: str | None = None
-    error: dict[str, Any] | None = None
-
-
-_decode: Final = msgspec.json.Decoder(_Ack).decode
+        return PublishResult(
+            self.messages + other.messages, self.duplicates + other.duplicates, self.batched + other.batched
+        )
 
 
 class PendingAcks(AckWindow[PendingMessage]):
@@ -108,6 +74,8 @@ class PendingAcks(AckWindow[PendingMessage]):
         ack_timeout: Seconds to wait for an acknowledgement before a message is resent.
         retry_timeout: Seconds to retry a message.
         api_prefix: First tokens of the subjects of JetStream's API.
+        fast_ingest: Whether messages with a ``Nats-Msg-Id`` and without expectations are published in batches to
+            streams that accept these. The PubAck of a message in a batch of several has sequence 0.
 
     Attributes:
         has_stream: Whether a stream has acknowledged a message. No responders then mean that it has no leader. Before
@@ -122,7 +90,8 @@ class PendingAcks(AckWindow[PendingMessage]):
         window: int,
         ack_timeout: float,
         retry_timeout: float,
-        api_prefix: str = "$JS.API",
+        api_prefix: str = DEFAULT_PREFIX,
+        fast_ingest: bool = False,
     ) -> None:
         super().__init__(nc, window)
         self.has_stream = False
@@ -131,23 +100,37 @@ class PendingAcks(AckWindow[PendingMessage]):
         self._retry_timeout = retry_timeout
         self._listeners = Listeners(nc, api_prefix)
         self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._unyielded = 0
+        self._fast: FastIngest | None = None
+        # Under another prefix, subjects and replies may be mapped between accounts.
+        self._may_batch = fast_ingest and api_prefix == DEFAULT_PREFIX
 
     async def __aenter__(self) -> PendingAcks:
         await self.open(self.nc.new_inbox())
+        if self._may_batch:
+            self._fast = FastIngest(self, window=self._size, ack_timeout=self._ack_timeout)
         return self
 
     async def __aexit__(self, *error: object) -> None:
         for task in self._lookups.values():
             task.cancel()
+        if self._fast is not None:
+            await self._fast.close()
         await self.close()
         await asyncio.gather(*self._lookups.values(), return_exceptions=True)
+
+    async def drain(self) -> None:
+        """Wait until nothing is pending."""
+        if self._fast is not None:
+            self._fast.commit()
+        await super().drain()
 
     async def send(self, message: NatsMessage, block: bytes, tag: Any = None, *, attempts: int = 0) -> PendingMessage:
         """
         Send a message as soon as the window has a free slot.
 
         Args:
-            message: Message whose subject and size were checked; its ``reply`` is not used.
+            message: Message whose subject and size were checked; its headers and ``reply`` are not used.
             block: Header block, which was checked; ``b""`` without headers.
             tag: Object to keep with the message.
             attempts: Number of earlier attempts, on another connection.
@@ -156,65 +139,105 @@ class PendingAcks(AckWindow[PendingMessage]):
             DeliveryError: ``connection-closed``: the connection is closed or being drained; ``not-open``: called
                 outside of the block; ``permission-denied``: acknowledgements cannot arrive.
         """
-        await self.wait_for_slot()
+        subject = message.subject
+        fast = self._fast
+        lane = None
+        if fast is not None:
+            is_batched = has_copy_detection(block)
+            lane = fast.routes.get(subject, UNKNOWN) if is_batched else UNKNOWN
+            if lane is UNKNOWN:
+                lane = await self._lane(fast, subject, is_batched=is_batched)
+        self._unyielded += 1
+        if self._unyielded >= _YIELD_MESSAGES:
+            self._unyielded = 0
+            await asyncio.sleep(0)
+        if self.nc.pending_data_size > _BUFFER_BYTES:
+            await send_buffer(self.nc)
+        if len(self.pending) >= self._size:
+            await self.wait_for_slot()
         if self._denied is not None:
             raise self._denied
         if not self.is_open:
-            raise DeliveryError(
-                ErrorCode.NOT_OPEN, f"{message.subject}: the publisher must be used inside of its block"
-            )
+            raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher must be used inside of its block")
+        return self._start(message, block, tag, attempts, lane if isinstance(lane, Lane) else None)
+
+    def send_now(self, message: NatsMessage, block: bytes, tag: Any) -> PendingMessage | None:
+        """
+        Send a message that the server detects a copy of, as :meth:`send` does, or return None if that has to wait.
+
+        It saves a coroutine for each message. Every 64th message waits, so that nats-py sends and receives.
+
+        Args:
+            message: As for :meth:`send`.
+            block: As for :meth:`send`; it has a ``Nats-Msg-Id`` and no expectation.
+            tag: As for :meth:`send`.
+
+        Raises:
+            DeliveryError: As :meth:`send` does.
+        """
+        if self._fast is None or self._unyielded + 1 >= _YIELD_MESSAGES or len(self.pending) >= self._size:
+            return None
+        lane, nc = self._fast.routes.get(message.subject, UNKNOWN), self.nc
+        if lane is UNKNOWN or self._denied is not None or self._checker is None:
+            return None
+        if not nc.is_connected or nc.pending_data_size > _BUFFER_BYTES:
+            return None
+        self._unyielded += 1
+        return self._start(message, block, tag, 0, cast("Lane | None", lane))
+
+    def _start(self, message: NatsMessage, block: bytes, tag: Any, attempts: int, lane: Lane | None) -> PendingMessage:
+        """Send a message now, or in a batch."""
         now = time.monotonic()
-        ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
+        ack: asyncio.Future[PubAck] = asyncio.Future()
         give_up, due = now + self._retry_timeout, now + self._ack_timeout
-        item = PendingMessage(message.subject, ack, message, block, tag, give_up, due, attempts)
-        token = self._add(item)
+        item = PendingMessage(message.subject, ack, message.data, block, tag, give_up, due, attempts)
+        item.token = self._add(item)
+        nc = self.nc
+        if lane is not None and not lane.is_disabled and (nc.is_connected or not (nc.is_closed or nc.is_draining_pubs)):
+            item.is_batched = True
+            lane.add(item)
+            return item
         try:
-            with delivery_errors(message.subject, self.nc):
-                await self._publish(token, item)
-        except BaseException:
-            self._drop(token)
-            raise
+            self._publish(item)
+        except Exception:
+            self._drop(item.token)
+            with delivery_errors(message.subject, nc):  # not around the call: it takes as long as the call
+                raise
         return item
 
-    async def _publish(self, token: str, item: PendingMessage) -> None:
+    async def _lane(self, fast: FastIngest, subject: str, *, is_batched: bool) -> Lane | None:
+        """Return the lane of a message; None if it is not sent in a batch, now that it overtakes none that is."""
+        if not self.is_open:
+            return None
+        if is_batched:
+            return await fast.look_up(subject)
+        await fast.emptied(subject)
+        return None
+
+    def _publish(self, item: PendingMessage) -> None:
         try:
-            await publish_with_block(self.nc, item.message, item.block, self._prefix + token)
+            size = len(item.block) + len(item.data)
+            frame = write_publish(item.subject, item.data, item.block, self._prefix + item.token)
+            write_publish_frame(self.nc, frame, size)
             item.attempts += 1
             item.last_error = None
         except nats.errors.OutboundBufferLimitError:
             # The connection is lost, and nats-py's buffer is full. Retry later.
             item.due = time.monotonic() + PAUSE_SECONDS
 
-    async def _receive(self, reply: Msg) -> None:
-        token = self._token(reply)
-        if token is None:
-            return
+    def _receive(self, token: str, data: bytes, block: bytes) -> None:
         item = self.pending[token]
-        subject = item.subject
-        if is_no_responders(reply):
-            self._retry_later(item, DeliveryError(ErrorCode.NO_RESPONDERS, f"{subject}: no stream listens"))
-            self._look_for_stream(subject)
-            return
-        try:
-            ack = _decode(reply.data)
-        except msgspec.MsgspecError:
-            ack = _Ack()
-        if ack.error:
-            is_in_process = ack.error.get("err_code") == IN_PROCESS
-            code = ErrorCode.TIMEOUT if is_in_process else ErrorCode.PUBLISH_REFUSED
-            number = ack.error.get("err_code", 0)
-            error = ApiError(code, f"{subject}: {ack.error.get('description', ack.error)} ({number})")
-            error.err_code = number if isinstance(number, int) else 0
-            error.__cause__ = _api_error(ack.error)
-            if is_in_process:
-                self._retry_later(item, error)
-            else:
-                self._fail(token, error)
-        elif not ack.stream:
-            self._fail(token, DeliveryError(ErrorCode.UNEXPECTED_ANSWER, f"{subject}: {NO_ACKNOWLEDGEMENT}"))
-        else:
+        outcome = read_reply(item.subject, data, block)
+        if isinstance(outcome, PubAck):
             self.has_stream = True
-            self._finish(token, PubAck(ack.stream, ack.seq, ack.domain, ack.duplicate, val=ack.val))
+            self._listeners.note_stream(item.subject)
+            self._finish(token, outcome)
+        elif not is_not_stored(outcome):
+            self._fail(token, outcome)
+        else:
+            self._retry_later(item, outcome)
+            if outcome.code is ErrorCode.NO_RESPONDERS:
+                self.look_for_stream(item.subject)
 
     def _acknowledged(self, item: PendingMessage, ack: Any) -> None:
         self._done(item, ack)
@@ -228,7 +251,53 @@ class PendingAcks(AckWindow[PendingMessage]):
         item.attempts = max(0, item.attempts - 1)
         item.due = min(item.due, time.monotonic() + PAUSE_SECONDS)
 
-    def _look_for_stream(self, subject: str) -> None:
+    # --- For batches --------------------------------------------------------------------------------------------------
+
+    def finish_all(self, items: Iterable[PendingMessage], ack: PubAck) -> None:
+        """Process the acknowledgement of messages, some of which may have failed meanwhile."""
+        self.has_stream = True
+        done, pop = self._done, self.pending.pop
+        for item in items:
+            if pop(item.token, None) is not None:
+                if not item.ack.done():
+                    item.ack.set_result(ack)
+                done(item, ack)
+        self._wake()
+
+    def fail(self, token: str, error: DeliveryError) -> None:
+        """Process the failure of a message."""
+        self._fail(token, error)
+
+    def send_alone(self, items: Iterable[PendingMessage]) -> None:
+        """Publish messages of a batch in the ordinary way."""
+        for item in items:
+            item.is_batched = False
+            item.due = time.monotonic() + self._ack_timeout
+            with suppress(nats.errors.Error):
+                self._publish(item)
+
+    def fail_late(self, item: PendingMessage) -> None:
+        """Fail a message that is not acknowledged in time, or before the connection was closed; it may be stored."""
+        if self.nc.is_closed:
+            loss = ConnectionWatch.of(self.nc).loss
+            text = f"{item.subject}: the connection was closed before the acknowledgement arrived"
+            self._fail(item.token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
+            return
+        violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
+        late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement arrived in time{violation}")
+        self._fail(item.token, item.last_error or late)
+
+    def fail_if_too_large(self, item: PendingMessage) -> bool:
+        """Fail a message if the server's ``max_payload`` was lowered below its size; return whether it failed."""
+        size = len(item.block) + len(item.data)
+        if size <= self.nc.max_payload:
+            return False
+        limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
+        text = f"{item.subject}: no acknowledgement arrived, and {limit}"
+        self._fail(item.token, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
+        return True
+
+    def look_for_stream(self, subject: str) -> None:
         """Look up whether a stream listens, unless that is known or being looked up."""
         if subject not in self._lookups and (not self.has_stream or self._listeners.was_absent(subject)):
             self._lookups[subject] = asyncio.create_task(self._look_up(subject))
@@ -245,48 +314,25 @@ class PendingAcks(AckWindow[PendingMessage]):
             del self._lookups[subject]
 
     async def _check(self) -> None:
+        if self._fast is not None:
+            self._fast.check()
         now = time.monotonic()
-        for token, item in [pair for pair in self.pending.items() if pair[1].due <= now or self.nc.is_closed]:
-            if token in self.pending:
-                await self._resend(token, item, now)
+        is_closed = self.nc.is_closed
+        for item in [item for item in self.pending.values() if item.due <= now or is_closed]:
+            if item.token in self.pending and not item.is_batched:
+                self._resend(item, now)
 
-    async def _resend(self, token: str, item: PendingMessage, now: float) -> None:
+    def _resend(self, item: PendingMessage, now: float) -> None:
         """Resend a message that is due, or fail it if it must not be resent."""
+        is_late = now >= item.give_up or not (item.attempts == 0 or has_copy_detection(item.block))
         if self.nc.is_closed:
-            # The message may have been stored, as with any missing acknowledgement.
-            loss = ConnectionWatch.of(self.nc).loss
-            text = f"{item.subject}: the connection was closed before the acknowledgement arrived"
-            self._fail(token, DeliveryError(ErrorCode.TIMEOUT, f"{text}: {loss}" if loss else text))
-        elif (size := len(item.block) + len(item.message.data)) > self.nc.max_payload:
-            limit = f"max_payload was lowered to {self.nc.max_payload} bytes, and the message has {size}"
-            text = f"{item.subject}: no acknowledgement arrived, and {limit}"
-            self._fail(token, DeliveryError(ErrorCode.PAYLOAD_TOO_LARGE, text))
-        elif now >= item.give_up or not _may_be_resent(item):
-            violation = ConnectionWatch.of(self.nc).violation_since(item.give_up - self._retry_timeout)
-            late = DeliveryError(ErrorCode.TIMEOUT, f"{item.subject}: no acknowledgement arrived in time{violation}")
-            self._fail(token, item.last_error or late)
+            self.fail_late(item)
+        elif self.fail_if_too_large(item):
+            pass
+        elif is_late:
+            self.fail_late(item)
         else:
             item.due = now + self._ack_timeout
             if self.nc.is_connected:
-                with suppress(nats.errors.Error, OSError):
-                    await self._publish(token, item)
-
-
-def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:
-    """Return whether the stream had the message before its first attempt; resent copies are duplicates as well."""
-    return bool(ack.duplicate and item.attempts == 1)
-
-
-def _may_be_resent(item: PendingMessage) -> bool:
-    # Since 2.12 nats-server checks Nats-Expected-Last-... before it checks for duplicates, so it refuses the copy of a
-    # stored message.
-    return item.attempts == 0 or (MSG_ID in item.message.headers and _EXPECTATION not in item.block)
-
-
-def _api_error(error: dict[str, Any]) -> Exception | None:
-    """Return the error that nats-py's ``js.publish()`` would raise."""
-    try:
-        APIError.from_error({"code": 0, **{name: error[name] for name in error if name in _ERROR_MEMBERS}})
-    except APIError as known:
-        return known
-    return None
+                with suppress(nats.errors.Error):
+                    self._publish(item)

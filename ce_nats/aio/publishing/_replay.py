@@ -18,9 +18,12 @@ from .._errors import delivery_errors
 from .._foreign_subjects import check_foreign_subject
 from .._util.checks import check_client, check_count, check_positive
 from ..core._publish import check_size, flush, publish_with_block, supports_headers
-from ._pending_acks import PendingAcks, PendingMessage, PublishResult, is_duplicate
+from ._pending_acks import PendingAcks, PublishResult
+from ._pending_message import PendingMessage, is_duplicate
 from ._prepare import MAX_HEADER_BYTES
 
+# A stream with allow_atomic does not store a message with these headers, but waits for the rest of its batch.
+_BATCH_HEADERS: Final = "Nats-Batch-"
 # Replaces bytes that are not UTF-8, so a subject with it is not the original one.
 _REPLACEMENT: Final = "\ufffd"
 
@@ -40,7 +43,11 @@ async def replay(
     on_end: Callable[[PublishResult], object] = lambda result: None,
 ) -> PublishResult:
     """
-    Publish messages in order, without their reply subjects.
+    Publish messages in order, without their reply subjects, and without the ``Nats-Batch-...`` headers of
+    :class:`~ce_nats.aio.AtomicBatch`.
+
+    To a stream with ``allow_batched`` messages with a ``Nats-Msg-Id`` are published in batches, as by
+    :class:`~ce_nats.aio.Publisher`.
 
     Args:
         nc: An open connection.
@@ -76,19 +83,20 @@ async def replay(
         check_plain_subject(subject)
     for pattern in allowed:
         check_pattern(pattern)
-    count = duplicates = 0
+    count = duplicates = batched = 0
     failures: list[DeliveryError] = []
 
     def done(item: PendingMessage, outcome: PubAck | DeliveryError) -> None:
-        nonlocal count, duplicates
+        nonlocal count, duplicates, batched
         if isinstance(outcome, DeliveryError):
             failures.append(outcome)
         else:
             count += 1
             duplicates += is_duplicate(item, outcome)
+            batched += not outcome.seq
 
     sent = 0
-    acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout)
+    acks = PendingAcks(nc, done, window=window, ack_timeout=ack_timeout, retry_timeout=retry_timeout, fast_ingest=True)
     try:
         async with acks:
             async for message in _paced(messages, rate):
@@ -111,7 +119,7 @@ async def replay(
             await flush(nc)
             count = sent
     finally:
-        on_end(result := PublishResult(count, duplicates))
+        on_end(result := PublishResult(count, duplicates, batched))
     return result
 
 
@@ -151,12 +159,13 @@ def framed(
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT, f"the message's subject must have been UTF-8, got {preview(message.subject)}"
         )
-    block = write_header_block(message.headers) if message.headers else b""
+    headers = list(message.headers)
+    if any(name.startswith(_BATCH_HEADERS) for name, _ in headers):
+        headers = [pair for pair in headers if not pair[0].startswith(_BATCH_HEADERS)]
+    block = write_header_block(headers) if headers else b""
     if block and not supports_headers(nc):
         raise EncodeError(
             ErrorCode.HEADERS_NOT_SUPPORTED, "the server does not support headers, and the message has headers"
         )
     check_size(outgoing, nc.max_payload, MAX_HEADER_BYTES if is_stored else None, len(block))
-    # PendingAcks only resends messages with a Nats-Msg-Id, and looks for it here; the block is sent.
-    outgoing.headers._pairs = list(message.headers)
     return outgoing, block

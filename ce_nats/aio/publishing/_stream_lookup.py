@@ -48,6 +48,11 @@ class Listeners:
         """Return whether the API has reported once that no stream listens."""
         return subject in self._absent
 
+    def note_stream(self, subject: str) -> None:
+        """Forget a report that no stream listens: a stream has stored a message since."""
+        if self._absent:
+            self._absent.pop(subject, None)
+
     async def look(self, subject: str, timeout: float) -> None:
         """
         Look for streams that listen on a subject, after a publish to it got a no-responders status.

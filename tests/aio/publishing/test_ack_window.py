@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ce_nats import DeliveryError, ErrorCode
+from ce_nats.aio.publishing import _ack_window
 from ce_nats.aio.publishing._ack_window import AckWindow, Pending
-from tests.support.scripted_server import ACK, NO_RESPONDERS, REFUSED, SECONDS, scripted
+from tests.support.scripted_server import ACK, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
 
 
 class Window(AckWindow[Pending]):
@@ -25,10 +26,8 @@ class Window(AckWindow[Pending]):
         await self.nc.publish(subject, b"", reply=f"{self._prefix}{token}")
         return token, item
 
-    async def _receive(self, answer):
-        token = self._token(answer)
-        if token is not None:
-            self._finish(token, answer.data)
+    def _receive(self, token, data, block):
+        self._finish(token, data)
 
     async def _check(self):
         self.checks += 1
@@ -121,3 +120,14 @@ async def test_no_responders_is_an_answer():
     async with opened(NO_RESPONDERS) as (_, window):
         _, item = await window.publish()
         assert await asyncio.wait_for(item.ack, SECONDS) == b""
+
+
+async def test_answers_are_received_without_raw_messages(monkeypatch):
+    """As with a version of nats-py whose function for received messages is another one."""
+    monkeypatch.setattr(_ack_window, "SEES_RAW_MESSAGES", False)
+    async with opened(NO_RESPONDERS, ACK, NO_ANSWER) as (_, window):
+        for expected in (b"", b'{"stream": "S", "seq": 7}'):
+            _, item = await window.publish()
+            assert await asyncio.wait_for(item.ack, SECONDS) == expected
+        _, item = await window.publish()
+    assert item.ack.cancelled()

@@ -13,7 +13,9 @@ from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
 from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
+from ce_nats.wire._frames import frames_of
 from tests.support.pausing import paused
+from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, scripted
 
 SECONDS = 60  # for the publishing of one test, so that a hanging one fails
 
@@ -125,6 +127,101 @@ async def test_at_most_a_window_is_unacknowledged(connect, nc, subject):
         task.cancel()
     assert [message.data for message in seen] == [b"%d" % number for number in range(200)]
     assert most == 25
+
+
+async def test_window_slides_over_calls(connect, nc, subject):
+    """``send()`` waits for a free slot, not for the acknowledgements of its messages."""
+    subscription = await nc.subscribe(subject)
+    await nc.flush()
+    async with BulkPublisher(connect, window=10) as publisher:
+        prefix = await publisher.reply_prefix()
+        for first in range(0, 10, 5):
+            framed = [(message, b"") for message in numbered(subject, range(first, first + 5))]
+            await asyncio.wait_for(publisher.send(frames_of(framed, publisher.next_number, prefix)), SECONDS)
+        waiting = [await subscription.next_msg(timeout=SECONDS) for _ in range(10)]
+        full = asyncio.create_task(publisher.send(frames_of([(NatsMessage(subject, b"10"), b"")], 10, prefix)))
+        await nc.flush()
+        assert not full.done()
+        for message in waiting:
+            await message.respond(b'{"stream":"S","seq":1}')
+        await asyncio.wait_for(full, SECONDS)
+        await (await subscription.next_msg(timeout=SECONDS)).respond(b'{"stream":"S","seq":1}')
+        assert await asyncio.wait_for(publisher.drain(), SECONDS) == PublishResult(11, 0)
+
+
+# --- Rare answers ----------------------------------------------------------------------------------------------------
+
+
+def answers(*script):
+    """Publish two messages to a server that answers each publish with a line of a script; return it and the result."""
+
+    async def run():
+        async with scripted(*script) as (server, nc):
+            url = nc.connected_url.geturl()
+            result = await publish(connecting_to(url), numbered("s", range(2)), ack_timeout=0.3, retry_timeout=2.0)
+            return [frame.payload for frame in server.received], result
+
+    return run()
+
+
+DUPLICATE = {**ACK, "duplicate": True}
+
+
+@pytest.mark.parametrize(
+    ("script", "received", "result"),
+    [
+        ([ACK, ACK], [b"0", b"1"], PublishResult(2, 0)),
+        ([ACK, DUPLICATE], [b"0", b"1"], PublishResult(2, 1)),
+        ([ACK, NO_ANSWER, DUPLICATE], [b"0", b"1", b"1"], PublishResult(2, 0)),
+        ([NO_ANSWER, ACK, DUPLICATE], [b"0", b"1", b"0"], PublishResult(2, 0)),
+        ([NO_ANSWER, NO_ANSWER, ACK, ACK], [b"0", b"1", b"0", b"1"], PublishResult(2, 0)),
+        ([ACK, NO_RESPONDERS, DUPLICATE], [b"0", b"1", b"1"], PublishResult(2, 1)),
+    ],
+)
+async def test_unanswered_messages_are_resent(script, received, result):
+    """A copy that was resent is not counted as a duplicate, unless the first one was not stored."""
+    assert await answers(*script) == (received, result)
+
+
+async def test_message_in_process_is_retried():
+    received, result = await answers(IN_PROCESS, ACK, ACK)
+    assert (received, result) == ([b"0", b"1", b"0"], PublishResult(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ([REFUSED], ErrorCode.PUBLISH_REFUSED),
+        ([ACK, {"stream": ""}], ErrorCode.UNEXPECTED_ANSWER),
+        ([NO_RESPONDERS] * 20, ErrorCode.NO_RESPONDERS),
+        ([ACK, *([NO_ANSWER] * 20)], ErrorCode.TIMEOUT),
+    ],
+    ids=["refused", "no puback", "no responders", "no answer"],
+)
+async def test_answers_that_are_errors(script, code):
+    with pytest.raises(DeliveryError, match="s: ") as info:
+        await answers(*script)
+    assert info.value.code == code
+
+
+async def test_time_between_calls_is_not_a_time_of_retries():
+    """Input may be slow: an unacknowledged message is resent with the next one, and is not an error at once."""
+    async with scripted(NO_ANSWER, NO_ANSWER, ACK, ACK) as (server, nc):
+        connect = connecting_to(nc.connected_url.geturl())
+        async with BulkPublisher(connect, ack_timeout=0.3, retry_timeout=0.3) as publisher:
+            prefix = await publisher.reply_prefix()
+            await publisher.send(frames_of([(NatsMessage("s", b"0"), b"")], 0, prefix))
+            await asyncio.sleep(0.7)  # longer than both timeouts
+            await publisher.send(frames_of([(NatsMessage("s", b"1"), b"")], 1, prefix))
+            assert await asyncio.wait_for(publisher.drain(), SECONDS) == PublishResult(2, 0)
+        assert [frame.payload for frame in server.received] == [b"0", b"1", b"0", b"1"]
+
+
+async def test_publisher_can_be_used_after_an_error(connect, js, subject, stream):
+    async with BulkPublisher(connect) as publisher:
+        with pytest.raises(DeliveryError, match="no stream listens"):
+            await publisher.publish(numbered(f"no.{subject}", range(3)))
+        assert await publisher.publish(numbered(subject, range(3))) == PublishResult(3, 0)
 
 
 # --- Unavailable servers ---------------------------------------------------------------------------------------------
@@ -268,7 +365,7 @@ async def test_message_over_a_server_limit_is_rejected_before_its_window(connect
 
 @pytest.mark.parametrize(
     ("message", "error"),
-    [(NatsMessage("{}", b"", Headers({"a:b": "c"})), EncodeError), (NatsMessage("", b""), DeliveryError)],
+    [(NatsMessage("{}", b"", Headers({"a:b": "c"})), EncodeError), (NatsMessage("", b""), EncodeError)],
     ids=["header name", "no subject"],
 )
 async def test_message_that_nats_py_rejects_is_an_error_at_once(connect, subject, stream, message, error):

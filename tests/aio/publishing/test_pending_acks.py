@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ce_nats import DeliveryError, Headers, NatsMessage
-from ce_nats.aio.publishing._pending_acks import PendingAcks, is_duplicate
+from ce_nats.aio.publishing._pending_acks import PendingAcks
+from ce_nats.aio.publishing._pending_message import is_duplicate
 from ce_nats.wire.nats import encode_header_block
 from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
 

@@ -1,11 +1,20 @@
-"""Messages for streams: which ``Nats-Msg-Id`` they get."""
+"""Messages for streams: which ``Nats-Msg-Id`` and which time to live they get."""
+
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ce_nats import EncodeError, dedup_id, from_nats_message
+from ce_nats import ApiError, DeliveryError, EncodeError, PublishError, dedup_id, from_nats_message
+from ce_nats.aio import Publisher, connect
 from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio._natspy import server_info
 from ce_nats.aio.publishing._prepare import event_id, prepare_for_stream
+from ce_nats.extensions.expiry import time_to_live
+from ce_nats.testing import NatsServer
+from tests.support.caching import NotAvailable
+from tests.support.programs import nats_server
 from tests.support.reading import read
+from tests.support.waiting import until
 
 
 async def test_events_with_equal_ids_from_two_sources_are_both_stored(js, subject, stream, make_event):
@@ -57,3 +66,127 @@ def test_message_id_is_one_header_more(nc, make_event, dedup):
     plain = prepare_for_stream(nc, make_event(), "orders", dedup=None, **options)
     message = prepare_for_stream(nc, make_event(), "orders", dedup=dedup, **options)
     assert list(message.headers.items()) == [*plain.headers.items(), ("Nats-Msg-Id", dedup(make_event()))]
+
+
+# --- Time to live -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def ttl_stream(js, stream):
+    """The stream, which allows a time to live of messages."""
+    config = (await js.stream_info(stream)).config
+    await js.update_stream(config.evolve(allow_msg_ttl=True))
+    return stream
+
+
+def in_seconds(seconds):
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds)
+
+
+async def test_expirytime_is_the_time_to_live(js, subject, ttl_stream, make_event):
+    await ce_js.publish(js, make_event(1, expirytime=in_seconds(3600)), subject, ttl=time_to_live)
+    await ce_js.publish(js, make_event(2), subject, ttl=time_to_live)
+    async with Publisher(js, ttl=time_to_live) as publisher:
+        await publisher.publish(make_event(3, expirytime=in_seconds(1800)), subject)
+        await publisher.publish(make_event(4, expirytime="9999-12-31T00:00:00Z"), subject)
+    await ce_js.publish(js, make_event(5, expirytime=in_seconds(60)), subject)
+    headers = [dict(message.headers).get("Nats-TTL") for message in await read(js, ttl_stream)]
+    assert headers == ["3600s", None, "1800s", "3153600000s", None]
+
+
+async def test_stream_deletes_an_event_when_it_expires(js, subject, ttl_stream, make_event):
+    """A sub-second rest is rounded up: the shortest time to live that a server accepts is one second."""
+    at = in_seconds(0.3)
+    ack = await ce_js.publish(js, make_event(1, expirytime=at), subject, ttl=time_to_live)
+    await ce_js.publish(js, make_event(2), subject, ttl=time_to_live)
+
+    async def is_deleted():
+        return (await js.stream_info(ttl_stream)).state.first_seq > ack.seq
+
+    await until(is_deleted)
+    assert in_seconds(0) > at
+    assert [from_nats_message(message).id for message in await read(js, ttl_stream)] == ["event 2"]
+
+
+async def test_far_expiry_is_kept_by_the_server(js, subject, ttl_stream, make_event):
+    """A larger number of seconds overflows in the server, which then deletes the message at once."""
+    await ce_js.publish(js, make_event(1, expirytime="9999-12-31T00:00:00Z"), subject, ttl=time_to_live)
+    await ce_js.publish(js, make_event(2, expirytime=in_seconds(0.1)), subject, ttl=time_to_live)
+
+    async def second_is_deleted():
+        return (await js.stream_info(ttl_stream)).state.messages == 1
+
+    await until(second_is_deleted)
+    assert [from_nats_message(message).id for message in await read(js, ttl_stream)] == ["event 1"]
+
+
+async def test_expired_event_is_not_published(js, subject, ttl_stream, make_event):
+    with pytest.raises(EncodeError) as info:
+        await ce_js.publish(js, make_event(1, expirytime=in_seconds(0)), subject, ttl=time_to_live)
+    assert info.value.code == "event-expired"
+    async with Publisher(js, ttl=time_to_live) as publisher:
+        with pytest.raises(EncodeError, match="event-expired"):
+            await publisher.publish(make_event(1, expirytime=in_seconds(0)), subject)
+        await publisher.publish(make_event(2, expirytime=in_seconds(60)), subject)
+    assert [from_nats_message(message).id for message in await read(js, ttl_stream)] == ["event 2"]
+
+
+async def test_stream_without_ttl_refuses(js, subject, stream, make_event):
+    event = make_event(expirytime=in_seconds(60))
+    with pytest.raises(ApiError) as info:
+        await ce_js.publish(js, event, subject, ttl=time_to_live)
+    assert (info.value.code, info.value.err_code) == ("publish-refused", 10166)
+    with pytest.raises(PublishError) as raised:
+        async with Publisher(js, ttl=time_to_live) as publisher:
+            await publisher.publish(event, subject)
+    assert raised.value.failures[0].error.err_code == 10166
+    assert await read(js, stream) == []
+
+
+async def test_given_header_overrides_ttl(js, subject, ttl_stream, make_event):
+    event = make_event(expirytime=in_seconds(-5))
+    await ce_js.publish(js, event, subject, headers={"Nats-TTL": "2h"}, ttl=time_to_live)
+    ((message),) = await read(js, ttl_stream)
+    assert [value for name, value in message.headers if name == "Nats-TTL"] == ["2h"]
+
+
+@pytest.mark.parametrize("wrong", ["1s\r\na: b", " 1s", 5], ids=ascii)
+async def test_custom_time_to_live_is_checked(js, subject, make_event, wrong):
+    with pytest.raises(EncodeError) as info:
+        await ce_js.publish(js, make_event(), subject, ttl=lambda event: wrong)
+    assert (info.value.code, info.value.header) == ("invalid-header-value", "Nats-TTL")
+
+
+async def test_older_server_is_an_error(make_event):
+    """It would ignore the header, store the message, and never delete it."""
+    try:
+        executable = nats_server("2.10.26")
+    except NotAvailable as missing:
+        pytest.skip(str(missing))
+    with NatsServer(jetstream=True, executable=executable) as server:
+        async with connect(server.url) as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="ORDERS", subjects=["orders"])
+            with pytest.raises(DeliveryError, match=r"needs nats-server 2\.11 or later, got 2\.10\.26") as info:
+                await ce_js.publish(js, make_event(expirytime=in_seconds(60)), "orders", ttl=time_to_live)
+            assert info.value.code == "incompatible-config"
+            await ce_js.publish(js, make_event(2), "orders", ttl=time_to_live)
+            assert [from_nats_message(message).id for message in await read(js, "ORDERS")] == ["event 2"]
+
+
+async def test_ttl_needs_headers(monkeypatch, nc, js, subject, make_event):
+    monkeypatch.setitem(server_info(nc), "headers", False)
+    with pytest.raises(EncodeError, match="use ttl=None") as info:
+        await ce_js.publish(js, make_event(), subject, dedup=None, headerless=True, ttl=time_to_live)
+    assert (info.value.code, info.value.header) == ("headers-not-supported", "Nats-TTL")
+
+
+async def test_messages_of_a_batch_have_a_time_to_live(js, subject, ttl_stream, make_event):
+    """Of fast ingest, which acknowledges several messages at once."""
+    await ce_js.configure_stream(js, ttl_stream, allow_batched=True)
+    async with Publisher(js, ttl=time_to_live) as publisher:
+        for number in range(200):
+            await publisher.publish(make_event(number, expirytime=in_seconds(600)), subject)
+    assert publisher.batched > 0
+    headers = [dict(message.headers)["Nats-TTL"] for message in await read(js, ttl_stream)]
+    assert headers == ["600s"] * 200

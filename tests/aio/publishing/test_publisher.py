@@ -12,6 +12,8 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.extensions.tracing import TraceContext
 from ce_nats.testing import NatsServer
+from tests.support.pausing import paused
+from tests.support.waiting import until
 
 
 async def stored(js, stream):
@@ -390,3 +392,28 @@ async def test_killed_server_loses_and_duplicates_no_event(make_event, pending_s
                     await publisher.publish(make_event(number), "s")
             assert publisher.acknowledged == count
             assert sorted(await ids(js, "S")) == sorted(f"event {number}" for number in range(count))
+
+
+@pytest.mark.parametrize("allow_batched", [False, True])
+async def test_large_events_wait_for_the_network(make_event, allow_batched):
+    """Before the window is full, which would be 500 MB in memory, twice."""
+    with NatsServer(jetstream=True) as server:
+        nc = await nats.connect(server.url)
+        await nc.jetstream().add_stream(name="S", subjects=["s"], allow_batched=allow_batched)
+        async with Publisher(nc.jetstream(), retry_timeout=60) as publisher:
+            await publisher.publish(make_event(0), "s")
+            await publisher.flush()
+
+            async def publish_all():
+                for number in range(1, 100):
+                    await publisher.publish(make_event(number, b"x" * 500_000), "s")
+
+            with paused(server):
+                publishing = asyncio.create_task(publish_all())
+                await until(lambda: nc.pending_data_size > 2**21)
+                sent = len(publisher._acks.pending)
+                await asyncio.sleep(0.3)
+                assert len(publisher._acks.pending) == sent < 80
+            await asyncio.wait_for(publishing, 60)
+        assert publisher.acknowledged == 100
+        await nc.close()

@@ -3,7 +3,7 @@ import pytest
 from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.aio import DeliveryError, replay
 from ce_nats.aio.consumer._dead_letters import requeue
-from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.jetstream import configure_stream, read_stream
 from ce_nats.message import StoredMessage
 from ce_nats.redelivery import DeadLetter, Reason
 
@@ -41,6 +41,15 @@ async def test_replay_to_core_nats_and_another_subject(nc, subject):
     assert result.messages == 2
     first, second = await subscription.next_msg(5), await subscription.next_msg(5)
     assert (first.data, first.headers, second.data, second.headers) == (b"\xff", {"a": "1"}, b"2", None)
+
+
+@pytest.mark.parametrize("is_allowed", [True, False], ids=["batches", "no batches"])
+async def test_messages_of_an_atomic_batch_are_replayed_one_by_one(nc, js, stream, subject, is_allowed):
+    """A stream would keep them back until the rest of the batch arrives, or refuse them."""
+    await configure_stream(js, stream, allow_atomic=is_allowed)
+    batch = [("Nats-Batch-Id", "x"), ("ce-id", "1"), ("Nats-Batch-Sequence", "7"), ("Nats-Batch-Commit", "1")]
+    assert (await replay(nc, [message(subject, batch), message(subject)])).messages == 2
+    assert [one.headers for one in await all_of(js, stream)] == [[("ce-id", "1")], []]
 
 
 async def test_duplicates_are_counted(nc, stream, subject):

@@ -7,6 +7,8 @@ import pytest
 
 from ce_nats.aio import DeliveryError, Publisher, PublishError
 from ce_nats.aio import jetstream as ce_js
+from ce_nats.aio.publishing._stream_lookup import PAUSE_SECONDS, Listeners
+from ce_nats.errors import NoStreamError
 from ce_nats.testing import NatsServer
 
 LONG = 600
@@ -122,3 +124,16 @@ async def test_unanswered_lookup_does_not_delay_publishing(make_event):
                 await streams.subscribe("a", cb=store)
                 await asyncio.wait_for(asyncio.gather(publishing, publisher.flush()), 30)
     assert publisher.acknowledged == 1
+
+
+async def test_report_from_before_a_stored_message_does_not_count(nc, js, subject):
+    """Two reports are required, because a server that shuts down also reports that there is no stream."""
+    listeners = Listeners(nc, "$JS.API")
+    await listeners.look(subject, LONG)
+    await asyncio.sleep(PAUSE_SECONDS)
+    listeners.note_stream(subject)
+    assert not listeners.was_absent(subject)
+    await listeners.look(subject, LONG)
+    await asyncio.sleep(PAUSE_SECONDS)
+    with pytest.raises(NoStreamError):
+        await listeners.look(subject, LONG)

@@ -1,0 +1,522 @@
+"""
+Send an atomic batch, and find out whether it is stored.
+
+The last message of a batch commits it, and only this message may leave the outcome unknown: if its reply is lost, with
+the connection or the leader of the stream, the batch is stored or not. Then the stream is searched for the id of the
+batch, and the batch is resent under another id if the stream would refuse a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import msgspec
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import PubAck
+
+from ...errors import ApiError, AtomicBatchError, DeliveryError, EncodeError, ErrorCode, NoStreamError, preview
+from ...message import MSG_ID, NatsMessage
+from .._errors import delivery_errors
+from .._natspy import api_prefix, client_of
+from .._permissions import ConnectionWatch
+from .._util.pausing import pause
+from ..core._publish import publish_with_block
+from ._ack_window import AckWindow, Pending, reports_no_responders
+from ._atomic_lookup import (
+    BATCH_COMMIT,
+    BATCH_ID,
+    BATCH_SEQUENCE,
+    DUPLICATE,
+    EXPECTED_SEQUENCE,
+    EXPECTED_SUBJECT,
+    EXPECTED_SUBJECT_SEQUENCE,
+    WRONG_LAST_SEQUENCE,
+    AtomicLookup,
+    BatchStream,
+    not_allowed,
+)
+from ._pending_message import refusal
+from ._stream_lookup import IN_PROCESS, Listeners
+
+_log: Final = logging.getLogger(__name__)
+
+# Limits of messages without a reply. The server drops messages if more than 128 MB wait for a stream.
+_MAX_PARTS: Final = 200
+_MAX_BYTES: Final = 8 * 2**20
+_MIN_PAUSE_SECONDS: Final = 0.1
+_MAX_PAUSE_SECONDS: Final = 1.0
+_MAX_DOUBLINGS: Final = 10
+# Codes of replies to the commit by which the stream has not stored the batch, besides those of an ApiError.
+_CONCLUSIVE: Final = (ErrorCode.NO_RESPONDERS, ErrorCode.PERMISSION_DENIED, ErrorCode.INCOMPATIBLE_CONFIG)
+_NO_ID: Final = "0" * 32
+
+# nats-server: JSStreamWrongLastSequenceConstantErr, JSStreamTooManyRequests, JSAtomicPublishDisabledErr,
+# JSAtomicPublishIncompleteBatchErr, JSAtomicPublishTooManyInflight.
+_IN_FLIGHT: Final = 10164
+_TOO_MANY_REQUESTS: Final = 10167
+_DISABLED: Final = 10174
+_INCOMPLETE: Final = 10176
+_TOO_MANY_BATCHES: Final = 10210
+# The batch was not stored, and may be if it is resent. IN_PROCESS and _IN_FLIGHT: a message with the same id, or on the
+# same subject, is being stored.
+_UNAVAILABLE: Final = (_TOO_MANY_REQUESTS, _INCOMPLETE, _TOO_MANY_BATCHES)
+_RETRIED: Final = (IN_PROCESS, _IN_FLIGHT, *_UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """
+    Acknowledgement of an atomic batch.
+
+    Attributes:
+        stream: Name of the stream.
+        first: Stream sequence of the first event.
+        last: Stream sequence of the last event. The sequences between are those of the other events, in order.
+        batch_id: Value of the header ``Nats-Batch-Id`` of the messages.
+        domain: JetStream domain of the stream, or None.
+    """
+
+    stream: str
+    first: int
+    last: int
+    batch_id: str
+    domain: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of events."""
+        return self.last - self.first + 1
+
+    def of(self, position: int) -> PubAck:
+        """Return the acknowledgement of the event at a position, from 0."""
+        return PubAck(self.stream, self.first + position, self.domain)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """
+    An attempt without an acknowledgement.
+
+    Attributes:
+        error: The error.
+        position: Position of the message that has caused it, from 0; None if it was the batch as a whole.
+        may_be_stored: Whether the stream may have stored the batch.
+    """
+
+    error: DeliveryError
+    position: int | None = None
+    may_be_stored: bool = False
+
+
+class _Part(Pending, eq=False):
+    """
+    A message of a batch that has no reply.
+
+    Attributes:
+        position: Position in the batch, from 0.
+        size: Size in bytes.
+        due: Time at which the attempt fails without a reply, in seconds of ``time.monotonic()``.
+    """
+
+    position: int
+    size: int
+    due: float
+
+
+class _Reply(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    batch: str = ""
+    count: int = 0
+    domain: str | None = None
+    error: dict[str, Any] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Reply).decode
+
+
+class Attempt(AckWindow[_Part]):
+    """
+    One attempt to store a batch, under a new id.
+
+    Args:
+        nc: An open connection.
+        batch: Messages with their header blocks, which were checked.
+        stream: Name of the stream.
+        ack_timeout: Seconds to wait for each reply.
+
+    Attributes:
+        batch_id: The id.
+    """
+
+    def __init__(self, nc: Client, batch: Sequence[tuple[NatsMessage, bytes]], stream: str, ack_timeout: float) -> None:
+        super().__init__(nc, _MAX_PARTS)
+        self._stream = stream
+        self.batch_id = uuid4().hex
+        self._batch = batch
+        self._ack_timeout = ack_timeout
+        self._bytes = 0
+        self._failed_part: _Failed | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return super().is_full or self._bytes >= _MAX_BYTES
+
+    async def run(self) -> BatchAck | _Failed:
+        """Send the batch, and return its acknowledgement, or the failure."""
+        try:
+            await self.open(self.nc.new_inbox())
+            return await self._send_all()
+        except DeliveryError as error:  # of this client; the commit, which is the last message, was not sent
+            return _Failed(error)
+        finally:
+            await self.close()
+
+    async def _send_all(self) -> BatchAck | _Failed:
+        last = len(self._batch) - 1
+        for position in range(last):
+            part = await self._send(position)
+            # The first reply tells whether the server knows batches.
+            await (asyncio.wait((part.ack,)) if position == 0 else self.wait_for_slot())
+            if self._failed_part is not None:
+                return self._failed_part
+        part = await self._send(last)
+        await asyncio.wait((part.ack,))
+        error = part.ack.exception()
+        if error is None:
+            ack: BatchAck = part.ack.result()
+            return ack
+        assert isinstance(error, DeliveryError)
+        failed = self._failed_part or _Failed(error)
+        is_final = isinstance(error, ApiError) or (error.code in _CONCLUSIVE and self._denied is None)
+        return failed if is_final else _Failed(error, may_be_stored=True)
+
+    def _is_last(self, position: int) -> bool:
+        return position == len(self._batch) - 1
+
+    async def _send(self, position: int) -> _Part:
+        message, block = self._batch[position]
+        block = block[:-2] + batch_lines(self.batch_id, position, is_last=self._is_last(position)) + b"\r\n"
+        part = _Part(
+            message.subject,
+            asyncio.get_running_loop().create_future(),
+            position,
+            len(block) + len(message.data),
+            time.monotonic() + self._ack_timeout,
+        )
+        token = self._add(part)
+        self._bytes += part.size
+        try:
+            with delivery_errors(message.subject, self.nc):
+                await publish_with_block(self.nc, message, block, self._prefix + token)
+        except BaseException:
+            self._drop(token)
+            raise
+        return part
+
+    def _receive(self, token: str, data: bytes, block: bytes) -> None:
+        part = self.pending[token]
+        is_commit = self._is_last(part.position)
+        if reports_no_responders(data, block):
+            self._fail(token, DeliveryError(ErrorCode.NO_RESPONDERS, f"{part.subject}: no stream listens"))
+            return
+        if not data and not is_commit:
+            self._finish(token, None)
+            return
+        try:
+            found = _decode(data)
+        except msgspec.MsgspecError:
+            found = _Reply()
+        if found.error:
+            error = refusal(part.subject, found.error)
+            if found.stream not in ("", self._stream):
+                text = f"{part.subject}: the event was sent to stream {found.stream}"
+                error = _with_number(ApiError(ErrorCode.INVALID_BATCH, text), error)
+            self._fail(token, error)
+        elif is_commit and found.batch == self.batch_id and found.count == len(self._batch):
+            first = found.seq - found.count + 1
+            self._finish(token, BatchAck(found.stream, first, found.seq, self.batch_id, found.domain))
+        elif found.stream and not found.batch:
+            which = f"the event at position {part.position}"
+            text = f"stream {found.stream} has stored {which} at once, with sequence {found.seq}"
+            self._fail(token, DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, text))
+        # Any other reply is not from a stream: another subscriber of the subject may reply first.
+
+    def _acknowledged(self, item: _Part, ack: Any) -> None:
+        self._bytes -= item.size
+
+    def _failed(self, item: _Part, error: DeliveryError) -> None:
+        self._bytes -= item.size
+        if self._failed_part is None:
+            is_of_batch = self._is_last(item.position) and error.code is not ErrorCode.INVALID_BATCH
+            self._failed_part = _Failed(error, None if is_of_batch else item.position)
+
+    async def _check(self) -> None:
+        now = time.monotonic()
+        for token, part in list(self.pending.items()):
+            if self.nc.is_closed:
+                self._fail(token, ConnectionWatch.of(self.nc).closed_error(part.subject))
+            elif now >= part.due:
+                violation = ConnectionWatch.of(self.nc).violation_since(part.due - self._ack_timeout)
+                text = f"{part.subject}: no acknowledgement arrived in time{violation}"
+                self._fail(token, DeliveryError(ErrorCode.TIMEOUT, text))
+
+
+E = TypeVar("E", bound=ApiError)
+
+
+def _with_number(error: E, other: ApiError) -> E:
+    error.err_code = other.err_code
+    return error
+
+
+class AtomicCommit:
+    """
+    Stores a batch of messages atomically.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        batch: Messages with their header blocks, which were checked; at least one.
+        stream: As for :class:`~ce_nats.aio.AtomicBatch`, and so are the other arguments.
+        ack_timeout: Seconds.
+        retry_timeout: Seconds.
+
+    Attributes:
+        was_sent: Whether a message was sent.
+    """
+
+    def __init__(
+        self,
+        js: JetStreamContext,
+        batch: Sequence[tuple[NatsMessage, bytes]],
+        *,
+        stream: str | None,
+        ack_timeout: float,
+        retry_timeout: float,
+    ) -> None:
+        self._nc = client_of(js)
+        self._batch = batch
+        self._stream_name = stream
+        self._ack_timeout = ack_timeout
+        self._retry_timeout = retry_timeout
+        self._lookup = AtomicLookup(js, retry_timeout)
+        self._listeners = Listeners(self._nc, api_prefix(js))
+        self.was_sent = False
+        # Ids of attempts that may be stored.
+        self._unknown: list[str] = []
+
+    async def run(self) -> BatchAck:
+        """
+        Store the batch.
+
+        Raises:
+            EncodeError: As :class:`~ce_nats.aio.AtomicBatch` does.
+            DeliveryError: As :class:`~ce_nats.aio.AtomicBatch` does.
+        """
+        stream = await self._look_up_stream()
+        self._check_sizes(stream)
+        began = time.monotonic()
+        give_up = began + self._retry_timeout
+        resent = 0
+        while True:
+            await self._until_connected(stream, give_up)
+            attempt = Attempt(self._nc, self._batch, stream.name, self._ack_timeout)
+            self.was_sent = True
+            result = await attempt.run()
+            if isinstance(result, BatchAck):
+                return result
+            if result.may_be_stored:
+                self._unknown.append(attempt.batch_id)
+                if ack := await self._find(stream, result.error, self._batch[0][0].subject):
+                    return ack
+            elif not self._is_retried(result.error, began):
+                return await self._refused(stream, result)
+            if not self._may_resend(stream, began, give_up):
+                raise self._unstored(stream, result.error)
+            if not (resent or isinstance(result.error, ApiError)):  # a conflict with another client is usual
+                _log.warning("%s; resending the batch for up to %g seconds", result.error.message, self._retry_timeout)
+            # A stream keeps an incomplete batch for 10 seconds, and has room for 50.
+            await pause(min(_MIN_PAUSE_SECONDS * 2.0 ** min(resent, _MAX_DOUBLINGS), _MAX_PAUSE_SECONDS))
+            resent += 1
+            if result.error.code is ErrorCode.NO_RESPONDERS:
+                await self._check_listening(stream)
+
+    async def _look_up_stream(self) -> BatchStream:
+        try:
+            return await self._lookup.stream(self._stream_name, [message.subject for message, _ in self._batch])
+        except DeliveryError as error:
+            if error.code is not ErrorCode.TIMEOUT:
+                raise
+            text = f"{self._text}: {error.message}; no event is stored"
+            raise DeliveryError(ErrorCode.TEMPORARILY_UNAVAILABLE, text) from error
+
+    @property
+    def _text(self) -> str:
+        count = len(self._batch)
+        return f"atomic batch of {count} event{'s' if count > 1 else ''}"
+
+    def _check_sizes(self, stream: BatchStream) -> None:
+        limit = stream.max_message_bytes
+        for position, (message, block) in enumerate(self._batch):
+            is_last = position == len(self._batch) - 1
+            size = len(block) + len(message.data) + len(batch_lines(_NO_ID, position, is_last=is_last))
+            if 0 <= limit < size:
+                raise EncodeError(
+                    ErrorCode.PAYLOAD_TOO_LARGE,
+                    f"event at position {position} on {message.subject}: headers and payload must have at most "
+                    f"{limit} bytes for stream {stream.name}, got {size}",
+                )
+
+    async def _until_connected(self, stream: BatchStream, give_up: float) -> None:
+        """
+        Wait for a reconnect: messages that nats-py buffers would be sent after the attempt has failed.
+
+        Raises:
+            DeliveryError: The connection was not restored in time.
+        """
+        while not (self._nc.is_connected or self._nc.is_closed):
+            if time.monotonic() >= give_up:
+                raise self._unstored(stream, DeliveryError(ErrorCode.TIMEOUT, "the connection was lost"))
+            await pause(_MIN_PAUSE_SECONDS)
+
+    def _is_retried(self, error: DeliveryError, began: float) -> bool:
+        """Return whether a batch that this attempt has not stored may be stored if it is resent."""
+        if not isinstance(error, ApiError):
+            return error.code in (ErrorCode.NO_RESPONDERS, ErrorCode.TIMEOUT, ErrorCode.BUFFER_FULL)
+        if error.code is ErrorCode.INVALID_BATCH:
+            return False
+        if error.err_code == _IN_FLIGHT and not self._unknown:
+            # A batch that contradicts itself, by the stream's transform of subjects, gets the same error.
+            return time.monotonic() - began < self._ack_timeout
+        return error.err_code in _RETRIED
+
+    def _may_resend(self, stream: BatchStream, began: float, give_up: float) -> bool:
+        """Return whether there is time to resend, and a copy would be refused if the batch is stored."""
+        now = time.monotonic()
+        if self._nc.is_closed or now + _MIN_PAUSE_SECONDS >= give_up:
+            return False
+        if not self._unknown:
+            return True
+        # A stream that deletes consumed messages forgets the last sequence of a subject.
+        if stream.state.retention == "limits" and any(map(_refuses_copies, self._batch)):
+            return True
+        has_id = any(MSG_ID in message.headers for message, _ in self._batch)
+        return has_id and now + self._ack_timeout < began + stream.duplicate_window
+
+    async def _check_listening(self, stream: BatchStream) -> None:
+        try:
+            await self._listeners.look(self._batch[-1][0].subject, self._ack_timeout)
+        except NoStreamError as error:
+            raise self._unstored(stream, error) from error
+
+    async def _find(self, stream: BatchStream, error: DeliveryError, subject: str | None = None) -> BatchAck | None:
+        """
+        Return the acknowledgement of the batch if one of the attempts is stored.
+
+        Raises:
+            DeliveryError: ``timeout``: the stream cannot be read.
+        """
+        try:
+            found = await self._lookup.find(stream, self._unknown, subject)
+        except DeliveryError as failure:
+            raise self._unstored(stream, error) from failure
+        if found is None:
+            return None
+        first, batch_id = found
+        return BatchAck(stream.name, first, first + len(self._batch) - 1, batch_id)
+
+    def _unstored(self, stream: BatchStream, error: DeliveryError) -> DeliveryError:
+        """Return the error for a batch that is not stored, or may be stored, after the last attempt."""
+        target = f"{self._text} for stream {stream.name}"
+        if self._unknown:
+            text = f"{target}: no acknowledgement arrived in time; either all events are stored, or none"
+            return DeliveryError(ErrorCode.TIMEOUT, f"{text}: {error.message}")
+        if isinstance(error, ApiError):
+            return self._refusal(stream, error, None)
+        if error.code is ErrorCode.INCOMPATIBLE_CONFIG:
+            return DeliveryError(error.code, f"{not_allowed(stream.name).message}; {error.message}")
+        kind = NoStreamError if isinstance(error, NoStreamError) else DeliveryError
+        # A timeout means that the outcome is unknown.
+        code = ErrorCode.TEMPORARILY_UNAVAILABLE if error.code is ErrorCode.TIMEOUT else error.code
+        return kind(code, f"{target}: {error.message}; no event is stored")
+
+    async def _refused(self, stream: BatchStream, result: _Failed) -> BatchAck:
+        """
+        Process a refusal: return the acknowledgement of an earlier attempt if that is stored.
+
+        Raises:
+            AtomicBatchError: The batch is not stored.
+            DeliveryError: ``timeout``: the batch may be stored.
+        """
+        error = result.error
+        if self._unknown:
+            if ack := await self._find(stream, error):
+                return ack
+            if not await self._is_unstored(stream, error):
+                raise self._unstored(stream, error)
+            self._unknown.clear()
+        if not isinstance(error, ApiError):
+            raise self._unstored(stream, error)
+        position = result.position
+        if position is None:
+            messages = [message for message, _ in self._batch]
+            position = await self._lookup.cause(stream, error, messages)
+        raise self._refusal(stream, error, position) from error
+
+    async def _is_unstored(self, stream: BatchStream, refusal: DeliveryError) -> bool:
+        """Return whether earlier attempts, which were not found, are not stored and will not be."""
+        # The stream will refuse the earlier attempts for the same reason.
+        if not (isinstance(refusal, ApiError) and refusal.err_code in (DUPLICATE, WRONG_LAST_SEQUENCE)):
+            return False
+        try:
+            return await self._lookup.is_complete(stream)
+        except DeliveryError:
+            return False
+
+    def _refusal(self, stream: BatchStream, error: ApiError, position: int | None) -> DeliveryError:
+        target = f"{self._text} for stream {stream.name}"
+        code, text = error.code, error.message.partition(": ")[2]
+        if position is not None:
+            message = self._batch[position][0]
+            target = f"{target}: event at position {position} on {message.subject}"
+            if identifier := message.headers.get(MSG_ID):
+                target = f"{target} with Nats-Msg-Id {preview(identifier, 200)}"
+        if error.err_code == _DISABLED:
+            code = ErrorCode.INCOMPATIBLE_CONFIG
+        elif error.err_code == IN_PROCESS:
+            code = ErrorCode.PUBLISH_REFUSED
+        elif error.err_code in _UNAVAILABLE and code is not ErrorCode.INVALID_BATCH:
+            code = ErrorCode.TEMPORARILY_UNAVAILABLE
+        refused = _with_number(AtomicBatchError(code, f"{target}: {text}; no event is stored"), error)
+        refused.position = position
+        if position is not None:
+            refused.subject = self._batch[position][0].subject
+        return refused
+
+
+def batch_lines(batch_id: str, position: int, *, is_last: bool) -> bytes:
+    """
+    Return the header lines that a batch adds to a message.
+
+    Args:
+        batch_id: The id.
+        position: Position of the message, from 0.
+        is_last: Whether the message is the last one.
+    """
+    commit = f"{BATCH_COMMIT}: 1\r\n" if is_last else ""
+    return f"{BATCH_ID}: {batch_id}\r\n{BATCH_SEQUENCE}: {position + 1}\r\n{commit}".encode()
+
+
+def _refuses_copies(part: tuple[NatsMessage, bytes]) -> bool:
+    """Return whether a stream that has stored a message refuses a copy, for its expected sequence."""
+    headers = part[0].headers
+    return EXPECTED_SEQUENCE in headers or (
+        EXPECTED_SUBJECT_SEQUENCE in headers and headers.get(EXPECTED_SUBJECT) in ("", part[0].subject)
+    )

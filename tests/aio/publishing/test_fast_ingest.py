@@ -1,0 +1,457 @@
+"""Batches of fast ingest: order, acknowledgements, refusals, and what happens without it, on real servers."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from itertools import cycle
+from random import Random
+
+import nats
+import pytest
+
+from ce_nats import NatsMessage, from_nats_message
+from ce_nats.aio import Publisher, PublishError
+from ce_nats.aio.jetstream import configure_stream, read_stream
+from ce_nats.aio.publishing import _fast_ingest
+from ce_nats.aio.publishing._fast_ingest import BURST
+from ce_nats.aio.publishing._pending_acks import PendingAcks
+from ce_nats.testing import NatsServer
+from tests.support.programs import nats_server
+from tests.support.waiting import until
+
+SECONDS = 60
+COUNT = 2_000
+
+
+@pytest.fixture
+async def batched(js, subject):
+    """A stream with fast ingest on the subjects ``subject`` and ``subject.>``."""
+    name = subject.replace(".", "_")
+    await js.add_stream(name=name, subjects=[subject, f"{subject}.>"], storage="memory", allow_batched=True)
+    yield name
+    await js.delete_stream(name)
+
+
+@asynccontextmanager
+async def pending_acks(nc, window=1000):
+    """Yield the window of unacknowledged messages, with the outcome of each message by its tag."""
+    outcomes = {}
+    acks = PendingAcks(
+        nc,
+        lambda item, outcome: outcomes.update({item.tag: outcome}),
+        window=window,
+        ack_timeout=SECONDS,
+        retry_timeout=SECONDS,
+        fast_ingest=True,
+    )
+    async with acks:
+        yield acks, outcomes
+
+
+async def send(acks, subject, number, *lines):
+    block = b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n" if lines else b""
+    await acks.send(NatsMessage(subject, b"%d" % number), block, number)
+
+
+async def payloads(js, stream):
+    return [int(message.data) async for batch in read_stream(js, stream) for message in batch]
+
+
+async def ids(js, stream):
+    return [from_nats_message(message).get_id() async for batch in read_stream(js, stream) for message in batch]
+
+
+def expected(numbers):
+    return [f"event {number}" for number in numbers]
+
+
+# --- Order and acknowledgements ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [1, 2, 10, 1000])
+async def test_events_are_stored_in_order(js, subject, batched, make_event, window):
+    count = min(COUNT, 40 * window)
+    async with Publisher(js, window=window) as publisher:
+        for number in range(count):
+            await publisher.publish(make_event(number, {"n": number}), subject)
+    assert await ids(js, batched) == expected(range(count))
+    assert publisher.acknowledged == count
+    assert publisher.failures == []
+
+
+async def test_many_events_have_few_acknowledgements(nc, js, subject, batched, make_event):
+    async with Publisher(js) as publisher:
+        await publisher.publish(make_event(-1), subject)  # looks up the stream
+        await publisher.flush()
+        before = nc.stats["in_msgs"]
+        futures = [await publisher.publish(make_event(number), subject) for number in range(COUNT)]
+    assert nc.stats["in_msgs"] - before < COUNT / 50
+    assert {(future.result().stream, future.result().seq) for future in futures[1:-1]} == {(batched, 0)}
+    assert publisher.batched == COUNT
+
+
+async def test_event_alone_has_a_sequence_and_may_be_a_duplicate(js, subject, batched, make_event):
+    async with Publisher(js) as publisher:
+        for _ in range(2):
+            ack = await asyncio.wait_for(await publisher.publish(make_event(1), subject), SECONDS)
+            assert (ack.stream, ack.seq) == (batched, 1)
+    assert (publisher.acknowledged, publisher.duplicates, publisher.batched) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("count", [2, BURST - 1, BURST, BURST + 1, 500])
+async def test_each_future_completes_without_a_flush(js, subject, batched, make_event, count):
+    publisher = Publisher(js)
+    async with publisher:
+        futures = [await publisher.publish(make_event(number), subject) for number in range(count)]
+        await asyncio.wait_for(asyncio.gather(*futures), SECONDS)
+        assert publisher.acknowledged == count
+    assert await ids(js, batched) == expected(range(count))
+
+
+async def test_duplicates_are_stored_once(js, subject, batched, make_event):
+    for _ in range(2):
+        async with Publisher(js) as publisher:
+            for number in range(COUNT):
+                await publisher.publish(make_event(number), subject)
+        assert publisher.acknowledged == COUNT
+    assert await ids(js, batched) == expected(range(COUNT))
+
+
+async def test_concurrent_tasks_keep_their_order(js, subject, batched, make_event):
+    async with Publisher(js, window=100) as publisher:
+
+        async def publish(task):
+            for number in range(200):
+                await publisher.publish(make_event(task * 1000 + number), subject)
+
+        await asyncio.gather(*map(publish, range(8)))
+    found = await ids(js, batched)
+    for task in range(8):
+        own = expected(range(task * 1000, task * 1000 + 200))
+        assert [name for name in found if name in set(own)] == own
+
+
+async def test_batch_that_pauses_stays_usable(js, subject, batched, make_event):
+    """The server abandons a batch after ten seconds without messages; it is ended before."""
+    async with Publisher(js) as publisher:
+        for burst in range(3):
+            for number in range(100):
+                await publisher.publish(make_event(100 * burst + number), subject)
+            await until(lambda: not publisher._acks.pending)
+    assert await ids(js, batched) == expected(range(300))
+
+
+async def test_open_batch_ends_with_the_publisher(nc, js, subject, batched, make_event):
+    """An exception in the block, with most events unsent."""
+    publisher = Publisher(js)
+    await publisher.__aenter__()
+    for number in range(500):
+        await publisher.publish(make_event(number), subject)
+    await publisher.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert (publisher.acknowledged, publisher.failures) == (500, [])
+    assert await ids(js, batched) == expected(range(500))
+
+
+async def test_subscribers_receive_the_events_and_nothing_else(nc, js, subject, batched, make_event):
+    """Batches end with an event, not with a message of their own."""
+    received = []
+
+    async def receive(message):
+        received.append(from_nats_message(message).get_id())
+
+    await nc.subscribe(subject, cb=receive)
+    async with Publisher(js) as publisher:
+        for count in (1, 5, 100, COUNT):
+            for number in range(count):
+                await publisher.publish(make_event(count + number), subject)
+            await until(lambda: not publisher._acks.pending)
+        for number in range(100):
+            await publisher.publish(make_event(number), subject)
+        await publisher.flush()
+    sent = [count + number for count in (1, 5, 100, COUNT) for number in range(count)] + list(range(100))
+    await until(lambda: len(received) >= len(sent))
+    await nc.flush()
+    assert received == expected(sent)
+
+
+# --- Several subjects and streams ----------------------------------------------------------------------------------
+
+
+async def test_streams_with_and_without_fast_ingest(js, subject, batched, make_event):
+    plain = f"{batched}_plain"
+    await js.add_stream(name=plain, subjects=[f"plain.{subject}"], storage="memory")
+    async with Publisher(js) as publisher:
+        for number in range(500):
+            await publisher.publish(make_event(number), subject)
+            await publisher.publish(make_event(number), f"{subject}.{number % 7}")
+            await publisher.publish(make_event(number), f"plain.{subject}")
+    assert publisher.acknowledged == 1500
+    assert publisher.batched >= 900
+    assert await ids(js, plain) == expected(range(500))
+    # The same events on both subjects of the stream: the second ones are duplicates.
+    assert await ids(js, batched) == expected(range(500))
+    await js.delete_stream(plain)
+
+
+async def test_each_of_two_streams_has_its_batches(js, subject, batched, make_event):
+    other = f"{batched}_other"
+    await js.add_stream(name=other, subjects=[f"other.{subject}"], storage="memory", allow_batched=True)
+    async with Publisher(js) as publisher:
+        for number in range(COUNT):
+            await publisher.publish(make_event(number), [subject, f"other.{subject}"][number % 2])
+    assert await ids(js, batched) == expected(range(0, COUNT, 2))
+    assert await ids(js, other) == expected(range(1, COUNT, 2))
+    await js.delete_stream(other)
+
+
+async def test_message_without_an_id_does_not_overtake_a_batch(nc, js, subject, batched):
+    async with pending_acks(nc) as (acks, outcomes):
+        for number in range(200):
+            lines = () if number % 50 == 49 else (b"Nats-Msg-Id: %d" % number,)
+            await send(acks, subject, number, *lines)
+        await acks.drain()
+    assert await payloads(js, batched) == list(range(200))
+    assert {number for number, ack in outcomes.items() if ack.seq} >= {49, 99, 149, 199}
+
+
+async def test_publisher_without_ids_publishes_one_by_one(js, subject, batched, make_event):
+    async with Publisher(js, dedup=None) as publisher:
+        futures = [await publisher.publish(make_event(number), subject) for number in range(100)]
+    assert [future.result().seq for future in futures] == list(range(1, 101))
+    assert publisher.batched == 0
+
+
+async def test_fast_ingest_can_be_switched_off(js, subject, batched, make_event):
+    async with Publisher(js, fast_ingest=False) as publisher:
+        futures = [await publisher.publish(make_event(number), subject) for number in range(100)]
+    assert [future.result().seq for future in futures] == list(range(1, 101))
+
+
+async def test_setting_may_be_switched_off_meanwhile(js, subject, batched, make_event):
+    async with Publisher(js) as publisher:
+        for number in range(COUNT):
+            if number == COUNT // 2:
+                await configure_stream(js, batched, allow_batched=False)
+            await publisher.publish(make_event(number), subject)
+    assert publisher.acknowledged == COUNT
+    assert await ids(js, batched) == expected(range(COUNT))
+
+
+@pytest.mark.parametrize("setting", [{"no_ack": True}, {"allow_msg_counter": True}], ids=["no_ack", "counter"])
+async def test_streams_whose_acknowledgements_matter_have_no_batches(nc, js, subject, batched, setting):
+    api = _fast_ingest.StreamApi(nc, "$JS.API", 5)
+    assert (await api.stream_on(subject)).accepts_batches
+    name = f"{batched}_other"
+    await js.add_stream(name=name, subjects=[f"other.{subject}"], allow_batched=True, **setting)
+    assert not (await api.stream_on(f"other.{subject}")).accepts_batches
+    await js.delete_stream(name)
+
+
+async def test_lookups_of_subjects_without_a_stream_end(nc, subject):
+    async with pending_acks(nc) as (acks, _):
+        for number in range(2 * _fast_ingest._MAX_MISSES):
+            before = nc.stats["out_msgs"]
+            assert await acks._fast.look_up(f"none.{subject}.{number}") is None
+            assert (nc.stats["out_msgs"] > before) is (number < _fast_ingest._MAX_MISSES)
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+async def publish_all(js, events, *subjects):
+    """Publish events to subjects in turn, and return the ids of those that failed, with their codes."""
+    failed = {}
+    async with Publisher(js) as publisher:
+        for event, subject in zip(events, cycle(subjects), strict=False):
+            while True:
+                try:
+                    await publisher.publish(event, subject)
+                except PublishError as error:
+                    failed.update({failure.event.get_id(): failure.error.code for failure in error.failures})
+                else:
+                    break
+        try:
+            await publisher.flush()
+        except PublishError as error:
+            failed.update({failure.event.get_id(): failure.error.code for failure in error.failures})
+    return failed
+
+
+@pytest.mark.parametrize("refused", [{0}, {1}, {COUNT - 1}, {5, 6, 7}, {*range(0, COUNT, 100)}], ids=str)
+async def test_refused_events_fail_alone(js, subject, batched, make_event, refused):
+    """Events that are larger than the stream allows."""
+    await configure_stream(js, batched, max_msg_size=1000)
+    events = [make_event(number, "x" * 2000 if number in refused else "x") for number in range(COUNT)]
+    failed = await publish_all(js, events, subject)
+    assert failed == dict.fromkeys(expected(sorted(refused)), "publish-refused")
+    assert await ids(js, batched) == expected(number for number in range(COUNT) if number not in refused)
+
+
+async def test_events_refused_by_a_check_of_their_headers(nc, js, subject, batched):
+    """The server reports these as errors of the batch, and ends it itself."""
+    async with pending_acks(nc) as (acks, outcomes):
+        for number in range(300):
+            extra = (b"Nats-Rollup: sub",) if number % 100 == 50 else ()
+            await send(acks, subject, number, b"Nats-Msg-Id: %d" % number, *extra)
+        await acks.drain()
+    failed = {number: outcome.err_code for number, outcome in outcomes.items() if hasattr(outcome, "err_code")}
+    assert failed == dict.fromkeys([50, 150, 250], 10111)
+    assert await payloads(js, batched) == [number for number in range(300) if number not in failed]
+
+
+async def test_full_stream_refuses_the_rest(js, subject, batched, make_event):
+    await configure_stream(js, batched, max_msgs=700, discard="new")
+    failed = await publish_all(js, [make_event(number) for number in range(1000)], subject)
+    assert await ids(js, batched) == expected(range(700))
+    assert failed == dict.fromkeys(expected(range(700, 1000)), "publish-refused")
+
+
+async def test_deleted_stream_is_an_error(js, subject, batched, make_event):
+    publisher = Publisher(js, retry_timeout=2)
+    await publisher.__aenter__()
+    await publisher.publish(make_event(0), subject)
+    await publisher.flush()
+    await js.delete_stream(batched)
+    for number in range(1, 100):
+        await publisher.publish(make_event(number), subject)
+    with pytest.raises(PublishError) as info:
+        await asyncio.wait_for(publisher.__aexit__(None, None, None), SECONDS)
+    assert len(info.value.failures) == 99
+    assert {failure.error.code for failure in info.value.failures} <= {"no-responders", "timeout"}
+    await js.add_stream(name=batched, subjects=[subject])  # for the fixture
+
+
+# --- Lost messages and replies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_lost_messages_and_replies_change_nothing(nc, js, subject, batched, seed, monkeypatch):
+    """Pieces of what is sent are dropped, and replies: gaps, lost acknowledgements, messages of a forgotten batch."""
+    rng = Random(seed)
+    write, receive = _fast_ingest.write_publish_frame, _fast_ingest.Lane.receive
+    dropped = []
+
+    def write_some(nc, frame, *sizes):
+        if rng.random() < 0.1 and len(dropped) < 40:
+            dropped.append(frame)
+        else:
+            write(nc, frame, *sizes)
+
+    def receive_some(lane, *reply):
+        if rng.random() < 0.1 and len(dropped) < 40:
+            dropped.append(reply)
+        else:
+            receive(lane, *reply)
+
+    monkeypatch.setattr(_fast_ingest, "write_publish_frame", write_some)
+    monkeypatch.setattr(_fast_ingest.Lane, "receive", receive_some)
+    monkeypatch.setattr(_fast_ingest, "_PING_SECONDS", 0.05)
+    async with pending_acks(nc, window=300) as (acks, outcomes):
+        acks._fast._ack_timeout = 0.5
+        for number in range(COUNT):
+            await send(acks, subject, number, b"Nats-Msg-Id: %d" % number)
+            if rng.random() < 0.01:
+                await asyncio.sleep(0.01)
+        await asyncio.wait_for(acks.drain(), SECONDS)
+    assert dropped
+    assert set(outcomes) == set(range(COUNT))
+    assert {ack.stream for ack in outcomes.values()} == {batched}
+    assert await payloads(js, batched) == list(range(COUNT))
+
+
+async def test_killed_server_loses_and_reorders_nothing(make_event):
+    with NatsServer(jetstream=True) as server:
+        nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=_ignore)
+        js = nc.jetstream()
+        await js.add_stream(name="S", subjects=["s"], allow_batched=True)
+
+        async def kill():
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+
+        killing = asyncio.create_task(kill())
+        number = 0
+        async with Publisher(js) as publisher:
+            while number < COUNT or not killing.done():
+                await publisher.publish(make_event(number), "s")
+                number += 1
+        await killing
+        assert publisher.acknowledged == number
+        assert await ids(js, "S") == expected(range(number))
+        await nc.close()
+
+
+async def _ignore(error):
+    """Suppress nats-py's log of lost connections, which the test causes."""
+
+
+async def test_closed_connection_fails_what_is_not_acknowledged(server, js, subject, batched, make_event):
+    nc = await nats.connect(server.url)
+    publisher = Publisher(nc.jetstream())
+    await publisher.__aenter__()
+    for number in range(100):
+        await publisher.publish(make_event(number), subject)
+    await nc.close()
+    with pytest.raises(PublishError) as info:
+        await asyncio.wait_for(publisher.__aexit__(None, None, None), SECONDS)
+    assert {failure.error.code for failure in info.value.failures} == {"timeout"}
+    assert "connection was closed" in str(info.value)
+    assert len(info.value.failures) + publisher.acknowledged == 100
+
+
+# --- Permissions and other servers ------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def restricted(**permissions):
+    """Yield a JetStream context of a user with these permissions, and one of a user with all."""
+    users = [{"user": "all", "password": "p"}, {"user": "some", "password": "p", "permissions": permissions}]
+    with NatsServer(jetstream=True, config=f"authorization: {json.dumps({'users': users})}") as server:
+        options = {"user": "some", "password": "p", "error_cb": _ignore, "inbox_prefix": "_INBOX_some"}
+        nc = await nats.connect(server.url, **options)
+        all_nc = await nats.connect(server.url, user="all", password="p")
+        await all_nc.jetstream().add_stream(name="S", subjects=["s.>"], allow_batched=True)
+        yield nc.jetstream(), all_nc.jetstream()
+        await nc.close()
+        await all_nc.close()
+
+
+async def test_denied_subject_fails_alone(make_event):
+    async with restricted(publish={"deny": ["s.denied"]}) as (js, all_js):
+        events = [make_event(number) for number in range(300)]
+        failed = await publish_all(js, events, *["s.a"] * 99, "s.denied")
+        assert failed == dict.fromkeys(expected([99, 199, 299]), "permission-denied")
+        assert await ids(all_js, "S") == expected(number for number in range(300) if number % 100 != 99)
+
+
+@pytest.mark.parametrize(
+    "permissions",
+    [
+        {"publish": {"deny": ["$JS.API.STREAM.>"]}},
+        {"subscribe": {"deny": ["_INBOX_some.*.*.>"]}},
+    ],
+    ids=["lookup", "replies of batches"],
+)
+async def test_ordinary_messages_if_a_permission_is_missing(make_event, permissions):
+    async with restricted(**permissions) as (js, all_js):
+        async with Publisher(js, ack_timeout=0.3) as publisher:
+            for number in range(300):
+                await publisher.publish(make_event(number), "s.a")
+        assert (publisher.acknowledged, publisher.batched) == (300, 0)
+        assert await ids(all_js, "S") == expected(range(300))
+
+
+@pytest.mark.parametrize("version", ["2.10.26", "2.12.3"])
+async def test_server_without_fast_ingest_gets_ordinary_messages(make_event, version):
+    with NatsServer(jetstream=True, executable=nats_server(version)) as server:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="S", subjects=["s"])
+        async with Publisher(js) as publisher:
+            for number in range(300):
+                await publisher.publish(make_event(number), "s")
+            assert publisher._acks._fast._subscription is None
+        assert (publisher.acknowledged, publisher.batched) == (300, 0)
+        await nc.close()

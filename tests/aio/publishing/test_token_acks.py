@@ -1,0 +1,138 @@
+"""Acknowledgements in received bytes, whatever pieces they arrive in. The server is a script."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+
+from ce_nats.aio.publishing._token_acks import TokenAcks
+from tests.support.scripted_server import scripted
+from tests.support.waiting import until
+
+PREFIX = "_INBOX.x."
+OTHER = b"PONG\r\nMSG other.1 9 2\r\nhi\r\n+OK\r\n"
+
+
+def msg(number, payload, sid=1, size=None):
+    return b"MSG %s%s %d %d\r\n%s\r\n" % (
+        PREFIX.encode(),
+        str(number).encode(),
+        sid,
+        len(payload) if size is None else size,
+        payload,
+    )
+
+
+def ack(number, *, duplicate=False):
+    return msg(number, b'{"stream":"S", "seq":%d%s}' % (number + 1, b',"duplicate": true' if duplicate else b""))
+
+
+@asynccontextmanager
+async def token_acks():
+    """Yield the script's server, and lists of acknowledged numbers, duplicates, and other replies."""
+    async with scripted() as (server, nc):
+        server.numbers, server.duplicates, server.replies = [], [], []
+
+        def acknowledged(numbers, duplicates):
+            server.numbers += numbers
+            server.duplicates += duplicates
+
+        def replied(number, data, block):
+            server.replies.append((number, data, block))
+
+        acks = TokenAcks(nc, PREFIX, acknowledged=acknowledged, replied=replied, denied=lambda denial: False)
+        await acks.open()
+        await nc.flush()
+        yield server
+        assert nc.is_connected
+        await acks.close()
+
+
+async def test_acknowledgements_are_found_in_pieces_of_any_size():
+    stream = b"".join([ack(0), ack(1, duplicate=True), OTHER, ack(2), b"PING\r\n", ack(3), ack(4)])
+    for size in range(1, len(stream), 7):
+        async with token_acks() as server:
+            for start in range(0, len(stream), size):
+                server.writer.write(stream[start : start + size])
+                await server.writer.drain()
+                await asyncio.sleep(0)
+            await until(lambda: len(server.numbers) + len(server.replies) == 5)
+            assert sorted(server.numbers + [number for number, _, _ in server.replies]) == [0, 1, 2, 3, 4]
+            assert all(number == 1 for number in server.duplicates)
+
+
+async def test_many_acknowledgements_at_once_need_no_message():
+    async with token_acks() as server:
+        server.writer.write(b"".join(ack(number, duplicate=number % 7 == 0) for number in range(2_000)))
+        await until(lambda: len(server.numbers) == 2_000)
+        assert server.numbers == list(range(2_000))
+        assert server.duplicates == list(range(0, 2_000, 7))
+        assert server.replies == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"S","seq":0}',
+        b'{"stream":"S","seq":1,"val":"5"}',
+        b'{"stream":"S"}',
+        b'{"stream":"","seq":1}',
+        b"thanks",
+        b"",
+        b"x" * 5_000,
+    ],
+)
+async def test_other_replies_are_parsed_by_nats_py(payload):
+    async with token_acks() as server:
+        server.writer.write(ack(0) + msg(1, payload) + ack(2))
+        await until(lambda: len(server.numbers) + len(server.replies) == 3)
+        assert server.numbers[0] == 0
+        assert (1, payload, b"") in server.replies
+
+
+async def test_a_reply_cannot_contain_other_operations():
+    """Replies may come from any client that knows the subject: their size decides where they end."""
+    inner = b'{"stream":"S", "seq":1}\r\n' + ack(5) + b"-ERR 'permissions violation for publish to \"a\"'\r\n"
+    async with token_acks() as server:
+        server.writer.write(msg(1, inner) + ack(2))
+        await until(lambda: len(server.replies) + len(server.numbers) == 2)
+        assert (1, inner, b"") in server.replies
+        assert 5 not in server.numbers
+
+
+@pytest.mark.parametrize("token", ["a", "1.2", "-1", "²", "9" * 30])
+async def test_replies_with_other_tokens_are_ignored(token):
+    async with token_acks() as server:
+        server.writer.write(msg(token, b'{"stream":"S", "seq":1}') + ack(2))
+        await until(lambda: 2 in [*server.numbers, *(number for number, _, _ in server.replies)])
+        assert server.duplicates == []
+        assert all(number in (2, 10**30 - 1) for number in server.numbers)
+
+
+async def test_a_real_server_writes_acknowledgements_that_are_found(server, js, subject, stream):
+    nc = await nats.connect(server.url)
+    numbers, duplicates, replies = [], [], []
+    prefix = f"{nc.new_inbox()}."
+
+    def acknowledged(some, some_duplicates):
+        numbers.extend(some)
+        duplicates.extend(some_duplicates)
+
+    acks = TokenAcks(
+        nc,
+        prefix,
+        acknowledged=acknowledged,
+        replied=lambda number, data, block: replies.append(data),
+        denied=lambda denial: False,
+    )
+    await acks.open()
+    # No flush: acknowledgements that arrive together with its PONG, after it, are parsed by nats-py.
+    for number in range(100):
+        await nc.publish(subject, b"", reply=f"{prefix}{number}", headers={"Nats-Msg-Id": str(number % 90)})
+    await until(lambda: len(numbers) + len(replies) == 100)
+    assert replies == []
+    assert numbers == list(range(100))
+    assert duplicates == list(range(90, 100))
+    await acks.close()
+    await nc.close()
