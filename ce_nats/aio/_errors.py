@@ -22,6 +22,7 @@ _SERVER_ERRORS: Final = 500
 _API_CODES: Final = {
     10037: ErrorCode.MESSAGE_NOT_FOUND,  # JSNoMessageFoundErr
     10043: ErrorCode.MESSAGE_NOT_FOUND,  # JSSequenceNotFoundErrF
+    10052: ErrorCode.REQUEST_REFUSED,  # JSStreamInvalidConfigF: status 500, but a retry does not help
     10057: ErrorCode.REQUEST_REFUSED,  # JSStreamMsgDeleteFailedF: status 500, but a retry does not help
     10059: ErrorCode.STREAM_NOT_FOUND,  # JSStreamNotFoundErr
     10014: ErrorCode.CONSUMER_NOT_FOUND,  # JSConsumerNotFoundErr

@@ -45,6 +45,8 @@ _SHUTDOWN_SECONDS: Final = 0.5
 _NOT_DELETED: Final = (10043, 10057)
 # First version of nats-server that supports filter_subjects of a consumer.
 _SEVERAL_SUBJECTS: Final = (2, 10)
+# Maximum number of attempts to list the streams while others create or delete some.
+_MAX_LISTINGS: Final = 10
 # Maximum number of requests in flight.
 _MAX_REQUESTS: Final = 64
 
@@ -89,6 +91,7 @@ class _Config(msgspec.Struct):
 
 class _State(msgspec.Struct):
     messages: int = 0
+    bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
 
@@ -99,19 +102,49 @@ class _Info(_Answer):
     state: _State = msgspec.field(default_factory=_State)
 
 
+class _Configured(_Answer):
+    created: str = ""
+    config: dict[str, Any] = {}
+    state: _State = msgspec.field(default_factory=_State)
+
+
 class _Found(_Answer):
     message: Stored | None = None
 
 
+class _Sequences(msgspec.Struct):
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
 class _Consumer(_Answer):
     config: dict[str, Any] = {}
+    delivered: _Sequences = msgspec.field(default_factory=_Sequences)
+    ack_floor: _Sequences = msgspec.field(default_factory=_Sequences)
     num_pending: int = 0
     num_ack_pending: int = 0
     num_redelivered: int = 0
 
 
 class _Names(_Answer):
+    total: int = 0
     streams: list[str] | None = None
+
+
+class StreamOnSubject(NamedTuple):
+    """
+    Stream that listens on a subject.
+
+    Attributes:
+        name: Name of the stream.
+        subjects: Its subjects, which may have wildcards.
+        accepts_batches: Whether it accepts batches of fast ingest. The acknowledgement of each message matters to a
+            stream of counters, which therefore counts as one that does not.
+    """
+
+    name: str
+    subjects: list[str]
+    accepts_batches: bool
 
 
 class Lag(NamedTuple):
@@ -127,6 +160,23 @@ class Lag(NamedTuple):
     pending: int
     ack_pending: int
     redelivered: int
+
+
+class Progress(NamedTuple):
+    """
+    Progress of a consumer, as the server reports it.
+
+    Attributes:
+        delivered: Sequence in the stream of the last message that was delivered for the first time.
+        deliveries: Sequence in the consumer of the last delivery.
+        ack_floor: Sequence in the stream up to which all messages are acknowledged.
+        ack_pending: Number of messages that are delivered and not acknowledged.
+    """
+
+    delivered: int
+    deliveries: int
+    ack_floor: int
+    ack_pending: int
 
 
 class StreamApi:
@@ -184,9 +234,49 @@ class StreamApi:
                 an :class:`~ce_nats.ApiError` if JetStream refuses, ``stream-not-found`` for instance.
         """
         info = await self._info(stream)
-        state = info.state
-        first = state.first_seq if state.messages else state.last_seq + 1
-        return StreamState(stream, info.created, first, state.last_seq, state.messages, info.config.retention)
+        return _stream_state(stream, info.created, info.config.retention, info.state)
+
+    async def config_and_state(self, stream: str) -> tuple[dict[str, Any], StreamState]:
+        """
+        Return the configuration of a stream as in the response of the server, and its state.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        info = await self._request(_Configured, stream, f"STREAM.INFO.{stream}")
+        retention = str(info.config.get("retention", "limits"))
+        return info.config, _stream_state(stream, info.created, retention, info.state)
+
+    async def names_on(self, subject: str) -> list[str]:
+        """
+        Return the names of the streams that listen on a subject.
+
+        Raises:
+            DeliveryError: As :meth:`state` does.
+        """
+        return (await self._request(_Names, "", "STREAM.NAMES", {"subject": subject})).streams or []
+
+    async def stream_names(self) -> list[str]:
+        """
+        Return the names of all streams of the account, ordered.
+
+        The server returns them in pages, by number. So each page here begins with the last name of the previous one: if
+        it does not, streams were created or deleted meanwhile, and a name may be missing.
+
+        Raises:
+            DeliveryError: As :meth:`state` does; ``unexpected-answer``: the streams changed during each attempt.
+        """
+        for _ in range(_MAX_LISTINGS):
+            found: list[str] = []
+            while True:
+                page = await self._request(_Names, "", "STREAM.NAMES", {"offset": max(0, len(found) - 1)})
+                names = page.streams or []
+                if found and names[:1] != found[-1:]:
+                    break
+                found[-1:] = names
+                if len(names) < 2 or len(found) >= page.total:
+                    return found
+        raise DeliveryError(ErrorCode.UNEXPECTED_ANSWER, "stream names: they changed while they were listed; try again")
 
     async def subjects(self, stream: str) -> list[str]:
         """
@@ -227,6 +317,28 @@ class StreamApi:
 
     async def _info(self, stream: str) -> _Info:
         return await self._request(_Info, stream, f"STREAM.INFO.{stream}")
+
+    async def update_stream(self, stream: str, config: dict[str, Any]) -> dict[str, Any]:
+        """
+        Replace the configuration of a stream, and return it as stored by the server.
+
+        Raises:
+            DeliveryError: As :meth:`state` does; ``request-refused``.
+        """
+        return (await self._request(_Configured, stream, f"STREAM.UPDATE.{stream}", config)).config
+
+    async def stream_on(self, subject: str) -> StreamOnSubject | None:
+        """Return the stream that listens on a subject; None if there is none, or if the API does not respond."""
+        api = self.without_retries()
+        try:
+            names = await api.names_on(subject)
+            if len(names) != 1:
+                return None
+            config, state = await api.config_and_state(names[0])
+        except DeliveryError:
+            return None
+        accepts = config.get("allow_batched") and not config.get("allow_msg_counter") and not config.get("no_ack")
+        return StreamOnSubject(state.name, config.get("subjects") or [], bool(accepts))
 
     async def why_no_stream(self, subject: str) -> str | None:
         """
@@ -360,6 +472,19 @@ class StreamApi:
         answer = await self._consumer_info(stream, name)
         return Lag(answer.num_pending, answer.num_ack_pending, answer.num_redelivered)
 
+    async def progress(self, stream: str, name: str) -> Progress:
+        """
+        Return the progress of a consumer.
+
+        Raises:
+            DeliveryError: As :meth:`consumer` does.
+        """
+        answer = await self._consumer_info(stream, name)
+        delivered = answer.delivered
+        return Progress(
+            delivered.stream_seq, delivered.consumer_seq, answer.ack_floor.stream_seq, answer.num_ack_pending
+        )
+
     async def _consumer_info(self, stream: str, name: str) -> _Consumer:
         return await self._request(_Consumer, stream, f"CONSUMER.INFO.{stream}.{name}", consumer=name)
 
@@ -426,7 +551,7 @@ class StreamApi:
 
         Args:
             kind: Type of the response.
-            stream: Name of the stream, for error texts.
+            stream: Name of the stream, for error texts; ``""`` if the request is about all streams.
             subject: Subject of the request, without the prefix.
             request: Body of the request; None for an empty one.
             consumer: Name of the consumer, for error texts; ``""`` if the request is about the stream.
@@ -435,7 +560,9 @@ class StreamApi:
         Raises:
             DeliveryError: As :meth:`state` does.
         """
-        target = f"consumer {consumer} of stream {stream}" if consumer else f"stream {stream}"
+        target = f"stream {stream}" if stream else "stream names"
+        if consumer:
+            target = f"consumer {consumer} of {target}"
         patience = Patience(self._timeout, self._retry_timeout)
         disabled_since = math.inf
         while True:
@@ -551,6 +678,11 @@ def nanoseconds(at: datetime) -> int:
     """Return the nanoseconds since 1970, UTC, of an aware time; a Timestamp keeps nanoseconds."""
     fraction = at.nanosecond if isinstance(at, Timestamp) else at.microsecond * 1000
     return timegm(at.utctimetuple()) * 1_000_000_000 + fraction
+
+
+def _stream_state(stream: str, created: str, retention: str, state: _State) -> StreamState:
+    first = state.first_seq if state.messages else state.last_seq + 1
+    return StreamState(stream, created, first, state.last_seq, state.messages, retention, state.bytes)
 
 
 def _several_subjects(stream: str, name: str) -> DeliveryError:

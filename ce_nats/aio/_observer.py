@@ -29,15 +29,19 @@ from .core._received import Received
 
 _log: Final = logging.getLogger(__name__)
 
-_REFUSED: Final = {ErrorCode.PUBLISH_REFUSED, ErrorCode.PERMISSION_DENIED, ErrorCode.NO_RESPONDERS}
+_REFUSED: Final = {
+    *(ErrorCode.PUBLISH_REFUSED, ErrorCode.PERMISSION_DENIED, ErrorCode.NO_RESPONDERS),
+    *(ErrorCode.INCOMPATIBLE_CONFIG, ErrorCode.TEMPORARILY_UNAVAILABLE, ErrorCode.INVALID_BATCH),  # of atomic batches
+}
 
 T = TypeVar("T")
 
 
 class OutcomeKind(str, Enum):
-    """Outcome of a message. The first seven are those of a consumer, the last three those of a publisher."""
+    """Outcome of a message. The first eight are those of a consumer, the last three those of a publisher."""
 
     ACKNOWLEDGED = "acknowledged"
+    EXPIRED = "expired"  # acknowledged without a handler: see ``skip_expired``
     REDELIVERED = "redelivered"  # the server redelivers it after ``delay`` seconds
     RELEASED = "released"  # redelivered at once, without a failure: the handler was cancelled, or never ran
     DEAD_LETTERED = "dead-lettered"  # the dead letter was stored, and the message terminated

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -296,14 +296,57 @@ def denial(nc: Client, subject: str, inbox: str = "") -> Iterator[asyncio.Future
     if not inbox:
         watch.check_inbox()
 
-    def listen(denial: Denial) -> bool:
+    def error_of(denial: Denial) -> DeliveryError | None:
         replies = inbox or watch.inbox
-        if failed.done() or not (denial.is_publish(subject) or denial.is_subscription(replies)):
-            return False
-        failed.set_result(denial.error(subject if denial.operation == "publish" else replies))
-        return True
+        if denial.is_publish(subject):
+            return denial.error(subject)
+        return denial.error(replies) if denial.is_subscription(replies) else None
 
-    with watch.until_closed(subject) as failed:
+    with _denied(watch, subject, error_of) as failed:
+        yield failed
+
+
+@contextmanager
+def denial_below(
+    nc: Client, target: str, prefix: str, subjects: Iterable[str] = ()
+) -> Iterator[asyncio.Future[DeliveryError]]:
+    """
+    Yield a future that gets an error if one of several subjects, or the inbox of requests, is denied.
+
+    Args:
+        nc: An open connection.
+        target: Name of the operation's target, for error texts.
+        prefix: First tokens of subjects, with a dot at the end.
+        subjects: Further subjects.
+
+    Raises:
+        DeliveryError: ``permission-denied``: the inbox was denied before.
+    """
+    watch = ConnectionWatch.of(nc)
+    watch.check_inbox()
+    first, others = prefix.lower(), {subject.lower() for subject in subjects}
+
+    def error_of(denial: Denial) -> DeliveryError | None:
+        is_publish = denial.operation == "publish" and (denial.subject.startswith(first) or denial.subject in others)
+        return denial.error() if is_publish or denial.is_subscription(watch.inbox) else None
+
+    with _denied(watch, target, error_of) as failed:
+        yield failed
+
+
+@contextmanager
+def _denied(
+    watch: ConnectionWatch, target: str, error_of: Callable[[Denial], DeliveryError | None]
+) -> Iterator[asyncio.Future[DeliveryError]]:
+    """Yield a future that gets the first error that a function returns for a denial, or that of a closed connection."""
+
+    def listen(denial: Denial) -> bool:
+        error = None if failed.done() else error_of(denial)
+        if error is not None:
+            failed.set_result(error)
+        return error is not None
+
+    with watch.until_closed(target) as failed:
         watch.add(listen)
         try:
             yield failed

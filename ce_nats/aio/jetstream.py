@@ -1,16 +1,18 @@
 """
-Publish events to JetStream, and read streams.
+Publish events to JetStream, read streams, and change their settings.
 
 ``publish`` waits for the acknowledgement; the server drops duplicates. ``read_stream`` reads a range of a stream, with
 header blocks as stored (nats-py converts headers to a dict, and loses repeated names and malformed bytes).
+``configure_stream`` changes settings that nats-py's ``StreamConfig`` may not have.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
 
@@ -20,23 +22,23 @@ from ..codec.event import EventLike
 from ..codec.formats import Format
 from ..codec.mode import ContentMode
 from ..codec.subject_template import SubjectTemplate
-from ..errors import DeliveryError, ErrorCode
+from ..errors import DeliveryError, ErrorCode, preview
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, StoredMessage
+from ._claim_check import ClaimCheck
 from ._errors import delivery_errors
 from ._jetstream_api import StreamApi
-from ._natspy import api_prefix, api_timeout, client_of
+from ._natspy import RawMessage, api_prefix, api_timeout, client_of, server_info
 from ._permissions import answered
 from ._util.checks import check_count, check_jetstream
 from ._util.patience import RETRY_SECONDS
 from .core._publish import as_nats_headers, check_size
-from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, event_id, prepare_for_stream
+from .publishing._prepare import MAX_HEADER_BYTES, NO_ACKNOWLEDGEMENT, DedupId, TimeToLive, event_id, prepare_for_stream
 from .publishing._stream_lookup import publish_with_retry
 from .reading._range_reader import OnLoss, read_range_on, refuse_loss
-from .reading._raw_pull import RawMessage
 from .reading._stored_messages import as_messages
 
-__all__ = ["DedupId", "StoredMessage", "event_id", "publish", "read_stream"]
+__all__ = ["DedupId", "StoredMessage", "TimeToLive", "configure_stream", "event_id", "publish", "read_stream"]
 
 _MAX_BATCH_BYTES: Final = 16 * 2**20
 
@@ -50,9 +52,11 @@ async def publish(
     format: Format | None = None,  # noqa: A002
     headers: HeadersLike = None,
     dedup: DedupId | None = dedup_id,
+    ttl: TimeToLive | None = None,
     timeout: float | None = None,
     headerless: bool = False,
     trace: TraceContext | None = None,
+    claim_check: ClaimCheck | None = None,
 ) -> PubAck:
     """
     Publish an event to the stream that listens on a subject, and wait until it is stored.
@@ -70,24 +74,42 @@ async def publish(
         dedup: Function that returns the ``Nats-Msg-Id`` of an event, unless ``headers`` have one. The server stores an
             event with the same id once within the stream's duplicate window. :func:`ce_nats.dedup_id`, or
             :func:`event_id` in a stream of Knative, Dapr or Argo. None sends no id.
+        ttl: Function that returns the ``Nats-TTL`` of an event, after which the stream deletes it, unless ``headers``
+            have one; or None for no limit. :func:`ce_nats.extensions.expiry.time_to_live` returns the time until
+            ``expirytime``. The stream must have ``allow_msg_ttl``, and needs nats-server 2.11.
         timeout: Seconds to wait, including an election of the stream's leader; by default the timeout of ``js``.
         headerless: As for :func:`ce_nats.aio.publish`; needs ``dedup=None``.
         trace: As for :func:`ce_nats.aio.publish`.
+        claim_check: Store for large data, which is not sent in the message; None sends all data in messages. ``dedup``,
+            ``ttl`` and a subject template get the event without its data.
 
     Returns:
         The acknowledgement: ``stream``, ``seq``, and ``duplicate``, True if the stream already had the event.
 
     Raises:
-        EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more.
+        EncodeError: As :func:`ce_nats.aio.publish` does; ``headers-too-large`` for a header block of 64 KiB or more; as
+            ``ttl`` does, ``event-expired`` for instance; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
         DeliveryError: ``no-responders``: no stream listens; ``timeout``: no acknowledgement arrived in time, and the
             event may be stored; ``permission-denied``; ``publish-refused``, an :class:`~ce_nats.ApiError` with the
-            server's ``err_code``, 10071 if the last sequence is not the expected one; ``connection-closed``;
-            ``unexpected-answer``: another subscriber replied.
+            server's ``err_code``, 10071 if the last sequence is not the expected one, 10166 if the stream has no
+            ``allow_msg_ttl``; ``connection-closed``; ``unexpected-answer``: another subscriber replied;
+            ``incompatible-config``: the server is too old for ``ttl``; as :meth:`ce_nats.aio.ClaimCheck.check_in` does.
     """
     check_jetstream(js)
     nc = client_of(js)
+    if claim_check is not None:
+        event = await claim_check.check_in(event)
     message = prepare_for_stream(
-        nc, event, subject, mode=mode, format=format, headers=headers, dedup=dedup, headerless=headerless, trace=trace
+        nc,
+        event,
+        subject,
+        mode=mode,
+        format=format,
+        headers=headers,
+        dedup=dedup,
+        ttl=ttl,
+        headerless=headerless,
+        trace=trace,
     )
     check_size(message, nc.max_payload, MAX_HEADER_BYTES)
     subject, headers = message.subject, as_nats_headers(message.headers)
@@ -198,3 +220,51 @@ def _cut(messages: list[RawMessage], batch_size: int) -> Iterator[list[RawMessag
             yield messages[start:end]
             start, size = end, 0
     yield messages[start:]
+
+
+async def configure_stream(js: JetStreamContext, name: str, **settings: Any) -> dict[str, Any]:
+    """
+    Change settings of a stream, ``allow_atomic`` for instance, and keep all others.
+
+    The configuration is read and written as JSON, so settings that nats-py does not have can be changed, and none is
+    lost. It is only written if a setting differs. A change by another client between reading and writing is lost.
+
+    Args:
+        js: From ``nc.jetstream()``.
+        name: Name of the stream.
+        **settings: Settings as in the JSON of JetStream's API: names with underscores, durations in nanoseconds.
+
+    Returns:
+        The configuration as stored by the server.
+
+    Raises:
+        DeliveryError: ``incompatible-config``: the server ignored a setting, because its version does not have it;
+            other settings of the call were changed. ``request-refused``: the server refused the configuration;
+            since 2.12 also for a setting that it does not have. ``stream-not-found``; ``no-responders``, ``timeout``,
+            ``permission-denied``, ``connection-closed``.
+        TypeError: A value cannot be written as JSON.
+    """
+    check_jetstream(js)
+    wanted: dict[str, Any] = msgspec.to_builtins(settings, str_keys=True)
+    api = StreamApi.of(js)
+    config, _ = await api.config_and_state(name)
+    if not _ignored(wanted, config):
+        return config
+    config = await api.update_stream(name, {**config, **wanted})
+    if ignored := _ignored(wanted, config):
+        texts = ", ".join(f"{member}={preview(wanted[member])}" for member in ignored)
+        version = server_info(client_of(js)).get("version", "unknown")
+        text = f"the server ignored {texts} (connected to nats-server {version})"
+        raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"stream {name}: {text}")
+    return config
+
+
+def _ignored(wanted: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    return [member for member, value in wanted.items() if not _is_kept(value, config.get(member))]
+
+
+def _is_kept(wanted: Any, actual: Any) -> bool:
+    """Return whether a setting has a value; servers omit empty values, write -1 for unlimited, and add members."""
+    if isinstance(wanted, dict) and isinstance(actual, dict):
+        return all(_is_kept(value, actual.get(member)) for member, value in wanted.items())
+    return bool(wanted == actual or (not wanted and actual in (None, False, 0, -1, "", [], {})))

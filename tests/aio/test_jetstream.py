@@ -1,4 +1,5 @@
 import asyncio
+import json
 from contextlib import aclosing
 from random import Random
 
@@ -632,6 +633,44 @@ async def test_deleted_stream_is_a_delivery_error(way, many):
         with pytest.raises(DeliveryError, match=r"^stream-not-found: "):
             async for _ in batches:
                 pass
+
+
+# --- Settings --------------------------------------------------------------------------------------------------------
+
+
+async def config_of(nc, stream):
+    reply = await nc.request(f"$JS.API.STREAM.INFO.{stream}")
+    return json.loads(reply.data)["config"]
+
+
+async def test_configured_setting_is_changed_and_others_are_kept(nc, js, subject, stream):
+    before = await config_of(nc, stream)
+    found = await ce_js.configure_stream(js, stream, allow_atomic=True, max_msgs=7)
+    assert found == await config_of(nc, stream)
+    changed = {name for name in {*before, *found} if before.get(name) != found.get(name)}
+    assert changed - {"metadata"} == {"allow_atomic", "max_msgs"}
+    assert (found["allow_atomic"], found["max_msgs"]) == (True, 7)
+    found = await ce_js.configure_stream(js, stream, max_msgs=0, metadata={"owner": "tests"})
+    assert (found["allow_atomic"], found["max_msgs"], found["metadata"]["owner"]) == (True, -1, "tests")
+
+
+async def test_stream_that_has_the_settings_is_not_updated(nc, js, stream):
+    updates = await nc.subscribe("$JS.API.STREAM.UPDATE.*")
+    for _ in range(2):
+        await ce_js.configure_stream(js, stream, allow_direct=True, max_age=3_600_000_000_000)
+    assert updates.pending_msgs == 1
+
+
+async def test_refused_setting_is_an_error(js, stream):
+    """Versions before 2.12 ignore unknown settings: tests/interop/test_servers.py."""
+    for setting, text in (("storage", "change storage type"), ("unknown", "unknown field")):
+        with pytest.raises(ApiError, match=text) as info:
+            await ce_js.configure_stream(js, stream, **{setting: "file"})
+        assert info.value.code == "request-refused"
+    with pytest.raises(DeliveryError, match="there is no stream"):
+        await ce_js.configure_stream(js, "NOTHING", max_msgs=1)
+    with pytest.raises(TypeError):
+        await ce_js.configure_stream(js, stream, max_msgs=object())
 
 
 # --- Stored messages of nats-py --------------------------------------------------------------------------------------

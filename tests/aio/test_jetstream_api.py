@@ -1,5 +1,6 @@
 """Requests to JetStream's API, on a real server."""
 
+import asyncio
 import time
 from random import Random
 
@@ -26,11 +27,62 @@ async def test_state_of_a_stream(api, js, subject, stream):
     await js.delete_msg(stream, 3)
     following = await api.state(stream)
     assert (following.first, following.last, following.messages) == (1, 5, 4)
+    assert (state.size, following.size % 4) == (0, 0)
+    assert following.size > 4 * len(subject)
     assert following.created == state.created
     assert abs(nanoseconds(Timestamp.parse(state.created)) / 1e9 - time.time()) < 60
     await js.purge_stream(stream)
     purged = await api.state(stream)
     assert (purged.first, purged.last, purged.messages) == (6, 5, 0)
+
+
+class Changing(StreamApi):
+    """An API that calls a function before each page of names but the first."""
+
+    async def _request(self, kind, stream, subject, request=None, **options):
+        if request and request.get("offset"):
+            await self.change()
+        return await super()._request(kind, stream, subject, request, **options)
+
+
+async def test_names_of_more_streams_than_a_page_has():
+    """No name is missing if streams are created and deleted between two pages, which have 1024 names."""
+
+    async def add(*numbers):
+        requests = (
+            js.add_stream(name=f"S{number:04}", subjects=[f"s.{number}"], storage="memory") for number in numbers
+        )
+        await asyncio.gather(*requests)
+
+    async def delete():
+        if remaining:
+            await js.delete_stream(f"S{remaining.pop():04}")
+
+    async def churn():
+        extra.append(10_000 + len(extra))
+        await js.delete_stream(f"S{extra[-2]:04}")
+        await add(extra[-1])
+        await js.delete_stream(f"S{len(extra):04}")
+
+    with NatsServer(jetstream=True) as server:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        api = Changing(nc)
+        assert await api.stream_names() == []
+        for start in range(0, 1_100, 100):
+            await add(*range(start, start + 100))
+        remaining = []
+        api.change = delete
+        expected = [f"S{number:04}" for number in range(1_100)]
+        assert await api.stream_names() == expected
+        remaining = [0, 500]
+        found = await api.stream_names()
+        assert found == [name for name in expected if name not in ("S0000", "S0500")]
+        extra = [1]
+        api.change = churn
+        with pytest.raises(DeliveryError, match="stream names: they changed while they were listed"):
+            await api.stream_names()
+        await nc.close()
 
 
 async def test_next_sequence(api, js, subject, stream):

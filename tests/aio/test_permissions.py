@@ -180,6 +180,8 @@ async def test_denied_read_of_a_stream_is_an_error(connected, make_event):
                 pass
         async with denied("'$JS.API.STREAM.MSG.GET.READ'"):
             await StreamApi(nc, timeout=LONG).next_sequence("READ", 1)
+        async with denied("'$JS.API.STREAM.NAMES'"):
+            await StreamApi(nc, timeout=LONG).stream_names()
         assert reported == []
     async with connected("deaf") as (nc, _), denied("subscribe", "_INBOX."):
         async for _ in read_stream(nc.jetstream(timeout=LONG), "READ"):
@@ -223,10 +225,9 @@ async def test_publisher_fails_only_denied_messages(connected, make_event):
 
 async def test_denied_acknowledgements_fail_a_publisher(connected, make_event):
     async with connected("deaf") as (nc, _):
-        async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
+        async with Publisher(nc.jetstream(), retry_timeout=LONG) as publisher, denied("subscribe", "_INBOX."):
             await publisher.publish(make_event(), "Work.one")
-            async with denied("subscribe", "_INBOX."):
-                await publisher.flush()
+            await publisher.flush()
         async with denied("subscribe", "_INBOX."), Publisher(nc.jetstream(), retry_timeout=LONG) as publisher:
             await until(lambda: publisher._acks._denied)
             await publisher.publish(make_event(), "Work.one")

@@ -11,6 +11,9 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
+from ..._callables import is_async, name_of
+from ...errors import preview
+
 # The name of the consumer, and the fields that a PullConsumer sets.
 _NOT_COMPARED: Final = ("name", "durable_name", "ack_policy")
 
@@ -100,6 +103,17 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} must be above 0, got {value}")
 
 
+def check_key(key: object) -> None:
+    """
+    Check that an argument is a function that is not async, or None.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if key is not None and (not callable(key) or inspect.iscoroutinefunction(key)):
+        raise TypeError(f"key must be a function that is not async, or None, got {preview(key)}")
+
+
 def check_handler(handler: object) -> None:
     """
     Check that an argument is an async function, or an object with an async ``__call__``.
@@ -111,26 +125,15 @@ def check_handler(handler: object) -> None:
     Raises:
         TypeError: It is not.
     """
-    target = handler
-    while True:
-        call = getattr(type(target), "__call__", None)  # noqa: B004 - whether it is async, not whether it exists
-        if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call):
-            return
-        inner = getattr(target, "__wrapped__", None) or getattr(target, "func", None)  # of a decorator or a partial
-        if inner is None or inner is target:
-            break
-        target = inner
-    if getattr(handler, "__name__", "") != "<lambda>":
+    if not is_async(handler) and getattr(handler, "__name__", "") != "<lambda>":
         raise not_async(handler)
 
 
 def not_async(handler: object) -> TypeError:
     """Return the error for a handler that is not async."""
-    name = getattr(handler, "__qualname__", None)
-    given = f"the function {name}" if isinstance(name, str) else type(handler).__qualname__
     return TypeError(
-        f"handler must be an async function (async def), got {given}; for code that blocks use asyncio.to_thread() in "
-        "it, or ce_nats.sync"
+        f"handler must be an async function (async def), got {name_of(handler)}; for code that blocks use "
+        "asyncio.to_thread() in it, or ce_nats.sync"
     )
 
 

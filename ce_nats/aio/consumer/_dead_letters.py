@@ -29,7 +29,8 @@ from .._jetstream_api import Stored, StreamApi, nanoseconds
 from .._natspy import api_prefix, client_of
 from .._util.checks import check_jetstream
 from .._util.patience import RETRY_SECONDS
-from ..publishing._pending_acks import PendingAcks, PendingMessage
+from ..publishing._pending_acks import PendingAcks
+from ..publishing._pending_message import PendingMessage
 from ..publishing._prepare import MAX_HEADER_BYTES
 from ._originals import VERSION_LINE, Originals, is_header_block, is_too_large
 
@@ -44,7 +45,8 @@ class RequeueResult:
 
     Attributes:
         sequence: Sequence of the dead letter in the stream of dead letters.
-        ack: Acknowledgement of its original; None if that was not stored.
+        ack: Acknowledgement of its original; None if that was not stored. Its ``seq`` is 0 if a stream with
+            ``allow_batched`` has stored it together with others.
         is_deleted: Whether the dead letter was deleted.
         error: Error of requeueing, or of deleting if there is an ``ack``; None after success.
     """
@@ -277,6 +279,7 @@ def _pending_acks(js: JetStreamContext, *, window: int, timeout: float, retry_ti
         ack_timeout=timeout,
         retry_timeout=retry_timeout,
         api_prefix=api_prefix(js),
+        fast_ingest=window > 1,
     )
 
 

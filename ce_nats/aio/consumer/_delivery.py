@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from nats.aio.msg import Msg
 
@@ -13,6 +14,8 @@ from ...errors import DecodeError, DeliveryError, ErrorCode, Reject
 from ...redelivery import Action, Decision, Outcome, Reason
 from ...wire._ack_subject import AckSubject
 from ..core._received import Received
+
+Resolve: TypeAlias = Callable[[DecodedEvent], Awaitable[DecodedEvent]]
 
 
 class Handles(Protocol):
@@ -36,6 +39,8 @@ class Settles(Protocol):
 
     def report(self, error: Exception, delivery: Delivery | None, /) -> None: ...
 
+    def end_block(self, delivery: Delivery) -> None: ...
+
 
 class Delivery(Received):
     """
@@ -54,7 +59,18 @@ class Delivery(Received):
         is_settled: Whether it was acknowledged, redelivered, dead-lettered or released.
     """
 
-    __slots__ = ("__weakref__", "_arrival", "_handling", "_has_started", "_known", "_settler", "is_settled")
+    __slots__ = (
+        "__weakref__",
+        "_arrival",
+        "_handling",
+        "_has_started",
+        "_invalid",
+        "_known",
+        "_resolve",
+        "_retries",
+        "_settler",
+        "is_settled",
+    )
 
     def __init__(self, message: Msg, origin: AckSubject, settler: Settles) -> None:
         super().__init__(message, None)
@@ -63,8 +79,11 @@ class Delivery(Received):
         # Number of deliveries on arrival. Redeliveries while it is in flight increase ``deliveries``, but are not
         # caused by the message.
         self._arrival = origin.deliveries
+        self._retries = 0  # earlier attempts since its arrival, without a redelivery
         self.is_settled = False
         self._has_started = False  # its block was entered
+        self._resolve: Resolve | None = None
+        self._invalid: DecodeError | None = None  # raised by resolve()
         self._handling: Handles | None = None  # the running block, if there is an observer
 
     @property
@@ -76,6 +95,11 @@ class Delivery(Received):
     def consumer(self) -> str:
         """Name of the consumer."""
         return self._known.consumer
+
+    @property
+    def deliveries(self) -> int:
+        """Number of deliveries of the message, including this one, and of attempts without a redelivery."""
+        return self._known.deliveries + self._retries
 
     @property
     def _origin(self) -> AckSubject:
@@ -117,13 +141,39 @@ class Delivery(Received):
         """
         await self._settler.settle(self, Decision(Action.DEAD_LETTER, reason=Reason.REJECTED), Reject(reason))
 
+    async def resolve(self) -> DecodedEvent:
+        """
+        Return the event with its data, if that is in the object store of ``PullConsumer(claim_check=)``.
+
+        Other events are returned unchanged, and so are all events of a consumer without ``claim_check``. The data is
+        read once; then it also has :attr:`event`. Data that can never be read dead-letters the message at the end of
+        the block, and so do other errors after the last delivery.
+
+        Raises:
+            DecodeError: As :meth:`ce_nats.aio.ClaimCheck.resolve` does.
+            DeliveryError: As :meth:`ce_nats.aio.ClaimCheck.resolve` does.
+        """
+        if self._resolve is not None:
+            try:
+                self._event = await self._resolve(self.event)
+            except DecodeError as error:
+                self._invalid = error
+                raise
+        return self.event
+
     def _replace(self, message: Msg, origin: AckSubject) -> None:
         """Replace this delivery by a later one of the same message."""
         self.message, self._known = message, origin
 
-    def _set_event(self, event: DecodedEvent) -> None:
-        """Set the event."""
-        self._event = event
+    def _next_attempt(self) -> Delivery:
+        """Return a delivery with the same message, for another attempt without a redelivery."""
+        again = Delivery(self.message, self._known, self._settler)
+        again._arrival, again._retries = self._arrival, self._retries + 1
+        return again
+
+    def _set_event(self, event: DecodedEvent, resolve: Resolve | None = None) -> None:
+        """Set the event, and a function that returns it with the data that it refers to."""
+        self._event, self._resolve = event, resolve
 
     async def __aenter__(self) -> DecodedEvent:
         return self._enter_block()
@@ -163,7 +213,7 @@ class Delivery(Received):
         handling, settler = self._handling, self._settler
         try:
             if not self.is_settled:
-                await settler.settle(self, settler.decide(self, _outcome(error)), error)
+                await settler.settle(self, settler.decide(self, self._outcome(error)), error)
         except DeliveryError as failure:
             if error is None:
                 raise
@@ -173,9 +223,13 @@ class Delivery(Received):
             await settler.settle(self, settler.decide(self, Outcome.RELEASED), None)
             raise
         finally:
+            settler.end_block(self)
             if handling is not None:
                 self._handling = None
                 handling.end(error)
+
+    def _outcome(self, error: BaseException | None) -> Outcome:
+        return Outcome.REJECTED if error is not None and error is self._invalid else _outcome(error)
 
     def _repr_html_(self) -> str:
         from ..._notebook import html_table

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 import nats.errors
 from nats.aio.client import Client
@@ -17,6 +18,25 @@ from nats.aio.msg import Msg
 from ...wire._ack_subject import AckSubject, parse_ack_subject
 from ._delivery import Delivery, Settles
 from ._isolation import Isolation
+
+# Maximum number of messages that wait for others of their keys, for each prefetched message.
+_BLOCKED_FACTOR: Final = 64
+
+
+class Gate(Protocol):
+    """Decides when messages are queued: see :class:`~ce_nats.aio.consumer._keyed.KeyGate`."""
+
+    @property
+    def is_complete(self) -> bool: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    def slots(self, most: int) -> int: ...
+
+    def receive(self, message: Msg, origin: AckSubject) -> bool: ...
+
+    def add(self, delivery: Delivery) -> None: ...
 
 
 @dataclass(slots=True)
@@ -71,13 +91,14 @@ class InFlightDeliveries:
         self._waiting: dict[int, Delivery] = {}
         self._taken: dict[int, _Taken] = {}
         self._dropped: dict[int, Delivery] = {}
-        # The waiting ones, in order.
+        # The waiting ones, in order. With a gate, those that have passed it.
         self._ready: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
         self._alone: int | None = None  # sequence of the suspect that is being handled
         self._alone_until = 0.0
         self._together_from = 0.0  # time from which a waiting suspect is handled together with others
         self._task: asyncio.Task[None] | None = None
+        self._gate: Gate | None = None
 
     def open(self, isolation: Isolation, interval: float) -> None:
         """
@@ -101,10 +122,16 @@ class InFlightDeliveries:
 
     def free_slots(self) -> int:
         """Return the number of messages that may be fetched now."""
-        waiting = len(self._waiting)
+        gate, waiting, most = self._gate, len(self._waiting), self._prefetch
+        if gate is not None:
+            if not gate.is_complete:
+                return gate.slots(1 if self._isolation.is_one_by_one else most)
+            queued = len(self._ready) + len(self._suspects) + gate.waiting
+            most = min(most, _BLOCKED_FACTOR * most - (waiting - queued))
+            waiting = queued
         if self._isolation.is_one_by_one:
-            return 0 if waiting or self._is_one_alone() else 1
-        return self._prefetch - waiting if waiting <= self._prefetch // 2 else 0
+            return 0 if waiting or self._is_one_alone() or most <= 0 else 1
+        return max(0, most - waiting) if waiting <= self._prefetch // 2 else 0
 
     def take(self) -> Delivery | None:
         """Return the next delivery; None if the queue is empty, or the next one must wait until others are settled."""
@@ -142,7 +169,9 @@ class InFlightDeliveries:
     # --- Deliveries ---------------------------------------------------------------------------------------------------
 
     def add(self, message: Msg, origin: AckSubject) -> None:
-        """Add a message to the queue."""
+        """Add a message to the queue, or to the gate."""
+        if self._gate is not None and self._gate.receive(message, origin):
+            return
         known = self._find(origin.sequence)
         if known is not None:
             # It was redelivered after ack_wait, or because the server was restarted, and is still in flight.
@@ -156,12 +185,53 @@ class InFlightDeliveries:
         if not self._waiting:
             self._reconnects = self._nc.stats["reconnects"]
         self._waiting[origin.sequence] = delivery
-        if not self._isolation.receive(origin.deliveries):
+        self._isolation.receive(origin.deliveries)
+        if self._gate is None:
+            self.queue(delivery)
+        else:
+            self._gate.add(delivery)
+
+    def queue(self, delivery: Delivery) -> None:
+        """Queue a message, which may be taken now."""
+        if not self.is_suspect(delivery):
             self._ready.append(delivery)
             return
         if not self._suspects:
             self._together_from = self._in_a_while()
         self._suspects.append(delivery)
+
+    def is_suspect(self, delivery: Delivery) -> bool:
+        """Return whether a message was delivered so often that it is handled alone."""
+        return self._isolation.is_suspect(delivery._arrival)
+
+    def hold(self, delivery: Delivery) -> None:
+        """Replace a taken delivery by the one of its next attempt, which waits."""
+        sequence = delivery.sequence
+        for held in (self._taken, self._dropped):
+            held.pop(sequence, None)
+        self._waiting[sequence] = delivery
+        self._end_turn(sequence)
+
+    def open_gate(self, gate: Gate) -> list[Delivery]:
+        """Queue messages when a gate allows it; return the deliveries that are taken."""
+        self._gate = gate
+        self._ready.clear()
+        self._suspects.clear()
+        for delivery in self._waiting.values():
+            gate.add(delivery)
+        return [delivery for delivery in self._deliveries() if delivery.sequence in self._taken]
+
+    def close_gate(self) -> None:
+        """Queue all messages that wait."""
+        self._gate = None
+        self._ready.clear()
+        self._suspects.clear()
+        for _, delivery in sorted(self._waiting.items()):
+            self.queue(delivery)
+
+    def sequences(self) -> list[int]:
+        """Return the sequences of all unsettled messages."""
+        return [*self._waiting, *self._taken, *self._dropped]
 
     def remove(self, delivery: Delivery) -> None:
         """Remove a delivery. Has no effect if it is not in flight."""
@@ -171,10 +241,13 @@ class InFlightDeliveries:
         self._end_turn(sequence)
 
     def unhandled(self) -> list[Delivery]:
-        """Empty the queue, and return deliveries whose blocks were not entered."""
+        """Empty the queue, and return deliveries whose blocks were not entered, by their sequences."""
         self._ready.clear()
         self._suspects.clear()
-        return [delivery for delivery in self._deliveries() if not delivery._has_started]
+        return sorted(
+            (delivery for delivery in self._deliveries() if not delivery._has_started),
+            key=lambda delivery: delivery.sequence,
+        )
 
     def _hand_out(self, delivery: Delivery) -> Delivery:
         sequence = delivery.sequence
@@ -208,6 +281,8 @@ class InFlightDeliveries:
         and the counts of messages that were not handled would grow.
         """
         if self._isolation.is_permanent or self._reconnects != self._nc.stats["reconnects"]:
+            return
+        if self._gate is not None:  # released, they would be delivered after newer messages of their keys
             return
         self._isolation.stay_one_by_one()
         self._ready.clear()
@@ -244,7 +319,8 @@ class InFlightDeliveries:
     async def _keep_extending(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            for delivery in self._deliveries():
+            # In this order they expire, and the server redelivers them, if the process ends.
+            for delivery in sorted(self._deliveries(), key=lambda delivery: delivery.sequence):
                 if self._nc.is_connected and not delivery.is_settled:
                     with suppress(nats.errors.Error):
                         await delivery.message.in_progress()

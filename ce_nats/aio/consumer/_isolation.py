@@ -53,6 +53,15 @@ class Isolation:
         """Fetch messages one by one from now on."""
         self._until = float("inf")
 
+    def is_suspect(self, deliveries: int) -> bool:
+        """
+        Return whether a message is a suspect.
+
+        Args:
+            deliveries: Number of its deliveries when it arrived.
+        """
+        return deliveries > self._limit
+
     def receive(self, deliveries: int) -> bool:
         """
         Note a message, and return whether it is a suspect.
@@ -61,7 +70,7 @@ class Isolation:
             deliveries: Number of its deliveries, including this one.
         """
         self._has_received = True
-        is_suspect = deliveries > self._limit
+        is_suspect = self.is_suspect(deliveries)
         if is_suspect:
             self._until = max(self._until, time.monotonic() + self._seconds)
         return is_suspect

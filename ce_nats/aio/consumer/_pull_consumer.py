@@ -12,19 +12,23 @@ acknowledged before the original is terminated. ``ce_nats.redelivery.decide`` is
 
 The ack deadline of each message in flight, queued or in a block, is extended after a third of the consumer's
 ``ack_wait``. ``_fetch`` requests messages, ``_in_flight`` queues them and extends ack deadlines, ``_isolation`` decides
-which message is handled alone, ``_settle`` sends acknowledgements, ``_handlers`` runs a handler.
+which message is handled alone, ``_settle`` sends acknowledgements, ``_handlers`` runs a handler, ``_keyed`` keeps the
+order of keys.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
+import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -35,15 +39,27 @@ from ...codec.binding import DialectName, Mode, from_nats_message
 from ...codec.event import DecodedEvent, NotDelivered
 from ...codec.mode import MARKERS, ContentMode, detect_mode
 from ...errors import ApiError, CeNatsError, DecodeError, DeliveryError, ErrorCode, Reject
+from ...extensions.expiry import is_expired
 from ...message import Headers, NatsMessage
 from ...redelivery import Action, Backoff, Decision, Outcome, RetryPolicy, decide
+from ...schemas import Validate, Validator, validator_of
 from ...subjects import check_name, check_plain_subject
 from ...wire._ack_subject import ACK_PREFIX, AckSubject
+from .._claim_check import ClaimCheck
 from .._jetstream_api import Lag, StreamApi, check_stream_on
 from .._natspy import client_of
 from .._observer import Instruments, Observer, OnOutcome, guarded
 from .._permissions import ConnectionWatch, Denial
-from .._util.checks import check_config, check_count, check_handler, check_hook, check_jetstream, config_differences
+from .._util.checks import (
+    check_config,
+    check_count,
+    check_handler,
+    check_hook,
+    check_jetstream,
+    check_key,
+    config_differences,
+)
+from ..core._publish import round_trip
 from ..reading._stored_messages import as_message
 from ._dead_letters import original
 from ._delivery import Delivery
@@ -51,6 +67,7 @@ from ._fetch import Fetcher
 from ._handlers import Workers
 from ._in_flight import InFlightDeliveries
 from ._isolation import Isolation
+from ._keyed import Key, KeyGate
 from ._settle import Settler
 
 _log: Final = logging.getLogger(__name__)
@@ -103,6 +120,14 @@ class PullConsumer:
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
+        validate: Checks each event before it is yielded: :class:`ce_nats.schemas.Schemas`, a mapping for it, or a
+            function. An event that it refuses is dead-lettered at once, with ``data-mismatch``. After any other
+            exception of a function, the event is redelivered as after one of a handler. With ``claim_check`` it gets
+            the event with its data.
+        skip_expired: True acknowledges events whose ``expirytime`` is in the past, and yields the next event. An event
+            whose ``expirytime`` is not a timestamp is yielded.
+        expiry_leeway: Seconds after ``expirytime`` in which an event is still yielded, for clocks that differ.
+        claim_check: Store in which :meth:`Delivery.resolve` reads data that the message only refers to.
         on_error: Called with errors from which the consumer recovered: a dead letter that could not be stored (the
             original is redelivered later), or an exception of a handler of :meth:`run`; and with ``permission-denied``
             for an acknowledgement, which also ends the iteration. By default errors are logged. A message that ends
@@ -135,6 +160,10 @@ class PullConsumer:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        validate: Validate | None = None,
+        skip_expired: bool = False,
+        expiry_leeway: float = 0.0,
+        claim_check: ClaimCheck | None = None,
         on_error: Callable[[Exception, Delivery | None], None] | None = None,
         on_outcome: OnOutcome | None = None,
         instrumentation: Instruments | None = None,
@@ -148,6 +177,8 @@ class PullConsumer:
         check_name("stream", stream)
         check_name("consumer", consumer)
         check_count("prefetch", prefetch)
+        if not 0 <= expiry_leeway < math.inf:
+            raise ValueError(f"expiry_leeway must be a finite number of seconds, 0 or more, got {expiry_leeway}")
         self._js = js
         self._nc = client_of(js)
         self._api = StreamApi.of(js)
@@ -163,12 +194,18 @@ class PullConsumer:
         self._decode_message(_EVENT)  # an invalid option would dead-letter every message
         self._on_error = on_error
         self._headers_only = False
+        self._resolve = None if claim_check is None else partial(claim_check.resolve, parse_data=parse_data)
+        self._validator = validator_of(validate)
+        self._skip_expired = skip_expired
+        self._expiry_leeway = expiry_leeway
         self._arrived = asyncio.Event()
         self._stopped = asyncio.Event()
         self._is_open = self._has_dropped = False
         self._error: DeliveryError | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._suspended = 0.0
+        self._waits: list[float] = []
+        self._gate: KeyGate | None = None
 
         self._settler = Settler(
             js,
@@ -214,7 +251,8 @@ class PullConsumer:
 
         Raises:
             DeliveryError: ``stream-not-found``; ``consumer-not-found``; ``request-refused``: it cannot be created;
-                ``incompatible-config``: it is a push consumer, or its ``ack_policy`` is not explicit;
+                ``incompatible-config``: it is a push consumer, its ``ack_policy`` is not explicit, or it has
+                ``headers_only`` and there is ``validate``;
                 ``no-responders``: JetStream is not enabled, or no stream listens on the subject for dead letters;
                 ``timeout``; ``permission-denied``.
         """
@@ -225,7 +263,10 @@ class PullConsumer:
             text = "it must be a pull consumer whose messages are acknowledged one by one"
             raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
         self._headers_only = bool(config.headers_only)
-        waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
+        if self._headers_only and self._validator is not None:
+            text = "validate= needs the data, and the consumer has headers_only"
+            raise DeliveryError(ErrorCode.INCOMPATIBLE_CONFIG, f"{self._target}: {text}")
+        self._waits = waits = [config.ack_wait or _DEFAULT_ACK_WAIT, *(config.backoff or ())]
         limit = self._apply_limit(config)
         # With a limit of 1, any message that an earlier process has fetched may have ended it.
         is_expected = bool(lag.redelivered or (limit <= 1 and lag.ack_pending))
@@ -254,6 +295,7 @@ class PullConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        await self._close_gate()
         try:
             await self._fetcher.close()
             if self._releasing is not None:
@@ -278,6 +320,7 @@ class PullConsumer:
         handler: Callable[[Delivery], Awaitable[object]],
         *,
         concurrency: int = 1,
+        key: Callable[[Delivery], Hashable] | None = None,
         stop_timeout: float | None = None,
     ) -> None:
         """
@@ -293,7 +336,15 @@ class PullConsumer:
 
         Args:
             handler: An async function, called with one delivery.
-            concurrency: Maximum number of concurrent handlers. With more than one, events are handled out of order.
+            concurrency: Maximum number of concurrent handlers. With more than one, events are handled out of order,
+                unless there is a ``key``.
+            key: Function that returns the key of a delivery, any hashable value, such as
+                :func:`~ce_nats.extensions.partitioning.partition_key`. Events with the same key are handled in the
+                order of the stream, one after the other. A failed event holds back later ones of its key until it is
+                handled successfully or dead-lettered; it stays in flight, and is handled again after the back-off
+                without a redelivery, also after :meth:`Delivery.nak`. The consumer must not have other clients:
+                events would wait for those of the other client. An exception of the function is a failure of the
+                event, which holds back no others. None keeps no order.
             stop_timeout: Seconds after :meth:`stop` until handlers that still run are cancelled, and their messages
                 released. None waits for them.
 
@@ -301,13 +352,46 @@ class PullConsumer:
             DeliveryError: As the iteration does.
             TypeError: ``handler`` is not an async function, nor a lambda that returns an awaitable.
             ValueError: ``concurrency`` is below 1, or ``stop_timeout`` below 0.
+            RuntimeError: There is a ``key``, and another call with a key is running.
         """
         check_handler(handler)
         check_count("concurrency", concurrency)
+        check_key(key)
         if stop_timeout is not None and stop_timeout < 0:
             raise ValueError(f"stop_timeout must be 0 or more seconds, got {stop_timeout}")
         workers = Workers(self, handler, self._report, self._target)
-        await workers.run(concurrency, self._stopped, stop_timeout)
+        if key is None:
+            await workers.run(concurrency, self._stopped, stop_timeout)
+            return
+        self._open_gate(key)
+        try:
+            await workers.run(concurrency, self._stopped, stop_timeout)
+        finally:
+            await self._close_gate()
+
+    def _open_gate(self, key: Key) -> None:
+        """Keep the order of keys from now on."""
+        self._check_open()
+        if self._gate is not None:
+            raise RuntimeError(f"{self._target}: run() with a key must not be called while another one is running")
+        self._gate = KeyGate(
+            key,
+            self._in_flight,
+            self._settler,
+            read=self._read,
+            settle_undecodable=self._settle_undecodable,
+            progress=lambda: self._api.progress(self._stream, self._name),
+            waits=self._waits,
+            target=self._target,
+            wake=self._wake,
+            fail=self._fail,
+        )
+        self._gate.open()
+
+    async def _close_gate(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            await gate.close()
 
     async def _bind(self) -> tuple[ConsumerConfig, Lag]:
         """Return configuration and lag of the consumer, which is created if it does not exist and may be created."""
@@ -344,9 +428,7 @@ class PullConsumer:
                 ``prefetch``; ``connection-closed``; ``permission-denied``: messages cannot be fetched or acknowledged;
                 ``not-open``.
         """
-        if not self._is_open:
-            text = "it must be entered first: async with PullConsumer(...) as consumer"
-            raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
+        self._check_open()
         await self._yield_to_other_tasks()
         while not self._stopped.is_set():
             delivery = self._in_flight.take()
@@ -360,6 +442,11 @@ class PullConsumer:
                 self._arrived.clear()
                 await self._arrived.wait()
         raise StopAsyncIteration
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            text = "it must be entered first: async with PullConsumer(...) as consumer"
+            raise DeliveryError(ErrorCode.NOT_OPEN, f"{self._target}: {text}")
 
     async def _yield_to_other_tasks(self) -> None:
         """
@@ -377,11 +464,10 @@ class PullConsumer:
         """Decode a message; return False if it was settled because it has no event for a handler."""
         try:
             try:
-                delivery._set_event(await self._decode(delivery.message))
+                if delivery._event is None:
+                    await self._read(delivery)
             except DecodeError as error:
-                delivery.error = error
-                outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
-                await self._settler.settle_quietly(delivery, outcome, error)
+                await self._settle_undecodable(delivery, error)
                 return False
             except DeliveryError as error:
                 delivery.error = error
@@ -390,8 +476,14 @@ class PullConsumer:
                 retry = Decision(Action.RETRY, delay=self._settler.delay(delivery))
                 await self._settler.settle_quietly(delivery, retry, error)
                 return False
+            if self._skip_expired and self._is_expired(delivery.event):
+                await self._settler.settle_quietly(delivery, Outcome.EXPIRED)
+                return False
+            if self._validator is not None and not await self._is_valid(delivery, self._validator):
+                return False
+            has_waited = await self._has_waited(delivery)
             decision = decide(Outcome.RECEIVED, delivery._arrival, self.policy)
-            if decision.action is Action.HANDLE:
+            if decision.action is Action.HANDLE or has_waited:
                 return True
             text = f"the process ended while it was handled: {delivery._arrival} deliveries, and none had an outcome"
             delivery.error = DeliveryError(ErrorCode.PROCESS_ENDED, text)
@@ -401,6 +493,49 @@ class PullConsumer:
                 self._in_flight.put_back(delivery)
             raise
         return False
+
+    async def _is_valid(self, delivery: Delivery, validator: Validator) -> bool:
+        """Return whether an event is valid; settle its delivery if it is not."""
+        try:
+            validator.check(await delivery.resolve())
+        except Exception as error:
+            outcome = delivery._outcome(error)
+            if outcome is Outcome.REJECTED and isinstance(error, DecodeError):
+                delivery.error = error
+            else:
+                self._report(error, delivery)
+            await self._settler.settle_quietly(delivery, outcome, error)
+            return False
+        return True
+
+    def _is_expired(self, event: DecodedEvent) -> bool:
+        try:
+            return is_expired(event, leeway=self._expiry_leeway)
+        except DecodeError:  # expirytime is not a timestamp
+            return False
+
+    async def _has_waited(self, delivery: Delivery) -> bool:
+        """
+        Return whether a suspect was only waiting for an earlier one when processes ended, because there are keys.
+
+        Suspects are handled in the order of the stream, and only when the acknowledgement of the previous one has
+        reached the server. So only the first one of a process can be the one that has ended the previous process.
+        """
+        if self._gate is None or not self._in_flight.is_suspect(delivery):
+            return False
+        if self._nc.is_connected:
+            with suppress(CeNatsError, nats.errors.Error):
+                await round_trip(self._nc)
+        return not self._gate.begin_suspect()
+
+    async def _read(self, delivery: Delivery) -> None:
+        """Decode the message of a delivery."""
+        delivery._set_event(await self._decode(delivery.message), self._resolve)
+
+    async def _settle_undecodable(self, delivery: Delivery, error: DecodeError) -> None:
+        delivery.error = error
+        outcome = Outcome.MARKER if _is_marker(delivery.message) else Outcome.UNDECODABLE
+        await self._settler.settle_quietly(delivery, outcome, error)
 
     async def _decode(self, message: Msg) -> DecodedEvent:
         if not self._headers_only or _is_marker(message):

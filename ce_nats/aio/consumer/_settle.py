@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -18,6 +19,19 @@ from .._util.pausing import random_number
 from ..core._publish import round_trip
 from ._dead_letters import store
 from ._delivery import Delivery
+
+
+class Gate(Protocol):
+    """Keeps the order of keys: see :class:`~ce_nats.aio.consumer._keyed.KeyGate`."""
+
+    def hold(self, delivery: Delivery, delay: float) -> None: ...
+
+    def remember(self, delivery: Delivery) -> None: ...
+
+    def settle(self, delivery: Delivery) -> None: ...
+
+    def end_block(self, delivery: Delivery) -> None: ...
+
 
 Report = Callable[[Exception, "Delivery | None"], None]
 
@@ -39,6 +53,10 @@ class Settler:
         on_settled: Called with each delivery before the server is notified.
         on_denied: Called if the server denies acknowledgements.
         observer: Reports outcomes of deliveries; or None.
+
+    Attributes:
+        policy: As the argument.
+        gate: Keeps the order of keys; or None.
     """
 
     def __init__(
@@ -57,6 +75,7 @@ class Settler:
         observer: Observer | None = None,
     ) -> None:
         self.policy = policy
+        self.gate: Gate | None = None
         self._report = report
         self._js = js
         self._nc = client_of(js)
@@ -85,7 +104,19 @@ class Settler:
         """Report an error from which the consumer recovers."""
         self._report(error, delivery)
 
-    async def settle(self, delivery: Delivery, decision: Decision, error: BaseException | None) -> None:
+    def end_block(self, delivery: Delivery) -> None:
+        """Note the end of a delivery's block."""
+        if self.gate is not None:
+            self.gate.end_block(delivery)
+
+    async def settle(
+        self,
+        delivery: Delivery,
+        decision: Decision,
+        error: BaseException | None,
+        *,
+        acknowledged: OutcomeKind = OutcomeKind.ACKNOWLEDGED,
+    ) -> None:
         """
         Settle a delivery. Has no effect if it is already settled.
 
@@ -93,17 +124,26 @@ class Settler:
             delivery: The delivery.
             decision: The decision.
             error: Error for the dead letter; or None.
+            acknowledged: Outcome to report if the decision is to acknowledge.
 
         Raises:
             DeliveryError: As :meth:`Delivery.ack` does.
         """
-        if delivery.is_settled or delivery.message.is_acked:
-            if not delivery.is_settled:
-                self._record_outcome(delivery, OutcomeKind.SETTLED, None, error)
+        if delivery.is_settled:
+            return
+        if delivery.message.is_acked:
+            self._record_outcome(delivery, OutcomeKind.SETTLED, None, error)
             self._end(delivery)
             return
         if decision.action is Action.DEAD_LETTER and not await self._store(delivery, decision, error):
             decision = Decision(Action.RETRY, delay=self.delay(delivery))
+        if self.gate is not None:
+            if decision.action is Action.RETRY:
+                delivery.is_settled = True
+                self.gate.hold(delivery, decision.delay)
+                self._record_outcome(delivery, self._kind(decision, error, acknowledged), decision, error)
+                return
+            self.gate.remember(delivery)
         self._end(delivery)
         self._report_unhandled(delivery, decision)
         message = delivery.message
@@ -121,7 +161,7 @@ class Settler:
             self._record_outcome(delivery, OutcomeKind.UNSETTLED, None, failure)
             raise
         if self._observer is not None:
-            self._record_outcome(delivery, self._kind(decision, error), decision, error)
+            self._record_outcome(delivery, self._kind(decision, error, acknowledged), decision, error)
 
     def _report_unhandled(self, delivery: Delivery, decision: Decision) -> None:
         """Report a message that is terminated without a handler, and without a dead letter that contains the reason."""
@@ -138,8 +178,9 @@ class Settler:
     ) -> None:
         """Settle a delivery by a decision, or by that of the policy for an outcome; errors are reported, not raised."""
         decision = wanted if isinstance(wanted, Decision) else self.decide(delivery, wanted)
+        acknowledged = OutcomeKind.EXPIRED if wanted is Outcome.EXPIRED else OutcomeKind.ACKNOWLEDGED
         try:
-            await self.settle(delivery, decision, error)
+            await self.settle(delivery, decision, error, acknowledged=acknowledged)
         except DeliveryError as failure:
             self.report(failure, delivery)
 
@@ -151,13 +192,13 @@ class Settler:
             with suppress(CeNatsError):
                 await round_trip(self._nc)
 
-    def _kind(self, decision: Decision, error: BaseException | None) -> OutcomeKind:
+    def _kind(self, decision: Decision, error: BaseException | None, acknowledged: OutcomeKind) -> OutcomeKind:
         if decision.action is Action.RETRY:
             is_failure = decision.delay or isinstance(error, Exception)
             return OutcomeKind.REDELIVERED if is_failure else OutcomeKind.RELEASED
         if decision.action is Action.DEAD_LETTER:
             return OutcomeKind.TERMINATED if self._dead_letter is None else OutcomeKind.DEAD_LETTERED
-        return OutcomeKind.ACKNOWLEDGED
+        return acknowledged
 
     def _record_outcome(
         self, delivery: Delivery, kind: OutcomeKind, decision: Decision | None, error: BaseException | None
@@ -182,6 +223,8 @@ class Settler:
     def _end(self, delivery: Delivery) -> None:
         delivery.is_settled = True
         self._on_settled(delivery)
+        if self.gate is not None:
+            self.gate.settle(delivery)
 
     async def _ack_and_wait(self, message: Msg) -> None:
         try:

@@ -280,6 +280,25 @@ def check_size(
     if header_size is None:
         header_size = header_bytes(message.headers)
     size = header_size + len(message.data)
+    check_sizes(header_size, size, _bytes_of(message.subject) + _bytes_of(message.reply), max_payload, max_headers)
+
+
+def check_sizes(
+    header_size: int, size: int, subject_length: int, max_payload: int, max_headers: int | None = None
+) -> None:
+    """
+    Refuse a message that makes the server close the connection, or that a stream refuses, by its sizes in bytes.
+
+    Args:
+        header_size: Size of the header block.
+        size: Size of header block and payload together.
+        subject_length: Length of subject and reply subject together.
+        max_payload: As for :func:`check_size`.
+        max_headers: As for :func:`check_size`.
+
+    Raises:
+        EncodeError: As :func:`check_size` does.
+    """
     if size > max_payload:
         raise EncodeError(
             ErrorCode.PAYLOAD_TOO_LARGE,
@@ -290,11 +309,10 @@ def check_size(
             ErrorCode.HEADERS_TOO_LARGE,
             f"headers must have at most {max_headers} bytes for JetStream, got {header_size}",
         )
-    length = _bytes_of(message.subject) + _bytes_of(message.reply)
-    if length > _MAX_SUBJECT_BYTES:
+    if subject_length > _MAX_SUBJECT_BYTES:
         raise EncodeError(
             ErrorCode.INVALID_SUBJECT,
-            f"subject and reply subject must have at most {_MAX_SUBJECT_BYTES} bytes together, got {length}",
+            f"subject and reply subject must have at most {_MAX_SUBJECT_BYTES} bytes together, got {subject_length}",
         )
 
 

@@ -28,6 +28,7 @@ from ...codec.binary import Dialect
 from ...codec.binding import DialectName, Mode, from_nats_message
 from ...codec.event import DecodedEvent
 from ...errors import DecodeError, DeliveryError, ErrorCode
+from ...schemas import Validate, Validator, validator_of
 from .._errors import delivery_errors
 from .._natspy import client_of, end_iteration, is_unsubscribed
 from .._permissions import ConnectionWatch, Denial
@@ -36,6 +37,8 @@ from .._util.opening import opening
 from ._publish import round_trip
 from ._received import Received
 
+# Ends of reply subjects: the message ends a batch, or asks for its last acknowledgement.
+_BATCH_CONTROLS: Final = (".3.$FI", ".4.$FI")
 _STATUS_CODE: Final = re.compile("[0-9]{3}")
 
 
@@ -51,10 +54,13 @@ class Events:
         subscription: Subscription of nats-py.
     """
 
-    def __init__(self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent]) -> None:
+    def __init__(
+        self, subscription: Subscription, decode: Callable[[Msg], DecodedEvent], validator: Validator | None = None
+    ) -> None:
         self.subscription = subscription
         self._messages = subscription.messages
         self._decode = decode
+        self._validator = validator
         self._denied: DeliveryError | None = None
         self._watch = ConnectionWatch.of(client_of(subscription))
         self._watch.add(self._on_denial)
@@ -76,9 +82,15 @@ class Events:
             except StopAsyncIteration:
                 self._check()
                 raise
-            received = receive(message, self._decode)
+            received = receive(message, self._decode_valid)
             if received is not None:
                 return received
+
+    def _decode_valid(self, message: Msg) -> DecodedEvent:
+        event = self._decode(message)
+        if self._validator is not None:
+            self._validator.check(event)
+        return event
 
     async def __aenter__(self) -> Events:
         return self
@@ -123,6 +135,7 @@ def events(
     dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
+    validate: Validate | None = None,
 ) -> Events:
     """
     Iterate over the events of a subscription that has no callback.
@@ -139,6 +152,8 @@ def events(
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
+        validate: Checks each event: :class:`ce_nats.schemas.Schemas`, a mapping for it, or a function. An event that it
+            refuses is yielded as an error, ``data-mismatch``.
 
     Raises:
         TypeError: ``subscription`` has another type.
@@ -152,7 +167,7 @@ def events(
     decode = partial(
         from_nats_message, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types
     )
-    return Events(subscription, decode)
+    return Events(subscription, decode, validator_of(validate))
 
 
 @opening
@@ -165,6 +180,7 @@ async def subscribe(
     dialect: DialectName = Dialect.SPEC,
     parse_data: bool = True,
     extension_types: ExtensionTypes | None = None,
+    validate: Validate | None = None,
 ) -> Events:
     """
     Subscribe, and receive the events that are published after this call has returned.
@@ -180,15 +196,18 @@ async def subscribe(
         dialect: Dialect of binary mode of the senders.
         parse_data: False returns data as bytes.
         extension_types: Python types of extension attributes.
+        validate: As for :func:`events`.
 
     Raises:
         EncodeError: ``invalid-subject``.
         DeliveryError: ``connection-closed``, ``permission-denied``.
     """
     check_client(nc)
+    validator = validator_of(validate)
     with delivery_errors(subject, nc):
         subscription = await nc.subscribe(subject, queue=queue)
     received = events(subscription, mode=mode, dialect=dialect, parse_data=parse_data, extension_types=extension_types)
+    received._validator = validator
     try:
         await round_trip(nc)
         received._check()
@@ -199,13 +218,18 @@ async def subscribe(
 
 
 def receive(message: Msg, decode: Callable[[Msg], DecodedEvent]) -> Received | None:
-    """Decode a message; return None for a status message of the server."""
+    """Decode a message; return None for a status message of the server, and for one that controls a batch."""
     try:
         return Received(message, decode(message))
     except DecodeError as error:
-        if error.code is ErrorCode.NOT_A_CLOUDEVENT and _is_status(message):
+        if (error.code is ErrorCode.NOT_A_CLOUDEVENT and _is_status(message)) or _controls_batch(message):
             return None
         return Received(message, None, error)
+
+
+def _controls_batch(message: Msg) -> bool:
+    """Return whether a message ends or tests a batch of fast ingest (ADR-50), and is not stored."""
+    return not message.data and not message.headers and message.reply.endswith(_BATCH_CONTROLS)
 
 
 def _is_status(message: Msg) -> bool:

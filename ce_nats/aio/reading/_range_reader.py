@@ -32,10 +32,10 @@ from ...wire._ack_subject import AckSubject, ack_subject
 from .._connect import disconnect
 from .._errors import delivery_error
 from .._jetstream_api import Stored, StreamApi, is_final, nanoseconds
-from .._natspy import SEES_RAW_MESSAGES
+from .._natspy import SEES_RAW_MESSAGES, BulkClient, RawMessage
 from .._pull_status import PullStatus, parse_pull_status
 from .._util.patience import RETRY_SECONDS, Patience
-from ._raw_pull import RawMessage, RawPull
+from ._raw_pull import RawPull
 from ._stored_messages import metadata, read_one_by_one
 
 # Connects a client with the caller's credentials.
@@ -202,8 +202,11 @@ async def _read(
                 raise delivery_error(target, error) from error
 
 
-class RangeClient(Client):
-    """Client of nats-py without reconnects: a lost connection is closed at once, which ends a pull."""
+class RangeClient(BulkClient):
+    """
+    Client of nats-py that receives messages in bulk, and does not reconnect: a lost connection is closed at once, which
+    ends a pull.
+    """
 
     async def connect(self, *args: Any, **options: Any) -> None:
         """Connect without reconnects."""

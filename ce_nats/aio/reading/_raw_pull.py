@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from nats.aio.client import Client
@@ -18,12 +18,8 @@ from nats.aio.subscription import Subscription
 
 from ...errors import DeliveryError, ErrorCode
 from .._errors import delivery_errors
-from .._natspy import set_raw_message_hook, subscription_id
+from .._natspy import RawMessage, set_bulk_hook, set_raw_message_hook, subscription_id
 from .._permissions import denial
-
-# Subject, reply subject, payload and header block, as received. The reply subject of a message from a consumer contains
-# its sequence.
-RawMessage: TypeAlias = tuple[bytes, bytes, bytes, "bytes | None"]
 
 # Interval for checking the connection while no message arrives: nats-py does not notify waiting tasks of a loss.
 _CHECK_SECONDS: Final = 0.2
@@ -58,7 +54,8 @@ class RawPull:
             timeout: Seconds without a message after which the request fails.
 
         Returns:
-            The messages, and the final status line without its version, or ``""`` if all messages arrived.
+            The messages, and the final status line without its version, or ``""`` if all messages arrived. The reply
+            subject of a message contains its sequence.
 
         Raises:
             DeliveryError: ``timeout``, ``permission-denied``; ``connection-closed``, also after a reconnect.
@@ -67,6 +64,7 @@ class RawPull:
             self._inbox = self._nc.new_inbox()
             self._subscription = await self._nc.subscribe(f"{self._inbox}.*")
             set_raw_message_hook(self._nc, subscription_id(self._subscription), self._on_message)
+            set_bulk_hook(self._nc, subscription_id(self._subscription), self._on_messages)
         self._pulls += 1
         # A separate subject for each request: the server also sends a status after a complete one.
         reply = f"{self._inbox}.{self._pulls}"
@@ -81,7 +79,7 @@ class RawPull:
             if denied.done():
                 raise denied.result()
         self._nc.stats["in_msgs"] += len(self._messages)
-        self._nc.stats["in_bytes"] += sum(len(message[2]) for message in self._messages)
+        self._nc.stats["in_bytes"] += sum([len(message[2]) for message in self._messages])
         status = self._status.partition(b"\r\n")[0].partition(b" ")[2]
         return self._messages, status.decode("utf-8", "replace")
 
@@ -90,6 +88,7 @@ class RawPull:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             set_raw_message_hook(self._nc, subscription_id(subscription), None)
+            set_bulk_hook(self._nc, subscription_id(subscription), None)
             with suppress(Exception):
                 await subscription.unsubscribe()
 
@@ -117,9 +116,12 @@ class RawPull:
     def _on_message(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """Process a raw message: one of the request, or a status."""
         if reply:
-            self._messages.append((subject, reply, data, headers))
-            if len(self._messages) == self._wanted:
-                self._ended.set()
+            self._on_messages([(subject, reply, data, headers)])
         elif subject == self._reply:
             self._status = headers or b""
+            self._ended.set()
+
+    def _on_messages(self, messages: list[RawMessage]) -> None:
+        self._messages += messages
+        if len(self._messages) == self._wanted:
             self._ended.set()

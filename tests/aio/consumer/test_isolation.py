@@ -33,9 +33,9 @@ def run_service(*arguments):
     return [int(line.split()[1]) for line in done.stdout.splitlines()], done.returncode
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(("concurrency", "keys"), [(1, []), (4, []), (4, ["keys"])])
 async def test_only_messages_that_crash_the_process_are_dead_lettered(
-    server, js, stream, subject, dead, make_event, dead_letters, concurrency
+    server, js, stream, subject, dead, make_event, dead_letters, concurrency, keys
 ):
     poison = {8, 30}
     for number in range(1, 61):
@@ -43,7 +43,7 @@ async def test_only_messages_that_crash_the_process_are_dead_lettered(
     handled = Counter()
     runs = 0
     while True:
-        numbers, status = await asyncio.to_thread(run_service, server.url, stream, dead, concurrency)
+        numbers, status = await asyncio.to_thread(run_service, server.url, stream, dead, concurrency, *keys)
         handled.update(numbers)
         runs += 1
         if status == 0:

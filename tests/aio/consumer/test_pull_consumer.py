@@ -1,11 +1,12 @@
 import asyncio
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from nats.js.api import ConsumerConfig
 
 from ce_nats import ContentMode, EncodeError, to_nats_message
-from ce_nats.aio import DeliveryError, PullConsumer
+from ce_nats.aio import DeliveryError, OutcomeKind, PullConsumer
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.codec.event import NotDelivered
 from ce_nats.redelivery import DeadLetter, Reason
@@ -253,3 +254,75 @@ async def test_options_are_passed_to_the_decoder(js, subject, stream, consume):
     options = {"dialect": "sdk-go", "parse_data": False, "extension_types": {"n": int}}
     async with consume(**options) as consumer, await take(consumer) as event:
         assert (event.get_id(), event.get_extension("n"), event.get_data()) == ("event%201 100%", 5, b"[1]")
+
+
+# --- Expired events --------------------------------------------------------------------------------------------------
+
+PAST, FUTURE = "2020-01-01T00:00:00Z", "9999-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def publish_expiring(js, subject, stream, make_event):
+    """Publish an event for each value of ``expirytime``; None omits it."""
+
+    async def publish(*values):
+        for number, value in enumerate(values):
+            given = {} if value is None else {"expirytime": value}
+            await ce_js.publish(js, make_event(number, **given), subject)
+
+    return publish
+
+
+@pytest.mark.parametrize("double_ack", [False, True])
+async def test_expired_events_are_acknowledged_and_not_yielded(publish_expiring, consume, is_settled, double_ack):
+    await publish_expiring(PAST, FUTURE, PAST, None, "no timestamp", PAST)
+    outcomes = []
+    async with consume(skip_expired=True, double_ack=double_ack, on_outcome=outcomes.append) as consumer:
+        for number in (1, 3, 4):
+            async with await take(consumer) as event:
+                assert number_of(event) == number
+        stopping = asyncio.create_task(anext(consumer, None))
+        await is_settled()
+        consumer.stop()
+        assert await after(stopping) is None
+    kinds = {number_of(outcome.delivery.event): outcome.kind for outcome in outcomes}
+    expired, handled = OutcomeKind.EXPIRED, OutcomeKind.ACKNOWLEDGED
+    assert kinds == {0: expired, 1: handled, 2: expired, 3: handled, 4: handled, 5: expired}
+    assert {(outcome.error, outcome.seconds) for outcome in outcomes if outcome.kind is expired} == {(None, None)}
+
+
+async def test_expired_events_are_handled_by_default(publish_expiring, consume):
+    await publish_expiring(PAST)
+    async with consume() as consumer, await take(consumer) as event:
+        assert event.extensions["expirytime"] == PAST
+
+
+async def test_event_expires_after_its_leeway(publish_expiring, consume):
+    now = datetime.now(timezone.utc)
+    await publish_expiring(now - timedelta(hours=2), now - timedelta(minutes=1))
+    async with consume(skip_expired=True, expiry_leeway=3600.0) as consumer, await take(consumer) as event:
+        assert number_of(event) == 1
+
+
+async def test_expired_event_is_skipped_after_a_failure(publish_expiring, consume, is_settled, dead_letters):
+    """A retried event that expires meanwhile is neither handled again nor dead-lettered."""
+    await publish_expiring(datetime.now(timezone.utc) + timedelta(seconds=0.5))
+    handled = []
+    async with consume(skip_expired=True, backoff=[0.6], max_deliveries=2) as consumer:
+
+        async def handle(delivery):
+            handled.append(delivery.deliveries)
+            raise OSError("disk")
+
+        running = asyncio.create_task(consumer.run(handle))
+        await is_settled()
+        consumer.stop()
+        await after(running)
+    assert len(handled) <= 1
+    await dead_letters(0)
+
+
+@pytest.mark.parametrize("leeway", [-1.0, float("inf"), float("nan")])
+def test_leeway_must_be_finite(js, leeway):
+    with pytest.raises(ValueError, match="expiry_leeway must be a finite number"):
+        PullConsumer(js, "S", "c", dead_letter=None, skip_expired=True, expiry_leeway=leeway)

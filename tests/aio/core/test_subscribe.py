@@ -239,6 +239,16 @@ async def test_status_message_is_skipped(nc, subject, make_event):
     assert [item.event.get_id() for item in items] == ["event 1", "event 2"]
 
 
+async def test_control_messages_of_batches_are_skipped(nc, subject, make_event):
+    async with subscribe(nc, subject) as received:
+        for operation in (3, 4):
+            await nc.publish(subject, b"", reply=f"_INBOX.a.b.100.fail.7.{operation}.$FI")
+        await nc.publish(subject, b"", reply="_INBOX.a.b.100.fail.7.1.$FI")
+        await publish(nc, make_event(1), subject)
+        assert (await anext(received)).error is not None  # an empty message of a batch
+        assert (await anext(received)).event.get_id() == "event 1"
+
+
 async def test_header_named_status_does_not_hide_a_message(nc, subject, make_event):
     async with await subscribe(nc, subject) as received:
         await publish(nc, make_event(1), subject, headers={"Status": "503"})

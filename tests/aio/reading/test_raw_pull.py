@@ -56,6 +56,16 @@ async def pulling(worker, pull, request):
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def publish(worker, data):
+    """Publish a message to ``s``, and wait until the consumer has it: servers tell consumers after they confirm."""
+    await worker.publish("s", data)
+
+    async def has_message():
+        return (await worker.consumer_info("S", "worker")).num_pending
+
+    await until(has_message)
+
+
 async def test_messages_are_returned_as_on_the_wire(worker, pull):
     await worker.publish("s", b"\0\xff")
     await worker.publish("s", b"2", headers={"a": "1"})
@@ -69,7 +79,7 @@ async def test_messages_are_returned_as_on_the_wire(worker, pull):
 
 
 async def test_status_ends_a_request_with_fewer_messages(worker, pull):
-    await worker.publish("s", b"1")
+    await publish(worker, b"1")
     messages, status = await pull.pull(SUBJECT, {"batch": 2, "no_wait": True}, SECONDS)
     assert [data for _, _, data, _ in messages] == [b"1"]
     assert status == "404 No Messages"
@@ -78,7 +88,7 @@ async def test_status_ends_a_request_with_fewer_messages(worker, pull):
 async def test_connection_is_usable_after_close(worker, pull):
     await pull.pull(SUBJECT, {"batch": 1, "no_wait": True}, SECONDS)
     await pull.close()
-    await worker.publish("s", b"1")
+    await publish(worker, b"1")
     messages, _ = await pull.pull(SUBJECT, {"batch": 1, "no_wait": True}, SECONDS)
     assert [data for _, _, data, _ in messages] == [b"1"]
 

@@ -1,0 +1,116 @@
+"""
+Order of messages per key, and gaps in what a client has received. Pure data structures, without I/O.
+
+The sequence of a message in its stream is its place in the order of its key.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Hashable, Iterable
+
+from .._jetstream_api import Progress
+
+
+class KeyOrder:
+    """Queues of messages, one for each key: only the first message of a key may be handled."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Hashable, list[int]] = {}
+        self._keys: dict[int, Hashable] = {}
+
+    def add(self, sequence: int, key: Hashable) -> bool:
+        """
+        Add a message, and return whether it is the first one of its key.
+
+        It is queued by its sequence, but never before the first one, which may be running. Has no effect if it is
+        queued already.
+        """
+        if sequence in self._keys:
+            return False
+        queue = self._queues.setdefault(key, [])
+        self._keys[sequence] = key
+        if not queue or sequence > queue[-1]:
+            queue.append(sequence)
+        else:
+            insort(queue, sequence, lo=1)
+        return len(queue) == 1
+
+    def finish(self, sequence: int) -> int | None:
+        """Remove a message; return the next one of its key if it was the first one, and another one is queued."""
+        key = self._keys.pop(sequence, None)
+        queue = self._queues.get(key, [])
+        if sequence not in queue:
+            return None
+        was_first = queue[0] == sequence
+        queue.remove(sequence)
+        if not queue:
+            del self._queues[key]
+        return queue[0] if queue and was_first else None
+
+
+class Continuity:
+    """
+    Detects messages that the server has delivered, but not to this client: to an earlier process, to another client, or
+    to a connection that was lost.
+
+    The server redelivers them after their ack deadlines, and delivers newer messages meanwhile. The deliveries of a
+    consumer have consecutive sequences, so a gap in them shows that some were missed.
+
+    Attributes:
+        is_complete: Whether this client has received all unacknowledged messages, as far as it knows.
+    """
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._last = 0
+        self._received: set[int] = set()  # while it is not complete
+        self._received_before: set[int] = set()
+        self._in_flight_before: set[int] = set()
+
+    def receive(self, consumer_sequence: int) -> None:
+        """Note a delivery."""
+        if self.is_complete and consumer_sequence == self._last + 1:
+            self._last = consumer_sequence
+            return
+        self.is_complete = False
+        self._received.add(consumer_sequence)
+
+    def begin_request(self, in_flight: Iterable[int]) -> None:
+        """
+        Note that the progress of the consumer is requested.
+
+        Args:
+            in_flight: As for :meth:`missing`.
+        """
+        self._received_before = set(self._received)
+        self._in_flight_before = set(in_flight)
+
+    def missing(self, progress: Progress, in_flight: Collection[int]) -> int:
+        """
+        Return the number of unacknowledged messages that this client does not have; 0 completes it.
+
+        Acknowledgements on their way to the server count as missing, so the result can be too large for a moment. It is
+        too small only if the stream has removed messages that this client has.
+
+        Args:
+            progress: Progress of the consumer, requested after :meth:`begin_request`.
+            in_flight: Sequences in the stream of the messages that this client has not settled.
+        """
+        known = sum(progress.ack_floor < sequence <= progress.delivered for sequence in in_flight)
+        if progress.ack_pending > known:
+            return progress.ack_pending - known
+        # A server that had not saved its last state before it ended delivers some messages for the first time again,
+        # and counts from an earlier number.
+        if any(sequence > progress.delivered for sequence in self._in_flight_before.intersection(in_flight)):
+            return 1
+        last = progress.deliveries
+        self._received -= {number for number in self._received_before if number > last}
+        for number in sorted(number for number in self._received if number > last):
+            if number != last + 1:
+                return 1
+            last = number
+        self._last = last
+        self._received.clear()
+        self.is_complete = True
+        return 0
