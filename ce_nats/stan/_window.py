@@ -6,14 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from ..aio._errors import delivery_errors
-from ..aio.publishing._ack_window import AckWindow, Pending, is_no_responders
+from ..aio.publishing._ack_window import AckWindow, Pending, reports_no_responders
 from ..errors import DecodeError, DeliveryError, ErrorCode, StanError
 from ._session import new_id
 from .wire import PubAck
@@ -23,8 +21,7 @@ _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "_STAN.acks"
 
 
-@dataclass(slots=True, eq=False)
-class _PendingMessage(Pending):
+class _PendingMessage(Pending, eq=False):
     """
     An unacknowledged message.
 
@@ -99,15 +96,12 @@ class Window(AckWindow[_PendingMessage]):
         """Fail all pending messages, which can no longer be acknowledged; each may have been stored."""
         self._fail_all(StanError(ErrorCode.TIMEOUT, text))
 
-    async def _receive(self, answer: Msg) -> None:
-        token = self._token(answer)
-        if token is None:
-            return
-        if is_no_responders(answer):
+    def _receive(self, token: str, data: bytes, block: bytes) -> None:
+        if reports_no_responders(data, block):
             self._fail(token, StanError(ErrorCode.NO_RESPONDERS, "stan: no server listens"))
             return
         try:
-            ack = PubAck.decode(answer.data)
+            ack = PubAck.decode(data)
         except DecodeError as error:
             _log.warning("a malformed acknowledgement was dropped: %s", error)
             return

@@ -17,12 +17,16 @@ Needs the extra ``sync`` (``pip install 'ce-nats[sync]'``).
 """
 
 from ..errors import DeliveryError, Failure, PublishError, Reject
+from ._atomic import AtomicBatch
+from ._claim_check import ClaimCheck
 from ._connection import Connection, connect
 from ._consumer import Delivery, PullConsumer
 from ._publisher import Publisher
 from ._subscription import Subscription
 
 __all__ = [
+    "AtomicBatch",
+    "ClaimCheck",
     "Connection",
     "Delivery",
     "DeliveryError",
@@ -32,6 +36,7 @@ __all__ = [
     "PullConsumer",
     "Reject",
     "Subscription",
+    "configure_stream",
     "connect",
     "flush",
     "publish",
@@ -53,6 +58,7 @@ request = Connection.request
 respond = Connection.respond
 subscribe = Connection.subscribe
 read_stream = Connection.read_stream
+configure_stream = Connection.configure_stream
 replay = Connection.replay
 requeue = Connection.requeue
 requeue_all = Connection.requeue_all

@@ -14,12 +14,13 @@ from nats.js.api import ConsumerConfig, PubAck
 
 from .. import aio
 from .._settings import Secret
+from ..aio._claim_check import MAX_SIZE, OVER
 from ..aio._connect import Callback, ErrorCallback
 from ..aio._observer import OnOutcome
 from ..aio._util.patience import RETRY_SECONDS
 from ..aio.consumer._pull_consumer import BACKOFF
 from ..aio.core._publish import check_size, prepare
-from ..aio.jetstream import DedupId
+from ..aio.jetstream import DedupId, TimeToLive
 from ..aio.reading._range_reader import OnLoss
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
@@ -32,7 +33,10 @@ from ..errors import DeliveryError, ErrorCode
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike, StoredMessage
 from ..redelivery import Backoff
+from ..schemas import Validate
+from ._atomic import AtomicBatch
 from ._bridge import read_in_thread
+from ._claim_check import ClaimCheck
 from ._consumer import PullConsumer
 from ._link import Link
 from ._loop import current
@@ -336,6 +340,7 @@ class Connection:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        validate: Validate | None = None,
     ) -> Subscription:
         """
         Subscribe, and receive events: all that are published after this call has returned.
@@ -361,6 +366,7 @@ class Connection:
             dialect=dialect,
             parse_data=parse_data,
             extension_types=extension_types,
+            validate=validate,
         )
 
     # --- JetStream ---------------------------------------------------------------------------------------------------
@@ -374,9 +380,11 @@ class Connection:
         format: Format | None = None,  # noqa: A002
         headers: HeadersLike = None,
         dedup: DedupId | None = dedup_id,
+        ttl: TimeToLive | None = None,
         timeout: float | None = None,
         headerless: bool = False,
         trace: TraceContext | None = None,
+        claim_check: ClaimCheck | None = None,
     ) -> PubAck:
         """
         Publish an event to the stream that listens on a subject, and wait until it is stored.
@@ -404,10 +412,23 @@ class Connection:
             format=format,
             headers=headers,
             dedup=dedup,
+            ttl=ttl,
             timeout=timeout,
             headerless=headerless,
             trace=trace,
+            claim_check=None if claim_check is None else claim_check._of_this_process(),
         )
+
+    def claim_check(
+        self,
+        bucket: str,
+        *,
+        over: int = OVER,
+        max_size: int = MAX_SIZE,
+        retry_timeout: float | None = None,
+    ) -> ClaimCheck:
+        """Return a :class:`ClaimCheck` on this connection."""
+        return ClaimCheck(self, bucket, over=over, max_size=max_size, retry_timeout=retry_timeout)
 
     def publisher(
         self,
@@ -415,10 +436,14 @@ class Connection:
         mode: Mode = ContentMode.BINARY,
         format: Format | None = None,  # noqa: A002
         dedup: DedupId | None = dedup_id,
+        ttl: TimeToLive | None = None,
+        validate: Validate | None = None,
         headerless: bool = False,
         window: int = 1000,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
+        claim_check: ClaimCheck | None = None,
+        fast_ingest: bool = True,
         on_outcome: OnOutcome | None = None,
         instrumentation: aio.Instruments | None = None,
     ) -> Publisher:
@@ -428,10 +453,45 @@ class Connection:
             mode=mode,
             format=format,
             dedup=dedup,
+            ttl=ttl,
+            validate=validate,
             headerless=headerless,
             window=window,
             ack_timeout=ack_timeout,
             retry_timeout=retry_timeout,
+            claim_check=claim_check,
+            fast_ingest=fast_ingest,
+            on_outcome=on_outcome,
+            instrumentation=instrumentation,
+        )
+
+    def atomic_batch(
+        self,
+        *,
+        stream: str | None = None,
+        mode: Mode = ContentMode.BINARY,
+        format: Format | None = None,  # noqa: A002
+        dedup: DedupId | None = dedup_id,
+        ttl: TimeToLive | None = None,
+        validate: Validate | None = None,
+        ack_timeout: float = 5.0,
+        retry_timeout: float = 30.0,
+        claim_check: ClaimCheck | None = None,
+        on_outcome: OnOutcome | None = None,
+        instrumentation: aio.Instruments | None = None,
+    ) -> AtomicBatch:
+        """Create an :class:`AtomicBatch` on this connection."""
+        return AtomicBatch(
+            self,
+            stream=stream,
+            mode=mode,
+            format=format,
+            dedup=dedup,
+            ttl=ttl,
+            validate=validate,
+            ack_timeout=ack_timeout,
+            retry_timeout=retry_timeout,
+            claim_check=claim_check,
             on_outcome=on_outcome,
             instrumentation=instrumentation,
         )
@@ -453,6 +513,10 @@ class Connection:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        validate: Validate | None = None,
+        skip_expired: bool = False,
+        expiry_leeway: float = 0.0,
+        claim_check: ClaimCheck | None = None,
         on_error: Callable[[Exception, aio.Delivery | None], None] | None = None,
         on_outcome: OnOutcome | None = None,
         instrumentation: aio.Instruments | None = None,
@@ -474,6 +538,10 @@ class Connection:
             dialect=dialect,
             parse_data=parse_data,
             extension_types=extension_types,
+            validate=validate,
+            skip_expired=skip_expired,
+            expiry_leeway=expiry_leeway,
+            claim_check=claim_check,
             on_error=on_error,
             on_outcome=on_outcome,
             instrumentation=instrumentation,
@@ -515,6 +583,19 @@ class Connection:
             retry_timeout=retry_timeout,
         )
         return self._link.iterate(batches, f"stream {stream}")
+
+    def configure_stream(self, name: str, **settings: Any) -> dict[str, Any]:
+        """
+        Change settings of a stream, and keep all others: see :func:`ce_nats.aio.jetstream.configure_stream`.
+
+        Args:
+            name: Name of the stream.
+            **settings: As for :func:`ce_nats.aio.jetstream.configure_stream`.
+
+        Raises:
+            DeliveryError: As :func:`ce_nats.aio.jetstream.configure_stream` does.
+        """
+        return self._link.run(aio.jetstream.configure_stream, self._link.js, name, **settings)
 
     def replay(
         self,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 
 from .. import aio
+from .._callables import is_async
 from ..aio._observer import OnOutcome
+from ..aio._util.checks import check_key
 from ..aio.consumer._pull_consumer import BACKOFF
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
@@ -20,7 +22,9 @@ from ..codec.binding import DialectName, Mode
 from ..codec.event import DecodedEvent
 from ..errors import CeNatsError, preview
 from ..redelivery import Backoff, RetryPolicy
+from ..schemas import Validate
 from ._bridge import ThreadBridge, check_process
+from ._claim_check import ClaimCheck
 from ._link import Linked
 from ._loop import Loop
 
@@ -67,6 +71,10 @@ class PullConsumer:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        validate: Validate | None = None,
+        skip_expired: bool = False,
+        expiry_leeway: float = 0.0,
+        claim_check: ClaimCheck | None = None,
         on_error: Callable[[Exception, aio.Delivery | None], None] | None = None,
         on_outcome: OnOutcome | None = None,
         instrumentation: aio.Instruments | None = None,
@@ -93,6 +101,10 @@ class PullConsumer:
                 dialect=dialect,
                 parse_data=parse_data,
                 extension_types=extension_types,
+                validate=validate,
+                skip_expired=skip_expired,
+                expiry_leeway=expiry_leeway,
+                claim_check=None if claim_check is None else claim_check._of_this_process(),
                 on_error=on_error,
                 on_outcome=on_outcome,
                 instrumentation=instrumentation,
@@ -122,7 +134,13 @@ class PullConsumer:
         check_process(self._loop, self._name)
         return Delivery(self._loop, self._bridge.next(self._timeout))
 
-    def run(self, handler: Callable[[Delivery], object], *, concurrency: int = 1) -> None:
+    def run(
+        self,
+        handler: Callable[[Delivery], object],
+        *,
+        concurrency: int = 1,
+        key: Callable[[aio.Delivery], Hashable] | None = None,
+    ) -> None:
         """
         Call a handler with each delivery, until :meth:`stop`, or until there is no message for ``timeout`` seconds.
 
@@ -139,26 +157,45 @@ class PullConsumer:
         Args:
             handler: A function that is not async, called with one delivery.
             concurrency: Maximum number of handlers that run at once. With 1 they run in the calling thread. With more,
-                they run in that number of other threads, and the order of events is lost.
+                they run in that number of other threads, and the order of events is lost, unless there is a ``key``.
+            key: As for :meth:`ce_nats.aio.PullConsumer.run`. It is called in the thread of the event loop, and must not
+                block.
 
         Raises:
             DeliveryError: As the iteration does.
             TypeError: ``handler`` is async, or cannot be called.
             ValueError: ``concurrency`` is below 1.
+            RuntimeError: There is a ``key``, and another call with a key is running.
         """
-        if inspect.iscoroutinefunction(handler) or not callable(handler):
+        if is_async(handler) or not callable(handler):
             raise TypeError(f"handler must be a function that is not async, got {preview(handler)}")
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
+        check_key(key)
+        if key is None:
+            self._run(handler, concurrency)
+            return
+        self._loop.run(self._open_gate, key)
+        try:
+            self._run(handler, concurrency)
+        finally:
+            self._loop.run(self._consumer._close_gate)
+
+    async def _open_gate(self, key: Callable[[aio.Delivery], Hashable]) -> None:
+        self._consumer._open_gate(key)
+
+    def _run(self, handler: Callable[[Delivery], object], concurrency: int) -> None:
         if concurrency == 1:
             self._handle_all(handler)
             return
         with ThreadPoolExecutor(concurrency, "ce_nats.sync handler") as pool:
-            workers = [pool.submit(self._handle_all, handler) for _ in range(concurrency)]
+            workers: list[Future[None]] = []
             try:
+                while len(workers) < concurrency:  # Ctrl-C may come before the last one has started
+                    workers.append(pool.submit(self._handle_all, handler))
                 wait(workers, return_when=FIRST_EXCEPTION)
             finally:
-                if not all(worker.done() for worker in workers):  # after an exception, or Ctrl-C
+                if len(workers) < concurrency or not all(worker.done() for worker in workers):
                     self.stop()
         for worker in workers:
             worker.result()
@@ -266,6 +303,15 @@ class Delivery:
     def is_settled(self) -> bool:
         """Whether it was acknowledged, redelivered, dead-lettered or released."""
         return self._delivery.is_settled
+
+    def resolve(self) -> DecodedEvent:
+        """
+        Return the event with its data, if that is in an object store: see :meth:`ce_nats.aio.Delivery.resolve`.
+
+        Raises:
+            DecodeError, DeliveryError: As :meth:`ce_nats.aio.Delivery.resolve` does.
+        """
+        return self._loop.run(self._delivery.resolve)
 
     def ack(self) -> None:
         """

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from .. import aio
 from ..aio._observer import OnOutcome
-from ..aio.jetstream import DedupId
+from ..aio.jetstream import DedupId, TimeToLive
 from ..aio.publishing._publisher import Prepared, raise_failures
 from ..codec.binding import Mode, dedup_id
 from ..codec.event import EventLike
@@ -17,6 +17,8 @@ from ..codec.subject_template import SubjectTemplate
 from ..errors import DeliveryError, ErrorCode, Failure
 from ..extensions.tracing import TraceContext
 from ..message import HeadersLike
+from ..schemas import Validate
+from ._claim_check import ClaimCheck
 from ._link import Linked
 from ._loop import Loop, SendQueue, current
 
@@ -50,10 +52,14 @@ class Publisher:
         mode: Mode = ContentMode.BINARY,
         format: Format | None = None,  # noqa: A002
         dedup: DedupId | None = dedup_id,
+        ttl: TimeToLive | None = None,
+        validate: Validate | None = None,
         headerless: bool = False,
         window: int = 1000,
         ack_timeout: float = 5.0,
         retry_timeout: float = 30.0,
+        claim_check: ClaimCheck | None = None,
+        fast_ingest: bool = True,
         on_outcome: OnOutcome | None = None,
         instrumentation: aio.Instruments | None = None,
     ) -> None:
@@ -63,16 +69,20 @@ class Publisher:
                 mode=mode,
                 format=format,
                 dedup=dedup,
+                ttl=ttl,
+                validate=validate,
                 headerless=headerless,
                 window=window,
                 ack_timeout=ack_timeout,
                 retry_timeout=retry_timeout,
+                fast_ingest=fast_ingest,
                 on_outcome=on_outcome,
                 instrumentation=instrumentation,
             )
 
         self._create = create
         self._window = window
+        self._claim_check = claim_check
         self._is_closed = False
         self._sender = self._open(current())
 
@@ -97,6 +107,11 @@ class Publisher:
     def duplicates(self) -> int:
         """How many of them the stream had already; retries of this publisher are not counted."""
         return self._sender.publisher.duplicates
+
+    @property
+    def batched(self) -> int:
+        """Events that were stored, or were duplicates, in a batch of several events."""
+        return self._sender.publisher.batched
 
     @property
     def failures(self) -> list[Failure]:
@@ -132,14 +147,18 @@ class Publisher:
             EncodeError: As :func:`ce_nats.aio.jetstream.publish` does. This event was not sent.
             PublishError: Earlier events were not acknowledged. This one was not sent. Each failure is raised once, so
                 publishing may continue.
-            DeliveryError: ``not-open``: the publisher is closed.
+            DeliveryError: ``not-open``: the publisher is closed; as :meth:`ClaimCheck.check_in` does.
         """
         sender = self._sender_of_this_process
         if self._is_closed:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher is closed")
         if sender.publisher.failures:
             sender.loop.run(sender.raise_failures)
-        sender.queue.put(sender.publisher._prepare(event, subject, headers=headers, trace=trace))
+        given, event = event, sender.publisher._validated(event)
+        if self._claim_check is not None:
+            valid, event = event, self._claim_check.check_in(event)
+            given = given if event is valid else event
+        sender.queue.put(sender.publisher._prepare(event, subject, headers=headers, trace=trace, given=given))
 
     def flush(self) -> None:
         """

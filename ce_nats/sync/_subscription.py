@@ -9,6 +9,7 @@ from .. import aio
 from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
+from ..schemas import Validate
 from ._bridge import ThreadBridge, check_process
 from ._link import Linked
 
@@ -37,6 +38,7 @@ class Subscription:
         dialect: DialectName = Dialect.SPEC,
         parse_data: bool = True,
         extension_types: ExtensionTypes | None = None,
+        validate: Validate | None = None,
     ) -> None:
         link = nc._link
         self._loop = link.loop
@@ -53,6 +55,7 @@ class Subscription:
                 dialect=dialect,
                 parse_data=parse_data,
                 extension_types=extension_types,
+                validate=validate,
             )
             self._bridge.start(events)
             self._loop.opened[self] = None

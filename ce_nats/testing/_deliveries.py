@@ -86,3 +86,6 @@ class _Recorder:
 
     def report(self, error: Exception, delivery: Delivery | None, /) -> None:
         """Do nothing, because nothing is sent that could fail."""
+
+    def end_block(self, delivery: Delivery) -> None:
+        """Do nothing, because no other delivery waits for it."""

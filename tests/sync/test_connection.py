@@ -139,6 +139,13 @@ def test_stream_is_read_in_batches(nc, stream, subject, make_event):
     assert decoded_ids(message for batch in batches for message in batch) == event_ids(*range(1, 290))
 
 
+def test_stream_is_configured(nc, stream):
+    assert sync.configure_stream(nc, stream, max_msgs=3)["max_msgs"] == 3
+    with pytest.raises(CeNatsError) as info:
+        nc.configure_stream("missing", max_msgs=3)
+    assert info.value.code == "stream-not-found"
+
+
 def test_reading_a_stream_can_end_early(nc, js, stream, subject, make_event):
     """The consumer on the server is deleted."""
     publish(nc, subject, map(make_event, range(600)))

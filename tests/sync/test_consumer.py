@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from nats.js.api import ConsumerConfig
 
-from ce_nats import sync
+from ce_nats import EncodeError, sync
+from ce_nats.extensions.partitioning import partition_key
 from ce_nats.redelivery import DeadLetter
+from ce_nats.routing import Router, SyncRouter
 from tests.support.synchronous import SECONDS, wait_for
 
 
@@ -149,6 +151,45 @@ def test_rejected_message_is_dead_lettered(js, stream, subject, publish, open_co
     assert DeadLetter.split(js.get_msg(stream, 2).headers.items())[0].text == "no such customer"
 
 
+def test_router_is_a_handler(js, nc, stream, subject, make_event, open_consumer):
+    for number, kind in enumerate(["a.b", "unknown", "a.c"]):
+        nc.publish_to_stream(make_event(number, {"n": number}, type=kind), subject)
+    router, seen = SyncRouter(), []
+
+    @router.on("a.*")
+    def handle(data: dict[str, int], delivery: sync.Delivery):
+        seen.append((data["n"], delivery.sequence))
+        if delivery.sequence == 3:
+            consumer.stop()
+
+    with open_consumer(dead_letter=f"dead.{subject}") as consumer:
+        consumer.run(router)
+    assert seen == [(0, 1), (2, 3)]
+    letter = DeadLetter.split(js.get_msg(stream, 4).headers.items())[0]
+    assert (letter.sequence, letter.text) == (2, "no handler for events of type 'unknown'")
+
+
+def test_wrong_data_is_refused_and_dead_lettered(js, nc, stream, subject, make_event, open_consumer):
+    schemas = {"com.example.test": {"type": "integer"}}
+    with nc.publisher(validate=schemas) as publisher:
+        publisher.publish(make_event(1, 1), subject)
+        with pytest.raises(EncodeError, match=r"event 'event 2' of type 'com.example.test'"):
+            publisher.publish(make_event(2, "x"), subject)
+    nc.publish_to_stream(make_event(3, "x"), subject)
+    nc.publish_to_stream(make_event(4, 4), subject)
+    with open_consumer(dead_letter=f"dead.{subject}", validate=schemas) as consumer:
+        for delivery in consumer:
+            with delivery as event:
+                if event.data == 4:
+                    break
+    assert DeadLetter.split(js.get_msg(stream, 4).headers.items())[0].error == "data-mismatch"
+
+
+def test_async_router_is_refused(open_consumer):
+    with open_consumer() as consumer, pytest.raises(TypeError, match="must be a function that is not async"):
+        consumer.run(Router())
+
+
 def test_handlers_run_in_several_threads(publish, open_consumer):
     publish(12)
     together = threading.Barrier(3, timeout=SECONDS)
@@ -248,3 +289,41 @@ def test_message_is_not_acknowledged_if_the_handler_returns_an_awaitable(publish
 
         consumer.run(handle)
     assert [type(error) for error in errors] == [TypeError]
+
+
+def test_events_of_a_key_are_handled_in_order_by_threads(js, stream, nc, subject, make_event, open_consumer):
+    """One thread at a time handles events of a key; a failed one holds back its key only."""
+    with nc.publisher() as publisher:
+        for number in range(30):
+            publisher.publish(make_event(number, partitionkey="abc"[number % 3]), subject)
+    lock, running, handled, failed = threading.Lock(), set(), [], []
+    with open_consumer(backoff=[0.05], on_error=lambda *_: None) as consumer:
+
+        def handle(delivery: sync.Delivery) -> None:
+            key, number = delivery.event.extensions["partitionkey"], number_of(delivery)
+            with lock:
+                assert key not in running
+                running.add(key)
+            try:
+                if number in (0, 7) and number not in failed:
+                    failed.append(number)
+                    raise KeyError(number)
+            finally:
+                with lock:
+                    running.remove(key)
+            with lock:
+                handled.append(number)
+                if len(handled) == 30:
+                    consumer.stop()
+
+        consumer.run(handle, concurrency=4, key=partition_key)
+    assert failed == [0, 7]
+    assert sorted(handled) == list(range(30))
+    for remainder in range(3):
+        numbers = [number for number in handled if number % 3 == remainder]
+        assert numbers == sorted(numbers)
+
+
+def test_key_that_is_not_a_function_is_rejected(open_consumer):
+    with open_consumer() as consumer, pytest.raises(TypeError, match=r"^key must be a function that is not async"):
+        consumer.run(print, key="partitionkey")

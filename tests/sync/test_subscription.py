@@ -111,3 +111,11 @@ def test_interrupted_iteration_loses_no_message(nc, subject, make_event):
         timer.join()
         nc.publish(make_event(7), subject)
         assert next(messages).event.get_id() == "event 7"
+
+
+def test_wrong_data_is_an_error(nc, subject, make_event):
+    with nc.subscribe(subject, timeout=SECONDS, validate={"com.example.test": {"type": "integer"}}) as received:
+        nc.publish(make_event(1, "x"), subject)
+        nc.publish(make_event(2, 2), subject)
+        assert next(received).error.code == "data-mismatch"
+        assert next(received).event.data == 2
