@@ -10,9 +10,31 @@ without ``--stream``); 141 if the reader of standard output closed the pipe.
 Each module has one command, or a few related ones. Commands use the library, and implement no rules for events.
 """
 
-from . import _captures, _codec, _conformance, _dead_letters, _demo, _explain, _migration, _pubsub, _top
+from . import (
+    _captures,
+    _codec,
+    _conformance,
+    _dead_letters,
+    _demo,
+    _explain,
+    _migration,
+    _pubsub,
+    _stream_settings,
+    _top,
+)
 from ._program import app as app
 from ._terminal import escape_terminals as escape_terminals
 
-for _module in (_codec, _explain, _pubsub, _top, _captures, _dead_letters, _migration, _conformance, _demo):
+for _module in (
+    _codec,
+    _explain,
+    _pubsub,
+    _top,
+    _captures,
+    _dead_letters,
+    _stream_settings,
+    _migration,
+    _conformance,
+    _demo,
+):
     _module.register(app)

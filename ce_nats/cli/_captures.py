@@ -35,7 +35,7 @@ from ._connection import Settings, open_connection, open_jetstream, with_connect
 from ._files import async_documents, read_messages
 from ._options import JetStreamOption, JsonOption
 from ._program import NOT_DELIVERED, StoppedError, print_error, run, run_until_stopped, with_exit_status
-from ._progress import counted, print_summary, progress, stderr_is_terminal
+from ._progress import counted, print_summary, progress, stderr_is_terminal, unknown_duplicates
 from ._subscription import open_subscription
 
 _PIPE: Final = "-"
@@ -209,12 +209,14 @@ class _ReplayCounts:
     def as_json(self) -> dict[str, int]:
         """Return the numbers for ``--json``."""
         published, duplicates = self.result.messages, self.result.duplicates
-        return {"messages": published, "duplicates": duplicates, "unacknowledged": self.unacknowledged}
+        counts = {"messages": published, "duplicates": duplicates, "batched": self.result.batched}
+        return {**counts, "unacknowledged": self.unacknowledged}
 
     def __str__(self) -> str:
         duplicates = f", {self.result.duplicates} of them already stored" if self.result.duplicates else ""
         rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
-        return f"{counted(self.result.messages, 'message')} published{duplicates}{rest}"
+        unknown = unknown_duplicates(self.result.batched)
+        return f"{counted(self.result.messages, 'message')} published{duplicates}{unknown}{rest}"
 
 
 async def _capture_stream(

@@ -30,6 +30,7 @@ from ._options import (
 )
 from ._parquet_output import decode_capture, read_extensions
 from ._program import print_error, with_exit_status
+from ._schemas import SchemaOption, read_schemas
 
 
 def register(app: typer.Typer) -> None:
@@ -81,6 +82,7 @@ def decode(
     message: MessageArgument = None,
     header: HeaderOption = None,
     dialect: DialectOption = Dialect.SPEC,
+    schema: SchemaOption = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -98,24 +100,29 @@ def decode(
 
     Prints each event as a line of JSON. A message is a JSON object with headers and data, as encode --json and capture
     print it, or a raw header block followed by the payload; MESSAGE may be a file of them, or a capture. With --header,
-    it is only the payload. Messages that are not events are reported on standard error, and the next one is read; the
-    exit status is then 1.
+    it is only the payload. Messages that are not events, or whose data does not match a --schema, are reported on
+    standard error, and the next one is read; the exit status is then 1.
 
     With --output, MESSAGE is the path of a Parquet capture. The columns of each event are added to its row: ce_id,
     ce_type and so on. A message that is not an event has an error code in ce_error, and the exit status is 1. The type
     of an extension is string, int, boolean, binary or timestamp.
     """
     if output is not None:
-        if message is None or header or dialect is not Dialect.SPEC:
-            raise InputError("--output must be used with the path of a capture, without --header and --dialect")
+        if message is None or header or schema or dialect is not Dialect.SPEC:
+            text = "--output must be used with the path of a capture, without --header, --schema and --dialect"
+            raise InputError(text)
         decode_capture(message, output, read_extensions(extension), as_json=as_json)
         return
     if extension:
         raise InputError("--extension must be used with --output")
+    schemas = read_schemas(schema)
     status = 0
     for where, given in messages(message, header):
         try:
-            write(event_line(from_nats_message(given(), dialect=dialect)))
+            event = from_nats_message(given(), dialect=dialect)
+            if schemas is not None:
+                schemas.check(event)
+            write(event_line(event))
         except CeNatsError as error:
             status = print_error(error, where)
     raise typer.Exit(status)

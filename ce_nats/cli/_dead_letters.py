@@ -289,10 +289,12 @@ def _no_progress(_: int) -> None: ...
 
 def _print_result(result: RequeueResult, ack: PubAck, *, as_json: bool) -> None:
     if as_json:
-        stored = {"stream": ack.stream, "sequence": ack.seq}
+        stored = {"stream": ack.stream, "sequence": ack.seq or None}
         write(as_line({"sequence": result.sequence, "stored": stored, "deleted": result.is_deleted}))
     else:
-        write(f"dead letter {result.sequence} is now message {ack.seq} of stream {ack.stream}\n".encode())
+        # A stream with fast ingest does not report the sequences of several messages.
+        message = f"message {ack.seq}" if ack.seq else "a message"
+        write(f"dead letter {result.sequence} is now {message} of stream {ack.stream}\n".encode())
 
 
 async def _read(

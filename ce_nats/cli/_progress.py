@@ -81,3 +81,8 @@ def print_summary(counts: dict[str, Any], text: str, *, as_json: bool, to_stderr
     else:
         for line in as_line(counts).decode().splitlines() if as_json else text.split("\n"):
             print_to_stderr(line)
+
+
+def unknown_duplicates(batched: int) -> str:
+    """Return the part of a summary about messages in batches of fast ingest, of which duplicates are not known."""
+    return f"; {batched} of them in batches, of which the stream does not report duplicates" if batched else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -13,16 +13,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ..aio import Publisher, Received, flush, publish
+from ..aio import AtomicBatch, ClaimCheck, Publisher, Received, flush, publish
 from ..aio.jetstream import DedupId, event_id
+from ..aio.publishing._atomic import MAX_EVENTS
 from ..capture._message_json import as_fields, as_line
 from ..codec.binary import Dialect
 from ..codec.binding import dedup_id
 from ..codec.event import DecodedEvent
 from ..codec.mode import ContentMode
-from ..codec.subject_template import subject_of_text
+from ..codec.subject_template import SubjectTemplate, subject_of_text
 from ..errors import CeNatsError, DecodeError, DeliveryError, EncodeError, ErrorCode, Failure, PublishError
-from ..message import header_pairs
+from ..extensions.expiry import time_to_live
+from ..message import HeadersLike, header_pairs
 from . import _arguments as arguments
 from ._arguments import InputError
 from ._connection import Settings, open_connection, open_jetstream, with_connection
@@ -42,7 +44,8 @@ from ._options import (
     check_headers,
 )
 from ._program import StoppedError, print_error, run, run_until_stopped, with_exit_status
-from ._progress import print_summary, progress, with_progress
+from ._progress import print_summary, progress, unknown_duplicates, with_progress
+from ._schemas import SchemaOption, read_schemas
 from ._subscription import open_subscription
 
 
@@ -69,6 +72,7 @@ class _Counts:
     Attributes:
         published: Events that a stream has stored; with core NATS, events that the server has received.
         duplicates: Published events that were already in the stream.
+        batched: Published events that were sent in batches of fast ingest, of which duplicates are not known.
         refused: Events that are not valid, and were not sent.
         refused_by_stream: Events that were sent, and refused by a stream.
         unacknowledged: Events that were sent, and not yet acknowledged or refused; they may be stored.
@@ -76,6 +80,7 @@ class _Counts:
 
     published: int = 0
     duplicates: int = 0
+    batched: int = 0
     refused: int = 0
     refused_by_stream: int = 0
     unacknowledged: int = 0
@@ -97,11 +102,12 @@ class _Counts:
         again = f", {self.duplicates} of them already stored" if self.duplicates else ""
         refused = f"; {self.refused_by_stream} refused by the stream" if self.refused_by_stream else ""
         rest = f"; {self.unacknowledged} sent and not acknowledged" if self.unacknowledged else ""
-        return f"{self.published} published{again}{refused}{rest}"
+        return f"{self.published} published{again}{unknown_duplicates(self.batched)}{refused}{rest}"
 
     def count_stored(self, publisher: Publisher, sent: int, failures: Sequence[Failure]) -> None:
         """Count the responses of streams to ``sent`` events; ``failures`` are those of a raised PublishError."""
         self.published, self.duplicates = publisher.acknowledged, publisher.duplicates
+        self.batched = publisher.batched
         codes = [failure.error.code for failure in (*failures, *publisher.failures)]
         self.refused_by_stream = sum(code is ErrorCode.PUBLISH_REFUSED for code in codes)
         self.unacknowledged = sent - self.published - self.refused_by_stream
@@ -127,28 +133,56 @@ def pub(
     dedup: Annotated[
         _Dedup, typer.Option("--dedup", help="With --jetstream, attributes that form the Nats-Msg-Id.")
     ] = _Dedup.SOURCE_AND_ID,
+    atomic: Annotated[
+        bool, typer.Option("--atomic", help="Store all events in a stream, or none (needs allow_atomic).")
+    ] = False,
+    expiry: Annotated[
+        bool,
+        typer.Option(
+            "--expiry", help="With --jetstream, streams delete events at their expirytime (needs allow_msg_ttl)."
+        ),
+    ] = False,
+    claim_check: Annotated[
+        str,
+        typer.Option(
+            "--claim-check", metavar="BUCKET", help="With --jetstream, object store for data of more than 256 KiB."
+        ),
+    ] = "",
+    schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Publish events in JSON.
 
-    Lines printed by sub --json are accepted as well. Invalid events are reported on standard error, and skipped. The
-    exit status is 0 if the server received all events, and 1 if some were invalid. The number of published events is
-    also printed if the command is interrupted or fails.
+    Lines printed by sub --json are accepted as well. Invalid events, and those whose data does not match a --schema,
+    are reported on standard error, and skipped. The exit status is 0 if the server received all events, and 1 if some
+    were invalid. The number of published events is also printed if the command is interrupted or fails.
+
+    With --atomic, a stream stores all events together, at most 1,000, or none: nothing is sent if one is invalid.
     """
-    if reply and jetstream:
-        raise InputError("--reply must be used without --jetstream")
+    jetstream = jetstream or atomic
+    _check_options(reply, expiry, claim_check, jetstream)
     check_documents(event)
     target = subject_of_text(subject)
     event_format = check_format(format, mode)
     headers = check_headers(read_headers(header), mode, event_format)
+    schemas = read_schemas(schema)
     counts = _Counts()
+    options: dict[str, Any] = {
+        "mode": mode,
+        "format": event_format,
+        "dedup": _DEDUP[dedup],
+        "ttl": time_to_live if expiry else None,
+        "validate": schemas,
+        "ack_timeout": settings.timeout,
+    }
 
     async def to_core() -> None:
         async with open_connection(settings) as nc, aclosing(documents):
 
             async def send(given: DecodedEvent) -> None:
-                await publish(nc, given, target, mode=mode, format=event_format, reply=reply, headers=headers)
+                checked = given if schemas is None else schemas.checked(given)
+                await publish(nc, checked, target, mode=mode, format=event_format, reply=reply, headers=headers)
 
             async def confirm() -> None:
                 await flush(nc)
@@ -166,7 +200,7 @@ def pub(
 
     async def to_streams() -> None:
         async with open_jetstream(settings) as (_, js), aclosing(documents):
-            publisher = Publisher(js, mode=mode, format=event_format, dedup=_DEDUP[dedup], ack_timeout=settings.timeout)
+            publisher = Publisher(js, **options, claim_check=ClaimCheck(js, claim_check) if claim_check else None)
             sent = 0
             failures: Sequence[Failure] = ()
             try:
@@ -185,7 +219,10 @@ def pub(
     try:
         with progress("pub", None, wanted=is_long) as advance:
             documents = with_progress(async_documents(event), advance)
-            run(to_streams() if jetstream else to_core())
+            if atomic:
+                run(_publish_batch(settings, documents, counts, target, headers, claim_check, options))
+            else:
+                run(to_streams() if jetstream else to_core())
     except (StoppedError, CeNatsError) as error:
         if isinstance(error, StoppedError) or counts != _Counts():
             print_summary(asdict(counts), str(counts), as_json=as_json)
@@ -194,28 +231,83 @@ def pub(
     raise typer.Exit(1 if counts.refused else 0)
 
 
+class _InvalidEventsError(Exception):
+    """Events of an atomic batch are invalid, and their errors were printed."""
+
+
+async def _publish_batch(
+    settings: Settings,
+    documents: AsyncGenerator[tuple[str, bytes], None],
+    counts: _Counts,
+    target: str | SubjectTemplate,
+    headers: HeadersLike,
+    bucket: str,
+    options: dict[str, Any],
+) -> None:
+    """
+    Publish the events in documents as an atomic batch, and count them.
+
+    Raises:
+        EncodeError: ``invalid-batch``: there are too many events, or they are for several streams.
+        DeliveryError: As :class:`~ce_nats.aio.AtomicBatch` does.
+    """
+    async with open_jetstream(settings) as (_, js), aclosing(documents):
+        batch = AtomicBatch(js, **options, claim_check=ClaimCheck(js, bucket) if bucket else None)
+        try:
+            async with batch:
+                async for where, text in documents:
+                    try:
+                        await batch.publish(read_event(text), target, headers=headers)
+                    except (EncodeError, DecodeError) as error:
+                        if len(batch) >= MAX_EVENTS:
+                            raise
+                        counts.refused += 1
+                        print_error(error, where)
+                if counts.refused:
+                    raise _InvalidEventsError
+                counts.unacknowledged = len(batch)
+            counts.published, counts.unacknowledged = len(batch), 0
+        except CeNatsError as error:
+            counts.refused_by_stream = len(batch) if error.code is ErrorCode.PUBLISH_REFUSED else 0
+            counts.unacknowledged = len(batch) if error.code is ErrorCode.TIMEOUT else 0
+            raise
+        except _InvalidEventsError:
+            pass
+
+
+def _check_options(reply: str, expiry: bool, claim_check: str, jetstream: bool) -> None:
+    if reply and jetstream:
+        raise InputError("--reply must be used without --jetstream and --atomic")
+    if expiry and not jetstream:
+        raise InputError("--expiry must be used with --jetstream or --atomic")
+    if claim_check and not jetstream:
+        raise InputError("--claim-check must be used with --jetstream or --atomic")
+
+
 def sub(
     settings: Settings,
     subject: PatternArgument,
     queue: Annotated[str, typer.Option("--queue", help="Queue group.", callback=arguments.subject_if_given)] = "",
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of messages to print.")] = None,
     dialect: DialectOption = Dialect.SPEC,
+    schema: SchemaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """
     Subscribe, and print the events that are published.
 
     On a terminal, prints a line for each message: its subject, and its event in JSON, or the error if it is not an
-    event. With --json, or if the output is not a terminal, each line is a JSON object with subject and event, which pub
-    and encode accept; for a message that is not an event, the object has error, headers and data instead of event. The
-    command ends after --count messages or with Ctrl-C (exit status 0), or when the connection is closed permanently
-    (exit status 3).
+    event or its data does not match a --schema. With --json, or if the output is not a terminal, each line is a JSON
+    object with subject and event, which pub and encode accept; for a message with an error, the object has error,
+    headers and data instead of event. The command ends after --count messages or with Ctrl-C (exit status 0), or when
+    the connection is closed permanently (exit status 3).
     """
     is_text = sys.stdout.isatty() and not as_json
+    schemas = read_schemas(schema)
 
     async def receive() -> None:
         remaining = count
-        async with open_subscription(settings, subject, queue=queue, dialect=dialect) as items:
+        async with open_subscription(settings, subject, queue=queue, dialect=dialect, validate=schemas) as items:
             async for item in items:
                 write(_line(item) if is_text else _json_line(item))
                 remaining = None if remaining is None else remaining - 1

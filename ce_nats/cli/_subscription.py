@@ -9,13 +9,19 @@ from nats.aio.client import Client
 
 from ..aio import Events, subscribe
 from ..codec.binary import Dialect
+from ..schemas import Schemas
 from ._connection import Settings, open_connection
 from ._terminal import print_to_stderr
 
 
 @asynccontextmanager
 async def open_subscription(
-    settings: Settings, subject: str, *, queue: str = "", dialect: Dialect = Dialect.SPEC
+    settings: Settings,
+    subject: str,
+    *,
+    queue: str = "",
+    dialect: Dialect = Dialect.SPEC,
+    validate: Schemas | None = None,
 ) -> AsyncIterator[Events]:
     """
     Connect, and subscribe to a subject.
@@ -28,6 +34,7 @@ async def open_subscription(
         subject: Subject, wildcards allowed.
         queue: Queue group.
         dialect: How senders encode binary mode.
+        validate: Schemas of the data.
 
     Raises:
         DeliveryError: As for ``open_connection`` and ``subscribe``; the iteration raises it if the connection is
@@ -45,7 +52,7 @@ async def open_subscription(
 
     async with open_connection(settings, disconnected_cb=on_disconnected, reconnected_cb=on_reconnected) as nc:
         connections.append(nc)
-        async with await subscribe(nc, subject, queue=queue, dialect=dialect) as items:
+        async with await subscribe(nc, subject, queue=queue, dialect=dialect, validate=validate) as items:
             # Users and tests wait for this line: messages published after it are received.
             print_to_stderr(f"listening on {subject}")
             yield items

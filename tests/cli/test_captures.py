@@ -190,9 +190,10 @@ def test_replay_publishes_the_same_bytes_and_headers(
     with NatsServer(jetstream=True) as other:
         asyncio.run(add_stream(other.url, stream, subject))
         replay = ["replay", "-J", tmp_path / name, "--json", "--server", other.url]
-        assert json.loads(at_server(*replay).stdout) == {"messages": 3, "duplicates": 0, "unacknowledged": 0}
+        counts = {"messages": 3, "duplicates": 0, "batched": 0, "unacknowledged": 0}
+        assert json.loads(at_server(*replay).stdout) == counts
         copied = at_server("capture", "-", "--stream", stream, "--server", other.url).stdout
-        assert json.loads(at_server(*replay).stdout) == {"messages": 3, "duplicates": 1, "unacknowledged": 0}
+        assert json.loads(at_server(*replay).stdout) == {**counts, "duplicates": 1}
     copies = [json.loads(line) for line in copied.splitlines()]
     assert [[tuple(pair) for pair in copy["headers"]] for copy in copies] == [message.headers for message in original]
     (tmp_path / "copy.jsonl").write_text(copied)

@@ -64,6 +64,11 @@ USAGE = [
     ("replay one.jsonl --allow a..b", "invalid-subject"),
     ("dead-letters requeue S --all --allow a..b", "invalid-subject"),
     ("dead-letters discard a.b 1", "invalid-option"),
+    ("pub a --claim-check b", "invalid-option"),
+    ("pub a --expiry", "invalid-option"),
+    ("configure a.b c=1", "invalid-option"),
+    ("configure S c", "invalid-option"),
+    ("configure S name=a", "invalid-option"),
     ("dead-letters list S --reason x", "invalid-option"),
     ("dead-letters list S --limit 0", "invalid-option"),
     ("migrate a S --queue-durable a", "invalid-option"),
@@ -107,6 +112,10 @@ USAGE = [
     ("encode none.json", "file-not-found"),
     ("decode none.parquet", "file-not-found"),
     ("decode directory", "invalid-option"),
+    ("decode {} --schema none.json", "file-not-found"),
+    ("decode {} --schema directory", "file-error"),
+    ("decode {} --schema bad.jsonl", "invalid-option"),
+    ("pub a --schema none.json", "file-not-found"),
     ("explain none.json", "file-not-found"),
     ("decode none.parquet -o a.parquet", "file-not-found"),
     ("decode bad.parquet -o none/a.parquet", "file-not-found"),
@@ -136,7 +145,8 @@ INPUT = [
     ("answer", "invalid-message"),
 ]
 NATS = [(f"{command} {' '.join(NOWHERE)}", "connection-failed") for command in (
-    "pub a", "pub a -J", "sub a", "top a", "capture a.jsonl --stream S", "replay one.jsonl", "replay one.jsonl -J",
+    "pub a", "pub a -J", "pub a --atomic", "configure S b=1", "sub a", "top a",
+    "capture a.jsonl --stream S", "replay one.jsonl", "replay one.jsonl -J",
     "dead-letters list S", "dead-letters show S 1", "dead-letters requeue S --all", "explain --stream S --sequence 1",
     "migrate a S", "capture a.jsonl --subject a",
 )]  # fmt: skip

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from ce_nats.aio.jetstream import configure_stream
+
 
 def listening(process):
     assert process.stderr.readline().startswith(b"listening on ")
@@ -121,7 +123,7 @@ def test_pub_reads_a_file(at_server, event, stream, stored, subject, tmp_path):
 
 def test_pub_to_a_stream(at_server, event, stream, stored, subject):
     """With a subject template, options headers, and deduplication."""
-    none = {"refused": 0, "refused_by_stream": 0, "unacknowledged": 0}
+    none = {"batched": 0, "refused": 0, "refused_by_stream": 0, "unacknowledged": 0}
     arguments = ["pub", "-J", f"{subject}.{{type}}", "-H", "Tag: a", "--json"]
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 0, **none}
     assert json.loads(at_server(*arguments, event()).stdout) == {"published": 1, "duplicates": 1, **none}
@@ -152,6 +154,83 @@ def test_pub_prints_the_refusal_of_a_stream(at_server, event, stream, stored, su
     assert ("Nats-Expected-Last-Subject-Sequence", "0") in message.headers
 
 
+def test_pub_sends_the_time_until_expiry(at_server, event, stream, stored, subject, with_js):
+    """An expired event is invalid; a stream without the setting refuses."""
+
+    async def allow_ttl(js):
+        await js.update_stream((await js.stream_info(stream)).config.evolve(allow_msg_ttl=True))
+
+    lasting, expired = event(1, expirytime="9999-01-01T00:00:00Z"), event(2, expirytime="2020-01-01T00:00:00Z")
+    result = at_server("pub", "-J", "--expiry", subject, lasting)
+    assert "per-message TTL is disabled (10166)" in result.stderr
+    with_js(allow_ttl)
+    assert at_server("pub", "-J", "--expiry", subject, lasting).exit_code == 0
+    result = at_server("pub", "-J", "--expiry", subject, expired)
+    assert (result.exit_code, "event-expired" in result.stderr) == (1, True)
+    assert at_server("pub", "-J", subject, expired).exit_code == 0
+    assert [dict(message.headers).get("Nats-TTL") for message in stored(stream)] == ["3153600000s", None]
+    assert at_server("pub", "--expiry", subject, lasting).exit_code == 2
+
+
+def test_pub_stores_large_data_in_a_bucket(at_server, event, stream, stored, subject, with_js):
+    async def create(js):
+        await js.create_object_store(stream, storage="memory")
+
+    async def content(js, name):
+        return (await (await js.object_store(stream)).get(name)).data
+
+    with_js(create)
+    large = event(1, data="a" * 2_000_000)
+    arguments = ["pub", "-J", subject, "--claim-check"]
+    assert at_server(*arguments, stream, large).exit_code == 0
+    ((message),) = stored(stream)
+    name = dict(message.headers)["ce-dataref"].removeprefix(f"nats-obj:{stream}/")
+    assert (message.data, with_js(content, name)) == (b"", b'"%s"' % (2_000_000 * b"a"))
+    result = at_server(*arguments, "NONE", large)
+    assert (result.exit_code, "there is no bucket NONE" in result.stderr) == (3, True)
+    assert at_server("pub", "--claim-check", stream, subject, large).exit_code == 2
+
+
+@pytest.fixture
+def batches(stream, with_js):
+    """A stream that allows atomic batches."""
+    with_js(lambda js: configure_stream(js, stream, allow_atomic=True))
+    return stream
+
+
+def test_pub_of_an_atomic_batch(at_server, event, batches, stored, subject):
+    result = at_server("pub", "--atomic", f"{subject}.{{id}}", "-H", "Tag: a", "--json", stdin=event(1) + event(2))
+    assert (result.exit_code, json.loads(result.stdout)["published"]) == (0, 2)
+    messages = stored(batches)
+    assert [message.subject for message in messages] == [f"{subject}.1", f"{subject}.2"]
+    assert len({dict(message.headers)["Nats-Batch-Id"] for message in messages}) == 1
+    result = at_server("pub", "--atomic", "-J", subject, "--json", stdin=event(3) + event(2))
+    assert (result.exit_code, json.loads(result.stdout)["refused_by_stream"]) == (3, 2)
+    assert "event at position 1 on" in result.stderr
+    assert len(stored(batches)) == 2
+
+
+def test_pub_sends_no_batch_with_an_invalid_event(at_server, event, batches, stored, subject):
+    result = at_server("pub", "--atomic", subject, stdin=event(1) + event(2, time="now") + event(3) + event(1))
+    assert result.exit_code == 1
+    first, second, last = result.stderr.splitlines()
+    assert first.startswith("ce-nats: invalid-timestamp: line 2: ")
+    assert second.startswith("ce-nats: invalid-batch: line 4: ")
+    assert last == "0 published"
+    result = at_server("pub", "--atomic", subject, stdin="".join(map(event, range(1_001))))
+    assert (result.exit_code, "must have at most 1000 events" in result.stderr) == (1, True)
+    assert at_server("pub", "--atomic", subject, stdin="").stderr == "0 published\n"
+    assert at_server("pub", "--atomic", "--reply", "r", subject, event()).exit_code == 2
+    assert stored(batches) == []
+
+
+def test_pub_of_a_batch_to_a_stream_without_the_setting(at_server, event, stream, stored, subject):
+    result = at_server("pub", "--atomic", subject, event())
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith(f"ce-nats: incompatible-config: stream {stream} must allow atomic batches")
+    assert stored(stream) == []
+
+
 def test_pub_skips_invalid_events(at_server, event, stream, stored, subject):
     result = at_server("pub", "-J", subject, stdin=event(1) + event(2, time="now") + event(3))
     assert result.exit_code == 1
@@ -179,3 +258,14 @@ def test_invalid_subject_is_a_usage_error(at_server, command):
     result = at_server(command, "a b")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("ce-nats: invalid-subject: ")
+
+
+def test_pub_to_a_stream_with_fast_ingest(at_server, event, with_js, stream, stored, subject):
+    """Duplicates in a batch are not known; the summary does not claim that there are none."""
+    with_js(lambda js: configure_stream(js, stream, allow_batched=True))
+    lines = "".join(map(event, range(100)))
+    for _ in range(2):
+        counts = json.loads(at_server("pub", "-J", subject, "--json", stdin=lines).stdout)
+        assert (counts["published"], counts["duplicates"], counts["batched"]) == (100, 0, 100)
+    assert at_server("pub", "-J", subject, stdin=lines).stderr.startswith("100 published; 100 of them in batches")
+    assert len(stored(stream)) == 100

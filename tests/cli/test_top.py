@@ -14,6 +14,7 @@ import nats
 import pytest
 from nats.js.api import ConsumerConfig
 
+from ce_nats.aio.jetstream import configure_stream
 from ce_nats.testing import NatsServer
 
 # --- In a pipe --------------------------------------------------------------------------------------------------------
@@ -40,6 +41,20 @@ def test_top_prints_json(start, at_server, event, subject):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (0, b"")
+
+
+def test_top_counts_the_messages_of_batches(start, at_server, with_js, event, stream, subject):
+    """And nothing else: neither kind of batch has messages that are not events."""
+    with_js(lambda js: configure_stream(js, stream, allow_batched=True, allow_atomic=True))
+    process = start("top", subject, "--json", "--interval", 0.1)
+    listening(process)
+    at_server("pub", "-J", subject, stdin="".join(map(event, range(100))))
+    at_server("pub", "-J", "--atomic", subject, stdin="".join(map(event, range(100, 150))))
+    at_server("pub", subject, event("last"))
+    found = next(one for one in reports(process) if one["total_messages"] >= 151)
+    assert found["total_messages"] == found["modes"]["binary"]["total_messages"] == 151
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
 
 
 def test_top_prints_a_number_of_reports(start, at_server, event, subject):
