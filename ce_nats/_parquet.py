@@ -59,7 +59,7 @@ def open_parquet(path: Path, **options: Any) -> Any:
 
     Args:
         path: Path of the file.
-        options: Arguments of ``pyarrow.parquet.ParquetFile``.
+        options: Further arguments of ``pyarrow.parquet.ParquetFile``.
 
     Raises:
         DecodeError: ``invalid-message`` if the file is not Parquet.
@@ -70,10 +70,25 @@ def open_parquet(path: Path, **options: Any) -> Any:
     from pyarrow import parquet
 
     with parquet_errors(f"{path} is not Parquet"):
-        file = parquet.ParquetFile(path, **options)
+        file = parquet.ParquetFile(path, coerce_int96_timestamp_unit="us", **options)
         # These raise for types that Arrow does not have, and for names that are not UTF-8.
         _ = file.schema_arrow.names, [leaf.path for leaf in _leaves(file)]
         return file
+
+
+def schema_of(file: Any) -> pa.Schema:
+    """
+    Return the schema of an open Parquet file, with INT96 times as timestamps in UTC.
+
+    Arrow reads them as timestamps without a time zone. Spark, which writes TIMESTAMP so by default, stores instants.
+    """
+    import pyarrow as pa
+
+    legacy = {leaf.path for leaf in _leaves(file) if leaf.physical_type == "INT96"}
+    fields = [
+        field.with_type(pa.timestamp("us", tz="UTC")) if field.name in legacy else field for field in file.schema_arrow
+    ]
+    return pa.schema(fields, file.schema_arrow.metadata)
 
 
 @contextmanager
@@ -121,7 +136,9 @@ def row_batches(
     path: Path, *, rows: int, columns: Sequence[str] | None = None, is_last: bool = False
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """
-    Yield the rows of a file in batches with the types of its schema, each with the number of its first row (from 0).
+    Yield the rows of a file in batches, each with the number of its first row (from 0).
+
+    Batches have the types of :func:`schema_of`.
 
     Args:
         path: Path of the file.
@@ -135,7 +152,7 @@ def row_batches(
         OSError: The file cannot be read.
     """
     with open_parquet(path) as file:
-        schema = file.schema_arrow
+        schema = schema_of(file)
         leaves = _leaves(file)
     fields = list(schema) if columns is None else [schema.field(name) for name in columns]
     dictionaries = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]

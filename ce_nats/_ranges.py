@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class StreamState:
         last: Sequence of the last message that was ever stored, even if it was removed; 0 before the first message.
         messages: Number of messages. Less than ``last - first + 1`` if messages between were deleted.
         retention: ``limits``, ``interest`` or ``workqueue``.
+        size: Number of bytes that the server stores for the messages.
     """
 
     name: str
@@ -33,6 +35,7 @@ class StreamState:
     last: int
     messages: int
     retention: str = "limits"
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +64,21 @@ class StreamRange:
         return max(0, self.last - self.first + 1)
 
 
-def split(ranges: Sequence[StreamRange], pieces: int) -> list[StreamRange]:
+def split(ranges: Sequence[StreamRange], pieces: int, largest: int | None = None) -> list[StreamRange]:
     """
     Split ranges into pieces with about the same number of sequences, in order.
 
     Args:
         ranges: Ranges; empty ones are omitted.
         pieces: Approximate number of pieces. Each range is at least one piece, and no piece is empty.
+        largest: Maximum number of sequences in a piece; None for no limit.
     """
     ranges = [item for item in ranges if len(item)]
     total = sum(map(len, ranges))
     parts: list[StreamRange] = []
     for item in ranges:
-        count = min(len(item), max(1, round(pieces * len(item) / total)))
+        count = max(1, round(pieces * len(item) / total), ceil(len(item) / (largest or total)))
+        count = min(len(item), count)
         cuts = [item.first + len(item) * part // count for part in range(count + 1)]
         for start, end in pairwise(cuts):
             from_beginning = item.from_beginning and start == item.first

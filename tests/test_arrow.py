@@ -141,6 +141,16 @@ def check(rows: Sequence[Row], given: pa.Table, extensions: dict[str, str] | Non
     return Counter(one["ce_error"] for one in wanted)
 
 
+def test_few_large_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The codec would copy each payload, and parse JSON events a second time."""
+    text = b'"' + b"x" * decode_module._MIN_BYTES + b'"'
+    structured = b'{"specversion":"1.0","id":"b","source":"/s","type":"t","data":' + text + b"}"
+    rows: list[Row] = [(BASE, text), (STRUCTURED, structured), (BASE, text), (STRUCTURED, structured)]
+    wanted = [expected(row) for row in rows]
+    monkeypatch.setattr(decode_module, "from_nats_message", None)
+    assert found(explode_cloudevents(table(rows))) == wanted
+
+
 # --- Shared rows ----------------------------------------------------------------------------------------------------
 
 

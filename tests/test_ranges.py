@@ -17,12 +17,16 @@ def test_pieces_cover_the_range_in_order(seed):
         first = random.randrange(1, 100)
         wanted.append(StreamRange(stream, first, first + random.choice([-1, 0, 1, 10, 1_000]), from_beginning=True))
     count = random.randrange(1, 30)
-    pieces = split(wanted, count)
+    largest = random.choice([None, 1, 7, 2_000])
+    pieces = split(wanted, count, largest)
     assert [(item.stream, number) for item in pieces for number in range(item.first, item.last + 1)] == [
         (item.stream, number) for item in wanted for number in range(item.first, item.last + 1)
     ]
     assert all(len(item) for item in pieces)
-    assert len(pieces) <= count + len(wanted)
+    if largest is None or largest > 1_001:
+        assert len(pieces) <= count + len(wanted)
+    else:
+        assert max(map(len, pieces)) <= largest
     # Only the first piece begins at the beginning of the stream.
     begins = {(item.stream, item.first) for item in wanted}
     assert all(item.from_beginning == ((item.stream, item.first) in begins) for item in pieces)

@@ -53,8 +53,10 @@ DECLARED: Final[Mapping[Any, pa.DataType]] = {
     datetime: _INSTANT,
 }
 
-# Fewer rows with the same names are decoded faster one by one.
+# Fewer rows with the same names are decoded faster one by one, unless their payloads are large: the codec would copy
+# them once more, and parse JSON a second time.
 _MIN_ROWS = 20
+_MIN_BYTES = 128 * 2**10
 _ONLY_STRINGS: Final = {str}
 _LITERAL: Final = percent.LITERAL.encode("ascii")
 _COMMON_TIME: Final = f"^(?:{COMMON.pattern})$"
@@ -174,7 +176,8 @@ class _Batch:
         if not found.ce_places:
             self._decode_structured(rows, has_header=False)
             return
-        if not are_valid_names(found.attributes) or len(rows) < _MIN_ROWS:
+        sizes = (self._payloads[row].as_buffer().size for row in rows)
+        if not are_valid_names(found.attributes) or _are_few(rows, sizes):
             self._decode_singly(rows)
             return
         odd: set[int] = set()
@@ -224,7 +227,7 @@ class _Batch:
                 continue
             groups.setdefault((tuple(members), text is not None), []).append((row, [*members.values()], text))
         for (names, _), group in groups.items():
-            if not are_valid_names(names) or len(group) < _MIN_ROWS:
+            if not are_valid_names(names) or _are_few(group, (len(text or b"") for _, _, text in group)):
                 self._decode_singly(row for row, _, _ in group)
             else:
                 self._decode_members(names, *zip(*group))
@@ -264,6 +267,11 @@ class _Batch:
         has_types = types and not types.keys().isdisjoint(event._attributes)
         untyped = decode(*given, **how, parse_data=False) if has_types else None
         self._events.add(row, event, detect_mode(*given) if mode is None else mode, untyped)
+
+
+def _are_few(rows: Sequence[object], sizes: Iterable[int]) -> bool:
+    """Return whether decoding rows one by one is faster than together."""
+    return len(rows) < _MIN_ROWS and sum(sizes) < _MIN_BYTES
 
 
 # --- Rows with the same attributes ----------------------------------------------------------------------------------
@@ -313,14 +321,14 @@ def _strings(values: Sequence[Any], odd: set[int]) -> pa.Array:
     return pa.array(values, _TEXT)
 
 
-def _is_literal(column: pa.Array) -> bool:
-    """Return whether no value has a character that must be percent-encoded in a header value."""
+def _is_literal(column: pa.Array, literal: bytes = _LITERAL) -> bool:
+    """Return whether all characters are among some; by default those that need no percent-encoding in a header."""
     _, offsets, octets_of = column.buffers()
     if octets_of is None:
         return True
     bounds = memoryview(offsets).cast("i")
     used = memoryview(octets_of)[bounds[column.offset] : bounds[column.offset + len(column)]]
-    return not used.tobytes().translate(None, _LITERAL)
+    return not used.tobytes().translate(None, literal)
 
 
 # Checks of attributes other than ``time``. The codec raises the error of a value that fails one.
@@ -337,7 +345,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def _wrong(column: pa.Array, is_valid: Callable[[str], object]) -> list[int]:
-    wrong = [text for text in column.unique().to_pylist() if not is_valid(text)]
+    wrong = [text for text in column.drop_null().unique().to_pylist() if not is_valid(text)]
     return _indexes(pc.is_in(column, pa.array(wrong, _TEXT))) if wrong else []
 
 

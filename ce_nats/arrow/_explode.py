@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from .._parquet import invalid, open_parquet, part_files, row_batches
+from .._parquet import invalid, open_parquet, part_files, row_batches, schema_of
 from ..codec.attributes import check_extension_name
 from ..errors import DecodeError, EncodeError, preview, shortened
 from ._decode import COLUMNS, DECLARED, TYPES, decode
@@ -134,7 +134,7 @@ def explode_capture(
     extension_types(extensions)
     files = capture_files(path)
     with open_parquet(files[0]) as file:
-        schema = file.schema_arrow
+        schema = schema_of(file)
     try:
         exploder = Exploder(schema, prefix=prefix, extensions=extensions, mode=mode)
     except (TypeError, ValueError) as error:
@@ -158,7 +158,7 @@ def capture_files(path: str | os.PathLike[str]) -> list[Path]:
 def _read(files: list[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for path in files:
         with open_parquet(path) as file:
-            if not file.schema_arrow.equals(schema):
+            if not schema_of(file).equals(schema):
                 raise invalid(f"{path} must have the columns of the first file of the capture")
         for _, batch in row_batches(path, rows=_ROWS):
             yield batch

@@ -19,6 +19,7 @@ from .._parquet import (
     part_files,
     require_pyarrow,
     row_batches,
+    schema_of,
 )
 from ..message import StoredMessage
 from ._result import CaptureResult, lock
@@ -188,7 +189,7 @@ def read_parquet(path: Path, *, is_last: bool = False) -> Iterator[StoredMessage
     with open_parquet(path) as file:
         from ._rows import SCHEMA, check_columns, from_batch
 
-        check_columns(path, file.schema_arrow)
+        check_columns(path, schema_of(file))
     for first, batch in row_batches(path, rows=_ROWS_PER_READ, columns=SCHEMA.names, is_last=is_last):
         try:
             messages: Iterable[StoredMessage] = from_batch(batch)

@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from ce_nats import DecodeError, Timestamp, _parquet
+from ce_nats.arrow import explode_capture
 from ce_nats.capture import (
     CaptureResult,
     JsonLinesCapture,
@@ -77,7 +78,7 @@ async def test_every_field_is_kept(tmp_path):
 
 
 def test_times_are_microseconds_in_utc(tmp_path):
-    """Spark reads neither nanoseconds nor INT96 as a plain timestamp. An offset does not change the instant."""
+    """Spark does not read nanoseconds as a timestamp. An offset does not change the instant."""
     zone = timezone(timedelta(hours=2))
     with ParquetParts(tmp_path / "a.parquet") as file:
         file.write([stored(timestamp=Timestamp(datetime(2026, 1, 2, 5, 4, 5, tzinfo=zone)))])
@@ -88,6 +89,20 @@ def test_times_are_microseconds_in_utc(tmp_path):
     assert (physical.name, physical.physical_type) == ("timestamp", "INT64")
     (row,) = parquet.read_table(part).to_pylist()
     assert row["timestamp"] == datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def test_int96_times_are_instants(tmp_path):
+    """Spark writes TIMESTAMP as INT96 by default; nanoseconds of Arrow end in the year 2262."""
+    times = [Timestamp("2026-01-02T03:04:05.123456Z"), Timestamp("9999-12-31T23:59:59Z")]
+    with ParquetParts(tmp_path / "a.parquet") as file:
+        file.write([stored(number, timestamp=time) for number, time in enumerate(times, 1)])
+    table = parquet.read_table(tmp_path / "a.parquet")
+    parquet.write_table(table, tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
+    column = parquet.ParquetFile(tmp_path / "b.parquet").schema.column(len(table.column_names))
+    assert (column.name, column.physical_type) == ("timestamp", "INT96")
+    assert [message.timestamp for message in read_capture(tmp_path / "b.parquet")] == times
+    exploded = explode_capture(tmp_path / "b.parquet").read_all()
+    assert exploded["timestamp"].equals(table["timestamp"])
 
 
 def test_an_empty_capture_has_columns_and_is_continued(tmp_path):
