@@ -11,18 +11,19 @@ sessions that do not accept a jar.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import BinaryType, DataType, StringType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from ...arrow._decode import DECLARED
 from ...arrow._explode import IDENTITY, checked_mode, extension_types
 from ...errors import preview
+from .._pipelines import in_pipeline
 from . import _jvm_engine as jvm_engine
 from . import _python_engine as python_engine
 from ._arrow_functions import HAS_ARROW_FUNCTIONS
@@ -110,13 +111,14 @@ def explode_cloudevents(
     """
     mode = checked_mode(mode)
     types = _types(extensions)
-    given, payload = column_of(df, headers), column_of(df, data)
-    headers_type, payload_type = (field.dataType for field in df.select(given, payload).schema)
-    check_headers(headers_type)
-    if not isinstance(payload_type, (BinaryType, StringType)):
-        raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
-    _check_new_names(df, prefix, types)
-    failure = partial(_error_text, df) if mode == "FAILFAST" else None
+    _check_extensions(types, prefix)
+    has_schema = not in_pipeline()  # there, Spark itself checks types and names when it resolves the flow
+    names = df.columns if has_schema else []
+    given, payload = column_of(names, headers), column_of(names, data)
+    if has_schema:
+        _check_types(df.select(given, payload).schema, data)
+        _check_new_names(df, prefix, types)
+    failure = partial(_error_text, names) if mode == "FAILFAST" else None
     decoder = _engine(engine, df.sparkSession)
     decoded: DataFrame = decoder.explode(df, given, payload.cast("binary"), prefix, types, failure)
     return decoded.where(F.col(quoted(f"{prefix}error")).isNull()) if mode == "DROPMALFORMED" else decoded
@@ -125,9 +127,9 @@ def explode_cloudevents(
 def register(spark: SparkSession) -> None:
     """
     Register the decoding function for Spark SQL: ``from_nats(headers, data)`` in Python workers, with pyspark 4.1 or
-    later, and ``ce_nats.from_nats(headers, data)`` on the JVM, if the session accepts the jar.
+    later and outside of pipelines, and ``ce_nats.from_nats(headers, data)`` on the JVM, if the session accepts the jar.
     """
-    if HAS_ARROW_FUNCTIONS:
+    if HAS_ARROW_FUNCTIONS and not in_pipeline():
         python_engine.register(spark)
     _engine("auto", spark)
 
@@ -153,12 +155,25 @@ def _types(extensions: Mapping[str, str] | None) -> dict[str, DataType]:
     return {name: from_arrow_type(DECLARED[kind]) for name, kind in extension_types(extensions).items()}
 
 
-def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) -> None:
+def _check_types(schema: StructType, data: str) -> None:
     """
-    Check that no two columns of the result have the same name.
+    Check the types of headers and payload.
 
     Raises:
-        ValueError: An extension has the name of another new column, or a new column that of an existing one.
+        TypeError: A column has the wrong type.
+    """
+    headers_type, payload_type = (field.dataType for field in schema)
+    check_headers(headers_type)
+    if not isinstance(payload_type, (BinaryType, StringType)):
+        raise TypeError(f"column {data} must be BINARY or STRING, got {payload_type.simpleString()}")
+
+
+def _check_extensions(types: Mapping[str, DataType], prefix: str) -> None:
+    """
+    Check that no extension has the name of another new column.
+
+    Raises:
+        ValueError: It has.
     """
     for name in types:
         if name in FLAT.names:
@@ -166,6 +181,15 @@ def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) 
                 f"extensions must not have the name of another new column, got {name!r}; its values are in the map "
                 f"{prefix}extensions"
             )
+
+
+def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) -> None:
+    """
+    Check that no new column has the name of an existing one.
+
+    Raises:
+        ValueError: It has.
+    """
     is_case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     fold: Callable[[str], str] = str if is_case_sensitive else str.lower
     existing = set(map(fold, df.columns))
@@ -177,9 +201,9 @@ def _check_new_names(df: DataFrame, prefix: str, types: Mapping[str, DataType]) 
         )
 
 
-def _error_text(df: DataFrame, error: Column) -> Column:
-    """Return the error text of FAILFAST: the code, and the columns that identify the message."""
-    columns = [name.lower() for name in df.columns]
+def _error_text(names: Sequence[str], error: Column) -> Column:
+    """Return the error text of FAILFAST: the code, and those of the columns ``names`` that identify the message."""
+    columns = [name.lower() for name in names]
     known = [name for name in IDENTITY if columns.count(name) == 1]
     where = [part for name in known for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("")))]
     return F.concat(F.lit("the message is not a valid CloudEvent: "), error, *where)

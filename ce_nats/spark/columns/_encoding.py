@@ -38,9 +38,10 @@ def to_nats(event: Column | str, *, content_mode: str = "binary", event_type: Da
     you take fields of it; otherwise Spark computes it once for each field.
 
     Args:
-        event: A struct as :func:`from_nats` returns it, a column or its name. The fields ``attributes``,
-            ``extensions``, ``data``, ``is_json`` and ``error`` are used. ``time_text`` is used in preference to
-            ``time``. BINARY ``data`` is sent unchanged (as ``data_base64`` in structured mode). A STRING is text; if
+        event: A struct as :func:`cloudevent` or :func:`from_nats` returns it, a column or its name. The fields
+            ``attributes``, ``extensions``, ``data``, ``is_json`` and ``error`` are used, and ``data_text`` of
+            :func:`cloudevent`. ``time_text`` is used in preference to ``time``, ``data_text`` in preference to
+            ``data``. BINARY ``data`` is sent unchanged (as ``data_base64`` in structured mode). A STRING is text; if
             the datacontenttype is JSON it is JSON text, for example of ``to_json()``, and sent verbatim. Text that is
             not JSON is then ``invalid-data``. A VARIANT is a JSON value; ``column.cast("variant")`` of a STRING is a
             JSON string. A STRING or VARIANT without a datacontenttype is ``application/json``, and so is a BINARY with

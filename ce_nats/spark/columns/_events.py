@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructField, StructType
 
 from ...codec._nesting import MAX_LEVELS
+from .._pipelines import in_pipeline
 from ._json import STRICT, is_deeper, is_json
 from ._names import column_of, quoted
 
@@ -68,7 +69,13 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
 
     Raises:
         ValueError: ``within`` is missing for a streaming query, or given for a table.
+        RuntimeError: Spark does not give the schema, in a declarative pipeline.
     """
+    if in_pipeline():
+        raise RuntimeError(
+            "deduplicate() needs the schema, which a pipeline does not have yet: use withWatermark() and "
+            f'dropDuplicatesWithinWatermark(["{prefix}source", "{prefix}id"]) for rows without an error'
+        )
     keys = [f"{prefix}source", f"{prefix}id", _ROW]
     if df.isStreaming != (within is not None):
         raise ValueError("within must be given for a streaming DataFrame, and only for a streaming one")
@@ -78,7 +85,7 @@ def deduplicate(df: DataFrame, *, prefix: str = "ce_", within: str | None = None
     if within is None:
         return marked.dropDuplicates(keys).drop(_ROW)
     # Rows without an event get NULL here: Spark drops late rows, and NULL is never late.
-    timed = marked.withColumn(_TIME, F.when(is_event, column_of(df, time))).withWatermark(_TIME, within)
+    timed = marked.withColumn(_TIME, F.when(is_event, column_of(df.columns, time))).withWatermark(_TIME, within)
     kept = timed.dropDuplicatesWithinWatermark(keys)
     watermark = timed.schema[_TIME].metadata
     return kept.select(*(_with_watermark(field, time, watermark) for field in df.schema))

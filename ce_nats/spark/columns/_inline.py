@@ -2,8 +2,9 @@
 Add the fields of an event to a DataFrame as columns.
 
 The columns come from ``inline()``, a generator. Without a generator, Spark calls the decoder once for each field, and
-again for conditions. Spark keeps a generator whatever the query selects, and does not move conditions on its columns
-below it, so that a check inside it runs for each row, even for ``count()``.
+again for conditions; on the JVM, the later calls for a message return the row of the first one. Spark keeps a generator
+whatever the query selects, and does not move conditions on its columns below it, so that a check inside it runs for
+each row, even for ``count()``.
 """
 
 from __future__ import annotations
@@ -37,4 +38,6 @@ def add_fields(
     code = decoded[error]
     checked = F.when(code.isNotNull(), F.raise_error(failure(code))).otherwise(decoded)
     rows = df.select("*", event.alias(EVENT_COLUMN))
-    return rows.select("*", F.inline(F.array(checked)).alias(*names)).drop(EVENT_COLUMN)
+    # Not drop(), which would analyse the DataFrame: Spark refuses this in a pipeline.
+    others = F.expr(f"* EXCEPT ({EVENT_COLUMN})")
+    return rows.select(others, F.inline(F.array(checked)).alias(*names))

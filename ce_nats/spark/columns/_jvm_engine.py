@@ -7,19 +7,27 @@ API, as functions of a catalog. Jar and catalog are added to a session on first 
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import local
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
-from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
+from .._pipelines import in_pipeline
 from ._inline import add_fields
 from ._schema import FLAT
+
+if TYPE_CHECKING:
+    from importlib.abc import FileLoader
+
+    from pyspark import SparkContext  # pyspark-client, which has only Spark Connect, does not have it
 
 JAR: Final = Path(__file__).parents[1] / "jvm" / "ce-nats.jar"
 _CATALOG: Final = "spark.sql.catalog.ce_nats"
@@ -52,21 +60,53 @@ def load(spark: SparkSession) -> None:
 
     Raises:
         FileNotFoundError: The package has no jar, because it was built without a JDK.
+        RuntimeError: A declarative pipeline has no catalog ``ce_nats`` in its configuration.
         Exception: The session does not accept a jar; the class of the error depends on the platform.
     """
     if spark in _thread.sessions:
         return
-    if not JAR.exists():
-        raise FileNotFoundError(f"{JAR} is missing: the package was built without a JDK")
+    add = _add_in_pipeline if in_pipeline() else _add
+    add(spark, str(_local_path(JAR)))
+    _thread.sessions.add(spark)
+
+
+def _add(spark: SparkSession, jar: str) -> None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        spark.addArtifact(str(JAR))
+        spark.addArtifact(jar)
     elif spark.sparkContext not in _thread.contexts:
-        spark.sql("ADD JAR '" + str(JAR).replace("\\", "\\\\").replace("'", "\\'") + "'")
+        spark.sql("ADD JAR '" + jar.replace("\\", "\\\\").replace("'", "\\'") + "'")
         _thread.contexts.add(spark.sparkContext)
     spark.conf.set(_CATALOG, _CATALOG_CLASS)
     # The first call of a function creates the catalog with the class loader of this thread; the session keeps it.
     spark.sql(f"SELECT {_FROM_NATS}(NULL, NULL)")
-    _thread.sessions.add(spark)
+
+
+def _add_in_pipeline(spark: SparkSession, jar: str) -> None:
+    """Add the jar; Spark refuses to set the catalog in the session, and to call a function in a query function."""
+    if spark.conf.get(_CATALOG, None) != _CATALOG_CLASS:
+        raise RuntimeError(f"in a pipeline, its spec file must have {_CATALOG}: {_CATALOG_CLASS} in configuration")
+    spark.addArtifact(jar)
+
+
+@cache
+def _local_path(jar: Path) -> Path:
+    """
+    Return the path of a file of this package: if the package is in a zip file, that of a copy.
+
+    Raises:
+        FileNotFoundError: The package has no such file.
+    """
+    if jar.exists():
+        return jar
+    try:
+        content = cast("FileLoader", __spec__.loader).get_data(str(jar))
+    except OSError:
+        raise FileNotFoundError(f"{jar} is missing: the package was built without a JDK") from None
+    directory = TemporaryDirectory(prefix="ce-nats-")
+    atexit.register(directory.cleanup)  # executors fetch the jar from this file
+    copy = Path(directory.name, jar.name)
+    copy.write_bytes(content)
+    return copy
 
 
 def from_nats(headers: Column, data: Column, types: Mapping[str, DataType]) -> Column:

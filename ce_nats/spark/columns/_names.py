@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from collections.abc import Container
+
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 
@@ -11,11 +13,15 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_of(df: DataFrame, name: str) -> Column:
+def column_of(names: Container[str], name: str) -> Column:
     """
     Return a column by name.
 
     A column with exactly this name has precedence. Otherwise the name is resolved as by ``F.col``: in any case, and
     with dots for the fields of a struct.
+
+    Args:
+        names: Names of the columns of the DataFrame.
+        name: The name.
     """
-    return F.col(quoted(name) if name in df.columns else name)
+    return F.col(quoted(name) if name in names else name)

@@ -102,9 +102,12 @@ def event_of(row: Mapping[str, Any] | None) -> DecodedEvent:
         if name in attributes:
             raise EncodeError(ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {preview(name)} is duplicated", attribute=name)
         attributes[name] = text
-    has_data = row.get("data") is not None  # a VARIANT may be a JSON null
-    data = _data(row.get("data"), attributes.get("datacontenttype"))
-    return DecodedEvent(attributes, data, has_data=has_data, is_json=bool(row.get("is_json")) and has_data)
+    text = row.get("data_text")
+    value = row.get("data") if text is None else text
+    has_data = value is not None  # a VARIANT may be a JSON null
+    is_json = bool(row.get("is_json")) and has_data
+    data = _data(value, attributes.get("datacontenttype"), is_json=is_json and text is not None)
+    return DecodedEvent(attributes, data, has_data=has_data, is_json=is_json)
 
 
 def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,10 +122,19 @@ def _attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def _data(value: Any, content_type: str | None) -> Any:
+def _data(value: Any, content_type: str | None, *, is_json: bool) -> Any:
     if isinstance(value, str):
         kind = media_type.parse(IMPLIED_TYPE if content_type is None else content_type)
-        return JsonText(value) if kind is not None and kind.kind is DataKind.JSON else value
+        if kind is not None and kind.kind is DataKind.JSON:
+            return JsonText(value)
+        if is_json and kind is not None:
+            raise EncodeError(
+                ErrorCode.INVALID_DATA,
+                f"data of type {preview(kind.essence)} must be STRING or BINARY, got a value that was written as JSON",
+                attribute="data",
+                requirement="JF-3.1.1-11",
+            )
+        return value
     if not isinstance(value, Mapping):
         return value
     try:

@@ -51,11 +51,13 @@ _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _EXTENSION: Final = (StringType, BooleanType, BinaryType, TimestampType, *_INTEGERS)
 _FIELDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "data": (BinaryType, StringType, VariantType),
+    "data_text": (StringType,),
     "is_json": (BooleanType,),
     "error": (StringType,),
 }
 # For errors; without the field that encoding does not read.
 _EVENT_TEXT: Final = StructType([field for field in EVENT if field.name != "mode"]).simpleString()
+_MAKER: Final = "ce_nats.spark.cloudevent() makes one"
 
 
 def check_headers(kind: DataType) -> None:
@@ -85,15 +87,16 @@ def check_event(kind: DataType) -> None:
     Check that events of a type can be encoded.
 
     The type must be like ``EVENT``, with these differences: fields may be missing or in another order, ``time`` may be
-    a STRING, further ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, and
-    ``data`` may also be a STRING or a VARIANT. The type of a NULL literal is valid for each field.
+    a STRING, further ``attributes`` are extensions of type STRING, BOOLEAN, BINARY, TIMESTAMP or an integer, ``data``
+    may also be a STRING or a VARIANT, and there may be a STRING ``data_text``. The type of a NULL literal is valid for
+    each field.
 
     Raises:
         TypeError: The type is wrong; the text names the field, or has the expected type.
     """
     attributes = _field(kind, "attributes") if isinstance(kind, StructType) else None
     if not isinstance(kind, StructType) or not isinstance(attributes, StructType):
-        raise TypeError(f"an event must be {_EVENT_TEXT}, got {shortened(kind.simpleString())}")
+        raise TypeError(f"an event must be {_EVENT_TEXT}, got {shortened(kind.simpleString())}; {_MAKER}")
     for field in attributes:
         _check_field(f"attribute {field.name}", field.dataType, _attribute_types(field.name))
     for name, wanted in _FIELDS.items():
@@ -118,4 +121,11 @@ def _attribute_types(name: str) -> tuple[type[DataType], ...]:
 def _check_field(name: str, found: DataType, wanted: tuple[type[DataType], ...]) -> None:
     if not isinstance(found, (*wanted, NullType)):
         names = " or ".join(kind.typeName() for kind in wanted)
-        raise TypeError(f"{name} must be {names}, got {found.simpleString()}")
+        raise TypeError(f"{name} must be {names}, got {shortened(found.simpleString())}{_remedy(name, wanted)}")
+
+
+def _remedy(name: str, wanted: tuple[type[DataType], ...]) -> str:
+    """Return how to convert a column to a wanted type."""
+    if name == "data of an event":
+        return "; convert it with to_json(), or make the event with ce_nats.spark.cloudevent()"
+    return "; convert it with cast('string')" if StringType in wanted else ""

@@ -71,6 +71,9 @@ final class Attributes {
      * @throws DecodeError {@code invalid-character}
      */
     static void checkCharacters(byte[] value) throws DecodeError {
+        if (Text.isPlain(value)) {
+            return;
+        }
         for (int at = 0; at < value.length; at++) {
             byte octet = value[at];
             if (octet < ' ' || octet == 0x7F) {
@@ -122,7 +125,7 @@ final class Attributes {
             if (declared >= 0) {
                 event.typed[declared] = decodeExtension(text, types.kinds().get(declared));
             }
-            event.extensions.put(name, text);
+            event.addExtension(name, text);
             return;
         }
         require(text.length > 0, ErrorCode.EMPTY_ATTRIBUTE);

@@ -37,6 +37,19 @@ public final class Decoder implements ScalarFunction<InternalRow> {
     private final HeaderColumnType headersType;
     private final ExtensionTypes types;
 
+    private transient Last last;
+
+    /**
+     * The last message, and its row. If a query uses the result in a condition and in its output, Spark calls {@code
+     * invoke} again with the same two objects. It may modify an object that it reuses, but creates an array or a map of
+     * headers, and a payload, for each message.
+     */
+    private record Last(Thread thread, Object headers, byte[] data, InternalRow row) {
+        boolean is(Object headers, byte[] data) {
+            return this.headers == headers && this.data == data && thread == Thread.currentThread();
+        }
+    }
+
     /**
      * @param output kind of the result
      * @param given types of the arguments
@@ -80,29 +93,17 @@ public final class Decoder implements ScalarFunction<InternalRow> {
 
     /** Decode headers that are an array of structs. */
     public InternalRow invoke(ArrayData headers, byte[] data) {
-        try {
-            return decode(Headers.ofPairs(headers, headersType.isNameBinary(), headersType.isValueBinary()), data);
-        } catch (DecodeError error) {
-            return output.row(error.code, types);
-        }
+        return row(headers, data);
     }
 
     /** Decode headers that are a map. */
     public InternalRow invoke(MapData headers, byte[] data) {
-        try {
-            return decode(headersType.hasLists() ? Headers.ofLists(headers) : Headers.ofMap(headers), data);
-        } catch (DecodeError error) {
-            return output.row(error.code, types);
-        }
+        return row(headers, data);
     }
 
     /** Decode headers that are a raw block. */
     public InternalRow invoke(byte[] headers, byte[] data) {
-        try {
-            return decode(HeaderBlock.decode(headers), data);
-        } catch (DecodeError error) {
-            return output.row(error.code, types);
-        }
+        return row(headers, data);
     }
 
     /** As without the types of extensions, which are read when the function is bound. */
@@ -120,13 +121,38 @@ public final class Decoder implements ScalarFunction<InternalRow> {
         return invoke(headers, data);
     }
 
-    private InternalRow decode(Headers headers, byte[] data) throws DecodeError {
-        byte[] payload = data == null ? NOTHING : data;
+    private InternalRow row(Object headers, byte[] data) {
+        Last known = last;
+        if (known != null && known.is(headers, data)) {
+            return known.row;
+        }
+        InternalRow row;
+        try {
+            row = output.row(decode(read(headers), data == null ? NOTHING : data));
+        } catch (DecodeError error) {
+            row = output.row(error.code, types);
+        }
+        if (headers != null && data != null) {
+            last = new Last(Thread.currentThread(), headers, data, row);
+        }
+        return row;
+    }
+
+    private Headers read(Object headers) throws DecodeError {
+        if (headers instanceof ArrayData pairs) {
+            return Headers.ofPairs(pairs, headersType.isNameBinary(), headersType.isValueBinary());
+        }
+        if (headers instanceof MapData map) {
+            return headersType.hasLists() ? Headers.ofLists(map) : Headers.ofMap(map);
+        }
+        return headers == null ? Headers.NONE : HeaderBlock.decode((byte[]) headers);
+    }
+
+    private Event decode(Headers headers, byte[] payload) throws DecodeError {
         Mode mode = Mode.detect(headers, payload.length > 0);
-        Event event = mode.mode() == ContentMode.BINARY
+        return mode.mode() == ContentMode.BINARY
                 ? Binary.decode(headers, payload, types)
                 : Structured.decode(payload, mode.isMarked(), types);
-        return output.row(event);
     }
 
     // --- Called by the planner ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ final class Event {
     final byte[][] core = new byte[Attributes.CORE.length][];
 
     /** Extension attributes, in wire order. */
-    final Map<String, byte[]> extensions = new LinkedHashMap<>();
+    private Map<String, byte[]> extensions = Map.of();
 
     /** Values of extensions with a declared type, as Spark represents them; null for those without a value. */
     final Object[] typed;
@@ -39,5 +39,16 @@ final class Event {
     /** Return whether the event has an attribute. */
     boolean has(String name, int index) {
         return index == Attributes.EXTENSION ? extensions.containsKey(name) : core[index] != null;
+    }
+
+    void addExtension(String name, byte[] text) {
+        if (extensions.isEmpty()) {
+            extensions = new LinkedHashMap<>();
+        }
+        extensions.put(name, text);
+    }
+
+    Map<String, byte[]> extensions() {
+        return extensions;
     }
 }

@@ -4,8 +4,6 @@ import static io.cenats.spark.DecodeError.require;
 
 import java.util.Arrays;
 
-import org.apache.spark.unsafe.types.UTF8String;
-
 /**
  * Decodes a raw header block, as JetStream's API returns it; mirrors {@code ce_nats/wire/nats.py}.
  *
@@ -19,13 +17,13 @@ final class HeaderBlock {
     private HeaderBlock() {}
 
     /**
-     * Decode the headers in a block; null and an empty block are no headers.
+     * Decode the headers in a block; an empty block is no headers.
      *
      * @throws DecodeError {@code invalid-header-block}, {@code invalid-header-version}, {@code invalid-header-name},
      *     {@code invalid-header-value}
      */
     static Headers decode(byte[] block) throws DecodeError {
-        if (block == null || block.length == 0) {
+        if (block.length == 0) {
             return Headers.NONE;
         }
         checkLineEnds(block);
@@ -98,7 +96,7 @@ final class HeaderBlock {
         require(isName, ErrorCode.INVALID_HEADER_NAME);
         require(Text.indexOf(line, 0, colon) < 0, ErrorCode.INVALID_HEADER_VALUE);
         headers.add(
-                UTF8String.fromBytes(Arrays.copyOf(line, colon)),
+                Name.of(Arrays.copyOf(line, colon)),
                 Text.strip(Arrays.copyOfRange(line, colon + 1, line.length)));
     }
 }

@@ -7,7 +7,6 @@ import java.util.Arrays;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
-import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Header names and values in wire order, from any type of headers column; mirrors {@code ce_nats/message.py}. They may
@@ -15,6 +14,8 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 final class Headers {
     static final Headers NONE = new Headers(0);
+
+    private static final byte[] UNUSED = {};
 
     private Name[] names;
     private byte[][] values;
@@ -40,89 +41,70 @@ final class Headers {
     /**
      * Append a header.
      *
-     * @param name a name, or null
-     * @param value bytes of a value, or null
-     * @throws DecodeError {@code invalid-header-name} if the name is null, {@code invalid-header-value} if the value is
-     *     null
+     * @param value bytes of its value; any bytes if the value is not used
      */
-    void add(UTF8String name, byte[] value) throws DecodeError {
-        require(name != null, ErrorCode.INVALID_HEADER_NAME);
-        require(value != null, ErrorCode.INVALID_HEADER_VALUE);
+    void add(Name name, byte[] value) {
         if (size == names.length) {
             names = Arrays.copyOf(names, 2 * size + 1);
             values = Arrays.copyOf(values, 2 * size + 1);
         }
-        names[size] = Name.of(name);
+        names[size] = name;
         values[size++] = value;
     }
 
-    /** Return headers from an array of structs of two strings or binaries; null means no headers. */
+    /** Return headers from an array of structs of two strings or binaries. */
     static Headers ofPairs(ArrayData pairs, boolean isNameBinary, boolean isValueBinary) throws DecodeError {
-        if (pairs == null) {
-            return NONE;
-        }
         int count = pairs.numElements();
         Headers headers = new Headers(count);
         for (int index = 0; index < count; index++) {
             require(!pairs.isNullAt(index), ErrorCode.INVALID_HEADER_NAME);
             InternalRow pair = pairs.getStruct(index, 2);
-            headers.add(text(pair, 0, isNameBinary), octets(pair, 1, isValueBinary));
+            require(!pair.isNullAt(0), ErrorCode.INVALID_HEADER_NAME);
+            Name name = isNameBinary ? Name.of(pair.getBinary(0)) : Name.of(pair.getUTF8String(0));
+            require(!pair.isNullAt(1), ErrorCode.INVALID_HEADER_VALUE);
+            headers.add(name, name.isUsed() ? value(pair, isValueBinary) : UNUSED);
         }
         return headers;
     }
 
-    private static UTF8String text(InternalRow pair, int field, boolean isBinary) {
-        if (pair.isNullAt(field)) {
-            return null;
-        }
-        return isBinary ? UTF8String.fromBytes(pair.getBinary(field)) : pair.getUTF8String(field);
+    private static byte[] value(InternalRow pair, boolean isBinary) {
+        return isBinary ? pair.getBinary(1) : Text.copy(pair.getUTF8String(1));
     }
 
-    private static byte[] octets(InternalRow pair, int field, boolean isBinary) {
-        if (pair.isNullAt(field)) {
-            return null;
-        }
-        return isBinary ? pair.getBinary(field) : pair.getUTF8String(field).getBytes();
-    }
-
-    /** Return headers from a map of strings to strings; null means no headers. */
+    /** Return headers from a map of strings to strings. */
     static Headers ofMap(MapData map) throws DecodeError {
-        if (map == null) {
-            return NONE;
-        }
         ArrayData names = map.keyArray();
         ArrayData values = map.valueArray();
         Headers headers = new Headers(map.numElements());
         for (int index = 0; index < map.numElements(); index++) {
-            headers.add(text(names, index), octets(values, index));
+            headers.add(name(names, index), value(values, index));
         }
         return headers;
     }
 
-    /** Return headers from a map of strings to arrays of strings; null means no headers, a null array is invalid. */
+    /** Return headers from a map of strings to arrays of strings; a null array is invalid. */
     static Headers ofLists(MapData map) throws DecodeError {
-        if (map == null) {
-            return NONE;
-        }
         ArrayData names = map.keyArray();
         ArrayData lists = map.valueArray();
         Headers headers = new Headers(map.numElements());
         for (int index = 0; index < map.numElements(); index++) {
-            UTF8String name = text(names, index);
+            Name name = name(names, index);
             require(!lists.isNullAt(index), ErrorCode.INVALID_HEADER_VALUE);
             ArrayData values = lists.getArray(index);
             for (int item = 0; item < values.numElements(); item++) {
-                headers.add(name, octets(values, item));
+                headers.add(name, value(values, item));
             }
         }
         return headers;
     }
 
-    private static UTF8String text(ArrayData texts, int index) {
-        return texts.isNullAt(index) ? null : texts.getUTF8String(index);
+    private static Name name(ArrayData texts, int index) throws DecodeError {
+        require(!texts.isNullAt(index), ErrorCode.INVALID_HEADER_NAME);
+        return Name.of(texts.getUTF8String(index));
     }
 
-    private static byte[] octets(ArrayData texts, int index) {
-        return texts.isNullAt(index) ? null : texts.getUTF8String(index).getBytes();
+    private static byte[] value(ArrayData texts, int index) throws DecodeError {
+        require(!texts.isNullAt(index), ErrorCode.INVALID_HEADER_VALUE);
+        return Text.copy(texts.getUTF8String(index));
     }
 }

@@ -30,8 +30,12 @@ final class Json {
         CONTAINER
     }
 
-    /** A value as part of a document. */
-    record Value(Kind kind, byte[] document, int start, int end) {
+    /**
+     * A value as part of a document.
+     *
+     * @param isEscaped whether a string has escapes
+     */
+    record Value(Kind kind, byte[] document, int start, int end, boolean isEscaped) {
         /** Return the JSON text. */
         byte[] json() {
             return Arrays.copyOfRange(document, start, end);
@@ -39,13 +43,23 @@ final class Json {
 
         /** Return the unescaped text of a string, or the JSON text of any other value. */
         byte[] text() {
-            return kind == Kind.STRING ? unescaped(document, start + 1, end - 1) : json();
+            if (kind != Kind.STRING) {
+                return json();
+            }
+            return isEscaped
+                    ? unescaped(document, start + 1, end - 1)
+                    : Arrays.copyOfRange(document, start + 1, end - 1);
         }
     }
+
+    private static final ParseCache<String> NAMES =
+            new ParseCache<>(text -> new String(text, StandardCharsets.UTF_8));
 
     private final byte[] document;
     private int at;
     private boolean hasRepeats;
+    /** Whether an escape was skipped since this was set to false. */
+    private boolean hasEscape;
 
     /**
      * @param document valid UTF-8
@@ -93,17 +107,25 @@ final class Json {
         }
         do {
             skipBlanks();
-            int start = at;
-            byte[] name = unescaped(document, start + 1, skipName());
-            hasRepeats |= members.putIfAbsent(new String(name, StandardCharsets.UTF_8), value()) != null;
+            hasRepeats |= members.putIfAbsent(name(), value()) != null;
         } while (hasNext('}'));
         return members;
     }
 
+    private String name() throws DecodeError {
+        int start = at + 1;
+        hasEscape = false;
+        int end = skipName();
+        return hasEscape
+                ? new String(unescaped(document, start, end), StandardCharsets.UTF_8)
+                : NAMES.get(document, start, end);
+    }
+
     private Value value() throws DecodeError {
         int start = at;
+        hasEscape = false;
         Kind kind = skipValue(1);
-        return new Value(kind, document, start, at);
+        return new Value(kind, document, start, at, hasEscape);
     }
 
     /** Skip a name, a colon, and the white space around it; return the index of the quote that ends the name. */
@@ -189,17 +211,39 @@ final class Json {
     // --- Strings ----------------------------------------------------------------------------------------------------
 
     private void skipString() throws DecodeError {
-        at++;
+        at = endOfPlain(at + 1);
         while (peek() != '"') {
-            require(peek() < 0 ? at < document.length : peek() >= ' ');
-            if (document[at++] == '\\') {
-                skipEscape();
-            }
+            require(peek() == '\\');
+            at++;
+            skipEscape();
+            at = endOfPlain(at);
         }
         at++;
     }
 
+    /** Return the index of the next quote, backslash or control character in a string, or the end of the document. */
+    private int endOfPlain(int start) {
+        int next = start;
+        for (; next + Long.BYTES <= document.length; next += Long.BYTES) {
+            long eight = Text.eight(document, next);
+            // The lowest bit that is set is exact; others may be set without a reason.
+            long found = Text.matches(eight, '"') | Text.matches(eight, '\\') | Text.controls(eight);
+            if (found != 0) {
+                return next + Long.numberOfTrailingZeros(found) / Byte.SIZE;
+            }
+        }
+        while (next < document.length && isPlain(document[next])) {
+            next++;
+        }
+        return next;
+    }
+
+    private static boolean isPlain(byte octet) {
+        return octet != '"' && octet != '\\' && (octet < 0 || octet >= ' ');
+    }
+
     private void skipEscape() throws DecodeError {
+        hasEscape = true;
         int letter = peek();
         require(letter > 0 && "\"\\/bfnrtu".indexOf(letter) >= 0);
         at++;
@@ -318,9 +362,11 @@ final class Json {
     }
 
     private void skipDigits() {
-        while (Text.isDigit(peek())) {
-            at++;
+        int end = at;
+        while (end < document.length && Text.isDigit(document[end])) {
+            end++;
         }
+        at = end;
     }
 
     private boolean isFinite(int start) {
@@ -331,9 +377,15 @@ final class Json {
     // ----------------------------------------------------------------------------------------------------------------
 
     private void skipBlanks() {
-        while (peek() == ' ' || peek() == '\n' || peek() == '\r' || peek() == '\t') {
-            at++;
+        int end = at;
+        while (end < document.length && isBlank(document[end])) {
+            end++;
         }
+        at = end;
+    }
+
+    private static boolean isBlank(byte octet) {
+        return octet == ' ' || octet == '\n' || octet == '\r' || octet == '\t';
     }
 
     /** Return the next byte; negative if it is not ASCII, and -1 at the end. */

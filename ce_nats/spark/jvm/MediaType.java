@@ -15,8 +15,6 @@ import java.util.regex.Pattern;
  * @param charset the charset parameter in lower case, empty if there is none
  */
 record MediaType(boolean isJson, String charset) {
-    private static final byte[] COMMON = Text.bytes("application/json");
-    private static final MediaType JSON = new MediaType(true, "");
     private static final Set<String> UTF_8 = Set.of("", "utf-8", "utf8", "us-ascii");
 
     // Quantifiers are possessive: with others, Java needs stack space for each repetition that it may backtrack to.
@@ -26,11 +24,14 @@ record MediaType(boolean isJson, String charset) {
     private static final Pattern PARAMETER = Pattern.compile(
             ";[ \t]*+(" + TOKEN + ")[ \t]*+=[ \t]*+(?:\"((?:[^\"\\\\]++|\\\\.)*+)\"|([^;\"]*+))", Pattern.DOTALL);
 
+    private static final ParseCache<MediaType> KNOWN = new ParseCache<>(MediaType::parsed);
+
     /** Parse a media type; return null if the text is not one. */
     static MediaType parse(byte[] text) {
-        if (Text.equalsIgnoringCase(text, COMMON)) {
-            return JSON;
-        }
+        return KNOWN.get(text);
+    }
+
+    private static MediaType parsed(byte[] text) {
         Matcher matcher = SYNTAX.matcher(new String(text, StandardCharsets.UTF_8));
         if (!matcher.matches()) {
             return null;

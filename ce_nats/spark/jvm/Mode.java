@@ -23,6 +23,11 @@ record Mode(ContentMode mode, boolean isMarked) {
     private static final Mode STRUCTURED = new Mode(ContentMode.STRUCTURED, true);
     private static final Mode UNMARKED = new Mode(ContentMode.STRUCTURED, false);
 
+    private static final ParseCache<ContentType> CONTENT_TYPES = new ParseCache<>(Mode::parse);
+
+    /** What a Content-Type means: whether a message with it is structured, or an error. */
+    private record ContentType(boolean isStructured, ErrorCode error) {}
+
     /**
      * Return the mode by the first rule that applies.
      *
@@ -53,15 +58,23 @@ record Mode(ContentMode mode, boolean isMarked) {
 
     /** Return whether the Content-Type makes a message structured. */
     private static boolean isStructured(byte[] contentType) throws DecodeError {
+        ContentType known = CONTENT_TYPES.get(contentType);
+        if (known.error != null) {
+            throw new DecodeError(known.error);
+        }
+        return known.isStructured;
+    }
+
+    private static ContentType parse(byte[] contentType) {
         byte[] essence = essence(contentType);
-        require(!Text.startsWith(essence, BATCH), ErrorCode.BATCH_NOT_SUPPORTED);
+        if (Text.startsWith(essence, BATCH)) {
+            return new ContentType(false, ErrorCode.BATCH_NOT_SUPPORTED);
+        }
         if (Text.equalsIgnoringCase(essence, CLOUDEVENTS) || Text.equalsIgnoringCase(essence, STRUCTURED_TYPE)) {
             MediaType type = MediaType.parse(Text.strip(contentType));
-            require(type == null || type.isUtf8(), ErrorCode.UNSUPPORTED_CHARSET);
-            return true;
+            return new ContentType(true, type == null || type.isUtf8() ? null : ErrorCode.UNSUPPORTED_CHARSET);
         }
-        require(!Text.startsWith(essence, OTHER_FORMAT), ErrorCode.UNSUPPORTED_FORMAT);
-        return false;
+        return new ContentType(false, Text.startsWith(essence, OTHER_FORMAT) ? ErrorCode.UNSUPPORTED_FORMAT : null);
     }
 
     private static byte[] essence(byte[] contentType) {

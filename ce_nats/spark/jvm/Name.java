@@ -1,8 +1,5 @@
 package io.cenats.spark;
 
-import java.util.Arrays;
-import java.util.concurrent.ConcurrentHashMap;
-
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -18,32 +15,30 @@ record Name(boolean isContentType, String attribute, int index) {
     private static final byte[] CONTENT_TYPE = Text.bytes("content-type");
     private static final byte[] PREFIX = Text.bytes("ce-");
 
-    private static final ConcurrentHashMap<UTF8String, Name> KNOWN = new ConcurrentHashMap<>();
-    /** Maximum number of cached names, and of bytes in one: senders must not make the cache grow without limit. */
-    private static final int MAX_KNOWN = 1_000;
-    private static final int MAX_KNOWN_LENGTH = 100;
+    private static final ParseCache<Name> KNOWN = new ParseCache<>(Name::parse);
 
-    /** Return the parsed name, from the cache if possible; null for null. */
+    /** Return the parsed name. */
     static Name of(UTF8String text) {
-        if (text == null) {
-            return null;
+        if (text.getBaseObject() instanceof byte[] array) {
+            int start = Text.start(text);
+            return KNOWN.get(array, start, start + text.numBytes());
         }
-        Name known = KNOWN.get(text);
-        return known == null ? cached(text.getBytes()) : known;
+        return of(text.getBytes());
     }
 
-    private static Name cached(byte[] text) {
-        Name name = of(text);
-        if (text.length <= MAX_KNOWN_LENGTH && KNOWN.size() < MAX_KNOWN) {
-            // A copy, because Spark may reuse the array.
-            KNOWN.put(UTF8String.fromBytes(Arrays.copyOf(text, text.length)), name);
-        }
-        return name;
+    /** Return the parsed name. */
+    static Name of(byte[] text) {
+        return KNOWN.get(text);
     }
 
-    private static Name of(byte[] text) {
+    private static Name parse(byte[] text) {
         String attribute = Text.startsWith(text, PREFIX) ? Text.lowerCased(text, PREFIX.length) : null;
         int index = attribute == null ? Attributes.EXTENSION : Attributes.index(attribute);
         return new Name(Text.equalsIgnoringCase(text, CONTENT_TYPE), attribute, index);
+    }
+
+    /** Return whether the value of the header has a meaning. */
+    boolean isUsed() {
+        return isContentType || attribute != null;
     }
 }

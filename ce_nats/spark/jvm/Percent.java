@@ -20,6 +20,9 @@ final class Percent {
      * @throws DecodeError {@code unterminated-quote}, {@code invalid-percent-escape}, {@code invalid-utf8}
      */
     static byte[] decode(byte[] value) throws DecodeError {
+        if (Text.isPlain(value)) {
+            return value;
+        }
         byte[] text = Text.indexOf(value, '"', 0) < 0 ? value : unquote(value);
         byte[] decoded = Text.indexOf(text, '%', 0) < 0 ? text : unescape(text);
         require(Text.isUtf8(value) && (decoded == text || Text.isUtf8(decoded)), ErrorCode.INVALID_UTF8);

@@ -45,16 +45,7 @@ final class Rows {
 
     /** Return a row of {@link #EVENT}. */
     static InternalRow ofEvent(Event event) {
-        Object[] attributes = new Object[CORE + 1];
-        setAttributes(attributes, event);
-        attributes[CORE] = string(event.core[Attributes.TIME]);
-        return row(
-                row(attributes),
-                map(event.extensions),
-                event.data,
-                event.isJson,
-                string(event.mode),
-                null);
+        return new EventRow(event);
     }
 
     /** Return a row of {@link #EVENT} for a message that is not an event. */
@@ -66,13 +57,7 @@ final class Rows {
 
     /** Return a row of {@link #flat}. */
     static InternalRow flatOfEvent(Event event) {
-        Object[] values = new Object[FLAT.length + event.typed.length];
-        setAttributes(values, event);
-        values[CORE] = map(event.extensions);
-        values[CORE + 1] = event.data;
-        values[CORE + 2] = string(event.mode);
-        System.arraycopy(event.typed, 0, values, FLAT.length, event.typed.length);
-        return row(values);
+        return new FlatRow(event);
     }
 
     /** Return a row of {@link #flat} for a message that is not an event. */
@@ -91,11 +76,75 @@ final class Rows {
         return UTF8String.fromString(constant.toString());
     }
 
-    private static void setAttributes(Object[] values, Event event) {
-        for (int index = 0; index < CORE; index++) {
-            values[index] = string(event.core[index]);
+    private static Object attribute(Event event, int index) {
+        if (index == Attributes.TIME) {
+            return event.time == Timestamp.NONE ? null : (Object) event.time;
         }
-        values[Attributes.TIME] = event.time == Timestamp.NONE ? null : (Object) event.time;
+        return string(event.core[index]);
+    }
+
+    /** A row of {@link #EVENT}. */
+    private static final class EventRow extends LazyRow {
+        private static final long serialVersionUID = 1;
+        private final transient Event event;
+
+        EventRow(Event event) {
+            super(new Object[EVENT.fields().length]);
+            this.event = event;
+        }
+
+        @Override
+        Object make(int field) {
+            return switch (field) {
+                case 0 -> new AttributesRow(event);
+                case 1 -> map(event.extensions());
+                case 2 -> event.data;
+                case 3 -> event.isJson;
+                case 4 -> string(event.mode);
+                default -> null;
+            };
+        }
+    }
+
+    /** A row of the attributes in {@link #EVENT}. */
+    private static final class AttributesRow extends LazyRow {
+        private static final long serialVersionUID = 1;
+        private final transient Event event;
+
+        AttributesRow(Event event) {
+            super(new Object[CORE + 1]);
+            this.event = event;
+        }
+
+        @Override
+        Object make(int field) {
+            return field < CORE ? attribute(event, field) : string(event.core[Attributes.TIME]);
+        }
+    }
+
+    /** A row of {@link #flat}. */
+    private static final class FlatRow extends LazyRow {
+        private static final long serialVersionUID = 1;
+        private final transient Event event;
+
+        FlatRow(Event event) {
+            super(new Object[FLAT.length + event.typed.length]);
+            this.event = event;
+        }
+
+        @Override
+        Object make(int field) {
+            if (field < CORE) {
+                return attribute(event, field);
+            }
+            return switch (field - CORE) {
+                case 0 -> map(event.extensions());
+                case 1 -> event.data;
+                case 2 -> string(event.mode);
+                case 3 -> null;
+                default -> event.typed[field - FLAT.length];
+            };
+        }
     }
 
     private static MapData map(Map<String, byte[]> texts) {

@@ -6,12 +6,66 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 
+import org.apache.spark.unsafe.types.UTF8String;
+
 /** Functions for text as UTF-8 in a byte array, as Spark stores it. Arguments are never modified. */
 final class Text {
-    private static final VarHandle EIGHT = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.nativeOrder());
-    private static final long NON_ASCII = 0x8080808080808080L;
+    private static final VarHandle EIGHT =
+            MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
+    private static final long ONES = 0x0101010101010101L;
+    private static final long NON_ASCII = 0x80 * ONES;
+    /** Offset of the first byte of an array in a UTF8String. */
+    private static final long BASE = UTF8String.fromBytes(new byte[0]).getBaseOffset();
 
     private Text() {}
+
+    /** Return eight bytes, the first one lowest. */
+    static long eight(byte[] array, int at) {
+        return (long) EIGHT.get(array, at);
+    }
+
+    /** Return a number that is not 0 if one of eight bytes has a value, up to 0x7F. */
+    static long matches(long eight, int octet) {
+        long difference = eight ^ octet * ONES;
+        return (difference - ONES) & ~difference & NON_ASCII;
+    }
+
+    /** Return a number that is not 0 if one of eight bytes is a control character up to 0x1F. */
+    static long controls(long eight) {
+        return (eight - ' ' * ONES) & ~eight & NON_ASCII;
+    }
+
+    /** Return the index in its array of the first byte of a text whose base is an array of bytes. */
+    static int start(UTF8String text) {
+        return (int) (text.getBaseOffset() - BASE);
+    }
+
+    /** Return a copy of the bytes of a text, as {@code getBytes()} does in more time. */
+    static byte[] copy(UTF8String text) {
+        if (text.getBaseObject() instanceof byte[] array) {
+            int start = start(text);
+            return Arrays.copyOfRange(array, start, start + text.numBytes());
+        }
+        return text.getBytes();
+    }
+
+    /** Return whether a text has only printable ASCII characters, without the quotes and percent signs of headers. */
+    static boolean isPlain(byte[] text) {
+        int at = 0;
+        for (; at + Long.BYTES <= text.length; at += Long.BYTES) {
+            long eight = eight(text, at);
+            if ((eight & NON_ASCII | controls(eight) | matches(eight, 0x7F) | matches(eight, '"') | matches(eight, '%'))
+                    != 0) {
+                return false;
+            }
+        }
+        for (; at < text.length; at++) {
+            if (text[at] < ' ' || text[at] == 0x7F || text[at] == '"' || text[at] == '%') {
+                return false;
+            }
+        }
+        return true;
+    }
 
     /** Return whether bytes are strict UTF-8 (RFC 3629): no overlong forms, surrogates, or values above U+10FFFF. */
     static boolean isUtf8(byte[] text) {
@@ -32,7 +86,7 @@ final class Text {
 
     private static int endOfAscii(byte[] text, int start) {
         int at = start;
-        while (at + Long.BYTES <= text.length && ((long) EIGHT.get(text, at) & NON_ASCII) == 0) {
+        while (at + Long.BYTES <= text.length && (eight(text, at) & NON_ASCII) == 0) {
             at += Long.BYTES;
         }
         while (at < text.length && text[at] >= 0) {

@@ -173,3 +173,16 @@ def test_documented_differences_from_python(spark: SparkSession) -> None:
         (None, "23:59:59.999999", "2016-12-31T23:59:60.123456789+00:00"),
         (None, None, "9999-12-31T23:59:59-01:00"),
     ]
+
+
+def test_expired_events_can_be_excluded(spark: SparkSession, engine: str) -> None:
+    """With the condition in docs/guides/expiry.md."""
+    times = {"a": "2020-01-01T00:00:00Z", "b": "9999-01-01T00:00:00Z", "c": None}
+    rows = [
+        ([*BASE, ("ce-id", name), *([("ce-expirytime", time)] if time else [])], bytearray())
+        for name, time in times.items()
+    ]
+    frame = spark.createDataFrame(rows, MESSAGE)
+    events = explode_cloudevents(frame, extensions={"expirytime": "timestamp"}, engine=engine)
+    lasting = events.where("ce_expirytime IS NULL OR ce_expirytime > current_timestamp()")
+    assert sorted(row.ce_id for row in lasting.collect()) == ["b", "c"]

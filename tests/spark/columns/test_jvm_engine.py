@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pyspark
 import pytest
@@ -17,6 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+import ce_nats
 from ce_nats import ErrorCode
 from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.spark.columns import _jvm_engine as jvm_engine
@@ -25,15 +28,16 @@ from hatch_build import SOURCES, build_jar
 from tests.support.spark_rows import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
+PACKAGE = Path(ce_nats.__file__).parent
 FOUND = [(1, "a", None), (2, None, "invalid-utf8"), (3, "b", None)]
 
 # Codes that a captured message cannot have: those of sending, frames, other protocols, and expectations of a program.
 NOT_OF_MESSAGES = {
     *("INVALID_MESSAGE", "INVALID_TRACE_CONTEXT", "INVALID_PROTOBUF", "RESERVED_HEADER", "INVALID_SUBJECT"),
     "FORBIDDEN_SUBJECT",
-    "DATA_MISMATCH",
+    *("DATA_MISMATCH", "EVENT_EXPIRED", "UNSUPPORTED_DATAREF", "DIGEST_MISMATCH", "DATA_TOO_LARGE"),
     *("INVALID_FRAME", "TRUNCATED_FRAME", "UNKNOWN_HEADER_KIND", "UNEXPECTED_HEADER_LAYOUT"),
-    *("PAYLOAD_TOO_LARGE", "HEADERS_TOO_LARGE", "HEADERS_NOT_SUPPORTED", "INVALID_OPTION"),
+    *("PAYLOAD_TOO_LARGE", "HEADERS_TOO_LARGE", "HEADERS_NOT_SUPPORTED", "INVALID_OPTION", "INVALID_BATCH"),
     *(code.name for code in list(ErrorCode)[list(ErrorCode).index(ErrorCode.CONNECTION_FAILED) :]),
 }
 
@@ -100,6 +104,35 @@ def test_every_row_is_decoded_in_one_stage_of_generated_code(
 
 
 # --- SQL ------------------------------------------------------------------------------------------------------------
+
+
+def test_repeated_calls_for_a_message_decode_it_once() -> None:
+    """Spark calls the function for a condition and for the output of a query, with the same objects."""
+    jars = os.pathsep.join((str(Path(pyspark.__file__).parent / "jars" / "*"), str(JAR)))
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+    source = Path(__file__).with_name("Repeated.java")
+    done = subprocess.run([java, "-cp", jars, source], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "same message: true",
+        "same message, other thread: false",
+        "other payload: false",
+        "other headers: false",
+        "the message before: false",
+        "no payload: false",
+        "no headers: false",
+        "values: true",
+        "a field that was set to null: false",
+        "a field that was not read: true",
+    ], done.stderr
+
+
+def test_a_condition_on_the_struct(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(ROWS * 3, SCHEMA).repartition(1).sortWithinPartitions("sequence").cache()
+    event = from_nats("headers", "data").alias("event")
+    found = frame.select("sequence", event).where("event.error IS NULL AND event.attributes.id >= 'a'")
+    rows = found.select("sequence", "event.attributes.id", "event.error").collect()
+    assert [tuple(row) for row in rows] == [(1, "a", None)] * 3 + [(3, "b", None)] * 3
+    frame.unpersist()
 
 
 def test_sql(spark: SparkSession) -> None:
@@ -222,6 +255,29 @@ def test_the_error_without_a_jar(spark: SparkSession, tmp_path: Path, monkeypatc
     frame = spark.newSession().createDataFrame(ROWS, SCHEMA)
     with pytest.raises(FileNotFoundError, match="without a JDK"):
         explode_cloudevents(frame, engine="jvm")
+
+
+def test_the_jar_of_a_package_in_a_zip_file(tmp_path: Path) -> None:
+    """As with ``--py-files``."""
+    program = (
+        "from ce_nats.spark.columns import _jvm_engine as engine; copy = engine._local_path(engine.JAR); "
+        "assert engine._local_path(engine.JAR) == copy; print(engine.JAR, copy, copy.stat().st_size, sep='\\n')"
+    )
+    for name, jar in (("with.zip", True), ("without.zip", False)):
+        with ZipFile(tmp_path / name, "w") as archive:
+            for path in [*PACKAGE.rglob("*.py"), *([JAR] if jar else [])]:
+                archive.write(path, path.relative_to(PACKAGE.parent))
+        command = [sys.executable, "-c", program]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / name)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+        if not jar:
+            assert "ce-nats.jar is missing: the package was built without a JDK" in done.stderr
+            continue
+        packaged, copy, size = done.stdout.splitlines()
+        assert packaged == str(tmp_path / "with.zip" / JAR.relative_to(PACKAGE.parent))
+        assert Path(copy).name == JAR.name
+        assert int(size) == JAR.stat().st_size
+        assert not Path(copy).exists()  # removed with the process
 
 
 def test_invalid_engine(frame: DataFrame) -> None:

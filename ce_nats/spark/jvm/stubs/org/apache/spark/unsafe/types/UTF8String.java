@@ -14,4 +14,16 @@ public final class UTF8String {
     public byte[] getBytes() {
         return null;
     }
+
+    public Object getBaseObject() {
+        return null;
+    }
+
+    public long getBaseOffset() {
+        return 0;
+    }
+
+    public int numBytes() {
+        return 0;
+    }
 }
