@@ -10,12 +10,15 @@ except ImportError as error:
     raise ImportError("ce_nats.spark needs pyspark: pip install 'ce-nats[spark]'") from error
 
 from ._session import register
+from .columns._cloudevent import cloudevent
 from .columns._decoding import explode_cloudevents, from_nats
 from .columns._encoding import to_nats
 from .columns._events import deduplicate, parse_data
 from .columns._neighbours import from_iggy, from_stan
+from .connector._progress import stream_lag
 
 __all__ = [
+    "cloudevent",
     "deduplicate",
     "explode_cloudevents",
     "from_iggy",
@@ -23,5 +26,6 @@ __all__ = [
     "from_stan",
     "parse_data",
     "register",
+    "stream_lag",
     "to_nats",
 ]

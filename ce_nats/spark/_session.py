@@ -9,6 +9,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from ..codec.mode import ContentMode
+from ._pipelines import in_pipeline
 from .columns import _decoding as columns
 from .columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from .columns._encoding import messages
@@ -28,6 +29,9 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     ``from_nats`` on the JVM. The temporary functions need pyspark 4.1 or later; with 4.0 they are not registered, and a
     warning is issued.
 
+    In a declarative pipeline (``spark-pipelines run``), call it in a file of the pipeline, outside of query functions.
+    Spark then refuses the temporary functions, which are left out.
+
     Args:
         spark: The session.
         functions: False registers only the data source, without the SQL functions.
@@ -39,6 +43,8 @@ def register(spark: SparkSession, *, functions: bool = True) -> None:
     if not functions:
         return
     columns.register(spark)
+    if in_pipeline():
+        return
     if not HAS_ARROW_FUNCTIONS:
         names = ", ".join(("from_nats", *(name for name, _ in _ENCODERS[:-1])))
         text = f"{names} and {_ENCODERS[-1][0]} in Spark SQL need pyspark 4.1 or later, got {pyspark.__version__}"

@@ -30,6 +30,7 @@ def found(module: str, name: str) -> Any:
     """
     from importlib import import_module
 
+    _discard_empty_profiles()
     return _imported(lambda: getattr(import_module(module), name))
 
 
@@ -55,6 +56,28 @@ def _imported(load: Callable[[], Any]) -> Any:
         problem = f"Spark's worker runs {sys.executable}, which cannot import ce_nats ({error})"
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # for this worker, which exits: the driver shows the text first
     raise ImportError(advice(problem))
+
+
+def _discard_empty_profiles() -> None:
+    """
+    Discard the profiles of a worker if nothing is profiled.
+
+    The workers of a data source return them in any case (Spark 4.2 and 4.3), and when ``spark-pipelines`` receives
+    them, it fails after the end of the run (SPARK-59135).
+    """
+    import sys
+
+    from pyspark import accumulators
+
+    monitoring = getattr(sys, "monitoring", None)  # cProfile uses it from Python 3.12 on
+    if sys.getprofile() or sys.gettrace() or (monitoring and monitoring.get_tool(monitoring.PROFILER_ID)):
+        return
+    # Internal names, which a later version may not have.
+    registry = getattr(accumulators, "_accumulatorRegistry", {})
+    for number, accumulator in list(registry.items()):
+        # Numbers of Spark's own accumulators are negative. That of a driver is not deserialized.
+        if number < 0 and getattr(accumulator, "_deserialized", False) and not getattr(accumulator, "_value", True):
+            del registry[number]
 
 
 def can_import(_: object) -> bool:

@@ -1,8 +1,8 @@
 """
 Clusters of two executors, each in its own process, have the same results as Spark in one process.
 
-The executors run another Python than the program: it has the same libraries, and an installed copy of ce_nats, so that
-this checkout is not on its path.
+The executors run another Python than the tests: it has the same libraries, and an installed copy of ce_nats, so that
+this checkout is not on its path. In the standalone cluster, they get it as an archive (docs/spark-workers.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -38,6 +38,13 @@ SPARK = Path(pyspark.__file__).parent
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 EXECUTORS = 2
 SECONDS = 300
+# The installed copy of ce_nats has precedence over this checkout.
+JOB = """
+import sys
+sys.path.append({root!r})
+from tests.spark.test_cluster import main
+main(*sys.argv[1:])
+"""
 
 
 # --- The program ----------------------------------------------------------------------------------------------------
@@ -77,7 +84,7 @@ def shown(frame: DataFrame) -> str:
 
 
 def environments(spark: SparkSession) -> list[list[str]]:
-    """Working directory, Python and path of ce_nats of every executor."""
+    """Return the working directory, the Python and the path of ce_nats of every executor."""
 
     def describe(_: object) -> Iterator[list[str]]:
         import ce_nats
@@ -88,13 +95,14 @@ def environments(spark: SparkSession) -> list[list[str]]:
     return spark.sparkContext.parallelize(range(EXECUTORS), EXECUTORS).barrier().mapPartitions(describe).collect()
 
 
-def main(master: str, url: str, stream: str) -> None:
+def main(master: str, url: str, stream: str, output: str) -> None:
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.log.level", "ERROR")
     builder = builder.config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
     builder = builder.config("spark.executor.memory", "700m").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.sql.session.timeZone", "Europe/Berlin").getOrCreate()
-    print(json.dumps(environments(spark)), *results(spark, url, stream), sep="\n")
+    lines = [json.dumps(environments(spark)), *results(spark, url, stream)]
+    Path(output).write_text("\n".join(lines))
     spark.stop()
 
 
@@ -117,7 +125,7 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(directory)
     (packages,) = directory.glob("lib/*/site-packages")
     (packages / "libraries.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("-packages")))
-    shutil.copytree(Path(ce_nats.__file__).parent, packages / "ce_nats", ignore=shutil.ignore_patterns("*.jar"))
+    shutil.copytree(Path(ce_nats.__file__).parent, packages / "ce_nats")
     return directory / "bin" / "python"
 
 
@@ -190,22 +198,52 @@ def expected(spark: SparkSession, server: NatsServer) -> list[str]:
     return results(spark, server.url, "one")
 
 
-@pytest.mark.parametrize("kind", ["local", "standalone"])
-def test_a_cluster(
-    kind: str, expected: list[str], server: NatsServer, home: Path, worker_python: Path, tmp_path: Path
+def test_local_cluster_with_an_environment_on_every_machine(
+    expected: list[str], server: NatsServer, home: Path, worker_python: Path, tmp_path: Path
 ) -> None:
-    with ExitStack() as stack:
-        master = stack.enter_context(standalone(home, tmp_path)) if kind == "standalone" else "local-cluster[2,1,1024]"
-        command = [sys.executable, "-m", "tests.spark.test_cluster", master, server.url, kind]
-        variables = {**environment(home), "PYSPARK_PYTHON": str(worker_python)}
-        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=2 * SECONDS)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found, *lines = done.stdout.splitlines()
-    directories, pythons, packages = zip(*json.loads(found))
+    output = tmp_path / "results"
+    command = [sys.executable, "-m", "tests.spark.test_cluster", "local-cluster[2,1,1024]", server.url, "local", output]
+    execute(command, ROOT, {**environment(home), "PYSPARK_PYTHON": str(worker_python)})
+    (directories, pythons, packages), found = read(output, "local")
+    assert found == expected
     assert len(set(directories)) == EXECUTORS
     assert set(pythons) == {str(worker_python)}
     assert all(Path(package).is_relative_to(worker_python.parents[1]) for package in packages)
-    assert [line.replace(kind, "one") for line in lines] == expected
+
+
+def test_standalone_cluster_with_an_environment_as_an_archive(
+    expected: list[str], server: NatsServer, home: Path, worker_python: Path, tmp_path: Path
+) -> None:
+    """The driver, which plans the source in Python processes, has the environment at the same relative path."""
+    driver, packed, output = tmp_path / "driver", worker_python.parents[1], tmp_path / "results"
+    driver.mkdir()
+    (driver / "env").symlink_to(packed)
+    shutil.make_archive(str(driver / "env"), "gztar", packed)
+    (driver / "job.py").write_text(JOB.format(root=str(ROOT)))
+    options = ("spark.archives=env.tar.gz#env", "spark.pyspark.python=./env/bin/python")
+    confs = [part for option in options for part in ("--conf", option)]
+    with standalone(home, tmp_path) as master:
+        command = [home / "bin" / "spark-submit", *confs, "job.py", master, server.url, "standalone", output]
+        execute(command, driver, environment(home))
+    (directories, pythons, packages), found = read(output, "standalone")
+    assert found == expected
+    assert len(set(directories)) == EXECUTORS
+    for directory, python, package in zip(directories, pythons, packages, strict=True):
+        assert Path(python) == Path(directory, "env", "bin", "python")
+        assert Path(package).is_relative_to(Path(directory, "env"))
+
+
+def execute(command: Sequence[object], directory: Path, variables: dict[str, str]) -> None:
+    done = subprocess.run(
+        list(map(str, command)), cwd=directory, env=variables, capture_output=True, text=True, timeout=2 * SECONDS
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def read(output: Path, stream: str) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return directories, Pythons and packages of the executors, and the results as if from the stream "one"."""
+    found, *lines = output.read_text().splitlines()
+    return list(zip(*json.loads(found), strict=True)), [line.replace(stream, "one") for line in lines]
 
 
 if __name__ == "__main__":

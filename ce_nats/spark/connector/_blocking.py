@@ -8,7 +8,9 @@ run, so a connection that is kept open must tolerate idle periods.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -67,3 +69,43 @@ class Blocking:
 
 async def _next(items: AsyncGenerator[T, None]) -> T:
     return await items.__anext__()
+
+
+async def in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
+    """
+    Iterate over items that another thread produces, one in advance, so that the event loop never waits for input.
+
+    The thread ends with the iteration, or when the next item arrives after that; it is a daemon, because after an error
+    of the caller that may never happen.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[tuple[T | None, BaseException | None]] = asyncio.Queue()
+    wanted = threading.Semaphore(2)
+    ended = threading.Event()
+
+    def produce() -> None:
+        last: tuple[None, BaseException | None] = (None, None)
+        try:
+            for item in items:
+                loop.call_soon_threadsafe(queue.put_nowait, (item, None))
+                wanted.acquire()
+                if ended.is_set():
+                    return
+        except BaseException as error:
+            last = (None, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(queue.put_nowait, last)
+
+    threading.Thread(target=produce, name="ce-nats rows", daemon=True).start()
+    try:
+        while True:
+            item, error = await queue.get()
+            wanted.release()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        ended.set()
+        wanted.release()

@@ -56,6 +56,20 @@ _SETTINGS: Final = {
     "jetstreamDomain": "js_domain",
     "jetstreamPrefix": "js_api_prefix",
 }
+# Names in lower case that Spark's Kafka connector has for options of this one.
+KAFKA_NAMES: Final = {
+    "kafka.bootstrap.servers": "url",
+    "subscribe": "stream",
+    "assign": "stream",
+    "subscribepattern": "streamPattern",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "startingoffsetsbytimestampstrategy": "startingTimestampStrategy",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "maxrecordsperpartition": "maxMessagesPerPartition",
+    "maxoffsetspertrigger": "maxMessagesPerTrigger",
+    "minoffsetspertrigger": "minMessagesPerTrigger",
+    "topic": "subject",
+}
 _NAMES: Final = {setting: option for option, setting in _SETTINGS.items()}
 
 
@@ -130,12 +144,13 @@ def check_names(options: Iterable[str], known: Iterable[str]) -> None:
     Check that all options are known, because a misspelt option would otherwise be ignored.
 
     Raises:
-        ValueError: An option is not known; the text has its name and the most similar known name.
+        ValueError: An option is not known; the text has its name, and the most similar known name or, for an option of
+            Spark's Kafka connector, its equivalent.
     """
     names = {name.lower(): name for name in known}
     for name in options:
         if name.lower() not in names:
-            similar = difflib.get_close_matches(name.lower(), names, n=1)
+            similar = difflib.get_close_matches(KAFKA_NAMES.get(name.lower(), name).lower(), names, n=1)
             hint = f"did you mean {names[similar[0]]}?" if similar else f"options are {', '.join(names.values())}"
             raise ValueError(f"unknown option {preview(name)}; {hint}")
 

@@ -11,11 +11,12 @@ JSON, and compares them as text. These functions are pure: they accept stream st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from ..._ranges import StreamRange, StreamState
 from ...errors import DataLossError
+from ._limits import Limits
 
 Offset: TypeAlias = dict[str, dict[str, Any]]
 OnLoss: TypeAlias = Callable[[DataLossError], None]
@@ -30,7 +31,7 @@ def advance(
     start: Offset,
     states: Mapping[str, StreamState],
     *,
-    limit: int | None = None,
+    limits: Limits | None = None,
     target: Offset | None = None,
     skip: Callable[[StreamState, int], int] = lambda state, sequence: sequence,
     on_loss: OnLoss,
@@ -42,24 +43,25 @@ def advance(
         start: Offset up to which the query has read. A stream that is not in it is read from its beginning; a stream
             that is not in ``states`` keeps its position.
         states: States of the streams to read, by name.
-        limit: Maximum number of sequences to advance, in all streams together; None for no limit.
+        limits: Limits of the batch, of which sequences count as messages; None for no limits.
         target: Offset at which the query stops, or None.
         skip: Called with a stream that is read in part, and a sequence. Returns the last sequence, not before the given
             one, up to which there are no messages to read, so that a long gap is skipped at once.
         on_loss: Called for a stream that was replaced or lost messages. It returns to continue the query, or raises to
             stop it.
     """
-    begins: dict[str, int] = {}  # up to these sequences, there are no messages to read
-    ends: dict[str, int] = {}
-    for name, state in states.items():
-        read = _read_so_far(start.get(name), state, on_loss)
-        ends[name] = max(read, _last(state, read, target))
-        begins[name] = min(max(read, state.first - 1), ends[name])
-    if limit is not None and sum(ends.values()) - sum(begins.values()) > limit:
+    begins, ends = _spans(start, states, target, on_loss)
+    if limits is not None and not limits.allow(states.values(), [ends[name] - begins[name] for name in states]):
         begins = {name: min(skip(state, begins[name]), ends[name]) for name, state in states.items()}
-        granted = shares([ends[name] - begins[name] for name in states], limit)
+        granted = limits.grant([*states.values()], [ends[name] - begins[name] for name in states])
         ends = {name: begins[name] + share for name, share in zip(states, granted)}
     return in_order({**start, **{name: at(state, ends[name]) for name, state in states.items()}})
+
+
+def unread(start: Offset, states: Mapping[str, StreamState], on_loss: OnLoss) -> int:
+    """Return the number of sequences that :func:`advance` without limits would read."""
+    begins, ends = _spans(start, states, None, on_loss)
+    return sum(ends.values()) - sum(begins.values())
 
 
 def in_order(offset: Offset) -> Offset:
@@ -70,25 +72,6 @@ def in_order(offset: Offset) -> Offset:
 def changed(start: Offset, end: Offset) -> list[str]:
     """Return the names of the streams of ``end`` with another position than in ``start``."""
     return [name for name, part in end.items() if start.get(name) != part]
-
-
-def shares(backlogs: Sequence[int], limit: int) -> list[int]:
-    """
-    Divide a limit among streams: equal shares, but no stream gets more than its backlog.
-
-    Args:
-        backlogs: Number of sequences to read from each stream.
-        limit: Number of sequences to divide.
-
-    Returns:
-        A share for each stream. Their sum is ``limit``, or the sum of the backlogs if it is smaller.
-    """
-    granted = [0] * len(backlogs)
-    by_backlog = sorted(range(len(backlogs)), key=backlogs.__getitem__)
-    for position, index in enumerate(by_backlog):
-        granted[index] = min(backlogs[index], limit // (len(by_backlog) - position))
-        limit -= granted[index]
-    return granted
 
 
 def ranges(
@@ -122,6 +105,19 @@ def ranges(
             on_loss(DataLossError.gone(name, first, min(last, state.first - 1), state.first))
         found.append(StreamRange(name, max(first, state.first), last, state.created, subjects, not read))
     return [item for item in found if len(item)]
+
+
+def _spans(
+    start: Offset, states: Mapping[str, StreamState], target: Offset | None, on_loss: OnLoss
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the last sequences before the messages to read, and the last ones of them, by stream."""
+    begins: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for name, state in states.items():
+        read = _read_so_far(start.get(name), state, on_loss)
+        ends[name] = max(read, _last(state, read, target))
+        begins[name] = min(max(read, state.first - 1), ends[name])
+    return begins, ends
 
 
 def _last(state: StreamState, read: int, target: Offset | None) -> int:

@@ -8,25 +8,62 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from ..._ranges import StreamRange, StreamState, split
 from ...codec.timestamp import Timestamp
-from ...errors import DataLossError
+from ...errors import DataLossError, preview
 from ._offsets import Offset, at
-from ._read_options import EARLIEST, LATEST, Instant, Position, ReadOptions
+from ._positions import EARLIEST, LATEST, Instant, Position
+from ._read_options import ReadOptions
 
 _log = logging.getLogger(__name__)
 
-# Number of sequences that one task reads by default; it takes a few seconds.
-_SEQUENCES_PER_PARTITION: Final = 500_000
+# Number of sequences that one task reads by default: with the maximum, a task takes a few seconds; with fewer than the
+# minimum, starting it takes a notable part of its time.
+_MIN_SEQUENCES: Final = 50_000
+_MAX_SEQUENCES: Final = 500_000
+# Spark keeps the partitions of a query in the driver's memory.
+_MAX_PARTITIONS: Final = 100_000
+# Number of stream names in an error.
+_MAX_EXAMPLES: Final = 5
 
 
 class Requests(Protocol):
     """Requests to the server that planning needs; implemented by :class:`._streams.Streams`."""
 
     def sequence_at(self, state: StreamState, since: int) -> int: ...
+
+
+def find_streams(
+    read_options: ReadOptions, existing: Callable[[], Iterable[str]], known: Iterable[str] = ()
+) -> list[str]:
+    """
+    Return the names of the streams to read, ordered: those of the options, or those that match the pattern.
+
+    Args:
+        read_options: Options.
+        existing: Returns the names of the streams of the account; only called for a pattern.
+        known: Streams that the query has read. Those that match are returned even if they do not exist any more.
+
+    Raises:
+        ValueError: No stream matches the pattern.
+    """
+    pattern = read_options.pattern
+    if pattern is None:
+        return list(read_options.streams)
+    names = sorted({*existing(), *known})
+    found = pattern.matching(names)
+    if not found:
+        some = f"the account has {', '.join(names[:_MAX_EXAMPLES])}" + (", ..." if names[_MAX_EXAMPLES:] else "")
+        raise ValueError(
+            f"option streamPattern must match a stream, got {preview(pattern.text)}; "
+            f"{some if names else 'the account has no streams'}. The pattern is a regular expression for the whole "
+            "name, such as ORDERS_.*"
+        )
+    return found
 
 
 def batch_ranges(
@@ -43,12 +80,17 @@ def batch_ranges(
         states: States of the streams to read, by name.
         requests: Resolves positions by time.
         on_loss: Called for messages that the options select and that have been removed.
+
+    Raises:
+        ValueError: The options have positions by stream, but not for these streams, or a stream has no message at or
+            after the instant to start at, and the options forbid that.
     """
     found = []
+    starts, ends = read_options.starting.of(states), read_options.ending.of(states)
     for name, state in states.items():
-        starting = read_options.starting[name]
-        first = max(_first(starting, state, requests), 1)
-        last = _last(read_options.ending[name], state, requests)
+        starting = starts[name]
+        first = max(_first(starting, state, requests, read_options), 1)
+        last = _last(ends[name], state, requests)
         if first > last:
             continue
         if first < state.first:
@@ -58,23 +100,54 @@ def batch_ranges(
         found.append(
             StreamRange(name, max(first, state.first), last, state.created, read_options.subjects, from_beginning)
         )
-    return split(found, partitions(read_options, found))
+    return divide(read_options, found)
 
 
 def first_offset(read_options: ReadOptions, states: dict[str, StreamState], requests: Requests) -> Offset:
-    """Return the start offset of a new streaming query."""
+    """
+    Return the start offset of a new streaming query.
+
+    Raises:
+        ValueError: As :func:`batch_ranges`.
+    """
     offset = {}
-    for name, state in states.items():
-        starting = read_options.starting[name]
+    for name, starting in read_options.starting.of(states).items():
         # 0 means the beginning of the stream when the first batch is read.
-        read = 0 if starting == EARLIEST else max(0, _first(starting, state, requests) - 1)
-        offset[name] = at(state, read)
+        read = 0 if starting == EARLIEST else max(0, _first(starting, states[name], requests, read_options) - 1)
+        offset[name] = at(states[name], read)
     return offset
 
 
-def partitions(read_options: ReadOptions, found: list[StreamRange]) -> int:
-    """Return the number of partitions for ranges."""
-    return read_options.min_partitions or math.ceil(sum(map(len, found)) / _SEQUENCES_PER_PARTITION)
+def divide(read_options: ReadOptions, found: list[StreamRange]) -> list[StreamRange]:
+    """
+    Divide ranges into partitions.
+
+    Raises:
+        ValueError: The options make too many partitions.
+    """
+    pieces = read_options.min_partitions or _default_partitions(found)
+    largest = read_options.max_per_partition
+    if read_options.min_partitions or largest:
+        count = max(
+            min(pieces, sum(map(len, found))), sum(math.ceil(len(item) / (largest or len(item))) for item in found)
+        )
+        if count > _MAX_PARTITIONS:
+            raise ValueError(
+                f"options minPartitions and maxMessagesPerPartition must make at most {_MAX_PARTITIONS:,} partitions, "
+                f"got {count:,}"
+            )
+    return split(found, pieces, largest)
+
+
+def _default_partitions(found: list[StreamRange]) -> int:
+    """Return a number of partitions for ranges: at least one for each core, if each is worth a task."""
+    sequences = sum(map(len, found))
+    return max(math.ceil(sequences / _MAX_SEQUENCES), min(_cores(), sequences // _MIN_SEQUENCES))
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use; planning cannot find out those of the executors."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def loss_policy(read_options: ReadOptions) -> Callable[[DataLossError], None]:
@@ -91,13 +164,19 @@ def loss_policy(read_options: ReadOptions) -> Callable[[DataLossError], None]:
     return on_loss
 
 
-def _first(position: Position, state: StreamState, requests: Requests) -> int:
+def _first(position: Position, state: StreamState, requests: Requests, read_options: ReadOptions) -> int:
     if position == EARLIEST:
         return state.first
     if position == LATEST:
         return state.last + 1
     if isinstance(position, Instant):
-        return requests.sequence_at(state, _nanoseconds(position.at))
+        sequence = requests.sequence_at(state, _nanoseconds(position.at))
+        if sequence > state.last and read_options.needs_messages:
+            raise ValueError(
+                f"option startingTimestamp: stream {state.name} has no message stored at or after {position.text}. "
+                "With startingTimestampStrategy=latest the query starts after the last message"
+            )
+        return sequence
     assert isinstance(position, int)
     return position
 

@@ -12,6 +12,7 @@ message as stored, whether it is an event or not; the functions of ``ce_nats.spa
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
@@ -20,13 +21,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..._ranges import StreamRange, StreamState, split
+from ..._ranges import StreamRange, StreamState
 from ...capture._rows import SCHEMA
 from ...errors import DataLossError, DeliveryError, ErrorCode
 from .._workers import Shipped, check_workers
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
-from ._offsets import Offset, advance, changed, in_order, ranges
-from ._planning import batch_ranges, first_offset, loss_policy, partitions
+from ._limits import Limits, Waiting
+from ._offsets import Offset, advance, changed, in_order, ranges, unread
+from ._planning import batch_ranges, divide, find_streams, first_offset, loss_policy
 from ._read_options import READ_OPTIONS, ReadOptions
 from ._sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
 from ._streams import Streams
@@ -97,22 +99,33 @@ class NatsDataSource(DataSource, metaclass=Shipped):
     Options for reading, with case-insensitive names, besides the connection options of _connection.py:
 
     - ``url``: ``nats://host:4222``, or several separated by commas.
-    - ``stream``: a stream name, or several separated by commas.
+    - ``stream``: a stream name, or several separated by commas. Instead: ``streamPattern``, a regular expression (RE2)
+      for the whole name. A streaming query finds new streams while it runs, and reads them from their beginning.
     - ``subjects``: subject patterns separated by commas; by default all subjects.
     - ``startingOffsets``: ``earliest`` (the default for tables), ``latest`` (the default for streaming queries), a
-      first sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. Instead: ``startingTimestamp``, in RFC 3339.
+      first sequence, or ``{"ORDERS": 1, "PAYMENTS": "latest"}``. Instead: ``startingTimestamp``, in RFC 3339 or
+      milliseconds since 1970, or JSON as above.
+    - ``startingTimestampStrategy``: ``latest`` (the default) starts after the last message if none was stored at or
+      after ``startingTimestamp``, ``error`` raises an error.
     - ``endingOffsets``: ``latest`` (the default), a last sequence (inclusive), or JSON as above. Instead:
-      ``endingTimestamp``, in RFC 3339 (exclusive). For tables only.
-    - ``minPartitions``: minimum number of partitions; by default one for each 500,000 sequences.
+      ``endingTimestamp``, as ``startingTimestamp`` (exclusive). For tables only.
+    - ``minPartitions``: minimum number of partitions; by default one for each 500,000 sequences, and for fewer
+      sequences one for each core of the driver's machine, with at least 50,000 sequences each.
+    - ``maxMessagesPerPartition``: maximum number of messages in a partition. Deleted messages and messages on other
+      subjects count.
     - ``maxMessagesPerTrigger``: maximum number of messages in a micro-batch, in all streams. Deleted messages and
       messages on other subjects count, except those before the first one to read. Before Spark 4.2, a query with the
       trigger ``availableNow`` reads all messages in one micro-batch.
+    - ``maxBytesPerTrigger``: approximate maximum number of bytes in a micro-batch, by the average size of the stream's
+      messages. Each stream with unread messages advances by one at least.
+    - ``minMessagesPerTrigger``: minimum number of messages in a micro-batch, counted in the same way. Fewer are read
+      after ``maxTriggerDelay``, 15 minutes by default. The trigger ``availableNow`` does not wait.
     - ``failOnDataLoss``: with ``true`` (the default), it is an error if a stream no longer has messages that were to be
       read, or was deleted; with ``false``, a warning is logged. Messages that were deleted one by one do not count as
       lost.
 
-    Rows to write have ``headers`` and ``data``, or an ``event`` (see _sink.py), and a ``subject`` unless the option
-    ``subject`` is given. Options for writing, besides the connection options:
+    Rows to write have an ``event``, or ``headers`` and ``data`` (see _sink.py), and a ``subject`` unless the option
+    ``subject`` is given. Further columns are ignored. Options for writing, besides the connection options:
 
     - ``subject``: subject of rows without one.
     - ``contentMode``: content mode of rows with an ``event``, ``binary`` (the default) or ``structured``.
@@ -182,7 +195,8 @@ class NatsReader(DataSourceReader, metaclass=Shipped):
     def partitions(self) -> Sequence[InputPartition]:
         streams = Streams(self._connection)
         try:
-            states = streams.states(self._read_options.streams)
+            names = find_streams(self._read_options, streams.names)
+            states = streams.states(names, optional=names if self._read_options.pattern else ())
             found = batch_ranges(self._read_options, states, streams, loss_policy(self._read_options))
         finally:
             streams.close()
@@ -207,6 +221,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._read_options = read_options
         self._streams = Streams(connection)
         self._on_loss = loss_policy(read_options)
+        self._waiting = Waiting(read_options.limits)
         self._position: Offset | None = None
         self._target: Offset | None = None
         self._newest: Offset | None = None
@@ -215,33 +230,40 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return NatsStreamReader, (self._connection, self._read_options)
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        streams = self._read_options.streams
-        self._position = first_offset(self._read_options, self._states(streams, known=()), self._streams)
+        states = self._states(find_streams(self._read_options, self._streams.names), known=())
+        self._position = first_offset(self._read_options, states, self._streams)
         return self._position
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-        limit = self._read_options.max_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        # Spark supports a single limit, and only passes it to latestOffset().
+        limits = self._read_options.limits
+        if limits.max_messages is not None:
+            return ReadMaxRows(limits.max_messages)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadAllAvailable() if limits.min_messages is None else ReadMinRows(limits.min_messages)
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
         # Spark before 4.2 passes no arguments.
-        maximum = self._read_options.max_per_trigger if limit is None else getattr(limit, "max_rows", None)
         start = start or self._position
-        streams = self._read_options.streams
-        states = self._states(streams, known=streams if start is None else start)
+        states = self._states(self._names(start), known=self._read_options.streams if start is None else start)
         self._newest = advance({}, states, on_loss=self._on_loss)
+        limits = self._limits(limit)
         if start is None:
-            start, maximum = {}, None
+            start, limits = {}, Limits()
+        elif self._is_waiting(start, states, limits):
+            return start
         self._position = advance(
-            start, states, limit=maximum, target=self._target, skip=self._skip, on_loss=self._on_loss
+            start, states, limits=limits, target=self._target, skip=self._skip, on_loss=self._on_loss
         )
         return self._position
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         # The position of the query is not known here; latestOffset() detects a stream that never existed.
-        streams = self._read_options.streams
+        pattern = self._read_options.pattern
+        streams = pattern.matching(self._streams.names()) if pattern else self._read_options.streams
         self._target = advance({}, self._streams.states(streams, optional=streams), on_loss=self._on_loss)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -253,7 +275,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         if not streams:
             return []
         found = ranges(start, end, self._states(streams, known=end), self._read_options.subjects, self._on_loss)
-        return [InputPartition(part) for part in split(found, partitions(self._read_options, found))]
+        return [InputPartition(part) for part in divide(self._read_options, found)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._connection, self._read_options, partition)
@@ -264,11 +286,41 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
     def stop(self) -> None:
         self._streams.close()
 
+    def _limits(self, limit: ReadLimit | None) -> Limits:
+        """Return the limits of a micro-batch: those of the options, or none if Spark requests all messages."""
+        limits = self._read_options.limits
+        if limit is None:
+            return limits
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+        if isinstance(limit, ReadAllAvailable):
+            return Limits()
+        return replace(limits, max_messages=limit.max_rows) if isinstance(limit, ReadMaxRows) else limits
+
+    def _is_waiting(self, start: Offset, states: dict[str, StreamState], limits: Limits) -> bool:
+        """Return whether messages wait for further ones. A query that ends at a target reads all messages up to it."""
+        if limits.min_messages is None or self._target is not None:
+            return False
+        return self._waiting.continues(unread(start, states, self._on_loss))
+
+    def _names(self, start: Offset | None) -> list[str]:
+        """Return the names of the streams to read. A query that ends at a target does not read new streams."""
+        target = self._target
+        existing = self._streams.names if target is None else lambda: target
+        return find_streams(self._read_options, existing, known=start or ())
+
     def _states(self, names: Sequence[str], known: Container[str]) -> dict[str, StreamState]:
-        """Return states by name. A stream in ``known`` that was deleted is a loss, and not in the result."""
-        states = self._streams.states(names, optional=known)
+        """
+        Return states by name, without those of deleted streams.
+
+        Args:
+            names: Names of the streams.
+            known: Streams whose deletion is a loss. Another one was deleted after it was found by its pattern, or it is
+                in the options, and its absence is an error.
+        """
+        states = self._streams.states(names, optional=names if self._read_options.pattern else known)
         for name in names:
-            if name not in states:
+            if name not in states and name in known:
                 self._on_loss(DataLossError.deleted(name))
         return states
 

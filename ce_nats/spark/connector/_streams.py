@@ -25,6 +25,8 @@ T = TypeVar("T")
 # connection after two unanswered ones. By default it sends one every two minutes.
 _MAX_IDLE_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 0.2
+# Maximum number of requests in flight.
+_MAX_REQUESTS: Final = 64
 
 
 class Streams:
@@ -67,9 +69,21 @@ class Streams:
                 raise
 
         async def request(api: StreamApi) -> list[StreamState | None]:
-            return await asyncio.gather(*(state(api, name) for name in names))
+            found: list[StreamState | None] = []
+            for start in range(0, len(names), _MAX_REQUESTS):
+                found += await asyncio.gather(*(state(api, name) for name in names[start : start + _MAX_REQUESTS]))
+            return found
 
         return {name: state for name, state in zip(names, self._request(request)) if state is not None}
+
+    def names(self) -> list[str]:
+        """As ``ce_nats.aio._jetstream_api.StreamApi.stream_names``."""
+        try:
+            return self._request(lambda api: api.stream_names())
+        except DeliveryError as error:
+            if error.code is not ErrorCode.PERMISSION_DENIED:
+                raise
+            raise DeliveryError(error.code, f"{error.message}, which the option streamPattern needs") from error
 
     def next_sequence(self, stream: str, sequence: int, subjects: Sequence[str]) -> int | None:
         """As ``ce_nats.aio._jetstream_api.StreamApi.next_sequence``."""

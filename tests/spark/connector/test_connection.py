@@ -12,7 +12,9 @@ from nats.aio.client import Client
 
 from ce_nats.aio._connect import disconnect
 from ce_nats.errors import DeliveryError
-from ce_nats.spark.connector._connection import CONNECTION_OPTIONS, Connection, check_names
+from ce_nats.spark.connector._connection import CONNECTION_OPTIONS, KAFKA_NAMES, Connection, check_names
+from ce_nats.spark.connector._read_options import READ_OPTIONS
+from ce_nats.spark.connector._sink import SINK_OPTIONS
 from ce_nats.testing import NatsServer
 
 SECRET = "S3cr3t"
@@ -127,6 +129,13 @@ def test_a_misspelt_option_is_an_error_with_its_name():
     with pytest.raises(ValueError, match="unknown option 'xyz'; options are url, name"):
         check_names({"xyz": SECRET}, CONNECTION_OPTIONS)
     check_names({"TOKEN": SECRET}, CONNECTION_OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["subscribe", "assign", "topic", "kafka.bootstrap.servers", "maxOffsetsPerTrigger"])
+def test_an_option_for_kafka_is_an_error_with_its_equivalent(name):
+    equivalent = KAFKA_NAMES[name.lower()]
+    with pytest.raises(ValueError, match=rf"unknown option '{name}'; did you mean {equivalent}\?"):
+        check_names({name: "x"}, (*CONNECTION_OPTIONS, *(SINK_OPTIONS if name == "topic" else READ_OPTIONS)))
 
 
 def test_secrets_are_not_in_repr_and_are_pickled():

@@ -6,7 +6,8 @@ import pytest
 
 from ce_nats._ranges import StreamState
 from ce_nats.errors import DataLossError
-from ce_nats.spark.connector._offsets import advance, at, changed, ranges, shares
+from ce_nats.spark.connector._limits import Limits
+from ce_nats.spark.connector._offsets import advance, at, changed, ranges, unread
 
 
 def state(name, first, last, created="then", messages=None):
@@ -22,18 +23,6 @@ def refuse(error):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_shares_add_up_to_the_limit(seed):
-    random = Random(seed)
-    backlogs = [random.choice([0, 1, 5, 100, 10**9]) for _ in range(random.randrange(1, 8))]
-    most = random.randrange(0, 300)
-    granted = shares(backlogs, most)
-    assert sum(granted) == min(most, sum(backlogs))
-    assert all(0 <= share <= backlog for share, backlog in zip(granted, backlogs))
-    # A share below the backlog is at most 1 smaller than the largest share.
-    assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
-
-
-@pytest.mark.parametrize("seed", range(30))
 def test_all_messages_are_read_with_any_limit(seed):
     """Offsets never decrease, no step exceeds the limit, and the number of steps is bounded."""
     random = Random(seed)
@@ -46,7 +35,7 @@ def test_all_messages_are_read_with_any_limit(seed):
     whole = advance(start, states, on_loss=refuse)
     total = sum(map(len, ranges(start, whole, states, (), refuse)))
     here, steps = start, 0
-    while (following := advance(here, states, limit=most, on_loss=refuse)) != here:
+    while (following := advance(here, states, limits=Limits(most), on_loss=refuse)) != here:
         read = sum(map(len, ranges(here, following, states, (), refuse)))
         assert read <= most
         assert all(part["sequence"] >= here.get(name, {"sequence": 0})["sequence"] for name, part in following.items())
@@ -58,7 +47,7 @@ def test_all_messages_are_read_with_any_limit(seed):
 
 def test_a_query_starts_at_the_first_message_of_the_stream():
     states = {"a": state("a", 101, 200)}
-    end = advance(offset(a=0), states, limit=10, on_loss=refuse)
+    end = advance(offset(a=0), states, limits=Limits(10), on_loss=refuse)
     assert end == offset(a=110)
     (only,) = ranges(offset(a=0), end, states, ("x",), refuse)
     assert (only.first, only.last, only.from_beginning, only.subjects) == (101, 110, True, ("x",))
@@ -78,11 +67,20 @@ def test_removed_messages_are_a_loss_unless_nothing_was_read_yet():
     assert (only.first, only.from_beginning) == (101, False)
 
 
+def test_unread_messages():
+    """Sequences before the stream's first message do not count."""
+    states = {"a": state("a", 101, 200), "b": state("b", 1, 10), "c": state("c", 5, 4, messages=0)}
+    assert unread(offset(a=0, b=10, c=0), states, refuse) == 100
+    assert unread(offset(a=150, b=4, gone=7), states, refuse) == 50 + 6
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        unread({"a": {"sequence": 5, "created": "before"}}, states, refuse)
+
+
 def test_a_gap_is_skipped_in_one_step():
     states = {"a": state("a", 1, 1_000, messages=20)}
-    end = advance(offset(a=5), states, limit=10, skip=lambda state, sequence: 900, on_loss=refuse)
+    end = advance(offset(a=5), states, limits=Limits(10), skip=lambda state, sequence: 900, on_loss=refuse)
     assert end == offset(a=910)
-    end = advance(offset(a=5), states, limit=10, skip=lambda state, sequence: state.last, on_loss=refuse)
+    end = advance(offset(a=5), states, limits=Limits(10), skip=lambda state, sequence: state.last, on_loss=refuse)
     assert end == offset(a=1_000)
 
 
@@ -91,10 +89,10 @@ def test_gaps_are_only_looked_up_when_a_stream_is_read_in_part():
         raise AssertionError("asked")
 
     states = {"a": state("a", 1, 10)}
-    assert advance(offset(a=5), states, limit=5, skip=skip, on_loss=refuse) == offset(a=10)
+    assert advance(offset(a=5), states, limits=Limits(5), skip=skip, on_loss=refuse) == offset(a=10)
     assert advance(offset(a=5), states, skip=skip, on_loss=refuse) == offset(a=10)
     with pytest.raises(AssertionError):
-        advance(offset(a=4), states, limit=5, skip=skip, on_loss=refuse)
+        advance(offset(a=4), states, limits=Limits(5), skip=skip, on_loss=refuse)
 
 
 def test_a_target_is_not_exceeded():

@@ -1,13 +1,14 @@
 """The ranges that are read, for given stream states. No server is needed."""
 
 import logging
+import os
 
 import pytest
 
 from ce_nats import DataLossError
-from ce_nats._ranges import StreamState
+from ce_nats._ranges import StreamRange, StreamState
 from ce_nats.spark.connector import _planning as planning
-from ce_nats.spark.connector._planning import batch_ranges, first_offset, loss_policy
+from ce_nats.spark.connector._planning import batch_ranges, find_streams, first_offset, loss_policy
 from ce_nats.spark.connector._read_options import ReadOptions
 
 STATE = StreamState("ORDERS", "2026-01-01T00:00:00Z", 11, 20, 10)
@@ -26,6 +27,13 @@ def options(*, streaming: bool = False, **given: str) -> ReadOptions:
     return ReadOptions.from_options({"stream": "ORDERS", **given}, streaming=streaming)
 
 
+class NoneLater:
+    """Responses of a server without messages at or after the instant."""
+
+    def sequence_at(self, state: StreamState, since: int) -> int:
+        return state.last + 1
+
+
 def planned(**given: str) -> list[tuple[int, int]]:
     read_options = options(**given)
     ranges = batch_ranges(read_options, {"ORDERS": STATE}, Answers(), loss_policy(read_options))
@@ -42,13 +50,86 @@ def planned(**given: str) -> list[tuple[int, int]]:
         ({"startingOffsets": "21"}, []),
         ({"startingOffsets": "15", "endingOffsets": "14"}, []),
         ({"startingTimestamp": "2026-01-01T12:00:00Z"}, [(15, 20)]),
+        ({"startingTimestamp": "1767268800000"}, [(15, 20)]),
+        ({"startingTimestamp": "1767268800000", "startingTimestampStrategy": "error"}, [(15, 20)]),
+        ({"startingTimestamp": '{"ORDERS": 1767268800000}'}, [(15, 20)]),
         ({"endingTimestamp": "2026-01-01T12:00:00Z"}, [(11, 14)]),
         ({"minPartitions": "2"}, [(11, 15), (16, 20)]),
+        ({"maxMessagesPerPartition": "4"}, [(11, 13), (14, 16), (17, 20)]),
+        ({"maxMessagesPerPartition": "4", "minPartitions": "5"}, [(11, 12), (13, 14), (15, 16), (17, 18), (19, 20)]),
+        ({"maxMessagesPerPartition": str(2**63 - 1)}, [(11, 20)]),
+        ({"minPartitions": str(2**63 - 1)}, [(number, number) for number in range(11, 21)]),
         ({"startingOffsets": "5", "failOnDataLoss": "false"}, [(11, 20)]),
     ],
 )
 def test_ranges_of_a_table(given: dict[str, str], expected: list[tuple[int, int]]) -> None:
     assert planned(**given) == expected
+
+
+@pytest.mark.parametrize("given", [{"maxMessagesPerPartition": "9"}, {"minPartitions": "100001"}])
+def test_too_many_partitions_are_an_error(given: dict[str, str]) -> None:
+    """They would need more memory than the driver has."""
+    states = {"ORDERS": StreamState("ORDERS", "then", 1, 1_000_000, 1_000_000)}
+    with pytest.raises(ValueError, match=r"must make at most 100,000 partitions, got 1\d\d,\d\d\d"):
+        batch_ranges(options(**given), states, Answers(), pytest.fail)
+    assert len(batch_ranges(options(maxMessagesPerPartition="10"), states, Answers(), pytest.fail)) == 100_000
+
+
+def test_a_start_after_the_last_message() -> None:
+    """The strategy decides, and applies to the start only."""
+    instant = {"startingTimestamp": "1767268800000"}
+    states = {"ORDERS": STATE}
+
+    def ranges(**given: str) -> list[StreamRange]:
+        return batch_ranges(options(**given), states, NoneLater(), pytest.fail)
+
+    assert ranges(**instant) == []
+    assert first_offset(options(streaming=True, **instant), states, NoneLater())["ORDERS"]["sequence"] == 20
+    instant["startingTimestampStrategy"] = "error"
+    text = (
+        r"stream ORDERS has no message stored at or after 2026-01-01T12:00:00\.000Z.*startingTimestampStrategy=latest"
+    )
+    with pytest.raises(ValueError, match=text):
+        ranges(**instant)
+    with pytest.raises(ValueError, match=text):
+        first_offset(options(streaming=True, **instant), states, NoneLater())
+    (only,) = ranges(endingTimestamp="1767268800000")
+    assert (only.first, only.last) == (11, 20)
+
+
+def test_streams_of_a_pattern() -> None:
+    read_options = ReadOptions.from_options({"streamPattern": "ORDERS_.*"}, streaming=True)
+    existing = ["ORDERS_B", "STOCK", "ORDERS_A"]
+    assert find_streams(read_options, lambda: existing) == ["ORDERS_A", "ORDERS_B"]
+    # A stream that was read is known, even if it was deleted; another that no longer matches is not read.
+    assert find_streams(read_options, lambda: existing, ["ORDERS_0", "OTHER"]) == ["ORDERS_0", "ORDERS_A", "ORDERS_B"]
+    assert find_streams(read_options, list, ["ORDERS_0"]) == ["ORDERS_0"]
+    assert find_streams(options(), pytest.fail) == ["ORDERS"]
+
+
+@pytest.mark.parametrize(
+    ("existing", "text"),
+    [
+        ([], "got 'ORDERS'; the account has no streams. The pattern is a regular expression for the whole name"),
+        (["ORDERS_EU"], "got 'ORDERS'; the account has ORDERS_EU. "),
+        (list("GFEDCBA"), "got 'ORDERS'; the account has A, B, C, D, E, ..."),
+    ],
+)
+def test_a_pattern_without_streams_is_an_error(existing: list[str], text: str) -> None:
+    read_options = ReadOptions.from_options({"streamPattern": "ORDERS"}, streaming=True)
+    with pytest.raises(ValueError, match="streamPattern must match a stream") as caught:
+        find_streams(read_options, lambda: existing)
+    assert text in str(caught.value)
+
+
+def test_positions_by_stream_must_be_those_of_the_streams_that_match() -> None:
+    given = {"streamPattern": ".*", "startingOffsets": '{"ORDERS": 5, "STOCK": 1}'}
+    read_options = ReadOptions.from_options(given, streaming=True)
+    text = r"startingOffsets must have positions for \['ORDERS'\], got \['ORDERS', 'STOCK'\]"
+    with pytest.raises(ValueError, match=text):
+        first_offset(read_options, {"ORDERS": STATE}, Answers())
+    with pytest.raises(ValueError, match=text):
+        batch_ranges(ReadOptions.from_options(given, streaming=False), {"ORDERS": STATE}, Answers(), pytest.fail)
 
 
 def test_removed_messages_are_an_error() -> None:
@@ -83,6 +164,25 @@ def test_start_of_a_streaming_query(given: dict[str, str], read: int) -> None:
     assert offset["ORDERS"]["sequence"] == read
 
 
-def test_default_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_SEQUENCES_PER_PARTITION", 4)
-    assert planned() == [(11, 13), (14, 16), (17, 20)]
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "cores", "ranges"),
+    [
+        (100, 100, 2, [(11, 20)]),
+        (6, 100, 2, [(11, 20)]),
+        (5, 100, 2, [(11, 15), (16, 20)]),
+        (1, 100, 2, [(11, 15), (16, 20)]),
+        (3, 100, 64, [(11, 13), (14, 16), (17, 20)]),
+        (2, 4, 1, [(11, 13), (14, 16), (17, 20)]),
+    ],
+)
+def test_default_number_of_partitions(
+    monkeypatch: pytest.MonkeyPatch, minimum: int, maximum: int, cores: int, ranges: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(planning, "_MIN_SEQUENCES", minimum)
+    monkeypatch.setattr(planning, "_MAX_SEQUENCES", maximum)
+    monkeypatch.setattr(planning, "_cores", lambda: cores)
+    assert planned() == ranges
+
+
+def test_cores_of_this_machine_are_counted() -> None:
+    assert 1 <= planning._cores() <= (os.cpu_count() or 1)

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from ce_nats.spark.connector._read_options import EARLIEST, LATEST, Instant, ReadOptions
+from ce_nats.spark.connector._limits import Limits
+from ce_nats.spark.connector._pattern import StreamPattern
+from ce_nats.spark.connector._positions import EARLIEST, LATEST, Instant, Positions
+from ce_nats.spark.connector._read_options import ReadOptions
 
 STREAM = {"stream": "ORDERS"}
 
@@ -15,8 +18,9 @@ def read(options: dict[str, str], *, streaming: bool = False) -> ReadOptions:
 
 def test_defaults() -> None:
     """A table is read from the first message to the last; a streaming query starts after the last message."""
-    assert read({}) == ReadOptions({"ORDERS": EARLIEST}, {"ORDERS": LATEST})
-    assert read({}, streaming=True) == ReadOptions({"ORDERS": LATEST}, {"ORDERS": LATEST})
+    ending = Positions("endingOffsets", LATEST)
+    assert read({}) == ReadOptions(("ORDERS",), Positions("startingOffsets", EARLIEST), ending)
+    assert read({}, streaming=True) == ReadOptions(("ORDERS",), Positions("startingOffsets", LATEST), ending)
 
 
 def test_all_options() -> None:
@@ -28,17 +32,82 @@ def test_all_options() -> None:
             "startingoffsets": '{"A": 5, "B": "earliest"}',
             "endingTimestamp": "2026-01-01T00:00:00Z",
             "minPartitions": "3",
-            "maxMessagesPerTrigger": "1000",
+            "maxMessagesPerPartition": "500",
             "failOnDataLoss": "FALSE",
             "url": "nats://elsewhere",
         },
         streaming=False,
     )
-    instant = Instant("2026-01-01T00:00:00Z")
     assert options == ReadOptions(
-        {"A": 5, "B": EARLIEST}, {"A": instant, "B": instant}, ("a.*", "b.>"), 3, 1000, fail_on_data_loss=False
+        ("A", "B"),
+        Positions("startingOffsets", by_stream={"A": 5, "B": EARLIEST}),
+        Positions("endingTimestamp", Instant("2026-01-01T00:00:00Z")),
+        subjects=("a.*", "b.>"),
+        min_partitions=3,
+        max_per_partition=500,
+        fail_on_data_loss=False,
     )
-    assert options.streams == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({}, Limits(None, None, None, 900.0)),
+        ({"maxMessagesPerTrigger": "1000", "maxBytesPerTrigger": "5"}, Limits(1_000, 5)),
+        ({"minMessagesPerTrigger": "7", "maxMessagesPerTrigger": "7"}, Limits(7, None, 7, 900.0)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "90"}, Limits(None, None, 7, 90.0)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "500ms"}, Limits(None, None, 7, 0.5)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "1.5 S"}, Limits(None, None, 7, 1.5)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "15min"}, Limits(None, None, 7, 900.0)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "2h"}, Limits(None, None, 7, 7200.0)),
+    ],
+)
+def test_limits(given: dict[str, str], limits: Limits) -> None:
+    assert read(given, streaming=True).limits == limits
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger must be an integer from 1, got 'many'"),
+        ({"maxBytesPerTrigger": "10MB"}, "option maxBytesPerTrigger must be an integer from 1, got '10MB'"),
+        ({"maxBytesPerTrigger": "-1"}, "option maxBytesPerTrigger must be an integer from 1, got '-1'"),
+        ({"minMessagesPerTrigger": "0"}, "option minMessagesPerTrigger must be an integer from 1, got '0'"),
+        ({"minMessagesPerTrigger": "9" * 20}, "option minMessagesPerTrigger must be an integer from 1, got '999"),
+        (
+            {"minMessagesPerTrigger": "8", "maxMessagesPerTrigger": "7"},
+            "must be at most maxMessagesPerTrigger, .* got 8",
+        ),
+        ({"maxTriggerDelay": "5m"}, "option maxTriggerDelay must be used with minMessagesPerTrigger"),
+        *(
+            ({"minMessagesPerTrigger": "8", "maxTriggerDelay": delay}, f"option maxTriggerDelay must .* got '{delay}'")
+            for delay in ("0", "0.0s", "-5", "soon", "5 weeks", "1e3", "inf", "9" * 30, "s")
+        ),
+    ],
+)
+def test_invalid_limits(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        read(given, streaming=True)
+
+
+@pytest.mark.parametrize(
+    "option", ["maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay"]
+)
+def test_a_table_rejects_limits_of_micro_batches(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be used with streaming queries, got a table"):
+        read({option: "5"})
+
+
+def test_a_pattern_instead_of_streams() -> None:
+    options = ReadOptions.from_options({"streampattern": " ORDERS_(EU|US){1,2} "}, streaming=True)
+    assert (options.streams, options.pattern) == ((), StreamPattern("ORDERS_(EU|US){1,2}"))
+
+
+def test_a_strategy_for_a_start_after_the_last_message() -> None:
+    given = {"startingTimestamp": "2026-01-01T00:00:00Z"}
+    assert not read(given).needs_messages
+    assert not read({**given, "startingTimestampStrategy": "latest"}).needs_messages
+    assert read({**given, "startingTimestampStrategy": "ERROR"}).needs_messages
 
 
 @pytest.mark.parametrize(
@@ -53,6 +122,10 @@ def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
     ("options", "text"),
     [
         ({"stream": " "}, "option stream is missing"),
+        ({"stream": "A", "streamPattern": "A"}, "stream and streamPattern exclude each other"),
+        ({"stream": "", "streamPattern": "A["}, "streamPattern must be a regular expression .* got 'A\\['"),
+        ({"stream": "", "streamPattern": "A", "startingOffsets": "5"}, "with all streams, got '5'"),
+        ({"stream": "ORDERS_*"}, "got 'ORDERS_\\*'; for a pattern, use streamPattern"),
         ({"stream": "A,,B"}, "option stream must be stream names separated by commas, got ''"),
         ({"stream": "A.B"}, r"must be stream names separated by commas, got 'A\.B'"),
         ({"subjects": "a..b"}, "option subjects: "),
@@ -67,9 +140,15 @@ def test_subjects(subjects: str, patterns: tuple[str, ...]) -> None:
         ({"startingOffsets": '{"ORDERS": true}'}, "got True"),
         ({"stream": "A,B", "startingOffsets": "5"}, "with all streams, got '5'"),
         ({"startingOffsets": "5", "startingTimestamp": "2026-01-01T00:00:00Z"}, "exclude each other"),
-        ({"startingTimestamp": "yesterday"}, "option startingTimestamp: "),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp must be an RFC 3339 date-time"),
+        ({"startingTimestampStrategy": "error"}, "must be used with startingTimestamp"),
+        (
+            {"startingTimestamp": "2026-01-01T00:00:00Z", "startingTimestampStrategy": "earliest"},
+            "startingTimestampStrategy must be latest or error, got 'earliest'",
+        ),
+        ({"startingTimestamp": '{"OTHER": 1}'}, r"must have positions for \['ORDERS'\], got \['OTHER'\]"),
         ({"minPartitions": "0"}, "option minPartitions must be an integer from 1, got '0'"),
-        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger must be an integer from 1, got 'many'"),
+        ({"maxMessagesPerPartition": "1.5"}, "option maxMessagesPerPartition must be an integer from 1, got '1.5'"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss"),
     ],
 )

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ce_nats import ContentMode, Timestamp, from_nats_message, to_nats_message
-from ce_nats.spark import from_nats, to_nats
+from ce_nats.spark import cloudevent, from_nats, to_nats
 from ce_nats.spark.columns._arrow_functions import HAS_ARROW_FUNCTIONS
 from ce_nats.spark.connector._source import register
 from ce_nats.testing import NatsServer
@@ -112,7 +112,7 @@ def test_resent_events_are_stored_again_without_dedup(spark: SparkSession, serve
 def test_other_columns(spark: SparkSession, server: NatsServer) -> None:
     """Headers in a map, data as STRING, no headers, and the subject from an option."""
     write(spark.sql("select map('a', 'b') headers, 'ü' data"), server, subject="out.map")
-    write(spark.sql("select 'out.bare' subject"), server)
+    write(spark.sql("select 'out.bare' subject, cast(null as binary) data"), server)
     first, second = stored(server)
     assert (first.subject, first.headers, first.data) == ("out.map", {"a": "b"}, "ü".encode())
     assert (second.subject, second.headers, second.data) == ("out.bare", None, None)
@@ -226,6 +226,63 @@ def test_event_structs_are_encoded(
     assert message.data == bytes(row["m"]["data"])
 
 
+def test_rows_become_events(spark: SparkSession, server: NatsServer) -> None:
+    """Further columns are ignored, and names of columns are case-insensitive."""
+    rows = spark.sql("select 7L id, struct(1.50BD total, null none) order, 'x' data, 'y' `key`, 'out.a' Subject")
+    event = cloudevent(
+        id=F.col("id").cast("string"),
+        source=F.lit("/shop"),
+        type=F.lit("paid"),
+        data="order",
+        subject=F.lit("order 7"),
+        extensions={"n": F.lit(5)},
+    )
+    write(rows.withColumn("EVENT", event), server)
+    (message,) = stored(server)
+    assert message.subject == "out.a"
+    assert message.headers == {
+        "ce-specversion": "1.0",
+        "ce-id": "7",
+        "ce-source": "/shop",
+        "ce-type": "paid",
+        "ce-subject": "order%207",
+        "ce-n": "5",
+        "ce-datacontenttype": "application/json",
+        "Nats-Msg-Id": "/shop|7",
+    }
+    assert message.data == b'{"total":1.50}'
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "array(struct('a' key, cast('ü' as binary) value), struct('b' key, X'31' value))",
+        "array(struct(X'61' key, cast('ü' as binary) value), struct(X'62' key, X'31' value))",
+        "map('a', cast('ü' as binary), 'b', X'31')",
+        "map(X'61', 'ü', X'62', '1')",
+    ],
+)
+def test_headers_in_binary(spark: SparkSession, server: NatsServer, headers: str) -> None:
+    write(spark.sql(f"select 'out.a' subject, {headers} headers"), server)
+    (row,) = spark.read.format("nats").options(url=server.url, stream="OUT").load().collect()
+    assert [tuple(header) for header in row["headers"]] == [("a", "ü"), ("b", "1")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ("array(struct('a' key, X'ff' value))", "invalid-header-value.*UTF-8 in a BINARY, got b'.xff'"),
+        ("map('a', X'0a')", "invalid-header-value.*must not contain line breaks"),
+        ("array(struct(X'ff' key, 'a' value))", "invalid-header-name.*UTF-8 in a BINARY, got b'.xff'"),
+        ("map('a', cast(null as binary))", "invalid-header-value.*got NULL"),
+        ("array(struct(cast(null as binary) key, 'a' value))", "invalid-header-name.*got NULL"),
+    ],
+)
+def test_invalid_headers_in_binary(spark: SparkSession, server: NatsServer, headers: str, reason: str) -> None:
+    with pytest.raises(Exception, match=reason):
+        write(spark.sql(f"select 'out.a' subject, {headers} headers"), server)
+
+
 def test_option_subject_may_be_a_template(spark: SparkSession, server: NatsServer) -> None:
     """As on the command line. A column is not a template, and its braces are rejected when an event is encoded."""
     row = "struct(struct('1.0' specversion, '{id}' id, '/s' source, 't' type) attributes, X'00' data) event"
@@ -320,14 +377,30 @@ def test_messages_that_cannot_be_sent_fail_with_the_reason(
     ("query", "options", "reason"),
     [
         ("select 'a' subject, 1 data", {}, "column data must be BINARY or STRING, got int"),
-        ("select 'a' subject, array(1) headers", {}, "column headers must be an array"),
-        ("select 'a' subject, 'b' reply", {}, "columns must be .*, got subject, reply"),
+        ("select 'a' subject, array(1) headers", {}, "column headers must be ARRAY<"),
+        ("select 'a' subject, 'b' reply", {}, "rows must have event, .*; got columns subject, reply"),
+        ("select 'a' subject, 'b' payload", {}, "rows must have event, .*; got columns subject, payload"),
+        ("select 'a' subject", {}, "rows must have event, .*; got columns subject"),
+        ("select 'a' subject, map('a', 'b') headers, 'b' Value", {}, "column Value must be named data, or be dropped"),
         (
-            "select 'a' subject, struct(struct('a' id) attributes) event, 'b' data",
+            "select 'a' subject, map('a', 'b') header, 'b' data",
             {},
-            "columns must be subject and event, got subject, event, data",
+            "column header must be named headers, or be dropped",
         ),
-        ("select 'a' subject, struct(struct(1 id) attributes) event", {}, "attribute id must be string, got int"),
+        ("select 'a' topic, 'b' data", {}, "column topic must be named subject"),
+        ("select 'a' Subject, 'b' SUBJECT, 'b' data", {}, "rows must have one column subject, got Subject, SUBJECT"),
+        ("select 'a' subject, 'paid' event", {}, "an event must be struct<.*, got string; ce_nats.spark.cloudevent"),
+        (
+            "select 'a' subject, struct(struct(1 id) attributes) event",
+            {},
+            r"attribute id must be string, got int; convert it with cast\('string'\)",
+        ),
+        (
+            "select 'a' subject, struct(struct('1' id) attributes, struct(1 a) data) event",
+            {},
+            r"data of an event must be .*, got struct<a:int>; convert it with to_json\(\), or make the event with",
+        ),
+        ("select 'a' subject, map('a', 1) headers", {}, "or the same with BINARY, got map<string,int>"),
         (
             "select 'a' subject, struct(struct('a' id) attributes) event",
             {"contentMode": "json"},
@@ -337,9 +410,9 @@ def test_messages_that_cannot_be_sent_fail_with_the_reason(
         ("select 'a' data", {}, "the subject is missing"),
         ("select 'a' data", {"subject": "out.{type}"}, "option subject must have no placeholders"),
         ("select 'a' data", {"subject": "out.{"}, "a subject template must be like"),
-        ("select 'a' subject", {"maxPending": "0"}, "maxPending must be an integer from 1"),
-        ("select 'a' subject", {"maxpendings": "1"}, "did you mean maxPending"),
-        ("select 'a' subject", {"acks": "maybe"}, "acks"),
+        ("select 'a' subject, '' data", {"maxPending": "0"}, "maxPending must be an integer from 1"),
+        ("select 'a' subject, '' data", {"maxpendings": "1"}, "did you mean maxPending"),
+        ("select 'a' subject, '' data", {"acks": "maybe"}, "acks"),
     ],
 )
 def test_invalid_columns_and_options(
@@ -350,7 +423,7 @@ def test_invalid_columns_and_options(
 
 
 def test_overwriting_is_rejected(spark: SparkSession, server: NatsServer) -> None:
-    writer = spark.sql("select 'a' subject").write.format("nats").mode("overwrite").option("url", server.url)
+    writer = spark.sql("select 'a' subject, '' data").write.format("nats").mode("overwrite").option("url", server.url)
     with pytest.raises(Exception, match="mode must be append"):
         writer.save()
 

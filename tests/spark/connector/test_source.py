@@ -22,9 +22,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as fn
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming import StreamingQueryListener
 
 from ce_nats.errors import DataLossError, DeliveryError
-from ce_nats.spark import deduplicate, explode_cloudevents
+from ce_nats.spark import deduplicate, explode_cloudevents, stream_lag
 from ce_nats.spark.connector import _streams as streams
 from ce_nats.spark.connector._blocking import Blocking
 from ce_nats.spark.connector._source import NatsDataSource, NatsReader, register
@@ -34,6 +35,7 @@ from tests.support.pausing import paused
 
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
+    ReadMaxBytes, ReadMinRows = limits.ReadMaxBytes, limits.ReadMinRows
 
 # By default Spark starts workers with the first python3 on PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -56,9 +58,9 @@ class Broker:
     def run(self, coroutine):
         return self._blocking.run(coroutine)
 
-    def add(self, **config):
+    def add(self, prefix="S", **config):
         """Create a stream in memory with a unique name and the subjects ``name`` and ``name.>``; return the name."""
-        name = "S" + uuid4().hex
+        name = prefix + uuid4().hex
         self.run(self.js.add_stream(name=name, subjects=[name, f"{name}.>"], storage="memory", **config))
         return name
 
@@ -183,6 +185,13 @@ def rows_of(some_reader, partitions):
 
 def sequences(some_reader, *offsets):
     return [row["sequence"] for row in rows_of(some_reader, some_reader.partitions(*offsets))]
+
+
+def wait_until(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "the condition was not met in time"
+        time.sleep(0.05)
 
 
 def read_up_to(offset):
@@ -317,6 +326,11 @@ def test_positions_by_time(broker):
     assert between(text(2), text(7)) == [2, 3, 6]
     assert between("2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z") == []
     assert between("2120-01-01T00:00:00Z", None) == []
+    assert between(str(int(times[2].timestamp() * 1000)), None) == [2, 3, 6, 7, 9]  # in milliseconds, rounded down
+    assert between(json.dumps({stream: text(2)}), json.dumps({stream: text(7)})) == [2, 3, 6]
+    strict = reader(broker, stream, startingTimestamp="2120-01-01T00:00:00Z", startingTimestampStrategy="error")
+    with pytest.raises(ValueError, match=f"stream {stream} has no message stored at or after 2120"):
+        strict.partitions()
 
 
 @pytest.mark.parametrize(
@@ -335,12 +349,12 @@ def test_positions_by_time(broker):
         ({"startingOffsets": '{"B": 1}'}, r"must have positions for \['A'\], got \['B'\]"),
         ({"stream": "A,B", "startingOffsets": "1"}, "with all streams, got '1'"),
         ({"startingOffsets": "1", "startingTimestamp": "2020-01-01T00:00:00Z"}, "exclude each other"),
-        ({"startingTimestamp": "2020-01-01"}, "startingTimestamp: a timestamp must be an RFC 3339 date-time"),
-        ({"endingTimestamp": "now"}, "endingTimestamp: a timestamp must be an RFC 3339 date-time"),
+        ({"startingTimestamp": "2020-01-01"}, "startingTimestamp must be an RFC 3339 date-time"),
+        ({"endingTimestamp": "now"}, "endingTimestamp must be an RFC 3339 date-time"),
         ({"subjects": "a..b"}, r"subjects: a subject or pattern must have .* got 'a\.\.b'"),
         ({"subjects": "a.*.c,a.b.*"}, "overlap, and neither covers the other"),
         ({"minPartitions": "0"}, "minPartitions must be an integer from 1"),
-        ({"maxMessagesPerTrigger": "many"}, "maxMessagesPerTrigger must be an integer from 1"),
+        ({"maxMessagesPerTrigger": "5"}, "maxMessagesPerTrigger must be used with streaming queries, got a table"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         ({"url": ""}, "option url is missing"),
     ],
@@ -682,6 +696,77 @@ def test_a_limit_is_never_exceeded_and_all_messages_are_read(broker):
 
 
 @needs_limits
+def test_a_limit_in_bytes_is_approximate(broker):
+    """Every micro-batch has about as many bytes, and at least one message of each stream that has some."""
+    small, large = sorted((broker.add(), broker.add()))
+    broker.fill(small, 100, payload=bytes(100))
+    broker.fill(large, 3, payload=bytes(50_000))
+    options = {"startingOffsets": "earliest", "maxBytesPerTrigger": "10000"}
+    query = stream_reader(broker, f"{small},{large}", **options)
+    assert query.getDefaultReadLimit() == ReadMaxBytes(10_000)
+    offset, sizes = query.initialOffset(), []
+    while (end := query.latestOffset(offset, query.getDefaultReadLimit())) != offset:
+        rows = rows_of(query, query.partitions(offset, end))
+        sizes.append([len(row["data"]) for row in rows])
+        offset = end
+    assert sum(batch.count(100) for batch in sizes) == 100
+    assert [batch.count(50_000) for batch in sizes[:3]] == [1, 1, 1]
+    assert all(batch.count(100) >= 10 for batch in sizes[:3])
+    assert all(sum(size for size in batch if size == 100) <= 10_000 for batch in sizes)
+    assert query.latestOffset(query.initialOffset(), ReadAllAvailable()) == end
+
+
+@needs_limits
+def test_messages_wait_for_the_minimum(broker):
+    stream = broker.add()
+    broker.fill(stream, 3)
+    options = {"startingOffsets": "earliest", "minMessagesPerTrigger": "5"}
+    query = stream_reader(broker, stream, **options)
+    limit = query.getDefaultReadLimit()
+    assert limit == ReadMinRows(5)
+    start = query.initialOffset()
+    assert query.latestOffset(start, limit) == start
+    assert read_up_to(query.reportLatestOffset()) == [3]
+    assert query.latestOffset(start, ReadAllAvailable()) != start  # the trigger "once"
+    broker.fill(stream, 2)
+    end = query.latestOffset(start, limit)
+    assert sequences(query, start, end) == [1, 2, 3, 4, 5]
+    broker.fill(stream, 1)
+    assert query.latestOffset(end, limit) == end
+    query.prepareForTriggerAvailableNow()
+    assert read_up_to(query.latestOffset(end, limit)) == [6]
+
+
+@needs_limits
+def test_messages_wait_at_most_for_the_delay(broker):
+    stream = broker.add()
+    options = {"startingOffsets": "earliest", "minMessagesPerTrigger": "5", "maxMessagesPerTrigger": "8"}
+    query = stream_reader(broker, stream, **options, maxTriggerDelay="200ms")
+    limit, start = query.getDefaultReadLimit(), query.initialOffset()
+    broker.fill(stream, 10)
+    end = query.latestOffset(start, limit)
+    assert sequences(query, start, end) == list(range(1, 9))
+    assert query.latestOffset(end, limit) == end
+    time.sleep(0.25)
+    assert sequences(query, end, query.latestOffset(end, limit)) == [9, 10]
+    restarted = stream_reader(broker, stream, **options, maxTriggerDelay="200ms")
+    assert restarted.latestOffset(end, limit) == end
+
+
+def test_without_arguments_messages_wait_for_the_minimum(broker):
+    """Spark 4.0 and 4.1 call latestOffset() without arguments, and do not pass the position of a restarted query."""
+    stream = broker.add()
+    broker.fill(stream, 3)
+    options = {"startingOffsets": "earliest", "minMessagesPerTrigger": "5"}
+    query = stream_reader(broker, stream, **options)
+    start = query.initialOffset()
+    assert query.latestOffset() == start
+    broker.fill(stream, 3)
+    assert read_up_to(query.latestOffset()) == [6]
+    assert read_up_to(stream_reader(broker, stream, **options).latestOffset()) == [6]
+
+
+@needs_limits
 def test_long_gaps_are_skipped_without_empty_batches(broker):
     """Deleted messages and other subjects before the first message to read are skipped at once."""
     stream = broker.add()
@@ -740,6 +825,96 @@ def test_a_stream_that_is_added_later_is_read_from_its_beginning(broker):
     start = query.latestOffset(query.initialOffset(), ReadAllAvailable())
     query = stream_reader(broker, f"{one},{other}")
     assert sequences(query, start, query.latestOffset(start, ReadAllAvailable())) == [1, 2, 3]
+
+
+def test_streams_by_pattern(broker):
+    """A table has the streams that match when it is planned; positions by stream must be for exactly these."""
+    prefix = "P" + uuid4().hex
+    one, other, _ = (broker.add(f"{prefix}{suffix}") for suffix in ("_1", "_2", "3"))
+    broker.fill(one, 3)
+    broker.fill(other, 2)
+    pattern = {"streamPattern": f"{prefix}_.*"}
+
+    def found(**options):
+        table = reader(broker, "", **pattern, **options)
+        return [(row["stream"], row["sequence"]) for row in rows_of(table, table.partitions())]
+
+    assert found() == [(one, 1), (one, 2), (one, 3), (other, 1), (other, 2)]
+    assert found(startingOffsets=json.dumps({one: 3, other: 2})) == [(one, 3), (other, 2)]
+    with pytest.raises(ValueError, match="startingOffsets must have positions for"):
+        found(startingOffsets=json.dumps({one: 3}))
+    for missing in (f"{prefix}", f"{prefix}_*"):
+        pattern["streamPattern"] = missing
+        with pytest.raises(ValueError, match="streamPattern must match a stream"):
+            found()
+        with pytest.raises(ValueError, match="streamPattern must match a stream"):
+            stream_reader(broker, "", **pattern).initialOffset()
+
+
+@needs_limits
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_query_with_a_pattern_finds_new_streams(broker, fails):
+    """They are read from their beginning, whatever the starting offset is; deleted ones keep their position."""
+    prefix = "P" + uuid4().hex
+    one = broker.add(f"{prefix}_1")
+    broker.fill(one, 3)
+    options = {"streamPattern": f"{prefix}_.*", "startingOffsets": "latest", "failOnDataLoss": fails}
+    query = stream_reader(broker, "", **options)
+    start = query.initialOffset()
+    assert (list(start), read_up_to(start)) == ([one], [3])
+    other = broker.add(f"{prefix}_0")
+    broker.fill(other, 4)
+    broker.purge(other, seq=3)
+    end = query.latestOffset(start, ReadAllAvailable())
+    assert (list(end), read_up_to(end)) == ([other, one], [4, 3])
+    assert sequences(query, start, end) == [3, 4]
+    assert query.reportLatestOffset() == end
+    broker.run(broker.js.delete_stream(other))
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"stream {other}: it no longer exists"):
+            query.latestOffset(end, ReadAllAvailable())
+        return
+    assert query.latestOffset(end, ReadAllAvailable()) == end
+    broker.run(broker.js.delete_stream(one))
+    assert query.latestOffset(end, ReadAllAvailable()) == end
+    restarted = stream_reader(broker, "", **options)
+    restarted.prepareForTriggerAvailableNow()
+    assert restarted.latestOffset(end, ReadAllAvailable()) == end
+    broker.run(broker.js.add_stream(name=one, subjects=[one, f"{one}.>"], storage="memory"))
+    broker.fill(one, 2)
+    assert sequences(query, end, query.latestOffset(end, ReadAllAvailable())) == [1, 2]
+
+
+@needs_limits
+def test_available_now_leaves_streams_created_later_to_the_next_run(broker):
+    prefix = "P" + uuid4().hex
+    one = broker.add(f"{prefix}_1")
+    broker.fill(one, 3)
+    query = stream_reader(broker, "", streamPattern=f"{prefix}.*", startingOffsets="earliest")
+    query.prepareForTriggerAvailableNow()
+    start = query.initialOffset()
+    other = broker.add(f"{prefix}_2")
+    broker.fill(other, 2)
+    end = query.latestOffset(start, ReadAllAvailable())
+    assert list(end) == [one]
+    assert query.latestOffset(end, ReadAllAvailable()) == end
+    following = stream_reader(broker, "", streamPattern=f"{prefix}.*")
+    following.prepareForTriggerAvailableNow()
+    assert sequences(following, end, following.latestOffset(end, ReadAllAvailable())) == [1, 2]
+
+
+def test_without_arguments_a_query_with_a_pattern_finds_new_streams(broker):
+    """Spark 4.0 and 4.1 call latestOffset() without arguments, also first after a restart."""
+    prefix = "P" + uuid4().hex
+    options = {"streamPattern": f"{prefix}.*", "startingOffsets": "earliest"}
+    broker.fill(one := broker.add(f"{prefix}_1"), 3)
+    query = stream_reader(broker, "", **options)
+    start = query.initialOffset()
+    broker.fill(other := broker.add(f"{prefix}_2"), 2)
+    end = query.latestOffset()
+    assert sequences(query, start, end) == [1, 2, 3, 1, 2]
+    assert stream_reader(broker, "", **options).latestOffset() == end
+    assert list(end) == [one, other]
 
 
 @needs_limits
@@ -1165,6 +1340,73 @@ def test_a_stream_that_was_deleted_between_two_runs_stops_the_query(broker, run_
     run_query(f"{one},{other}", failOnDataLoss="false")
     rows = sorted([*((one, number) for number in (1, 1, 2, 2, 3)), *((other, number) for number in range(1, 6))])
     assert run_query.written() == rows
+
+
+def test_available_now_does_not_wait_for_the_minimum(broker, run_query):
+    """It reads all messages, in micro-batches with the maximum number of bytes."""
+    stream = broker.add()
+    broker.fill(stream, 20, payload=bytes(1_000))
+    query = run_query(stream, minMessagesPerTrigger="1000", maxBytesPerTrigger="12000")
+    assert run_query.written() == [(stream, number) for number in range(1, 21)]
+    assert stream_lag(query.lastProgress) == {stream: 0}
+    if limits is not None:
+        assert len(query.recentProgress) >= 2
+
+
+@needs_limits
+def test_a_running_query_finds_new_streams_and_reports_its_lag(broker, session, tmp_path):
+    """Two messages wait for a third, of another stream. The lag is that after the micro-batch."""
+    prefix = "P" + uuid4().hex
+    one = broker.add(f"{prefix}_1")
+    broker.fill(one, 3)
+    reported = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event):  # noqa: N802
+            pass
+
+        def onQueryProgress(self, event):  # noqa: N802
+            reported.append((stream_lag(event.progress), stream_lag(event.progress.json)))
+
+        def onQueryIdle(self, event):  # noqa: N802
+            pass
+
+        def onQueryTerminated(self, event):  # noqa: N802
+            pass
+
+    batches = []
+
+    def write(rows, number):
+        batches.append(sorted((row.stream, row.sequence) for row in rows.select("stream", "sequence").collect()))
+        if len(batches) == 1:
+            broker.fill(one, 2)
+
+    options = {"streamPattern": f"{prefix}_.*", "startingOffsets": "earliest", "minMessagesPerTrigger": "3"}
+    rows = session.readStream.format("nats").options(url=broker.server.url, **options).load()
+    session.streams.addListener(listener := Listener())
+    query = rows.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(write).start()
+    try:
+        wait_until(lambda: reported)
+        assert batches == [[(one, 1), (one, 2), (one, 3)]]
+        other = broker.add(f"{prefix}_2")
+        broker.fill(other, 1)
+        wait_until(lambda: len(reported) > 1)
+        assert batches[1:] == [[(one, 4), (one, 5), (other, 1)]]
+        assert reported == [({one: 0}, {one: 0}), ({one: 0, other: 0}, {one: 0, other: 0})]
+        assert stream_lag(query.lastProgress) == {one: 0, other: 0}
+    finally:
+        query.stop()
+        session.streams.removeListener(listener)
+
+
+@needs_limits
+def test_the_lag_has_what_a_limit_leaves(broker, run_query):
+    one, other = sorted((broker.add(), broker.add()))
+    broker.fill(one, 5)
+    broker.fill(other, 3)
+    query = run_query(f"{one},{other}", maxMessagesPerTrigger="4")
+    lags = [stream_lag(progress) for progress in query.recentProgress if progress["numInputRows"]]
+    assert lags == [{one: 3, other: 1}, {one: 0, other: 0}]
 
 
 def test_a_running_query_reads_new_messages(broker, session):

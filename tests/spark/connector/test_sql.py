@@ -52,7 +52,7 @@ def test_a_view_that_is_created_again_has_later_messages(session: SparkSession, 
     count = f"SELECT count(*) AS messages FROM {name}"
     session.sql(f"CREATE {view}")
     assert session.sql(count).first()["messages"] == 0
-    message = session.sql("SELECT 'sql.view' AS subject")
+    message = session.sql("SELECT 'sql.view' AS subject, '' AS data")
     message.write.format("nats").mode("append").option("url", server.url).save()
     session.sql(f"CREATE OR REPLACE {view}")
     assert session.sql(count).first()["messages"] == 1

@@ -99,3 +99,14 @@ def test_a_stream_that_does_not_exist_is_an_error_at_once(server: NatsServer) ->
     with pytest.raises(DeliveryError, match="there is no stream NO"):
         streams.states(["NO"])
     streams.close()
+
+
+def test_a_denied_pattern_is_an_error_at_once() -> None:
+    """A user who may read a stream may not list the others."""
+    config = "authorization { users: [{user: u, password: p, permissions: {publish: '$JS.API.STREAM.INFO.>'}}] }"
+    with NatsServer(jetstream=True, config=config) as server:
+        streams = Streams(Connection((server.url,), user="u", password="p", retry_timeout=3600.0))
+        text = r"permission to publish to '\$JS\.API\.STREAM\.NAMES', which the option streamPattern needs"
+        with pytest.raises(DeliveryError, match=text):
+            streams.names()
+        streams.close()

@@ -1,0 +1,261 @@
+"""
+Encode batches of rows as publish frames, in workers.
+
+Columns are encoded as a whole. Rows that this does not cover are encoded one by one by the codec, which raises the
+errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...arrow._encode import Encoded, encode
+from ...arrow._frames import frames, pieces
+from ...arrow._header_lines import encode_headers
+from ...arrow._headers import octets
+from ...codec.binding import dedup_id, from_nats_message, to_nats_message
+from ...codec.event import DecodedEvent
+from ...codec.mode import PREFIX, ContentMode
+from ...codec.percent import is_encoded
+from ...codec.subject_template import SubjectTemplate
+from ...errors import DecodeError, EncodeError, ErrorCode, preview
+from ...message import MSG_ID, Headers, NatsMessage, check_header
+from ...subjects import check_plain_subject, check_subject_from_message
+from ...wire._frames import Frames
+from ..columns._rows import event_of, event_rows
+from ._row_columns import RowColumns
+
+_INSTEAD: Final = "write a column event, which is encoded, or an array of headers, which is sent unchanged"
+
+
+class RowEncoder:
+    """
+    Encoder of rows.
+
+    Args:
+        columns: Columns of the rows.
+        subject: Subject of rows without one, for events also a template; or ``""``.
+        content_mode: Content mode of events.
+        dedup: Whether events get a ``Nats-Msg-Id``.
+    """
+
+    def __init__(
+        self, columns: RowColumns, subject: str | SubjectTemplate, content_mode: ContentMode, *, dedup: bool
+    ) -> None:
+        indexes = {name: index for name, index in asdict(columns).items() if index is not None}
+        self._used = list(indexes.values())
+        self._columns = RowColumns(**{**asdict(columns), **{name: place for place, name in enumerate(indexes)}})
+        self._subject = subject
+        self._mode = content_mode
+        self._dedup = dedup
+
+    def frames(self, batches: Iterable[pa.RecordBatch], reply_prefix: str) -> Iterator[Frames]:
+        """
+        Yield the frames of batches, numbered from 0 on.
+
+        Args:
+            batches: Rows.
+            reply_prefix: As for :func:`ce_nats.wire._frames.frames_of`.
+
+        Raises:
+            EncodeError: ``invalid-subject``, ``forbidden-subject``, ``invalid-header-name`` or
+                ``invalid-header-value``; for events, the errors of ``to_nats_message``.
+        """
+        first = 0
+        for batch in batches:
+            for piece in pieces(batch.select(self._used)):
+                made = frames(*self.messages(piece), first, reply_prefix)
+                yield made
+                first = made.end
+
+    def messages(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """
+        Return subjects, lines of header blocks, and payloads of a batch that has only the used columns.
+
+        Raises:
+            EncodeError: As :meth:`frames` does.
+        """
+        given = self._given_subjects(batch)
+        encoded = self._encoded(batch)
+        lines, payloads = encoded.lines, encoded.payloads
+        if encoded.odd:
+            rows = sorted(encoded.odd)
+            odd = self._encode_singly(batch.take(pa.array(rows, pa.int64())))
+            is_odd = pc.is_in(pa.array(range(batch.num_rows), pa.int64()), pa.array(rows, pa.int64()))
+            lines = pc.replace_with_mask(lines, is_odd, pa.array([_lines(message) for message in odd], pa.string()))
+            some = pa.array([message.data for message in odd], pa.binary())
+            payloads = pc.replace_with_mask(payloads, is_odd, some)
+        return self._subjects(batch, given), lines, payloads
+
+    def _encoded(self, batch: pa.RecordBatch) -> Encoded:
+        if self._columns.event is not None:
+            return encode(batch.column(self._columns.event), self._mode, dedup=self._dedup)
+        headers, data = (_column(batch, index) for index in (self._columns.headers, self._columns.data))
+        return encode_headers(headers, data, batch.num_rows, dedup=self._dedup)
+
+    # --- Subjects -----------------------------------------------------------------------------------------------------
+
+    def _given_subjects(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the subjects of the column and of the option, checked; NULL for those of a template."""
+        column = _column(batch, self._columns.subject)
+        given = pa.nulls(batch.num_rows, pa.string()) if column is None else _strings(column)
+        is_given = pc.greater(pc.binary_length(given), 0).fill_null(False)
+        other = self._subject if isinstance(self._subject, str) else None
+        subjects = pc.if_else(is_given, given, pa.scalar(other, pa.string()))
+        for subject in subjects.unique().to_pylist():
+            if subject is not None:
+                self._check(subject)
+        return subjects
+
+    def _check(self, subject: str) -> None:
+        # Often the column of captured messages, so the subject is chosen by their senders.
+        check_subject_from_message(subject, allowed=[subject])
+        if self._columns.event is not None:
+            check_plain_subject(subject)
+
+    def _subjects(self, batch: pa.RecordBatch, given: pa.Array) -> pa.Array:
+        """Return the subjects of valid events, with those of the template."""
+        if not given.null_count or not isinstance(self._subject, SubjectTemplate):
+            return given
+        assert self._columns.event is not None
+        is_missing = given.is_null()
+        known: dict[Any, str] = {}
+        texts = []
+        for key, attributes in self._template_values(batch.column(self._columns.event).filter(is_missing)):
+            if key not in known:
+                known[key] = self._subject.format(DecodedEvent(attributes))
+            texts.append(known[key])
+        return pc.replace_with_mask(given, is_missing, pa.array(texts, pa.string()))
+
+    def _template_values(self, events: pa.StructArray) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Yield attributes of the template, and a key for them."""
+        assert isinstance(self._subject, SubjectTemplate)
+        names = self._subject.names
+        attributes = dict(zip((field.name for field in events.type), events.flatten()))["attributes"]
+        fields = {field.name: column for field, column in zip(attributes.type, attributes.flatten())}
+        columns = [fields[name] for name in names if name in fields and pa.types.is_string(fields[name].type)]
+        if len(columns) < len(names) or "time" in names:
+            for number, row in enumerate(event_rows(events)):
+                yield number, event_of(row).get_attributes()
+            return
+        for values in zip(*(column.to_pylist() for column in columns)):
+            yield values, {name: value for name, value in zip(names, values) if value is not None}
+
+    # --- Rows that are encoded one by one -----------------------------------------------------------------------------
+
+    def _encode_singly(self, batch: pa.RecordBatch) -> list[NatsMessage]:
+        if self._columns.event is not None:
+            return [self._event_message(row) for row in event_rows(batch.column(self._columns.event))]
+        headers, data = (_column(batch, index) for index in (self._columns.headers, self._columns.data))
+        none = [None] * batch.num_rows
+        payloads = none if data is None else octets(data).to_pylist()
+        pairs = none if headers is None else [_pairs(row) for row in headers]
+        is_map = headers is not None and pa.types.is_map(headers.type)
+        return [self._message(row, payload or b"", is_map=is_map) for row, payload in zip(pairs, payloads)]
+
+    def _event_message(self, row: Any) -> NatsMessage:
+        event = event_of(row)
+        message = to_nats_message(event, mode=self._mode)
+        if self._dedup:
+            message.headers.append(MSG_ID, dedup_id(event))
+        return message
+
+    def _message(self, pairs: Sequence[tuple[Any, Any]] | None, data: bytes, *, is_map: bool) -> NatsMessage:
+        headers = Headers([(_text("name", name), _text("value", value)) for name, value in pairs or ()])
+        message = NatsMessage("", data, headers)
+        for name, value in message.headers.items():
+            check_header(name, value)
+        if is_map:
+            _check_event(message)
+        if self._dedup and MSG_ID not in message.headers and (msg_id := _dedup_id(message)):
+            message.headers.append(MSG_ID, msg_id)
+        return message
+
+
+def _column(batch: pa.RecordBatch, index: int | None) -> pa.Array | None:
+    return None if index is None else batch.column(index)
+
+
+def _strings(column: pa.Array) -> pa.Array:
+    """
+    Return subjects as strings.
+
+    Raises:
+        EncodeError: ``invalid-subject``: one is not UTF-8.
+    """
+    raw = octets(column)
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        for value in raw.to_pylist():
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                text = f"a subject must be UTF-8, got {preview(value)}"
+                raise EncodeError(ErrorCode.INVALID_SUBJECT, text) from error
+        raise
+
+
+def _lines(message: NatsMessage) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in message.headers.items())
+
+
+def _pairs(row: pa.Scalar) -> list[tuple[bytes | None, bytes | None]] | None:
+    """Return the headers of a row, as bytes: Spark's strings may contain any."""
+    if not row.is_valid:
+        return None
+    entries = row.values
+    if entries is None:
+        return []
+    names, values = (octets(column).to_pylist() for column in entries.flatten())
+    return list(zip(names, values))
+
+
+def _text(what: str, given: bytes | None) -> str:
+    """
+    Return the name or the value of a header.
+
+    Raises:
+        EncodeError: ``invalid-header-name``, ``invalid-header-value``.
+    """
+    if given is not None:
+        with suppress(UnicodeDecodeError):
+            return given.decode()
+    code = ErrorCode.INVALID_HEADER_NAME if what == "name" else ErrorCode.INVALID_HEADER_VALUE
+    found = "NULL" if given is None else preview(given)
+    raise EncodeError(code, f"the {what} of a header must be a string or UTF-8 in a BINARY, got {found}")
+
+
+def _check_event(message: NatsMessage) -> None:
+    """
+    Check that a message with ``ce-`` headers is an event, encoded as the NATS binding requires.
+
+    Raises:
+        EncodeError: It is not, with the code of the error of decoding, or ``invalid-header-value``.
+    """
+    attributes = [(name, value) for name, value in message.headers.items() if name.lower().startswith(PREFIX)]
+    if not attributes:
+        return
+    for name, value in attributes:
+        if not is_encoded(value):
+            text = f"header {name} in a map must be percent-encoded, got {preview(value)}; {_INSTEAD}"
+            raise EncodeError(ErrorCode.INVALID_HEADER_VALUE, text, header=name)
+    try:
+        from_nats_message(message, parse_data=False)
+    except DecodeError as error:
+        text = f"a map with {PREFIX} headers must be that of an event: {error.message}; {_INSTEAD}"
+        raise EncodeError(error.code, text, header=error.header, requirement=error.requirement) from error
+
+
+def _dedup_id(message: NatsMessage) -> str | None:
+    """Return the deduplication id of the event in a message, or None if the message is not an event."""
+    try:
+        return dedup_id(from_nats_message(message, parse_data=False))
+    except DecodeError:
+        return None

@@ -1,0 +1,90 @@
+"""Limits of micro-batches. No server is needed."""
+
+from random import Random
+
+import pytest
+
+from ce_nats._ranges import StreamState
+from ce_nats.spark.connector._limits import Limits, Waiting, shares
+
+
+def state(messages: int, size: int, last: int | None = None) -> StreamState:
+    return StreamState("S", "then", 1, last or messages, messages, size=size)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_shares_add_up_to_the_limit(seed: int) -> None:
+    random = Random(seed)
+    backlogs = [random.choice([0, 1, 5, 100, 10**9]) for _ in range(random.randrange(1, 8))]
+    most = random.randrange(0, 300)
+    granted = shares(backlogs, most)
+    assert sum(granted) == min(most, sum(backlogs))
+    assert all(0 <= share <= backlog for share, backlog in zip(granted, backlogs))
+    # A share below the backlog is at most 1 smaller than the largest share.
+    assert all(share >= max(granted) - 1 for share, backlog in zip(granted, backlogs) if share < backlog)
+
+
+@pytest.mark.parametrize(
+    ("limits", "states", "backlogs", "granted"),
+    [
+        (Limits(max_bytes=1_000), [state(100, 10_000)], [100], [10]),
+        (Limits(max_bytes=999), [state(100, 10_000)], [100], [9]),
+        (Limits(max_bytes=1), [state(100, 10_000)], [100], [1]),
+        (Limits(max_bytes=1), [state(100, 10_000), state(3, 10**9), state(5, 50)], [100, 3, 0], [1, 1, 0]),
+        (Limits(max_bytes=2_000), [state(100, 10_000), state(100, 50_000)], [100, 100], [10, 2]),
+        (Limits(max_bytes=2_000), [state(100, 10_000), state(100, 50_000)], [3, 100], [3, 3]),
+        (Limits(max_bytes=1_000), [state(100, 10_000, last=200)], [200], [10]),
+        (Limits(max_bytes=1_000, max_messages=4), [state(100, 10_000), state(9, 9)], [100, 9], [2, 2]),
+        (Limits(max_bytes=1_000, max_messages=1), [state(100, 10_000), state(9, 9)], [0, 9], [0, 1]),
+        (Limits(max_bytes=5), [state(0, 0, last=7)], [7], [7]),
+        (Limits(max_bytes=5), [state(7, 0)], [7], [7]),
+    ],
+)
+def test_a_maximum_is_divided(
+    limits: Limits, states: list[StreamState], backlogs: list[int], granted: list[int]
+) -> None:
+    assert limits.grant(states, backlogs) == granted
+    assert limits.allow(states, backlogs) == (granted == backlogs)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_all_messages_are_granted_in_steps(seed: int) -> None:
+    """Each step is below the maximum, except for one message of each stream, and no stream with a backlog waits."""
+    random = Random(seed)
+    states = [state(messages, messages * random.choice([1, 77, 10**6]) + 1) for messages in (1, 20, 300)]
+    limits = Limits(max_bytes=random.choice([1, 100, 10**5]))
+    backlogs, steps = [each.messages for each in states], 0
+    while any(backlogs):
+        granted = limits.grant(states, backlogs)
+        assert all(0 < share <= backlog or share == backlog == 0 for share, backlog in zip(granted, backlogs))
+        beyond = [max(0, share - 1) * each.size // each.messages for each, share in zip(states, granted)]
+        assert sum(beyond) <= (limits.max_bytes or 0)
+        backlogs = [backlog - share for backlog, share in zip(backlogs, granted)]
+        steps += 1
+    assert steps <= 300
+
+
+def test_messages_wait_for_the_minimum() -> None:
+    """The delay begins with the first check that finds some, and anew after each micro-batch."""
+    now = 1_000.0
+    waiting = Waiting(Limits(min_messages=10, max_delay=60.0), lambda: now)
+    assert waiting.continues(0)
+    now += 3_600
+    assert waiting.continues(1)
+    now += 59
+    assert waiting.continues(9)
+    assert not waiting.continues(10)
+    assert waiting.continues(9)
+    now += 59
+    assert waiting.continues(9)
+    now += 1
+    assert not waiting.continues(9)
+    assert waiting.continues(1)
+    now += 3_600
+    assert waiting.continues(0)  # for example, because the stream was purged
+    assert waiting.continues(1)
+
+
+def test_without_a_minimum_no_message_waits() -> None:
+    assert not Waiting(Limits()).continues(0)
+    assert not Waiting(Limits()).continues(1)

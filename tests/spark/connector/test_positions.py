@@ -1,0 +1,85 @@
+"""Parsing positions by offset and by time. No server is needed."""
+
+import pytest
+
+from ce_nats.spark.connector._positions import LATEST, Instant, Position, Positions, read_positions
+
+NOON = "2026-01-01T12:00:00.000Z"
+
+
+def read(**given: str) -> Positions:
+    return read_positions({name.lower(): value for name, value in given.items()}, "starting", LATEST)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-01T13:00:00+01:00", "2026-01-01T13:00:00+01:00"),
+        ("1767268800000", NOON),
+        ("0", "1970-01-01T00:00:00.000Z"),
+        ("1", "1970-01-01T00:00:00.001Z"),
+        ("10000000000", "1970-04-26T17:46:40.000Z"),
+        ("253402300799999", "9999-12-31T23:59:59.999Z"),
+    ],
+)
+def test_timestamps(text: str, expected: str) -> None:
+    """RFC 3339, or milliseconds since 1970, in UTC whatever the local time zone is."""
+    assert read(startingTimestamp=text) == Positions("startingTimestamp", Instant(expected))
+
+
+def test_timestamps_by_stream() -> None:
+    positions = read(startingTimestamp=f'{{"A": 1767268800000, "B": "1767268800000", "C": "{NOON}"}}')
+    assert positions.of(["C", "A", "B"]) == dict.fromkeys("ABC", Instant(NOON))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("7", 7), ("Earliest", "earliest"), ('{"A": 7}', 7), ('{"A": "7"}', 7), ('{"A": "LATEST"}', LATEST)],
+)
+def test_offsets(text: str, expected: Position) -> None:
+    assert read(startingOffsets=text).of(["A"]) == {"A": expected}
+
+
+def test_a_common_position_is_that_of_each_stream() -> None:
+    assert read().of(["B", "A"]) == {"A": LATEST, "B": LATEST}
+
+
+@pytest.mark.parametrize("names", [[], ["A"], ["A", "B", "C"], ["A", "C"]])
+def test_positions_by_stream_must_be_those_of_the_streams(names: list[str]) -> None:
+    positions = read(startingOffsets='{"B": 1, "A": 1}')
+    with pytest.raises(ValueError, match=r"option startingOffsets must have positions for .*, got \['A', 'B'\]"):
+        positions.of(names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("yesterday", "2026-01-01", "-1", "1.5", "1e3", "253402300800000", "9" * 5_000, "[1]", '"a"', "\ud800", "\0"),
+        *('{"A": null}', '{"A": true}', '{"A": 1.5}', '{"A": [1]}', '{"A": {"0": 1}}', '{"A": ""}'),
+    ],
+    ids=lambda text: ascii(text)[:20],
+)
+def test_invalid_timestamps(text: str) -> None:
+    with pytest.raises(ValueError, match=r"option startingTimestamp must be an RFC 3339 .* got ") as caught:
+        read(startingTimestamp=text)
+    assert len(str(caught.value)) < 400
+
+
+def test_seconds_instead_of_milliseconds() -> None:
+    """They would be a time in 1970: an end before all messages, or a start that reads all."""
+    with pytest.raises(
+        ValueError, match=r"milliseconds since 1970, got 1767268800, which is 1970-01-21T10:54:28\.800Z"
+    ):
+        read(startingTimestamp="1767268800")
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "{}}", '{"A": }', '{"A": 1, "A": 2}', '{"A":' * 100_000, '{"A": ' + "9" * 5_000 + "}", "{A: 1}"],
+    ids=lambda text: text[:20],
+)
+def test_invalid_json(option: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"option {option} must be JSON, got ") as caught:
+        read(**{option: text})
+    assert len(str(caught.value)) < 400

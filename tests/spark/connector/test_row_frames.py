@@ -1,0 +1,308 @@
+"""Rows as frames: columns are encoded as the codec encodes each row, errors included."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ce_nats import ContentMode, EncodeError, SubjectTemplate
+from ce_nats.arrow import _frames
+from ce_nats.arrow._encode import encode
+from ce_nats.message import NatsMessage
+from ce_nats.spark.connector._row_columns import RowColumns
+from ce_nats.spark.connector._row_frames import RowEncoder, _lines
+from ce_nats.wire._frames import frames_of
+from ce_nats.wire.nats import decode_frames, encode_header_block
+
+MODES = list(ContentMode)
+EVENT, MESSAGE = RowColumns(0, 1, None, None), RowColumns(0, None, 1, 2)
+
+PLAIN = st.sampled_from(["a", "order-1", "/s", "https://example.com/a"])
+ODD = st.sampled_from(
+    [
+        "",
+        " ",
+        "a b",
+        "Zürich 😀",
+        "100%",
+        "%41",
+        'say "a"',
+        "a\\b",
+        "a|b",
+        "|",
+        "\x00",
+        "\n",
+        "\x7f",
+        "\ufffe",
+        "{id}",
+        "x" * 200,
+    ]
+) | st.text(max_size=5)
+# Most values are plain, so that rows are encoded as columns, and are not all errors.
+TEXT = st.integers(0, 9).flatmap(lambda number: ODD if number == 0 else PLAIN)
+RARELY_NULL = st.integers(0, 9)
+
+
+def or_null(values: st.SearchStrategy[Any], often: int = 2) -> st.SearchStrategy[Any]:
+    return st.integers(0, 9).flatmap(lambda number: st.none() if number < often else values)
+
+
+INSTANT = st.sampled_from(
+    [0, 1_577_934_245_500_000, 1_577_934_245_000_000, 1, -1, -(10**15), 10**17, 253402300799999999]
+)
+TIME = st.sampled_from(
+    [
+        *("2020-01-02T03:04:05Z", "2020-01-02T03:04:05.123456789+01:00", "2020-01-02t03:04:05z"),
+        *("2020-01-02 03:04:05Z", "2020-02-30T00:00:00Z", "2016-12-31T23:59:60Z", "yesterday", ""),
+    ]
+)
+CONTENT_TYPE = st.sampled_from(
+    [
+        *("application/json", "application/x+json", "application/json; charset=utf-16", "image/png", "json", ""),
+        *("text/plain", "text/plain; charset=latin-1", 'text/plain; charset="utf-8"'),
+    ]
+)
+DATA = st.sampled_from(
+    ['{"a": 1.50}', "5", "null", " [1] ", "", "text", "no JSON", "[" * 200 + "]" * 200, '"ü"', "1e999"]
+)
+NAMES = st.sampled_from(["note", "x1", "subject", "n", "my_ext", "data", "id", ""])
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+# Fields of attributes, with their types and values. The four required ones come first in most cases.
+REQUIRED = {
+    "specversion": (pa.string(), st.integers(0, 19).map(lambda number: "0.3" if number == 0 else "1.0")),
+    "id": (pa.string(), TEXT),
+    "source": (pa.string(), TEXT),
+    "type": (pa.string(), TEXT),
+}
+OPTIONAL = {
+    "subject": (pa.string(), or_null(TEXT)),
+    "time": (TIMESTAMP, or_null(INSTANT)),
+    "time_text": (pa.string(), or_null(TIME, often=8)),
+    "datacontenttype": (pa.string(), or_null(CONTENT_TYPE)),
+    "dataschema": (pa.string(), or_null(st.sampled_from(["https://example.com", "urn:a b", "schema", ""]), often=6)),
+    "n": (pa.int64(), or_null(st.sampled_from([0, 5, -1, 2**31 - 1, 2**31, -(2**31), 2**40]))),
+    "small": (pa.int8(), or_null(st.integers(-128, 127))),
+    "ok": (pa.bool_(), or_null(st.booleans())),
+    "blob": (pa.binary(), or_null(st.binary(max_size=4))),
+    "at": (TIMESTAMP, or_null(INSTANT)),
+    "note": (pa.string(), or_null(TEXT)),
+    "bad_name": (pa.string(), or_null(TEXT)),
+}
+
+
+def column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind)
+
+
+@st.composite
+def event_arrays(draw: Any) -> pa.StructArray:
+    count = draw(st.integers(1, 8))
+
+    def drawn(values: st.SearchStrategy[Any]) -> list[Any]:
+        return [draw(values) for _ in range(count)]
+
+    chosen = draw(st.lists(st.sampled_from(sorted(OPTIONAL)), unique=True, max_size=6))
+    if draw(st.integers(0, 9)) and "bad_name" in chosen:
+        chosen.remove("bad_name")
+    fields = {**REQUIRED, **{name: OPTIONAL[name] for name in chosen}}
+    if draw(st.integers(0, 9)) == 0:
+        fields = {name: fields[name] for name in draw(st.permutations(sorted(fields)))}
+    columns = {name: column(drawn(values), kind) for name, (kind, values) in fields.items()}
+    if "time" in columns and draw(st.booleans()):
+        columns["time"] = column(drawn(or_null(TIME)), pa.string())
+    parts = {"attributes": pa.StructArray.from_arrays(list(columns.values()), list(columns))}
+    if draw(st.booleans()):
+        entry = st.tuples(NAMES if draw(st.integers(0, 2)) == 0 else st.just("note2"), or_null(TEXT, often=1))
+        maps = or_null(st.lists(entry, max_size=3, unique_by=lambda pair: pair[0]), often=1)
+        parts["extensions"] = column(drawn(maps), pa.map_(pa.string(), pa.string()))
+    if draw(st.booleans()):
+        kind = draw(st.sampled_from([pa.string(), pa.binary()]))
+        parts["data"] = column([v if v is None else v.encode() for v in drawn(or_null(DATA))], pa.binary()).cast(kind)
+    if draw(st.booleans()):
+        parts["data_text"] = column(drawn(or_null(DATA)), pa.string())
+    if draw(st.booleans()):
+        parts["is_json"] = column(drawn(or_null(st.booleans())), pa.bool_())
+    if draw(st.integers(0, 4)) == 0:
+        parts["error"] = column(drawn(or_null(st.just("invalid-utf8"), often=8)), pa.string())
+    return pa.StructArray.from_arrays(list(parts.values()), list(parts))
+
+
+def by_codec(encoder: RowEncoder, batch: pa.RecordBatch) -> list[Any]:
+    """Return the lines and the payload of each row, or its error code."""
+    found: list[Any] = []
+    for row in range(batch.num_rows):
+        try:
+            (message,) = encoder._encode_singly(batch.slice(row, 1))
+        except EncodeError as error:
+            found.append(error.code)
+        else:
+            found.append((_lines(message), message.data))
+    return found
+
+
+def check(encoder: RowEncoder, batch: pa.RecordBatch) -> None:
+    expected = by_codec(encoder, batch)
+    codes = [outcome for outcome in expected if not isinstance(outcome, tuple)]
+    if codes:
+        with pytest.raises(EncodeError) as info:
+            encoder.messages(batch)
+        assert info.value.code == codes[0]
+        batch = batch.filter(pa.array([isinstance(outcome, tuple) for outcome in expected]))
+    _, lines, payloads = encoder.messages(batch)
+    wanted = [outcome for outcome in expected if isinstance(outcome, tuple)]
+    assert list(zip(lines.to_pylist(), payloads.to_pylist())) == wanted
+
+
+@given(event_arrays(), st.sampled_from(MODES), st.booleans())
+def test_events_are_encoded_as_by_the_codec(events: pa.StructArray, mode: ContentMode, dedup: bool) -> None:
+    subjects = pa.array(["a.b"] * len(events))
+    encoder = RowEncoder(EVENT, "", mode, dedup=dedup)
+    batch = pa.RecordBatch.from_arrays([subjects, events], ["subject", "event"])
+    check(encoder, batch)
+    if len(events) > 2:
+        check(encoder, batch.slice(1, len(events) - 2))
+
+
+HEADER_NAME = st.sampled_from(["a", "A", "ce-id", "CE-Type", "Nats-Msg-Id", "Content-Type", "a b", "", "ü", "a:b"])
+HEADER_VALUE = st.sampled_from(["a", "", " a", "a\t", "ü", "a\nb", "a\0", "application/cloudevents+json", "x" * 300])
+EVENT_PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s|"), ("ce-type", "t")]
+PAIRS = st.one_of(
+    st.lists(st.tuples(st.just("a"), HEADER_VALUE), max_size=2),
+    st.just(EVENT_PAIRS),
+    st.lists(st.tuples(HEADER_NAME, HEADER_VALUE), max_size=3).map(lambda pairs: [*EVENT_PAIRS, *pairs]),
+    st.lists(st.tuples(or_null(HEADER_NAME, often=1), or_null(HEADER_VALUE, often=1)), max_size=2),
+)
+PAYLOAD = st.sampled_from([None, b"", b"a", b"\xff", b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}'])
+
+
+def shape(pairs: Any, *, is_map: bool) -> Any:
+    """Return headers for Arrow: a map has no NULL as a name, and each name once."""
+    if pairs is None:
+        return None
+    entries = [tuple(None if part is None else part.encode() for part in pair) for pair in pairs]
+    if is_map:
+        return list({name: value for name, value in entries if name is not None}.items())
+    return [{"key": name, "value": value} for name, value in entries]
+
+
+@given(
+    st.lists(st.tuples(or_null(PAIRS, often=1), PAYLOAD), min_size=1, max_size=6),
+    st.sampled_from([pa.string(), pa.binary()]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_messages_are_encoded_as_by_the_codec(
+    rows: list[tuple[Any, Any]], kind: pa.DataType, is_map: bool, dedup: bool
+) -> None:
+    shaped = [shape(pairs, is_map=is_map) for pairs, _ in rows]
+    pair = pa.struct([("key", pa.binary()), ("value", pa.binary())])
+    headers = pa.array(shaped, pa.map_(pa.binary(), pa.binary()) if is_map else pa.list_(pair))
+    headers = headers.cast(pa.map_(kind, kind) if is_map else pa.list_(pa.struct([("key", kind), ("value", kind)])))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["a.b"] * len(rows)), headers, pa.array([data for _, data in rows], pa.binary())],
+        ["subject", "headers", "data"],
+    )
+    check(RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup), batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_that_are_not_utf8_are_errors(mode: ContentMode) -> None:
+    """Spark's strings may contain any bytes."""
+    invalid = pa.array([b"\xff"]).view(pa.string())
+    core = {name: pa.array([value]) for name, value in (("specversion", "1.0"), ("id", "1"), ("source", "/s"))}
+    for attributes, data in (({**core, "type": invalid}, None), ({**core, "type": pa.array(["t"])}, invalid)):
+        parts = {"attributes": pa.StructArray.from_arrays(list(attributes.values()), list(attributes))}
+        parts |= {} if data is None else {"data": data}
+        events = pa.StructArray.from_arrays(list(parts.values()), list(parts))
+        batch = pa.RecordBatch.from_arrays([pa.array(["a"]), events], ["subject", "event"])
+        check(RowEncoder(EVENT, "", mode, dedup=True), batch)
+    with pytest.raises(EncodeError, match="invalid-subject: a subject must be UTF-8"):
+        RowEncoder(EVENT, "", mode, dedup=True).messages(batch.set_column(0, "subject", invalid))
+
+
+def events_of(*rows: dict[str, Any]) -> pa.StructArray:
+    core = {"specversion": "1.0", "source": "/s", "type": "t"}
+    attributes = pa.array([{**core, **row} for row in rows])
+    return pa.StructArray.from_arrays([attributes], ["attributes"])
+
+
+def test_frames_are_those_of_messages() -> None:
+    """Also of an array that is a slice, and in pieces of several batches."""
+    subjects = pa.array(["", "a.b", None, "ü"])
+    events = events_of(*({"id": f"Zürich {number}"} for number in range(4)))
+    batch = pa.RecordBatch.from_arrays([subjects, events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, SubjectTemplate("x.{id}.{type}"), ContentMode.BINARY, dedup=True)
+    made = list(encoder.frames([batch, batch.slice(1, 2)], "_INBOX.x."))
+    frames = [decode_frames(some.piece(0, len(some))) for some in made]
+    wanted = ["x.Z%C3%BCrich%200.t", "a.b", "x.Z%C3%BCrich%202.t", "ü", "a.b", "x.Z%C3%BCrich%202.t"]
+    assert [frame.subject for some in frames for frame in some] == wanted
+    assert [frame.reply for some in frames for frame in some] == [f"_INBOX.x.{number}" for number in range(6)]
+    assert [some.subject(1) for some in made] == wanted[1::4]
+    messages = [NatsMessage(frame.subject or "", frame.payload, frame.headers) for frame in frames[0]]
+    same = frames_of([(message, encode_header_block(message.headers)) for message in messages], 0, "_INBOX.x.")
+    assert bytes(made[0].octets) == same.octets
+    for name in ("bounds", "header_sizes", "sizes"):
+        assert list(getattr(made[0], name)) == list(getattr(same, name))
+    assert made[0].largest == same.largest
+
+
+def test_frames_without_headers_and_reply_subjects() -> None:
+    data = pa.array([b"x", b"", b"yz"])
+    headers = pa.array([[], [{"key": "a", "value": "b"}], None])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", "b", "c"]), headers, data], ["subject", "headers", "data"])
+    (frames,) = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False).frames([batch], "")
+    assert bytes(frames.octets) == (
+        b"PUB a 1\r\nx\r\n" + b"HPUB b 18 18\r\nNATS/1.0\r\na: b\r\n\r\n\r\n" + b"PUB c 2\r\nyz\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "code"),
+    [({"id": ""}, "empty-attribute"), ({"id": "a", "region": None}, "missing-attribute")],
+)
+def test_subject_of_a_template_is_an_error(attributes: dict[str, Any], code: str) -> None:
+    encoder = RowEncoder(EVENT, SubjectTemplate("x.{region}"), ContentMode.BINARY, dedup=True)
+    batch = pa.RecordBatch.from_arrays([pa.array([None], pa.string()), events_of(attributes)], ["subject", "event"])
+    with pytest.raises(EncodeError, match=code):
+        encoder.messages(batch)
+
+
+def test_templates_may_use_any_attribute() -> None:
+    events = events_of({"id": "a", "n": 5, "time": datetime(2020, 1, 2, tzinfo=timezone.utc)})
+    batch = pa.RecordBatch.from_arrays([pa.array([None], pa.string()), events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, SubjectTemplate("x.{n}.{time}"), ContentMode.BINARY, dedup=True)
+    assert encoder.messages(batch)[0].to_pylist() == ["x.5.2020-01-02T00%3A00%3A00Z"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("data", [pa.array(['{"a":1}', None]), pa.array([b"x", b""])], ids=["text", "bytes"])
+def test_large_types(mode: ContentMode, data: pa.Array) -> None:
+    """With spark.sql.execution.arrow.useLargeVarTypes."""
+    text, octets = pa.large_string(), pa.large_binary()
+    core = {
+        name: pa.array([value] * 2, text) for name, value in (("specversion", "1.0"), ("id", "1"), ("source", "/s"))
+    }
+    attributes = {**core, "type": pa.array(["t", "a b"], text), "blob": pa.array([b"x"] * 2, octets)}
+    parts = {
+        "attributes": pa.StructArray.from_arrays(list(attributes.values()), list(attributes)),
+        "extensions": pa.array([[("k", "v")]] * 2, pa.map_(text, text)),
+        "data": data.cast(text if pa.types.is_string(data.type) else octets),
+    }
+    events = pa.StructArray.from_arrays(list(parts.values()), list(parts))
+    assert encode(events, mode, dedup=True).odd == set()
+    batch = pa.RecordBatch.from_arrays([pa.array(["a.b"] * 2, text), events], ["subject", "event"])
+    check(RowEncoder(EVENT, "", mode, dedup=True), batch)
+
+
+def test_large_batches_are_divided() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 2**20] * 20 + [b""] * 5_000)], ["data"])
+    pieces = list(_frames.pieces(batch))
+    assert sum(piece.num_rows for piece in pieces) == batch.num_rows
+    assert max(piece.num_rows for piece in pieces) == 2_000
+    assert max(piece.nbytes for piece in pieces) < 2**23
