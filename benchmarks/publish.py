@@ -1,10 +1,11 @@
 """
-Compare publishing to a stream: nats-py alone and the Publisher of ce_nats, with the same window.
+Compare ways to publish to a stream: nats-py alone, the Publisher of ce_nats, and the Publisher with fast ingest.
 
 nats-py's ``publish_async()`` sends messages that were encoded before the measurement, and waits for all
-acknowledgements. The Publisher checks and encodes events, and sends the same bytes. The events are the typical ones of
-``benchmarks.codec``, which differ in id, time and trace. Each round runs both, in alternating order; ratios are
-computed within a round, and the median over all rounds is shown. The stream is purged before each run.
+acknowledgements. The Publisher checks and encodes events, and sends the same bytes: message by message, and in batches
+to a stream with ``allow_batched``. ``encoding`` is its CPU time without sending. The events are the typical ones of
+``benchmarks.codec``, which differ in id, time and trace. Each round runs all ways, in alternating order; ratios to
+nats-py are computed within a round, and the median over all rounds is shown. The streams are purged before each run.
 
 ``python -m benchmarks.publish [--rounds N] [--messages N] [--window N] [--markdown]``
 """
@@ -33,31 +34,42 @@ from ce_nats import ContentMode, NatsMessage, dedup_id, to_nats_message
 from ce_nats.aio import Publisher
 from ce_nats.testing import NatsServer
 
-SUBJECT = "bench.events"
+# Streams without and with fast ingest; their subjects have the same length.
+PLAIN, BATCHED = "bench.plain", "bench.batch"
+WAYS = ("nats-py", "Publisher", "fast ingest", "encoding")
 
 
 def encoded(event: CloudEvent, mode: ContentMode) -> tuple[bytes, dict[str, str]]:
-    message: NatsMessage = to_nats_message(event, SUBJECT, mode=mode, headers={"Nats-Msg-Id": dedup_id(event)})
+    message: NatsMessage = to_nats_message(event, PLAIN, mode=mode, headers={"Nats-Msg-Id": dedup_id(event)})
     return message.data, dict(message.headers.items())
 
 
 async def publish_with_nats_py(js: JetStreamContext, messages: list[tuple[bytes, dict[str, str]]], window: int) -> None:
     js = js._nc.jetstream(publish_async_max_pending=window)
-    acks = [await js.publish_async(SUBJECT, data, headers=headers) for data, headers in messages]
+    acks = [await js.publish_async(PLAIN, data, headers=headers) for data, headers in messages]
     for ack in acks:
         await ack
 
 
-async def publish_with_ce_nats(js: JetStreamContext, events: list[CloudEvent], mode: ContentMode, window: int) -> None:
+async def publish_with_ce_nats(
+    js: JetStreamContext, events: list[CloudEvent], subject: str, mode: ContentMode, window: int
+) -> None:
     async with Publisher(js, mode=mode, window=window) as publisher:
         for event in events:
-            await publisher.publish(event, SUBJECT)
+            await publisher.publish(event, subject)
     assert (publisher.acknowledged, publisher.duplicates) == (len(events), 0)
 
 
+async def encode(js: JetStreamContext, events: list[CloudEvent], mode: ContentMode) -> None:
+    publisher = Publisher(js, mode=mode)
+    for event in events:
+        publisher._prepare(event, PLAIN)
+
+
 async def measured(js: JetStreamContext, run: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-    """Return the seconds, and the CPU seconds of this process, of a run on an empty stream."""
-    await js.purge_stream("BENCH")
+    """Return the seconds, and the CPU seconds of this process, of a run on empty streams."""
+    for stream in ("PLAIN", "BATCHED"):
+        await js.purge_stream(stream)
     await asyncio.sleep(0.3)  # longer than the duplicate window
     started, cpu = time.perf_counter(), time.process_time()
     await run()
@@ -67,20 +79,22 @@ async def measured(js: JetStreamContext, run: Callable[[], Awaitable[None]]) -> 
 async def rounds(
     js: JetStreamContext, mode: ContentMode, arguments: argparse.Namespace
 ) -> list[list[tuple[float, float]]]:
-    """Return for each round the times of nats-py and ce_nats."""
+    """Return for each round the times of all ways."""
     batch = events("typical", arguments.messages)
     messages = [encoded(event, mode) for event in batch]
     variants: list[Callable[[], Awaitable[None]]] = [
         lambda: publish_with_nats_py(js, messages, arguments.window),
-        lambda: publish_with_ce_nats(js, batch, mode, arguments.window),
+        lambda: publish_with_ce_nats(js, batch, PLAIN, mode, arguments.window),
+        lambda: publish_with_ce_nats(js, batch, BATCHED, mode, arguments.window),
+        lambda: encode(js, batch, mode),
     ]
     for run in variants:
         await measured(js, run)
     results = []
     for number in track(range(arguments.rounds), f"{mode}, rounds", console=Console(stderr=True)):
-        order = [0, 1] if number % 2 == 0 else [1, 0]
+        order = range(len(WAYS)) if number % 2 == 0 else reversed(range(len(WAYS)))
         took = {variant: await measured(js, variants[variant]) for variant in order}
-        results.append([took[0], took[1]])
+        results.append([took[variant] for variant in range(len(WAYS))])
     return results
 
 
@@ -88,30 +102,34 @@ async def run(arguments: argparse.Namespace) -> None:
     with NatsServer(jetstream=True) as server:
         nc = await nats.connect(server.url)
         js = nc.jetstream()
-        await js.add_stream(name="BENCH", subjects=[SUBJECT], duplicate_window=0.2, storage=arguments.storage)
+        settings = {"duplicate_window": 0.2, "storage": arguments.storage}
+        await js.add_stream(name="PLAIN", subjects=[PLAIN], **settings)
+        await js.add_stream(name="BATCHED", subjects=[BATCHED], allow_batched=True, **settings)
         results = {mode: await rounds(js, mode, arguments) for mode in ContentMode}
         await nc.close()
     show(results, arguments)
 
 
 def show(results: dict[ContentMode, list[list[tuple[float, float]]]], arguments: argparse.Namespace) -> None:
-    table = Table("events", "nats-py/s", "ce_nats/s", "ratio", "range", "CPU µs, nats-py", "ce_nats", "ratio", box=None)
+    table = Table("events", "way", "events/s", "to nats-py", "range", "CPU µs", "to nats-py", box=None)
     for mode, took in results.items():
-        rates = [[arguments.messages / round_[variant][0] for round_ in took] for variant in (0, 1)]
-        cpu = [median(round_[variant][1] for round_ in took) / arguments.messages * 1e6 for variant in (0, 1)]
-        ratios = [bare[0] / ours[0] for bare, ours in took]
-        cpu_ratio = median(bare[1] / ours[1] for bare, ours in took)
-        row = [
-            str(mode),
-            *(f"{median(rate):,.0f}" for rate in rates),
-            f"{median(ratios):.2f}",
-            f"{min(ratios):.2f} to {max(ratios):.2f}",
-            *(f"{value:.1f}" for value in cpu),
-            f"{cpu_ratio:.2f}",
-        ]
-        table.add_row(*row)
-        if arguments.markdown:
-            print("| " + " | ".join(row) + " |")
+        for variant, way in enumerate(WAYS):
+            is_sent = way != "encoding"
+            rate = median(arguments.messages / round_[variant][0] for round_ in took)
+            cpu = median(round_[variant][1] for round_ in took) / arguments.messages * 1e6
+            ratios = [round_[0][0] / round_[variant][0] for round_ in took]
+            row = [
+                str(mode),
+                way,
+                f"{rate:,.0f}" if is_sent else "",
+                f"{median(ratios):.2f}" if is_sent else "",
+                f"{min(ratios):.2f} to {max(ratios):.2f}" if is_sent else "",
+                f"{cpu:.1f}",
+                f"{median(round_[variant][1] / round_[0][1] for round_ in took):.2f}",
+            ]
+            table.add_row(*row)
+            if arguments.markdown:
+                print("| " + " | ".join(row) + " |")
     if not arguments.markdown:
         Console().print(table)
     print(

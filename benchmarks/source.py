@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
@@ -27,7 +25,8 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import table
-from ce_nats.spark.connector._source import NatsDataSource, register
+from benchmarks.spark import local_spark
+from ce_nats.spark.connector._source import NatsDataSource
 from ce_nats.testing import NatsServer
 
 STREAM = "BENCH"
@@ -96,10 +95,7 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.log.level", "ERROR").getOrCreate()
-    register(spark)
+    spark = local_spark()
     with NatsServer(jetstream=True) as server:
         asyncio.run(fill(server.url, arguments.messages))
         variants: dict[str, Callable[[], object]] = {

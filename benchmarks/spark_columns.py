@@ -47,6 +47,7 @@ from ce_nats.spark.columns._schema import FLAT
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 ARROW_FLAT = to_arrow_schema(FLAT, timezone="UTC")
 READ, EXPLODED = "reading", "explode_cloudevents"
+TYPE = "com.example.reading.taken.v1"  # all events of messages.py
 HAS_PYTHON_ENGINE = find_spec("ce_nats.spark.columns._python_engine") is not None
 
 
@@ -98,6 +99,12 @@ def variants(frame: DataFrame) -> dict[str, DataFrame]:
         READ: frame,
         EXPLODED: explode_cloudevents(frame),
         "explode_cloudevents, ce_error is null": explode_cloudevents(frame).where("ce_error IS NULL AND ce_type > ''"),
+        "explode_cloudevents, one type, two columns": explode_cloudevents(frame)
+        .where(F.col("ce_type") == TYPE)
+        .select("ce_id", "ce_source"),
+        "from_nats, one type, two fields": frame.select(event.alias("event"))
+        .where(F.col("event.attributes.type") == TYPE)
+        .select("event.attributes.id", "event.attributes.source"),
         "from_nats": frame.select("headers", "data", event.alias("event")),
         "from_nats in SQL": frame.sparkSession.sql(
             "SELECT headers, data, ce_nats.from_nats(headers, data) AS event FROM messages"

@@ -22,7 +22,7 @@ from statistics import median
 from nats.js.api import StorageType, StreamConfig
 
 from benchmarks.codec import events
-from benchmarks.publish import SUBJECT
+from benchmarks.publish import PLAIN as SUBJECT
 from ce_nats import ContentMode, aio, sync
 from ce_nats.testing import NatsServer
 
