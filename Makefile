@@ -46,7 +46,9 @@ bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.codec --floods
 	$(BIN)/python -m benchmarks.publish
 	$(BIN)/python -m benchmarks.sync
+	$(BIN)/python -m benchmarks.order_per_key
 	$(BIN)/python -m benchmarks.source
+	$(BIN)/python -m benchmarks.sink
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.arrow
 	$(BIN)/python -m benchmarks.spark_columns

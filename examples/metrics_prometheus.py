@@ -54,6 +54,7 @@ async def main(port: int) -> None:
             "metrics-worker",
             dead_letter="dead.orders",
             create=ConsumerConfig(),
+            skip_expired=True,  # counted with the outcome "expired"
             instrumentation=instrumentation,
         ) as consumer:
             for number in (signal.SIGINT, signal.SIGTERM):
