@@ -26,6 +26,7 @@ LONGEST = (
     "tests/aio/scenarios/test_elections.py",  # needs little CPU, as the next one
     "tests/aio/scenarios/test_cluster.py",
     *APART,
+    "tests/examples/test_lakehouse.py",
     "tests/cli/test_demo_steps.py",
     "tests/examples/test_spark_hourly_counts.py",
     "tests/test_docs.py",

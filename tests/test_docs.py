@@ -37,6 +37,7 @@ from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
 from hatch_build import with_absolute_links
 from tests.support.caching import NotAvailable
+from tests.support.lakehouse import JARS, lakehouse
 from tests.support.programs import streaming_server
 from tests.support.streaming import StreamingServer
 
@@ -115,7 +116,8 @@ class Page:
 
 PAGES = [Page(path) for path in FILES]
 RUNNABLE = [page for page in PAGES if page.program or page.steps]
-WITH_SPARK = [page for page in RUNNABLE if "pyspark" in page.program]
+WITH_LAKEHOUSE = [page for page in RUNNABLE if "iceberg" in page.program]
+WITH_SPARK = [page for page in RUNNABLE if "pyspark" in page.program and page not in WITH_LAKEHOUSE]
 WITH_STREAMING = [page for page in RUNNABLE if "stan.connect" in page.program]
 
 
@@ -186,7 +188,7 @@ def _streaming_server() -> Path:
 def test_pages_were_found() -> None:
     assert len(PAGES) > 15
     assert len(WITH_SPARK) >= 3
-    assert len(WITH_STREAMING) == 1
+    assert len(WITH_STREAMING) == len(WITH_LAKEHOUSE) == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
@@ -206,7 +208,7 @@ def test_code_fits_the_page(page: Page) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
-@pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK], ids=str)
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK + WITH_LAKEHOUSE], ids=str)
 def test_examples(page: Page, tmp_path: Path) -> None:
     """Commands and the program in order, then the program again, because readers run examples repeatedly."""
     with ExitStack() as stack:
@@ -245,6 +247,23 @@ def test_examples_with_spark(page: Page, spark_runs: dict[Page, tuple[Place, str
     assert "failed:" not in printed, printed
     place.check_output(printed)
     place.check_commands(page.steps)
+
+
+@pytest.mark.parametrize("page", WITH_LAKEHOUSE, ids=str)
+def test_examples_with_a_lakehouse(page: Page, tmp_path: Path) -> None:
+    """They run in an environment with Delta and Iceberg, with the same versions as examples/lakehouse."""
+    assert [jar for jar in JARS if jar not in page.program] == []
+    try:
+        environment = lakehouse()
+    except NotAvailable as missing:
+        pytest.skip(f"no Spark with Delta and Iceberg: {missing}")
+    with ExitStack() as stack:
+        place = Place(page, tmp_path / "here", stack)
+        (place.directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+        place.environment |= environment.variables
+        done = place.run(environment.python, place.program, seconds=600)
+        assert done.returncode == 0, done.stderr[-8000:]
+        place.check_output(done.stdout)
 
 
 # --- What is said elsewhere -------------------------------------------------------------------------------------------
@@ -404,6 +423,22 @@ def test_every_option_of_spark_is_listed() -> None:
     page = (DOCS / "guides" / "spark-source-sink.md").read_text("utf-8")
     listed = {name for row in re.findall(r"^\|([^|]*)\|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert {*CONNECTION_OPTIONS, *READ_OPTIONS, *SINK_OPTIONS} <= listed
+
+
+def test_every_option_for_kafka_has_its_equivalent_in_the_table() -> None:
+    from ce_nats.spark.connector._connection import KAFKA_NAMES
+
+    page = (DOCS / "guides" / "spark-source-sink.md").read_text("utf-8")
+    table = re.search(r"^## From Kafka\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    rows = [[set(re.findall(r"`([\w.]+)`", cell)) for cell in row.split("|")] for row in table[1].splitlines()]
+    found = {
+        (kafka.lower(), ours)
+        for _, left, right, *_ in (row for row in rows if len(row) > 3)
+        for kafka in left
+        for ours in right
+    }
+    assert set(KAFKA_NAMES.items()) <= found
 
 
 def test_picture_of_a_message_has_its_headers() -> None:

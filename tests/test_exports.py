@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = {
     *("to_nats_message", "from_nats_message", "detect_mode", "dedup_id"),
     *("ContentMode", "Dialect", "NatsMessage", "Headers", "SubjectTemplate", "Timestamp"),
-    *("ApiError", "CeNatsError", "DataLossError", "DecodeError", "DeliveryError", "EncodeError", "ErrorCode"),
+    *("ApiError", "AtomicBatchError", "CeNatsError", "DataLossError", "DecodeError", "DeliveryError"),
+    *("EncodeError", "ErrorCode"),
     *("NoStreamError", "PublishError", "Reject", "StanError", "DecodedEvent", "EventLike", "__version__"),
 }
 # Modules that need an extra to be imported.
@@ -162,15 +163,18 @@ def test_signatures(function: Any, signature: str) -> None:
             "aio:respond",
             "(request, event, *, mode=BINARY, format=None, headers=None, headerless=False, correlate=True, trace=None)",
         ),
-        ("aio:events", "(subscription, *, mode=None, dialect=SPEC, parse_data=True, extension_types=None)"),
+        (
+            "aio:events",
+            "(subscription, *, mode=None, dialect=SPEC, parse_data=True, extension_types=None, validate=None)",
+        ),
         (
             "aio:subscribe",
-            "(nc, subject, *, queue='', mode=None, dialect=SPEC, parse_data=True, extension_types=None)",
+            "(nc, subject, *, queue='', mode=None, dialect=SPEC, parse_data=True, extension_types=None, validate=None)",
         ),
         (
             "aio:jetstream.publish",
-            "(js, event, subject, *, mode=BINARY, format=None, headers=None, dedup=dedup_id, timeout=None, "
-            "headerless=False, trace=None)",
+            "(js, event, subject, *, mode=BINARY, format=None, headers=None, dedup=dedup_id, ttl=None, timeout=None, "
+            "headerless=False, trace=None, claim_check=None)",
         ),
         (
             "aio:jetstream.read_stream",
@@ -178,18 +182,19 @@ def test_signatures(function: Any, signature: str) -> None:
         ),
         (
             "aio:Publisher",
-            "(js, *, mode=BINARY, format=None, dedup=dedup_id, headerless=False, window=1000, ack_timeout=5.0, "
-            "retry_timeout=30.0, on_outcome=None, instrumentation=None)",
+            "(js, *, mode=BINARY, format=None, dedup=dedup_id, ttl=None, validate=None, headerless=False, window=1000, "
+            "ack_timeout=5.0, retry_timeout=30.0, claim_check=None, fast_ingest=True, on_outcome=None, "
+            "instrumentation=None)",
         ),
         ("aio:Publisher.publish", "(self, event, subject, *, headers=None, trace=None)"),
         (
             "aio:PullConsumer",
             "(js, stream, consumer, *, dead_letter, create=None, max_deliveries=5, max_unfinished=None, "
             "backoff=Backoff(initial=1.0, factor=2.0, maximum=300.0, jitter=0.5), prefetch=64, double_ack=False, "
-            "mode=None, dialect=SPEC, parse_data=True, extension_types=None, on_error=None, on_outcome=None, "
-            "instrumentation=None)",
+            "mode=None, dialect=SPEC, parse_data=True, extension_types=None, validate=None, skip_expired=False, "
+            "expiry_leeway=0.0, claim_check=None, on_error=None, on_outcome=None, instrumentation=None)",
         ),
-        ("aio:PullConsumer.run", "(self, handler, *, concurrency=1, stop_timeout=None)"),
+        ("aio:PullConsumer.run", "(self, handler, *, concurrency=1, key=None, stop_timeout=None)"),
         (
             "aio:replay",
             "(nc, messages, *, acknowledged=True, subject=None, allowed=(), rate=None, window=1000, ack_timeout=5.0, "
@@ -205,6 +210,7 @@ def test_signatures(function: Any, signature: str) -> None:
         ("spark:from_nats", "(headers, data, *, extensions=None, engine='auto')"),
         ("spark:to_nats", "(event, *, content_mode='binary', event_type=EVENT_TYPE)"),
         ("spark:deduplicate", "(df, *, prefix='ce_', within=None, time='timestamp')"),
+        ("spark:stream_lag", "(progress)"),
         ("spark:parse_data", "(data, datacontenttype, schema=None, *, drop_malformed=True)"),
         ("spark:from_iggy", "(headers, data, *, layout=STRING_KEYS)"),
         ("spark:from_stan", "(data)"),
@@ -227,13 +233,22 @@ SYNC_SIGNATURES: tuple[tuple[str, str, set[str], set[str]], ...] = (
     ("request", "request", set(), set()),
     ("publish_to_stream", "jetstream.publish", set(), set()),
     ("read_stream", "jetstream.read_stream", set(), set()),
+    ("configure_stream", "jetstream.configure_stream", set(), set()),
     ("replay", "replay", set(), set()),
     ("requeue", "requeue", set(), set()),
     ("requeue_all", "requeue_all", set(), set()),
+    ("Connection.claim_check", "ClaimCheck", set(), set()),
+    ("ClaimCheck", "ClaimCheck", set(), set()),
+    ("ClaimCheck.check_in", "ClaimCheck.check_in", set(), set()),
+    ("ClaimCheck.read", "ClaimCheck.read", set(), set()),
+    ("ClaimCheck.resolve", "ClaimCheck.resolve", set(), set()),
     ("Publisher", "Publisher", set(), set()),
     ("Publisher.publish", "Publisher.publish", set(), set()),
     ("Publisher.flush", "Publisher.flush", set(), set()),
     ("Connection.publisher", "Publisher", set(), set()),
+    ("AtomicBatch", "AtomicBatch", set(), set()),
+    ("AtomicBatch.publish", "AtomicBatch.publish", set(), set()),
+    ("Connection.atomic_batch", "AtomicBatch", set(), set()),
     # A thread that waits for the next message cannot be cancelled; asyncio has asyncio.timeout().
     ("subscribe", "subscribe", {"timeout"}, set()),
     ("PullConsumer", "PullConsumer", {"timeout"}, set()),
@@ -244,6 +259,7 @@ SYNC_SIGNATURES: tuple[tuple[str, str, set[str], set[str]], ...] = (
     ("Delivery.ack", "Delivery.ack", set(), set()),
     ("Delivery.nak", "Delivery.nak", set(), set()),
     ("Delivery.reject", "Delivery.reject", set(), set()),
+    ("Delivery.resolve", "Delivery.resolve", set(), set()),
 )
 
 
@@ -264,20 +280,22 @@ def test_sync_connects_with_the_arguments_of_aio() -> None:
 
 # Public names of ce_nats.aio that are not in ce_nats.sync, with the reason.
 NOT_IN_SYNC = {
-    **dict.fromkeys(("Received", "PublishResult", "RequeueResult"), "results are those of aio"),
+    **dict.fromkeys(("BatchAck", "Received", "PublishResult", "RequeueResult"), "results are those of aio"),
     **dict.fromkeys(("Instruments", "MessageOutcome", "Operation", "OutcomeKind"), "hooks are those of aio"),
     "Events": "Subscription",
     "events": "a subscription of nats-py belongs to the event loop: subscribe()",
-    "jetstream": "publish_to_stream(), read_stream()",
+    "jetstream": "publish_to_stream(), read_stream(), configure_stream()",
 }
 
 
 # Public members of one class that the other does not have.
 MEMBERS = (
     ("Publisher", "Publisher", {"close"}, set()),  # attributes that __init__ sets are not compared
+    ("AtomicBatch", "AtomicBatch", set(), set()),
     ("PullConsumer", "PullConsumer", {"close"}, set()),
     ("Subscription", "Events", {"close"}, {"stop"}),
     ("Delivery", "Delivery", set(), set()),
+    ("ClaimCheck", "ClaimCheck", set(), set()),
 )
 
 
@@ -285,7 +303,10 @@ def test_sync_has_the_names_of_aio() -> None:
     """Differences are documented in docs/guides/sync.md."""
     sync, aio = map(importlib.import_module, ("ce_nats.sync", "ce_nats.aio"))
     assert set(aio.__all__) - set(sync.__all__) == set(NOT_IN_SYNC)
-    assert set(sync.__all__) - set(aio.__all__) == {"Connection", "Subscription", "publish_to_stream", "read_stream"}
+    assert set(sync.__all__) - set(aio.__all__) == {
+        *("Connection", "Subscription"),
+        *("configure_stream", "publish_to_stream", "read_stream"),
+    }
 
 
 @pytest.mark.parametrize(("own", "other", "added", "missing"), MEMBERS)
@@ -294,7 +315,7 @@ def test_classes_of_sync_have_the_members_of_aio(own: str, other: str, added: se
         {member for member, value in inspect.getmembers(pkgutil.resolve_name(name)) if not member.startswith("_")}
         for name in (f"ce_nats.sync:{own}", f"ce_nats.aio:{other}")
     )
-    assert ours - added - {"acknowledged", "duplicates", "failures"} == theirs - missing
+    assert ours - added - {"acknowledged", "batched", "duplicates", "failures"} == theirs - missing
 
 
 def test_differences_of_sync_are_documented() -> None:

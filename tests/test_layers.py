@@ -19,9 +19,14 @@ SOURCES = {
 # From the bottom up. Parts may import parts of earlier layers, and their own libraries. Parts of one layer do not
 # import each other.
 LAYERS: tuple[dict[str, set[str]], ...] = (
-    {name: set() for name in ("_version", "errors", "message", "subjects", "_ranges", "_settings")},
+    {name: set() for name in ("_version", "_callables", "errors", "message", "subjects", "_ranges", "_settings")},
     {"codec": {"cloudevents", "google", "msgspec", "pydantic"}, "wire": set(), "_parquet": {"pyarrow"}},
-    {"extensions": set(), "redelivery": set(), "capture": {"pyarrow", "msgspec"}, "arrow": {"pyarrow"}, "iggy": set()},
+    {
+        **{name: set() for name in ("extensions", "redelivery", "routing", "iggy")},
+        "schemas": {"jsonschema", "jsonschema_specifications", "referencing"},
+        "capture": {"pyarrow", "msgspec"},
+        "arrow": {"pyarrow"},
+    },
     {"aio": {"nats", "nkeys", "msgspec"}},
     {"stan": {"nats", "msgspec", "google"}, "otel": {"opentelemetry"}, "sync": {"nats", "anyio"}},
     {"spark": {"nats", "pyspark", "pyarrow", "msgspec"}},
@@ -36,7 +41,7 @@ THEIR_USERS = {"spark", *TOOLS}
 # Parts of ce_nats.aio, from the bottom up: each may import those before it.
 AIO_PARTS = (
     *("_util", "_natspy", "_pull_status", "_foreign_subjects", "_permissions", "_errors", "_connect", "_jetstream_api"),
-    *("core", "_observer", "reading", "publishing", "consumer", "jetstream", "__init__"),
+    *("core", "_observer", "reading", "_claim_check", "publishing", "consumer", "jetstream", "__init__"),
 )
 # An outcome has the delivery, whose type the hooks of users see.
 AIO_EXCEPTIONS = {("_observer", "ce_nats.aio.consumer._delivery")}

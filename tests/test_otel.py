@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import nullcontext, suppress
 from functools import partial
 from uuid import uuid4
 
@@ -20,8 +21,9 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv._incubating.metrics import messaging_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
-from ce_nats import DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel, sync
-from ce_nats.aio import DeliveryError, Publisher, PublishError, PullConsumer, Reject
+from ce_nats import AtomicBatchError, DecodeError, EncodeError, SubjectTemplate, aio, dedup_id, otel, sync
+from ce_nats.aio import AtomicBatch, DeliveryError, Publisher, PublishError, PullConsumer, Reject
+from ce_nats.aio.jetstream import configure_stream
 from ce_nats.extensions.tracing import TraceContext, trace_of_event, trace_of_headers
 from tests.support.broker import make_event, server
 from tests.support.waiting import until
@@ -274,6 +276,28 @@ async def test_rejected_event_has_a_span_and_is_not_counted(js, stream, telemetr
     assert telemetry.metrics() == {}
 
 
+async def test_events_of_an_atomic_batch_have_spans(js, stream, telemetry, make_event):
+    """Only those that were sent are counted."""
+    await configure_stream(js, stream, allow_atomic=True)
+    for is_wrong in (False, True):
+        batch = AtomicBatch(js, instrumentation=telemetry.instrumentation)
+        with pytest.raises(AtomicBatchError) if is_wrong else nullcontext():
+            async with batch:
+                for number in range(2):
+                    event = make_event(number + 2 * is_wrong)
+                    await batch.publish(event, f"{stream}.x{number}", expected_last_subject_sequence=0)
+    with suppress(ZeroDivisionError):
+        async with AtomicBatch(js, instrumentation=telemetry.instrumentation) as batch:
+            await batch.publish(make_event(9), f"{stream}.x")
+            raise ZeroDivisionError
+    assert [span.attributes.get("error.type") for span in telemetry.spans()] == [
+        *(None, None, "publish-refused", "publish-refused", "ZeroDivisionError")
+    ]
+    message = await js.get_msg(stream, 2)
+    assert int(trace_of_headers(message.headers).span_id, 16) == telemetry.spans()[1].context.span_id
+    assert sum(point.value for point in telemetry.metrics()["messaging.client.sent.messages"]) == 4
+
+
 async def test_trace_of_the_caller_is_sent(js, stream, telemetry, make_event):
     async with Publisher(js, instrumentation=telemetry.instrumentation) as publisher:
         await publisher.publish(make_event(1), f"{stream}.x", trace=HOP)
@@ -363,6 +387,22 @@ async def test_metrics_have_attributes_of_low_cardinality(js, stream, telemetry,
     assert [(one.count, dict(one.attributes)) for one in durations] == handled
     assert all(0.009 <= one.min <= one.max < 60 for one in durations)
     assert durations[0].explicit_bounds == (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+async def test_expired_events_are_counted_and_have_no_duration(consume, stream, js, make_event, telemetry):
+    await aio.jetstream.publish(js, make_event(expirytime="2020-01-01T00:00:00Z"), f"{stream}.plain")
+    outcomes = []
+    options = {"on_outcome": outcomes.append, "instrumentation": telemetry.instrumentation}
+    async with consume(skip_expired=True, **options) as consumer:
+        task = asyncio.create_task(anext(consumer, None))
+        await until(lambda: outcomes)
+        consumer.stop()
+        await task
+    metrics = telemetry.metrics()
+    (counted,) = metrics["messaging.client.consumed.messages"]
+    assert (counted.value, counted.attributes["ce_nats.outcome"]) == (1, "expired")
+    assert "messaging.process.duration" not in metrics
+    assert telemetry.spans("process") == []
 
 
 async def test_metric_is_the_duration_of_the_span(js, stream, telemetry, consume, make_event):

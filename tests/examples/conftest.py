@@ -1,9 +1,10 @@
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import nats
@@ -36,27 +37,40 @@ def start(server: NatsServer, tmp_path: Path) -> Iterator[Callable[..., "Program
     """Start a module, or a script of the examples, as users do; it is killed at the end of the test."""
     programs = []
 
-    def run(*arguments: object) -> Program:
-        program = Program(arguments, server.url, tmp_path / f"{len(programs)}.log")
+    def run(
+        *arguments: object, python: str | Path = sys.executable, variables: Mapping[str, str] | None = None
+    ) -> Program:
+        variables = {**(variables or {}), "NATS_URL": server.url}
+        program = Program((python, *arguments), variables, tmp_path / f"{len(programs)}.log")
         programs.append(program)
         return program
 
     yield run
     for program in programs:
-        program.process.kill()
-        program.process.wait()
+        program.kill()
 
 
 class Program:
     """A running example; output and log are in one file."""
 
-    def __init__(self, arguments: tuple[object, ...], url: str, log: Path) -> None:
+    def __init__(self, command: tuple[object, ...], variables: Mapping[str, str], log: Path) -> None:
         self._log = log
-        environment = {**os.environ, "NATS_URL": url, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "default"}
+        environment = {**os.environ, **variables, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "default"}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, *map(str, arguments)], cwd=EXAMPLES.parent, stdout=file, stderr=file, env=environment
+                list(map(str, command)),
+                cwd=EXAMPLES.parent,
+                stdout=file,
+                stderr=file,
+                env=environment,
+                start_new_session=True,
             )
+
+    def kill(self) -> None:
+        """Kill it and its child processes with SIGKILL, if it is running."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     @property
     def log(self) -> str:

@@ -44,11 +44,13 @@ async def until_counted(page, count):
 
 
 async def publish(js):
-    """Publish two orders that are charged, one that is rejected, and a message that is not an event."""
+    """Publish orders, two valid, one invalid and one expired, and a message that is not an event."""
     async with aio.Publisher(js) as publisher:
         for number, total in enumerate((12.5, 40, -1)):
             event = CloudEvent({"source": "/orders", "type": "com.example.paid"}, {"total": total})
             await publisher.publish(event, f"orders.customer{number}.com.example.paid")
+        attributes = {"source": "/orders", "type": "com.example.paid", "expirytime": "2020-01-01T00:00:00Z"}
+        await publisher.publish(CloudEvent(attributes, {"total": 5}), "orders.customer4.com.example.paid")
     await js.publish("orders.customer3.com.example.paid", b"no event")
 
 
@@ -57,12 +59,12 @@ async def test_metrics_page(start, js):
     worker = start("examples/metrics_prometheus.py", 0)
     page = "http://127.0.0.1:" + await worker.until_printed("http://127.0.0.1:")
     await publish(js)
-    found = await until_counted(page, 4)
+    found = await until_counted(page, 5)
     worker.process.send_signal(signal.SIGTERM)
     log = await worker.until_exit()
     assert log.count("Reject: total must be") == 1
     assert "Traceback" not in log
-    assert by_outcome(found, CONSUMED) == {"acknowledged": 2, "dead-lettered": 2}
+    assert by_outcome(found, CONSUMED) == {"acknowledged": 2, "dead-lettered": 2, "expired": 1}
     assert by_outcome(found, f"{DURATION}_count") == {"acknowledged": 2, "dead-lettered": 1}
     assert by_outcome(found, f"{DURATION}_sum")["acknowledged"] >= 0.02
     labels = [one.labels for one in found if one.name == CONSUMED]

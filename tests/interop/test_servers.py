@@ -1,6 +1,7 @@
 """The core of ``ce_nats.aio`` on supported versions of nats-server."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import nats
@@ -41,6 +42,8 @@ async def _core_and_streams(connection: Client) -> None:
     await _request(connection)
     await _stream(connection)
     await _some_subjects(connection)
+    await _settings(connection)
+    await _atomic_batch(connection)
 
 
 def _executable(version: str | None) -> Path | None:
@@ -120,3 +123,47 @@ async def _consumed(js: JetStreamContext, name: str, config: ConsumerConfig) -> 
             async with delivery:
                 found.add(delivery.subject)
     return found
+
+
+async def _settings(connection: Client) -> None:
+    """A setting is changed, or an error reports that the server ignores it."""
+    js = connection.jetstream()
+    await js.add_stream(name="C", subjects=["c"])
+    version = connection.connected_server_version
+    for setting, since in (("allow_direct", (2, 9)), ("allow_msg_ttl", (2, 11)), ("allow_atomic", (2, 12))):
+        if (version.major, version.minor) >= since:
+            assert (await aio.jetstream.configure_stream(js, "C", **{setting: True}))[setting] is True
+            continue
+        with pytest.raises(DeliveryError, match=f"ignored {setting}=True") as caught:
+            await aio.jetstream.configure_stream(js, "C", **{setting: True})
+        assert caught.value.code is ErrorCode.INCOMPATIBLE_CONFIG
+
+
+async def _atomic_batch(connection: Client) -> None:
+    """A batch is stored; servers before 2.12 would store each event, so nothing is sent to them."""
+    js = connection.jetstream()
+    await js.add_stream(name="A", subjects=["a.*"])
+    with suppress(DeliveryError):
+        await aio.jetstream.configure_stream(js, "A", allow_atomic=True)
+    received = await connection.subscribe("a.*")
+    version = connection.connected_server_version
+    is_supported = (version.major, version.minor) >= (2, 12)
+
+    async def publish(number: int, stream: str | None) -> aio.BatchAck | None:
+        async with aio.AtomicBatch(js, stream=stream) as batch:
+            await batch.publish(EVENTS[number], "a.x", expected_last_subject_sequence=number and number - 1)
+            await batch.publish(EVENTS[number + 1], "a.y")
+        return batch.ack
+
+    for number, stream in ((0, None), (2, "A")):
+        if is_supported:
+            ack = await publish(number, stream)
+            assert ack is not None
+            assert (ack.first, ack.last) == (number + 1, number + 2)
+            continue
+        with pytest.raises(DeliveryError, match=r"with nats-server 2\.12 or later") as caught:
+            await publish(number, stream)
+        assert caught.value.code is ErrorCode.INCOMPATIBLE_CONFIG
+    await connection.flush()
+    assert received.pending_msgs == (4 if is_supported else 0)
+    assert (await js.stream_info("A")).state.messages == (4 if is_supported else 0)

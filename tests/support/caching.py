@@ -10,14 +10,18 @@ CI=true in the environment a failed download is a test failure. A failed build i
 
 import hashlib
 import os
+import re
 import subprocess
 import tempfile
+import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 # pip may take more than ten minutes to fill an empty cache on a busy machine.
 _SECONDS: Final = 3600
+# The reason in pip's error for an unreachable registry.
+_NO_REGISTRY: Final = re.compile("(?<=connection broken by ).*")
 
 
 class NotAvailable(Exception):  # noqa: N818 - not an error, but a reason to skip a test
@@ -77,6 +81,34 @@ def download(command: list[str], directory: Path, **variables: str) -> None:
     done = run(command, directory, **variables)
     if done.returncode:
         raise download_error(f"{Path(command[0]).name} failed to download: {last_line(done)}")
+
+
+def python_environment(name: str, packages: Sequence[str], python: Path | None = None) -> Path:
+    """
+    Return the Python of a virtual environment with packages, which are installed once.
+
+    Args:
+        name: First part of the directory's name.
+        packages: Requirements.
+        python: Interpreter of the environment; by default that of the tests.
+
+    Raises:
+        NotAvailable: No package registry can be reached.
+        BuildFailedError: The same, with CI=true.
+    """
+
+    def install(target: Path) -> None:
+        if python is None:
+            venv.create(target, with_pip=True)
+        else:
+            build([str(python), "-m", "venv", str(target)], target)
+        pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--retries", "1"]
+        done = run([*pip, *packages], target)
+        if done.returncode and (reason := _NO_REGISTRY.search(done.stderr)):
+            raise download_error(f"no package registry can be reached: {reason[0]}")
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return cached(name, [venv.__file__ if python is None else str(python), *packages], install) / "bin" / "python"
 
 
 def build(command: list[str], directory: Path) -> None:

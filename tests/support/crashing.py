@@ -1,4 +1,4 @@
-"""A service whose handler ends the process at some messages; test_isolation.py runs it repeatedly."""
+"""A service whose handler ends the process at some messages; test_isolation.py and test_keyed.py run it repeatedly."""
 
 import asyncio
 import os
@@ -13,7 +13,12 @@ ACK_WAIT = 0.5
 PREFETCH = 20
 
 
-async def main(url: str, stream: str, dead_letter: str, concurrency: str) -> None:
+def key_of(delivery: aio.Delivery) -> int:
+    """Return one of five keys."""
+    return delivery.sequence % 5
+
+
+async def main(url: str, stream: str, dead_letter: str, concurrency: str, has_keys: str = "") -> None:
     async with await aio.connect(url) as nc:
         js = nc.jetstream()
 
@@ -21,6 +26,8 @@ async def main(url: str, stream: str, dead_letter: str, concurrency: str) -> Non
             data = delivery.event.get_data()
             if data == "poison":
                 os._exit(9)
+            if data == "failing" and delivery.deliveries == 1:
+                raise KeyError(data)
             await asyncio.sleep(0)
             print("handled", delivery.sequence, flush=True)
 
@@ -33,7 +40,8 @@ async def main(url: str, stream: str, dead_letter: str, concurrency: str) -> Non
             max_deliveries=MAX_DELIVERIES,
             prefetch=PREFETCH,
         ) as consumer:
-            running = asyncio.create_task(consumer.run(handle, concurrency=int(concurrency)))
+            key = key_of if has_keys else None
+            running = asyncio.create_task(consumer.run(handle, concurrency=int(concurrency), key=key))
             while not running.done():
                 info = await js.consumer_info(stream, "c")
                 if info.num_pending == info.num_ack_pending == 0:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
 import sys
 from pathlib import Path
 
-from tests.support.caching import NotAvailable, cached, download, download_error, last_line, run
+from tests.support.caching import NotAvailable, cached, download, download_error, last_line, python_environment, run
 
 # pip's errors for a package without a wheel for this Python, and for an unreachable registry, which causes both.
 _NO_BUILD = re.compile("No matching distribution found")
 _NO_REGISTRY = re.compile("connection broken by")
+
+# nats-core cannot be imported without nkeys. The last three are the dependencies of ce_nats.
+_NATS_CORE = (
+    "nats-core[nkeys]==0.2.0",
+    "nats-jetstream==0.3.0",
+    "cloudevents>=2.1,<3",
+    "msgspec>=0.21",
+    "nats-py>=2.16,<3",
+)
 
 
 def nats_server(version: str) -> Path:
@@ -68,6 +78,35 @@ def find_program(name: str) -> str:
     if path is None:
         raise NotAvailable(f"{name} must be on PATH")
     return path
+
+
+def nats_core_python() -> Path:
+    """
+    Return the Python of an environment with nats-core, nats-jetstream, and the dependencies of ce_nats.
+
+    Raises:
+        NotAvailable: Python 3.13 is not installed, or no package registry can be reached.
+        BuildFailedError: The same, with CI=true.
+    """
+    return python_environment("nats-core", _NATS_CORE, python_from(13))
+
+
+def python_from(minor: int) -> Path:
+    """
+    Return the path of a Python 3.``minor`` or later: that of the tests, or one of ``PATH`` or pyenv.
+
+    Raises:
+        NotAvailable: None is installed.
+    """
+    if sys.version_info >= (3, minor):
+        return Path(sys.executable)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for later in range(minor, minor + 4):
+        on_path = [Path(path) for path in [shutil.which(f"python3.{later}")] if path]
+        for python in (*on_path, *sorted(pyenv.glob(f"3.{later}.*/bin/python"))):
+            if run([str(python), "-m", "venv", "--help"], Path.cwd()).returncode == 0:  # pyenv's shims may not start
+                return python
+    raise NotAvailable(f"Python 3.{minor} or later must be installed")
 
 
 def _go_program(name: str, module: str) -> Path:
