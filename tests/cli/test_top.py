@@ -16,6 +16,7 @@ from nats.js.api import ConsumerConfig
 
 from ce_nats.aio.jetstream import configure_stream
 from ce_nats.testing import NatsServer
+from tests.support import reading
 
 # --- In a pipe --------------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ def test_lag_of_a_consumer(start, at_server, with_js, event, stream, subject):
 
     async def fetch(js):
         subscription = await js.pull_subscribe_bind("billing", stream)
-        messages = await subscription.fetch(5)
+        messages = await reading.fetch(subscription, 5)
         await messages[0].nak()
         (again,) = await subscription.fetch(1)
         assert again.metadata.num_delivered == 2

@@ -1,6 +1,7 @@
 import signal
 
 from ce_nats import aio
+from tests.support.reading import fetch
 
 SCRIPT = "examples/order_router.py"
 
@@ -15,7 +16,7 @@ async def test_events_are_handled_by_type(start, js, make_event):
         await publisher.publish(make_event(4), "orders.other")
     program = start(SCRIPT)
     subscription = await js.pull_subscribe("dead.>", durable="test", stream="DEAD")
-    letters = {letter.headers["Dead-Letter-Error"] for letter in await subscription.fetch(2, timeout=60)}
+    letters = {letter.headers["Dead-Letter-Error"] for letter in await fetch(subscription, 2)}
     assert letters == {"Reject", "data-mismatch"}
     await program.until_printed("event 1: reserve 2 of A\n")
     await program.until_printed("event 2: com.example.order.paid on orders.paid\n")

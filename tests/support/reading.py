@@ -11,6 +11,16 @@ async def read(js, stream, **options):
     return [message async for batch in read_stream(js, stream, **options) for message in batch]
 
 
+async def fetch(subscription, count, timeout=60):
+    """
+    Return exactly `count` messages of a pull subscription.
+
+    `subscription.fetch(count)` returns fewer messages if the others come later, or if the server, which confirms a
+    publish before it tells consumers, does not know yet that there are more.
+    """
+    return [message for _ in range(count) for message in await subscription.fetch(1, timeout=timeout)]
+
+
 @pytest.fixture(params=["consumer", "one by one"])
 def way(request, monkeypatch):
     """Read through a consumer, and one by one, which is the default for a few messages."""

@@ -18,6 +18,7 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio.consumer._isolation import Isolation
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.support.crashing import MAX_DELIVERIES
+from tests.support.reading import fetch
 
 ROOT = Path(__file__).parents[3]
 SERVICE = ROOT / "tests" / "support" / "crashing.py"
@@ -140,12 +141,9 @@ async def test_suspect_is_handled_alone(js, stream, subject, dead, make_event):
     for number in range(6):
         await ce_js.publish(js, make_event(number), subject)
     earlier = await js.pull_subscribe_bind("c", stream)
-    for _ in range(3):
-        for message in await earlier.fetch(6, timeout=5):
-            if message.metadata.sequence.stream in (3, 4):
-                await message.nak()
-        if (await js.consumer_info(stream, "c")).num_pending == 0:
-            break
+    for message in await fetch(earlier, 6):
+        if message.metadata.sequence.stream in (3, 4):
+            await message.nak()
     running, beside, handled = set(), {}, []
     async with PullConsumer(js, stream, "c", dead_letter=dead, max_deliveries=1, max_unfinished=10) as consumer:
 
@@ -174,7 +172,7 @@ async def test_suspect_waits_for_others_only_for_a_limited_time(js, stream, subj
     for number in range(4):
         await ce_js.publish(js, make_event(number), subject)
     earlier = await js.pull_subscribe_bind("c", stream)
-    for message in await earlier.fetch(4, timeout=5):
+    for message in await fetch(earlier, 4):
         await message.nak()
     async with PullConsumer(js, stream, "c", dead_letter=dead, max_deliveries=1, max_unfinished=10) as consumer:
         collected = [await asyncio.wait_for(anext(consumer), SECONDS) for _ in range(4)]

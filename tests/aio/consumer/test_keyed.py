@@ -16,6 +16,7 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.extensions.partitioning import partition_key
 from ce_nats.redelivery import DeadLetter, Reason
 from tests.support.consuming import SECONDS, acks, after, consume, is_settled, number_of, publish
+from tests.support.reading import fetch
 from tests.support.waiting import until
 
 __all__ = ["acks", "consume", "is_settled", "publish"]
@@ -352,7 +353,7 @@ async def test_overdue_handlers_are_cancelled_and_the_next_run_keeps_the_order(p
 async def pull(js, stream, count, name="c"):
     """Pull messages as another client."""
     subscription = await js.pull_subscribe_bind(consumer=name, stream=stream)
-    messages = await subscription.fetch(count, timeout=SECONDS)
+    messages = await fetch(subscription, count)
     await subscription.unsubscribe()
     return messages
 

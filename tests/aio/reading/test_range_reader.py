@@ -21,6 +21,7 @@ from ce_nats.aio.reading._stored_messages import metadata
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.testing import NatsServer
 from tests.support.pausing import paused
+from tests.support.reading import fetch
 from tests.support.waiting import until
 
 SECONDS = 60  # for one read, so that a hanging one fails
@@ -484,7 +485,7 @@ async def test_reading_removes_no_messages(connect, js, subject, retention):
         assert [info.name for info in await js.consumers_info(name)] == ["worker"]
     assert await numbers(connect, name, 1, 1_100) == list(range(1, 1_101))
     assert (await js.stream_info(name)).state.messages == 1_100
-    for message in await worker.fetch(5):
+    for message in await fetch(worker, 5):
         await message.ack_sync()
     assert (await js.stream_info(name)).state.messages == 1_095
     await js.delete_stream(name)
