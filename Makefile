@@ -2,8 +2,8 @@
 # Everything else is installed into .venv/ in this directory.
 
 PYTHON ?= python3
-# Number of test processes. Tests that share the Spark session, which take most of the time, run in one of them.
-WORKERS ?= 3
+# Number of test processes. Tests that share a Spark session, which take most of the time, run in two of them.
+WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -12,11 +12,12 @@ LOWEST_INSTALLED := $(LOWEST)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lowest check bench kill docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest check bench kill docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
-	@echo "make test         run all checks and all tests (WORKERS=0: in one process)"
+	@echo "make test         run all checks, and all tests but the long ones (WORKERS=0: in one process)"
+	@echo "make test-long    run the long tests: clusters and kills of Spark, lakehouse tables, pyspark 4.0"
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make check        run ruff and mypy"
@@ -30,7 +31,10 @@ demo: $(INSTALLED) $(JAR)
 	@$(BIN)/ce-nats demo
 
 test: check $(JAR)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not long" $(PYTEST_ARGS)
+
+test-long: $(INSTALLED) $(JAR)
+	$(BIN)/python -m pytest --numprocesses 2 -m long $(PYTEST_ARGS)
 
 test-lowest: $(LOWEST_INSTALLED)
 	$(LOWEST)/bin/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)

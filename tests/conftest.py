@@ -20,9 +20,12 @@ for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 SPARK = "tests/spark/"
 # Other processes do most of the work of these, so a second Spark session costs less than waiting for the shared one.
 APART = tuple(f"{SPARK}test_{name}.py" for name in ("versions", "cluster", "kill"))
-# The slowest run first: tests that share the Spark session, then those that start another Spark.
+COLUMNS = f"{SPARK}columns/"  # as many tests as the rest of the folder
+# The slowest run first: tests that share a Spark session, then those that start another Spark.
 LONGEST = (
     SPARK,
+    COLUMNS,
+    "tests/cli/test_escapes.py",  # mostly waits
     "tests/aio/scenarios/test_elections.py",  # needs little CPU, as the next one
     "tests/aio/scenarios/test_cluster.py",
     *APART,
@@ -55,8 +58,10 @@ RETRY = pytest.mark.flaky(reruns=2, only_rerun=["Python worker failed to connect
 
 
 def scope_of(nodeid: str) -> str:
-    """Return the scope of a test; tests of a scope run in one process: a file, or all that share the Spark session."""
+    """Return the scope of a test; tests of a scope run in one process: a file, or all that share a Spark session."""
     file = nodeid.partition("::")[0]
+    if file.startswith(COLUMNS):
+        return COLUMNS
     return SPARK if file.startswith(SPARK) and file not in APART else file
 
 
@@ -67,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.nodeid.startswith(f"tests/{folder}/"):
                 for marker in markers:
                     item.add_marker(marker)
+        if item.get_closest_marker("long"):
+            item.add_marker("slow")
         if item.get_closest_marker("spark"):
             item.add_marker(RETRY)
     if hasattr(config, "workerinput"):

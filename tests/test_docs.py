@@ -249,6 +249,7 @@ def test_examples_with_spark(page: Page, spark_runs: dict[Page, tuple[Place, str
     place.check_commands(page.steps)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_LAKEHOUSE, ids=str)
 def test_examples_with_a_lakehouse(page: Page, tmp_path: Path) -> None:
     """They run in an environment with Delta and Iceberg, with the same versions as examples/lakehouse."""

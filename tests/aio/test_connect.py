@@ -147,7 +147,7 @@ async def test_unreachable_servers_are_one_error(caplog):
         DeliveryError, match=r"^connection-failed: cannot connect to nats://127\.0\.0\.1:1, nats://127\.0\.0\.1:2: "
     ) as info:
         await connect("nats://127.0.0.1:1,nats://127.0.0.1:2")
-    assert time.monotonic() - begun < 4  # nats-py retries for minutes
+    assert time.monotonic() - begun < 30  # nats-py retries for minutes
     assert "\n" not in str(info.value)
     assert caplog.records == []
 
@@ -260,7 +260,7 @@ async def test_tls_verifies_the_server_and_authenticates_the_client(certificates
         begun = time.monotonic()
         with pytest.raises(DeliveryError, match="certificate verify failed"):
             await connect(f"tls://127.0.0.1:{server.port}")
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 30
 
 
 async def test_server_with_optional_tls(certificates, tls_config):

@@ -15,7 +15,7 @@ from ce_nats import to_nats_message
 from tests.support.caching import NotAvailable
 from tests.support.lakehouse import ROOT, lakehouse
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 EXAMPLE = ROOT / "examples" / "lakehouse"
 # Prints the rows of all tables of a directory, as other engines than Spark read them.

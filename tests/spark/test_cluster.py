@@ -31,7 +31,7 @@ from ce_nats.spark import explode_cloudevents, from_nats, register
 from ce_nats.testing import NatsServer
 from tests.support.spark_rows import ROWS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent

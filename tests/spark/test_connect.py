@@ -75,6 +75,7 @@ def test_spark_connect(connect_url: str, expected: list[str]) -> None:
     assert run_client(sys.executable, connect_url, "2") == [*expected, *expected]
 
 
+@pytest.mark.long
 def test_pyspark_client(connect_url: str, expected: list[str]) -> None:
     """This package has only Spark Connect, without a SparkContext."""
     if limits is None:

@@ -208,6 +208,7 @@ def test_hostile_messages(spark: SparkSession) -> None:
     assert len(outcomes) > 20, outcomes
 
 
+@pytest.mark.long
 def test_large_and_deep_messages(spark: SparkSession) -> None:
     """Time grows linearly with size, and deep nesting does not overflow the stack."""
     million = 1_000_000

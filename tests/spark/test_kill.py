@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.kill import discard_if_refused, result_errors, run, server_with_password
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_each_event_is_stored_once_although_processes_are_killed(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.caching import NotAvailable, python_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (

@@ -216,6 +216,7 @@ def results(spark: SparkSession) -> list[str]:
     return [json.dumps([row.asDict(True) for row in one.orderBy("sequence").collect()], default=str) for one in frames]
 
 
+@pytest.mark.long
 @needs_arrow_functions
 def test_spark_connect(spark: SparkSession) -> None:
     command = [sys.executable, "-m", "tests.spark.columns.test_python_engine"]
