@@ -261,11 +261,17 @@ def test_invalid_subject_is_a_usage_error(at_server, command):
 
 
 def test_pub_to_a_stream_with_fast_ingest(at_server, event, with_js, stream, stored, subject):
-    """Duplicates in a batch are not known; the summary does not claim that there are none."""
+    """
+    Duplicates in a batch are not known; the summary does not claim that there are none.
+
+    An event that a slow machine sends alone is no batch.
+    """
     with_js(lambda js: configure_stream(js, stream, allow_batched=True))
     lines = "".join(map(event, range(100)))
     for _ in range(2):
         counts = json.loads(at_server("pub", "-J", subject, "--json", stdin=lines).stdout)
-        assert (counts["published"], counts["duplicates"], counts["batched"]) == (100, 0, 100)
-    assert at_server("pub", "-J", subject, stdin=lines).stderr.startswith("100 published; 100 of them in batches")
+        assert counts["published"] == 100
+        assert 50 < counts["batched"] <= 100 - counts["duplicates"]
+    summary = at_server("pub", "-J", subject, stdin=lines).stderr
+    assert re.match(r"100 published(, \d+ of them already stored)?; \d+ of them in batches, of which", summary), summary
     assert len(stored(stream)) == 100

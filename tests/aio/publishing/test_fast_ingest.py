@@ -86,8 +86,10 @@ async def test_many_events_have_few_acknowledgements(nc, js, subject, batched, m
         before = nc.stats["in_msgs"]
         futures = [await publisher.publish(make_event(number), subject) for number in range(COUNT)]
     assert nc.stats["in_msgs"] - before < COUNT / 50
-    assert {(future.result().stream, future.result().seq) for future in futures[1:-1]} == {(batched, 0)}
-    assert publisher.batched == COUNT
+    acks = [future.result() for future in futures]
+    assert {ack.stream for ack in acks} == {batched}
+    assert sum(ack.seq == 0 for ack in acks) > COUNT / 2  # an event that a slow machine sends alone has its sequence
+    assert publisher.batched > COUNT / 2
 
 
 async def test_event_alone_has_a_sequence_and_may_be_a_duplicate(js, subject, batched, make_event):
