@@ -329,12 +329,11 @@ class StreamApi:
 
     async def stream_on(self, subject: str) -> StreamOnSubject | None:
         """Return the stream that listens on a subject; None if there is none, or if the API does not respond."""
-        api = self.without_retries()
         try:
-            names = await api.names_on(subject)
+            names = await self.names_on(subject)
             if len(names) != 1:
                 return None
-            config, state = await api.config_and_state(names[0])
+            config, state = await self.config_and_state(names[0])
         except DeliveryError:
             return None
         accepts = config.get("allow_batched") and not config.get("allow_msg_counter") and not config.get("no_ack")

@@ -14,7 +14,7 @@ from tests.support.strategies import plain_event
 ROOT = Path(__file__).parents[2]
 PARTS = ("ce_nats", "tests", "spec-fixtures")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

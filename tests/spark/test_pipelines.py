@@ -37,7 +37,7 @@ CATALOG_CLASS = "io.cenats.spark.Catalog"
 
 
 @pytest.mark.server
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example(tmp_path: Path) -> None:
     project = tmp_path / "pipeline"
     shutil.copytree(EXAMPLE, project)

@@ -47,7 +47,10 @@ _MAX_FAILURES: Final = 3
 # Subjects that are looked up in vain; then further ones are published in the ordinary way.
 _MAX_MISSES: Final = 16
 _MAX_ROUTES: Final = 4096
+# Seconds to wait for a response about a stream, and to repeat the request. An election is awaited: if messages were
+# published one by one meanwhile, those that are resent would be stored after later ones.
 _LOOKUP_SECONDS: Final = 2.0
+_LOOKUP_RETRY_SECONDS: Final = 10.0
 
 # In place of the lane of a subject that was not looked up.
 UNKNOWN: Final = object()
@@ -144,7 +147,8 @@ class FastIngest:
                 return lane
         if self._misses >= _MAX_MISSES or not is_server_from(self._nc, (2, 14)):
             return None
-        found = await StreamApi(self._nc, DEFAULT_PREFIX, _LOOKUP_SECONDS).stream_on(subject)
+        api = StreamApi(self._nc, DEFAULT_PREFIX, _LOOKUP_SECONDS, _LOOKUP_RETRY_SECONDS)
+        found = await api.stream_on(subject)
         if found is None:
             self._misses += 1
             return None

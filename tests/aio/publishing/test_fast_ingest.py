@@ -16,6 +16,7 @@ from ce_nats.aio.publishing import _fast_ingest
 from ce_nats.aio.publishing._fast_ingest import BURST
 from ce_nats.aio.publishing._pending_acks import PendingAcks
 from ce_nats.testing import NatsServer
+from tests.support.pausing import paused
 from tests.support.programs import nats_server
 from tests.support.waiting import until
 
@@ -443,6 +444,29 @@ async def test_ordinary_messages_if_a_permission_is_missing(make_event, permissi
                 await publisher.publish(make_event(number), "s.a")
         assert (publisher.acknowledged, publisher.batched) == (300, 0)
         assert await ids(all_js, "S") == expected(range(300))
+
+
+async def test_lookup_is_repeated_until_the_server_responds(make_event, monkeypatch):
+    """Else the publisher would use no batches as long as it is open."""
+    monkeypatch.setattr(_fast_ingest, "_LOOKUP_SECONDS", 0.2)
+    with NatsServer(jetstream=True) as server:
+        nc = await nats.connect(server.url)
+        js = nc.jetstream()
+        await js.add_stream(name="S", subjects=["s"], allow_batched=True)
+
+        async def publish():
+            async with Publisher(js) as publisher:
+                for number in range(300):
+                    await publisher.publish(make_event(number), "s")
+            return publisher.batched
+
+        before = nc.stats["out_msgs"]
+        with paused(server):
+            publishing = asyncio.create_task(publish())
+            await until(lambda: nc.stats["out_msgs"] >= before + 3)
+        assert await asyncio.wait_for(publishing, SECONDS) > 150
+        assert await ids(js, "S") == expected(range(300))
+        await nc.close()
 
 
 @pytest.mark.parametrize("version", ["2.10.26", "2.12.3"])

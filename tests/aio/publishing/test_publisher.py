@@ -224,7 +224,7 @@ async def test_no_tasks_and_subscriptions_are_left(nc, js, subject, stream, make
 async def test_failure_has_its_event(js, subject, stream, make_event):
     """Raised at the end of the block; the other events are stored."""
     events = [make_event(number) for number in range(5)]
-    publisher = await Publisher(js).__aenter__()
+    publisher = await Publisher(js, retry_timeout=1).__aenter__()
     for event in events:
         await publisher.publish(event, f"{subject}.x" if event is not events[3] else f"unbound.{subject}")
     with pytest.raises(PublishError) as info:
