@@ -17,7 +17,7 @@ JAR := ce_nats/spark/jvm/ce-nats.jar
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
 	@echo "make test         run all checks, and all tests but the long ones (WORKERS=0: in one process)"
-	@echo "make test-long    run the long tests: clusters and kills of Spark, lakehouse tables, pyspark 4.0"
+	@echo "make test-long    run the tests that take minutes: clusters and kills of Spark, lakehouse tables, ..."
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make check        run ruff and mypy"
