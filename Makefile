@@ -4,6 +4,8 @@
 PYTHON ?= python3
 # Number of test processes. Tests that share a Spark session, which take most of the time, run in two of them.
 WORKERS ?= 4
+# Number of changes that `make mutants` makes.
+COUNT ?= 600
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -12,7 +14,7 @@ LOWEST_INSTALLED := $(LOWEST)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest check bench kill docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest check bench kill mutants docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
@@ -20,6 +22,7 @@ help:
 	@echo "make test-long    run the tests that take minutes: clusters and kills of Spark, lakehouse tables, ..."
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
+	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
 	@echo "make check        run ruff and mypy"
 	@echo "make bench        run the benchmarks in docs/speed.md"
 	@echo "make docs         build the documentation site into site/"
@@ -59,6 +62,9 @@ bench: $(INSTALLED) $(JAR)
 
 kill: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.kill --kills 20
+
+mutants: $(INSTALLED) $(JAR)
+	$(BIN)/python -m tests.proof.mutants --count $(COUNT) --record
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --group docs

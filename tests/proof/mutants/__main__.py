@@ -1,0 +1,132 @@
+"""
+Mutate the modules of ce_nats, run their tests, and print the mutants that survive.
+
+The exit status is 0 if at least the goal of the mutants that are not equivalent was killed, and no entry of
+equivalent.yaml is stale; 1 otherwise, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+
+from tests.proof import record
+
+from . import equivalent, run, summary, targets
+from .mutate import Mutant, python_mutants
+from .run import Verdict
+
+SEED = 20261123
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit status."""
+    options = _options(arguments)
+    root = record.ROOT
+    mutants = _all(root, options)
+    modules = {mutant.path for mutant in mutants}
+    entries = equivalent.load()
+    stale = equivalent.stale(entries.values(), mutants, modules)
+    for entry in stale:
+        print(f"stale entry of equivalent.yaml: {entry}")
+    chosen = sample(mutants, options.count, options.seed)
+    result = summary.Summary(len(mutants))
+    pending = []
+    for mutant in chosen:
+        if mutant.key in entries and not options.equivalent:
+            result.add(mutant, summary.EQUIVALENT)
+        else:
+            pending.append(mutant)
+    known, pending = _known(pending, options.again)
+    for verdict in known:
+        result.add(verdict.mutant, verdict.outcome, verdict.by)
+    status = 0
+    try:
+        _judge(root, pending, options, result)
+    except KeyboardInterrupt:
+        status = 130
+    print("\n".join(result.lines()))
+    if options.record and not status:
+        record.write("mutants", _command(arguments), result.lines())
+    passed = result.share() * 100 >= options.goal and not stale
+    return status or int(not passed)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.mutants", description=__doc__)
+    parser.add_argument("--module", default="", help="only modules with this part in their path, such as codec/data")
+    parser.add_argument("--count", type=int, help="number of mutants, chosen at random (default: all)")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the choice (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=2, help="mutants tested at once (default: %(default)s)")
+    parser.add_argument(
+        "--goal", type=float, default=95.0, help="percentage that must be killed (default: %(default)s)"
+    )
+    parser.add_argument("--equivalent", action="store_true", help="run the tests of equivalent mutants also")
+    parser.add_argument("--json", type=Path, help="write the verdicts to this file")
+    parser.add_argument("--again", type=Path, help="take what was killed from this file, and test the others")
+    parser.add_argument("--record", action="store_true", help="write the record into docs/proof.md")
+    return parser.parse_args(arguments)
+
+
+def _all(root: Path, options: argparse.Namespace) -> list[Mutant]:
+    mutants = []
+    for module in targets.modules(root, options.module):
+        mutants += python_mutants(module, (root / module).read_text(encoding="utf-8"))
+    if not mutants:
+        raise SystemExit(f"no module has {options.module!r} in its path")
+    return mutants
+
+
+def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Mutant]:
+    """
+    Choose mutants at random, from each module in proportion to the number that it has, and at least one.
+
+    The same seed chooses the same mutants of a module as long as its text is the same.
+    """
+    if count is None or count >= len(mutants):
+        return list(mutants)
+    chosen = []
+    for module in dict.fromkeys(mutant.path for mutant in mutants):
+        own = [mutant for mutant in mutants if mutant.path == module]
+        share = max(1, round(count * len(own) / len(mutants)))
+        places = Random(f"{seed} {module}").sample(range(len(own)), min(share, len(own)))
+        chosen += [own[place] for place in sorted(places)]
+    return chosen
+
+
+def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict], list[Mutant]]:
+    """Return the verdicts of a file for the mutants that were killed, and all other mutants."""
+    if file is None:
+        return [], list(mutants)
+    killed = {
+        tuple(one["key"]): one["by"] for one in json.loads(file.read_text("utf-8")) if one["outcome"] == run.KILLED
+    }
+    known = [Verdict(mutant, run.KILLED, killed[mutant.key]) for mutant in mutants if mutant.key in killed]
+    return known, [mutant for mutant in mutants if mutant.key not in killed]
+
+
+def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary) -> None:
+    """Add the verdicts of mutants to the summary and to the file of verdicts, and print the mutants that survive."""
+    originals = {path: (root / path).read_text(encoding="utf-8") for path in {mutant.path for mutant in mutants}}
+    for number, verdict in enumerate(run.verdicts(root, mutants, options.processes), 1):
+        mutant = verdict.mutant
+        result.add(mutant, verdict.outcome, verdict.by)
+        if options.json:
+            result.write(options.json)
+        if verdict.outcome == run.SURVIVED:
+            print(f"\n{number} of {len(mutants)} survived: {mutant}\n{mutant.diff(originals[mutant.path])}", flush=True)
+        if sys.stderr.isatty():
+            print(f"\r{number} of {len(mutants)} ", end="", file=sys.stderr, flush=True)
+
+
+def _command(arguments: Iterable[str] | None) -> str:
+    given = sys.argv[1:] if arguments is None else arguments
+    return " ".join(["python -m tests.proof.mutants", *(one for one in given if one != "--record")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""
+Mutants that no test can kill, each with the argument, in equivalent.yaml.
+
+An entry names module, function and changed lines rather than a line number, so that it
+remains valid when other lines change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from .mutate import Mutant
+
+FILE: Final = Path(__file__).with_name("equivalent.yaml")
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """
+    An equivalent mutant.
+
+    Attributes:
+        key: As :attr:`.Mutant.key`.
+        why: Why no test can tell it from the original.
+    """
+
+    key: Key
+    why: str
+
+    def __str__(self) -> str:
+        path, function, before, after = self.key
+        return f"{path} in {function}: {before} -> {after}"
+
+
+def load(file: Path = FILE) -> dict[Key, Entry]:
+    """
+    Return the entries of the file.
+
+    Raises:
+        ValueError: An entry has no argument, or is duplicated.
+    """
+    entries: dict[Key, Entry] = {}
+    for path, functions in (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).items():
+        for function, items in functions.items():
+            for item in items:
+                entry = Entry((path, function, item["line"], item["becomes"]), str(item.get("why") or "").strip())
+                if not entry.why:
+                    raise ValueError(f"an entry must say why, got none for {entry}")
+                if entry.key in entries:
+                    raise ValueError(f"entries must differ, got two for {entry}")
+                entries[entry.key] = entry
+    return entries
+
+
+def stale(entries: Iterable[Entry], mutants: Iterable[Mutant], modules: Collection[str]) -> list[Entry]:
+    """Return the entries of modules for which no mutant exists any more."""
+    keys = {mutant.key for mutant in mutants}
+    return [entry for entry in entries if entry.key[0] in modules and entry.key not in keys]

@@ -1,0 +1,55 @@
+"""A checker that cannot fail is worthless: mutants are run as by the command, on a module and its own tests."""
+
+from tests.proof import record
+from tests.proof.mutants import equivalent, run, targets
+from tests.proof.mutants.__main__ import sample
+from tests.proof.mutants.mutate import make, python_mutants
+from tests.proof.mutants.summary import EQUIVALENT, Summary
+
+MODULE = "ce_nats/aio/_pull_status.py"
+
+
+def test_every_module_has_tests():
+    assert len(targets.modules(record.ROOT)) > 60
+    for module in targets.modules(record.ROOT):
+        if not module.endswith("__init__.py"):
+            first, *_ = targets.stages(record.ROOT, module)
+            assert first[0].startswith("tests/")
+
+
+def test_mutants_are_killed_or_survive():
+    source = (record.ROOT / MODULE).read_text(encoding="utf-8")
+    same = make(MODULE, source, source + "\nUNUSED = 1\n", "<module>", "comment")
+    endless = make(MODULE, source, source + "\nassert 0\n", "<module>", "assertion")
+    with run.Copy(record.ROOT) as copy:
+        assert [copy.verdict(one).outcome for one in (endless, same, endless)] == [run.KILLED, run.SURVIVED, run.KILLED]
+
+
+def test_samples_have_every_module():
+    mutants = [one for name in ("a.py", "b.py") for one in python_mutants(name, "X = 1\nY = 2\nZ = 3\n")]
+    assert len(mutants) == 12
+    chosen = sample(mutants, 4, 1)
+    assert [mutant.path for mutant in chosen] == ["a.py", "a.py", "b.py", "b.py"]
+    assert sample(mutants, 4, 1) == chosen
+    assert sample(mutants, None, 1) == mutants
+    assert {mutant.path for mutant in sample(mutants, 1, 1)} == {"a.py", "b.py"}
+
+
+def test_entries_of_changed_lines_are_stale(tmp_path):
+    file = tmp_path / "equivalent.yaml"
+    file.write_text('a.py:\n  <module>:\n  - {line: "X = 1", becomes: "X = 2", why: it is not used}\n', "utf-8")
+    entries = equivalent.load(file)
+    assert list(entries) == [("a.py", "<module>", "X = 1", "X = 2")]
+    for source, expected in (("X = 1\n", 0), ("\n\nX = 1\n", 0), ("X = 3\n", 1)):
+        assert len(equivalent.stale(entries.values(), python_mutants("a.py", source), {"a.py"})) == expected
+
+
+def test_share_is_of_mutants_that_are_not_equivalent():
+    result = Summary(7)
+    for mutant, outcome in zip(
+        python_mutants("a.py", "X = 1\nY = 2\nZ = 3\n"), [run.KILLED] * 3 + [run.SURVIVED] + [EQUIVALENT] * 2
+    ):
+        result.add(mutant, outcome)
+    assert result.share() == 0.75
+    assert result.lines()[-1] == "| all | 6 | 3 | 1 | 2 |"
+    assert result.lines()[0].startswith("6 of 7 mutants: 3 of 4 that are not equivalent were killed (75.0 %)")
