@@ -107,21 +107,24 @@ class Copy:
         Raises:
             ProofError: The tests fail without the mutant.
         """
-        stages = targets.stages(self._path, mutant.path)
-        limits = [self._limit(tests) for tests in stages]
+        for tests in targets.stages(self._path, mutant.path):
+            limit = self._limit(tests)
+            if limit is None:
+                continue
+            result = self._mutated(mutant, tests, limit)
+            if result["status"] is None:
+                return Verdict(mutant, KILLED, "timeout")
+            if result["status"]:
+                return Verdict(mutant, KILLED, result["by"] or f"status {result['status']}")
+        return Verdict(mutant, SURVIVED, "")
+
+    def _mutated(self, mutant: Mutant, tests: Sequence[str], limit: float) -> dict[str, Any]:
+        """Run tests with the text of a mutant."""
         file = self._path / mutant.path
         original, times = file.read_bytes(), file.stat()
         try:
             file.write_text(mutant.source, encoding="utf-8")
-            for tests, limit in zip(stages, limits):
-                if limit is None:
-                    continue
-                result = self._request(tests, limit)
-                if result["status"] is None:
-                    return Verdict(mutant, KILLED, "timeout")
-                if result["status"]:
-                    return Verdict(mutant, KILLED, result["by"] or f"status {result['status']}")
-            return Verdict(mutant, SURVIVED, "")
+            return self._request(tests, limit)
         finally:
             if file.exists():
                 file.write_bytes(original)
