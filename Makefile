@@ -6,6 +6,8 @@ PYTHON ?= python3
 WORKERS ?= 4
 # Number of changes that `make mutants` makes.
 COUNT ?= 600
+# Duration of `make fuzz`.
+FUZZ_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -14,7 +16,7 @@ LOWEST_INSTALLED := $(LOWEST)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest check bench kill mutants docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest check bench kill mutants fuzz docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
@@ -23,6 +25,7 @@ help:
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
+	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: a minute), and check promises"
 	@echo "make check        run ruff and mypy"
 	@echo "make bench        run the benchmarks in docs/speed.md"
 	@echo "make docs         build the documentation site into site/"
@@ -65,6 +68,9 @@ kill: $(INSTALLED) $(JAR)
 
 mutants: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.mutants --count $(COUNT) --record
+
+fuzz: $(INSTALLED)
+	$(BIN)/python -m tests.proof.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --group docs

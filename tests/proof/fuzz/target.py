@@ -1,0 +1,83 @@
+"""What is fuzzed: a function that accepts any bytes, and inputs to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ce_nats import CeNatsError, DecodeError, ErrorCode
+from tests.proof.fuzz.inputs import OPTIONS_SIZE
+
+CORPUS = Path(__file__).with_name("corpus")
+MAX_ERROR_TEXT = 2100  # docs: an error text has at most 2,000 characters; the code is before it
+
+Check = Callable[[list[bytes]], Iterable[Hashable]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """
+    One thing to fuzz.
+
+    Attributes:
+        name: Name on the command line, and of its folder in the corpus.
+        promise: What must hold for every input.
+        check: Run inputs and return their outcomes; an input with a new outcome is mutated further. Any exception is a
+            finding.
+        seeds: Return inputs to begin with.
+        batch: Number of inputs of a call. Inputs are independent of each other, so it changes only the speed.
+        is_aligned: Whether all inputs of a batch are made from few others, and have the options of the first one: a
+            decoder of columns then decodes them together.
+    """
+
+    name: str
+    promise: str
+    check: Check
+    seeds: Callable[[], Iterable[bytes]]
+    batch: int = 500
+    is_aligned: bool = False
+
+    def with_options_of(self, first: bytes, other: bytes) -> bytes:
+        return first[:OPTIONS_SIZE] + other[OPTIONS_SIZE:]
+
+    def corpus(self) -> list[bytes]:
+        """Return the stored inputs, in a fixed order."""
+        return [path.read_bytes() for path in sorted((CORPUS / self.name).glob("*"))]
+
+    def initial(self) -> list[bytes]:
+        """Return stored inputs and seeds without duplicates, in a fixed order."""
+        return list(dict.fromkeys([*self.corpus(), *self.seeds()]))
+
+
+def one_by_one(function: Callable[[bytes], Hashable]) -> Check:
+    """Return a check from a function of one input."""
+    return lambda inputs: [function(data) for data in inputs]
+
+
+def decoder(function: Callable[[bytes], Hashable]) -> Check:
+    """Return a check of a function that must return, or raise a DecodeError with a code."""
+    return one_by_one(expecting(DecodeError, function))
+
+
+def expecting(
+    allowed: type[CeNatsError] | tuple[type[Exception], ...], function: Callable[[bytes], Hashable]
+) -> Callable[[bytes], Hashable]:
+    """Return a function with errors of the allowed classes as outcomes; every other exception is raised."""
+
+    def outcome(data: bytes) -> Hashable:
+        try:
+            return function(data)
+        except allowed as error:
+            return checked_error(error)
+
+    return outcome
+
+
+def checked_error(error: Exception) -> Hashable:
+    """Return what identifies an error, after checking its code and the limit of its text."""
+    if not isinstance(error, CeNatsError):
+        return type(error).__name__
+    assert isinstance(error.code, ErrorCode), repr(error.code)
+    assert len(str(error)) <= MAX_ERROR_TEXT, len(str(error))
+    return error.code, error.requirement
