@@ -156,3 +156,7 @@ def test_invalid_value_is_an_error(name, value):
 )
 def test_headers_for_the_server(name, expected):
     assert is_server_header(name) is expected
+
+
+def test_default_delays_double_up_to_five_minutes():
+    assert [Backoff().delay(number) for number in range(1, 12)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]

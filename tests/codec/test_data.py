@@ -354,3 +354,10 @@ def test_charset_errors() -> None:
         assert refused(DecodeError, "unsupported-charset", decode, b"a", given).attribute == "data"
     refused(EncodeError, "unsupported-charset", encode, {}, "application/json; charset=utf-16")
     refused(DecodeError, "unsupported-charset", decode, b"{}", "application/json; charset=utf-16")
+
+
+def test_items_of_tuples_are_kept() -> None:
+    """A tuple is not equal to the list that it decodes to, so its items are converted in Python."""
+    assert encode_json((1.5, -0.0, None, True, 2, "a", {"b": (0.25,)})) == b'[1.5,-0.0,null,true,2,"a",{"b":[0.25]}]'
+    for number in (float("nan"), float("inf"), float("-inf")):
+        refused(EncodeError, "invalid-data", encode_json, (number,))

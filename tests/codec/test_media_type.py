@@ -173,3 +173,8 @@ def test_unknown_charsets_are_not_kept_in_memory() -> None:
         assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "hex", "rot13", "unicode_escape", "mbcs", "x"])
+def test_codecs_that_are_not_charsets_are_unknown(charset):
+    assert parse(f"text/plain; charset={charset}").codec() is None

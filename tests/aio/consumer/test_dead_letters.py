@@ -7,7 +7,16 @@ from nats.js.api import StreamSource
 from ce_nats import EncodeError
 from ce_nats.aio import DeliveryError
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio.consumer._dead_letters import original, requeue_all, store
+from ce_nats.aio.consumer._dead_letters import (
+    KEPT_HEADER,
+    MAX_HEADER_BYTES,
+    _check_size,
+    _kept_line,
+    _pending_acks,
+    original,
+    requeue_all,
+    store,
+)
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.redelivery import DeadLetter, Reason
 
@@ -297,3 +306,28 @@ async def test_interrupted_requeue_loses_nothing(js, subject, stream, dead, stor
     async for outcome in requeue_all(js, read_letters(js, dead)):
         assert outcome.is_deleted
     assert sorted(await read_data(js, stream)) == list(range(1, count + 1))
+
+
+def test_dead_letters_have_at_most_the_size_that_the_server_allows():
+    _check_size(b"x" * 10, b"y" * 90, 100)
+    _check_size(b"x" * MAX_HEADER_BYTES, b"", MAX_HEADER_BYTES)
+    with pytest.raises(EncodeError, match="at most 100 bytes for this server, got 101"):
+        _check_size(b"x" * 10, b"y" * 91, 100)
+    with pytest.raises(EncodeError, match=f"got {MAX_HEADER_BYTES + 1}"):
+        _check_size(b"x" * (MAX_HEADER_BYTES + 1), b"", 2 * MAX_HEADER_BYTES)
+
+
+def test_kept_headers_have_name_and_value_of_the_original():
+    assert _kept_line(b"Nats-TTL:  5 ") == KEPT_HEADER.encode() + b": Nats-TTL 5\r\n"
+    assert _kept_line(b"a:  5 ") == b"a:  5 \r\n"
+
+
+async def test_only_a_window_of_several_messages_uses_fast_ingest(nc):
+    for window, may_batch in ((1, False), (2, True)):
+        acks = _pending_acks(nc.jetstream(), window=window, timeout=1, retry_timeout=1)
+        assert acks._may_batch is may_batch
+
+
+async def test_dead_letters_need_a_jetstream_context(nc):
+    with pytest.raises(TypeError, match="js must be a JetStreamContext"):
+        await store(nc, "a", None, None)

@@ -179,3 +179,12 @@ async def test_suspect_waits_for_others_only_for_a_limited_time(js, stream, subj
         assert [delivery.deliveries for delivery in collected] == [2] * 4
         for delivery in collected:
             await delivery.ack()
+
+
+def test_isolation_is_permanent_if_asked_for():
+    isolation = Isolation(2, 1, is_expected=False)
+    isolation.receive(1)
+    assert not isolation.is_one_by_one
+    isolation.stay_one_by_one()
+    assert isolation.is_permanent
+    assert isolation.is_one_by_one

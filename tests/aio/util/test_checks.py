@@ -8,6 +8,7 @@ from nats.js.api import ConsumerConfig
 from ce_nats import aio, stan
 from ce_nats.aio import Publisher, PullConsumer, replay
 from ce_nats.aio._jetstream_api import StreamApi
+from ce_nats.aio._util.checks import check_handler, config_differences
 from ce_nats.aio._util.patience import RETRY_SECONDS
 from ce_nats.aio.consumer._dead_letters import requeue
 from ce_nats.aio.jetstream import read_stream
@@ -185,3 +186,16 @@ async def test_counts_must_be_positive(nc, js, stream):
         await replay(nc, [], window=0)
     with pytest.raises(ValueError, match=r"^rate must be above 0, got 0$"):
         await replay(nc, [], rate=0)
+
+
+def test_lambdas_are_accepted_as_handlers():
+    check_handler(lambda delivery: None)
+    with pytest.raises(TypeError, match="handler must be an async function"):
+        check_handler(print)
+
+
+def test_fields_that_differ_are_named_if_one_of_them_is_not_empty():
+    existing = ConsumerConfig(max_deliver=5, description="")
+    assert config_differences(ConsumerConfig(max_deliver=5, max_waiting=0), existing) == []
+    assert config_differences(ConsumerConfig(max_deliver=0), existing) == ["max_deliver is 5, not 0"]
+    assert config_differences(ConsumerConfig(description="a"), existing) == ["description is '', not 'a'"]

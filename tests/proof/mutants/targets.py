@@ -26,12 +26,15 @@ MODULES: Final = (
 EXCLUDED: Final = ("codec/fast/__main__.py",)
 
 FIXTURES: Final = "tests/test_conformance.py::test_ce_nats_passes_all_musts"
+# Tests of a module in a file with another path, which run first: those of columns without Spark.
+_COLUMNS: Final = "tests/spark/connector/test_row_frames.py"
+OWN: Final = {"arrow/_encode.py": _COLUMNS, "arrow/_frames.py": _COLUMNS, "arrow/_header_lines.py": _COLUMNS}
 # Tests of a package's modules elsewhere, which run last; keys are prefixes of paths.
 FURTHER: Final = {
     "message.py": ("tests/codec/test_binding.py", "tests/wire", FIXTURES, "tests/test_hostile.py"),
     "subjects.py": (FIXTURES, "tests/test_hostile.py", "tests/codec/test_subject_template.py", "tests/aio/core"),
     "redelivery.py": (FIXTURES, "tests/test_hostile.py", "tests/aio/consumer/test_settle.py"),
-    "codec/": (FIXTURES, "tests/codec", "tests/test_sdk_faults.py"),
+    "codec/": (FIXTURES, "tests/codec", "tests/test_sdk_faults.py", "tests/test_hostile.py"),
     "wire/": (FIXTURES, "tests/wire", "tests/capture", "tests/test_hostile.py"),
     "capture/": (FIXTURES, "tests/test_hostile.py", "tests/cli/test_captures.py"),
     "arrow/": (FIXTURES,),
@@ -82,7 +85,9 @@ def stages(root: Path, module: str) -> list[list[str]]:
 
 
 def _mirrored(root: Path, path: PurePath) -> list[str]:
-    """Return the test file with the path of a module, if it exists."""
+    """Return the test file with the path of a module, or that in its place, if it exists."""
+    if own := OWN.get(path.as_posix()):
+        return [own]
     folder = PurePath("tests", *(part.strip("_") for part in path.parent.parts))
     test = folder / f"test_{path.stem.strip('_')}.py"
     return [test.as_posix()] if (root / test).exists() else []
