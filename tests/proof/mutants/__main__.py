@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for entry in stale:
         print(f"stale entry of equivalent.yaml: {entry}")
     chosen = sample(mutants, options.count, options.seed)
+    if options.duration is not None:
+        chosen = in_random_order(chosen, options.seed)
     result = summary.Summary(len(mutants))
     pending = []
     for mutant in chosen:
@@ -61,6 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--module", default="", help="only modules with this part in their path, such as codec/data")
     parser.add_argument("--count", type=int, help="number of mutants, chosen at random (default: all)")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the choice (default: %(default)s)")
+    parser.add_argument("--duration", type=float, help="seconds after which no further mutant is counted")
     parser.add_argument("--processes", type=int, default=2, help="mutants tested at once (default: %(default)s)")
     parser.add_argument(
         "--goal", type=float, default=95.0, help="percentage that must be killed (default: %(default)s)"
@@ -98,6 +102,13 @@ def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Muta
     return chosen
 
 
+def in_random_order(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
+    """Shuffle modules, so that a run that ends early has tested some at random; mutants of a module stay together."""
+    modules = list(dict.fromkeys(mutant.path for mutant in mutants))
+    Random(seed).shuffle(modules)
+    return sorted(mutants, key=lambda mutant: modules.index(mutant.path))
+
+
 def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict], list[Mutant]]:
     """Return the verdicts of a file for the mutants that were killed, and all other mutants."""
     if file is None:
@@ -111,6 +122,7 @@ def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict],
 
 def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary) -> None:
     """Add the verdicts of mutants to the summary and to the file of verdicts, and print the mutants that survive."""
+    until = None if options.duration is None else time.monotonic() + options.duration
     originals = {path: (root / path).read_text(encoding="utf-8") for path in {mutant.path for mutant in mutants}}
     for number, verdict in enumerate(run.verdicts(root, mutants, options.processes), 1):
         mutant = verdict.mutant
@@ -119,6 +131,8 @@ def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, r
             result.write(options.json)
         if verdict.outcome == run.SURVIVED:
             print(f"\n{number} of {len(mutants)} survived: {mutant}\n{mutant.diff(originals[mutant.path])}", flush=True)
+        if until is not None and time.monotonic() > until:
+            break
         if sys.stderr.isatty():
             print(f"\r{number} of {len(mutants)} ", end="", file=sys.stderr, flush=True)
 

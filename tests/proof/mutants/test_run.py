@@ -2,7 +2,7 @@
 
 from tests.proof import record
 from tests.proof.mutants import equivalent, run, targets
-from tests.proof.mutants.__main__ import sample
+from tests.proof.mutants.__main__ import in_random_order, sample
 from tests.proof.mutants.mutate import make, python_mutants
 from tests.proof.mutants.summary import EQUIVALENT, Summary
 
@@ -33,6 +33,13 @@ def test_samples_have_every_module():
     assert sample(mutants, 4, 1) == chosen
     assert sample(mutants, None, 1) == mutants
     assert {mutant.path for mutant in sample(mutants, 1, 1)} == {"a.py", "b.py"}
+
+
+def test_random_order_is_of_modules():
+    mutants = [one for name in "abcdef" for one in python_mutants(name, "X = 1\nY = 2\n")]
+    shuffled = in_random_order(mutants, 1)
+    assert sorted(shuffled, key=lambda one: one.path) == mutants
+    assert [one.path for one in shuffled[::4]] == list(dict.fromkeys(one.path for one in shuffled)) != list("abcdef")
 
 
 def test_entries_of_changed_lines_are_stale(tmp_path):
