@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,12 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _replay(targets, arguments.replay)
     share = arguments.seconds / len(targets) if arguments.seconds else None
     runs = [Run(target, arguments.seed, inputs=arguments.inputs, seconds=share) for target in targets]
-    is_complete = _run(runs)
+    reports = _Reports(arguments.findings)
+    is_complete = _run(runs, reports)
     results = [run.result for run in runs]
+    reports.add(results)
     for line in summary(results):
         print(line)
-    for finding in (finding for result in results for finding in result.findings):
-        _report(finding, arguments.findings)
     if not is_complete:
         print("Interrupted: the targets did not get all of their time.")
     elif arguments.record:
@@ -60,14 +61,14 @@ def _positive(text: str) -> int:
     return number
 
 
-def _run(runs: Sequence[Run]) -> bool:
+def _run(runs: Sequence[Run], reports: _Reports) -> bool:
     """Return False if Ctrl-C ended the runs."""
     try:
         while waiting := [run for run in runs if not run.is_done]:
             for run in waiting:
                 run.turn(_TURN)
-            results = [run.result for run in runs]
-            print(_progress(results), file=sys.stderr)
+                reports.add([run.result])
+            print(_progress([run.result for run in runs]), file=sys.stderr)
     except KeyboardInterrupt:
         return False
     return True
@@ -88,15 +89,27 @@ def summary(results: Sequence[Result]) -> list[str]:
     return [f"{_progress(results)}.", "", *record.table(header, rows)]
 
 
-def _report(finding: Finding, folder: Path) -> None:
-    """Write inputs to files, and print the command that runs them again."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for data in finding.inputs:
-        path = folder / f"{finding.target}-{sha256(data).hexdigest()[:12]}"
-        path.write_bytes(data)
-        paths.append(str(path))
-    print(f"\n{finding.target}: {finding.error}\n  {COMMAND} --target {finding.target} --replay {' '.join(paths)}")
+class _Reports:
+    """Findings, each written to files as soon as it is known, with the command that runs its inputs again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: list[Finding] = []
+
+    def add(self, results: Sequence[Result]) -> None:
+        for finding in (finding for result in results for finding in result.findings):
+            if finding not in self._known:
+                self._known.append(finding)
+                paths = " ".join(map(str, self._written(finding)))
+                print(f"{finding.target}: {finding.error}")
+                print(f"  {COMMAND} --target {finding.target} --replay {paths}\n", flush=True)
+
+    def _written(self, finding: Finding) -> Iterator[Path]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for data in finding.inputs:
+            path = self._folder / f"{finding.target}-{sha256(data).hexdigest()[:12]}"
+            path.write_bytes(data)
+            yield path
 
 
 def _replay(targets: Sequence[Target], paths: Sequence[Path]) -> int:
@@ -108,4 +121,6 @@ def _replay(targets: Sequence[Target], paths: Sequence[Path]) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets processes in the background ignore Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

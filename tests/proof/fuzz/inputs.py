@@ -130,6 +130,15 @@ def fixture_messages() -> Iterator[bytes]:
             yield written(bytes([kind]) + wanted[1:], [*lines, *pairs], payload).replace(b"NATS/1.0:", b"NATS/1.0")
 
 
+def inputs_of_encoders() -> Iterator[bytes]:
+    """Yield the attributes of decoded cases as headers, with data as text and as JSON, for both modes."""
+    for data in fixture_messages():
+        headers, payload = split(data)
+        names = [(name[3:], value) for name, value in pairs_of(headers) or () if name and name[:3] == "ce-" and value]
+        for rest in (0, 0xE3, 0x43):
+            yield written(bytes([0, data[1], rest]), names, payload or b"")
+
+
 @cache
 def _cases() -> list[Case]:
     return load_cases()

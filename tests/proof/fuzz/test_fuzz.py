@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from ce_nats import DecodeError
+from ce_nats import DecodeError, from_nats_message
+from ce_nats.arrow import _decode
+from ce_nats.codec import _fast_path
 from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets
 from tests.proof import record
@@ -17,8 +23,9 @@ from tests.proof.fuzz.inputs import inputs_of
 from tests.proof.fuzz.mutate import MAX_SIZE
 from tests.proof.fuzz.target import Check, Target, decoder, one_by_one
 from tests.proof.fuzz.targets import TARGETS
+from tests.support.strategies import binary_message
 
-INPUTS = {"parquet": 40, "schema": 100}
+INPUTS = {"parquet": 40, "schema": 100, "arrow": 250}
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -107,6 +114,41 @@ def test_inputs_depend_on_the_seed_only() -> None:
         return inputs
 
     assert seen(1, 0) == seen(1, float("inf")) != seen(2, 0)
+
+
+def spoiled(function: Any, change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a function that changes the results that are not None."""
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return result if result is None else change(result)
+
+    return changed
+
+
+OTHER_EVENT = from_nats_message(binary_message())
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "function", "change"),
+    [
+        ("fast-decode", _fast_path, "decode", lambda _: OTHER_EVENT),
+        ("fast-encode", _fast_path, "encode_headers", lambda pairs: pairs[:-1]),
+        ("fast-encode", _fast_path, "encode_event", lambda payload: payload + b" "),
+        ("arrow", _decode, "_is_json", lambda is_json: not is_json),
+        ("arrow", _decode, "_common_times", lambda times: pa.nulls(len(times), times.type)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_difference_is_found(
+    name: str, module: Any, function: str, change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, function, spoiled(getattr(module, function), change))
+    run = engine.Run(dataclasses.replace(TARGETS[name], batch=40), seed=1, inputs=800)
+    while not run.result.findings:
+        assert not run.is_done
+        run.turn(0)
+    assert run.result.findings[0].error.startswith("AssertionError")
 
 
 # --- Command --------------------------------------------------------------------------------------------------------
