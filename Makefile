@@ -13,16 +13,30 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 LOWEST := .venv-lowest
 LOWEST_INSTALLED := $(LOWEST)/.installed
+LOWEST_CORE := .venv-lowest-core
+LOWEST_CORE_INSTALLED := $(LOWEST_CORE)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
 
+# Tests that need no extra: without those that import protobuf, or run cases or other tests that do.
+CORE_TESTS := $(addprefix tests/,codec wire test_message.py test_subjects.py test_redelivery.py test_fixtures.py \
+	test_settings.py aio/core/test_subscribe.py aio/publishing/test_ack_window.py \
+	aio/publishing/test_pending_acks.py aio/publishing/test_prepare.py aio/publishing/test_token_acks.py \
+	$(patsubst %,aio/consumer/test_%.py,dead_letters delivery fetch handlers originals pull_consumer settle)) \
+	--ignore tests/codec/test_protobuf.py \
+	--deselect 'tests/test_fixtures.py::test_case[protobuf-' --deselect 'tests/test_fixtures.py::test_case[stan-' \
+	--deselect tests/codec/test_formats.py::test_classes_implement_the_protocol \
+	--deselect tests/codec/test_fast_path.py::test_tests_of_the_codec_pass_without_the_fast_path
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest check bench kill mutants fuzz docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest test-lowest-core check bench kill mutants fuzz docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
 	@echo "make test         run all checks, and all tests but the long ones (WORKERS=0: in one process)"
 	@echo "make test-long    run the tests that take minutes: clusters and kills of Spark, lakehouse tables, ..."
 	@echo "make test-lowest  run all tests with the oldest dependencies that pyproject.toml allows"
+	@echo "make test-lowest-core"
+	@echo "                  run tests of the core with its oldest dependencies, in about a minute"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
 	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: a minute), and check promises"
@@ -44,6 +58,10 @@ test-long: $(INSTALLED) $(JAR)
 
 test-lowest: $(LOWEST_INSTALLED)
 	$(LOWEST)/bin/python -m pytest --numprocesses $(WORKERS) $(PYTEST_ARGS)
+
+test-lowest-core: $(LOWEST_CORE_INSTALLED)
+	HYPOTHESIS_PROFILE=brief $(LOWEST_CORE)/bin/python -m pytest --numprocesses $(WORKERS) -m "not spark and not long" \
+		$(CORE_TESTS) $(PYTEST_ARGS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -85,7 +103,7 @@ build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(JAR) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(LOWEST) $(LOWEST_CORE) $(JAR) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 $(JAR): $(wildcard ce_nats/spark/jvm/*.java) | $(INSTALLED) jdk
 	$(BIN)/python hatch_build.py
@@ -106,6 +124,17 @@ $(LOWEST_INSTALLED): pyproject.toml | jdk
 		--all-extras --only-binary :all: --no-binary pyspark --output-file $(LOWEST)/lowest.txt pyproject.toml
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
 		--editable ".[all,testing]" --group dev
+	@touch $@
+
+# As above for the dependencies of the package alone. No extra is installed, so that no test depends on one. uv trusts the
+# certificates of the system, as pip does.
+$(LOWEST_CORE_INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(LOWEST_CORE)
+	$(LOWEST_CORE)/bin/python -m pip install --quiet "uv>=0.8"
+	$(LOWEST_CORE)/bin/uv --native-tls pip compile --quiet --python $(LOWEST_CORE)/bin/python --resolution lowest-direct --no-deps \
+		--only-binary :all: --output-file $(LOWEST_CORE)/lowest.txt pyproject.toml
+	$(LOWEST_CORE)/bin/uv --native-tls pip install --quiet --python $(LOWEST_CORE)/bin/python \
+		--constraint $(LOWEST_CORE)/lowest.txt --editable . --group core
 	@touch $@
 
 jdk:
