@@ -1,1 +1,1 @@
-"""Long runs with commands of their own: `make soak`, `make fuzz`, `make mutants`, `make matrix`."""
+"""Long runs with commands of their own: `make fuzz`, `make mutants`."""
