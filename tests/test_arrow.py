@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -15,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ce_nats import DecodeError, EncodeError, to_nats_message
+from ce_nats import ContentMode, DecodeError, EncodeError, ErrorCode, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.arrow import _decode as decode_module
 from ce_nats.arrow import explode_capture, explode_cloudevents
-from ce_nats.arrow._decode import decode
+from ce_nats.arrow._decode import Events, combine, decode
 from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.message import Headers
@@ -536,3 +537,20 @@ def test_rows_keep_their_order() -> None:
     decoded = decode(given["headers"].combine_chunks(), given["data"].combine_chunks())
     assert decoded.columns["mode"].to_pylist() == [expected(row)["ce_mode"] for row in rows]
     assert sorted(decoded.errors) == [2, 5, 8]
+
+
+def test_combined_rows_have_their_events_and_errors() -> None:
+    error = DecodeError(ErrorCode.INVALID_JSON, "not JSON")
+    events = Events({})
+    message = NatsMessage("", b'{"a": 1}', {"ce-id": "1", "ce-source": "s", "ce-specversion": "1.0", "ce-type": "t"})
+    events.add(1, from_nats_message(message, parse_data=False), ContentMode.BINARY)
+    combined = combine(3, events, {0: error})
+    assert combined.errors == {0: error}
+    assert combined.typed == {}
+    assert [value is not None for value in combined.columns["id"].to_pylist()] == [False, True, False]
+
+
+def test_import_without_pyarrow_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"^ce_nats.arrow needs pyarrow: pip install 'ce-nats\[arrow\]'$"):
+        runpy.run_path(str(Path(decode_module.__file__).with_name("__init__.py")))

@@ -14,7 +14,7 @@ from ce_nats import NatsMessage, aio
 from ce_nats._ranges import StreamRange
 from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._permissions import ConnectionWatch
+from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
@@ -421,3 +421,25 @@ async def test_connection_closed_by_the_server_is_lost(make_event):
             await nc.publish("orders", bytes(2000))
             with pytest.raises(DeliveryError, match=r"the connection was lost: .*maximum payload"):
                 await asyncio.wait_for(anext(received), SECONDS)
+
+
+async def test_denied_publishes_have_one_listener_and_denied_subscriptions_all(connected):
+    """The latest listener comes first: a request is part of the operation of an earlier listener."""
+    called = []
+
+    def listener(name, is_handled):
+        def listen(denial):
+            called.append(name)
+            return is_handled
+
+        return listen
+
+    async with connected("reader") as (nc, _):
+        watch = ConnectionWatch.of(nc)
+        for name, is_handled in (("first", True), ("second", True), ("third", False)):
+            watch.add(listener(name, is_handled))
+        assert watch._notify(Denial("publish", "a"))
+        assert called == ["third", "second"]
+        called.clear()
+        assert watch._notify(Denial("subscription", "a"))
+        assert called == ["third", "second", "first"]

@@ -131,3 +131,9 @@ async def test_answers_are_received_without_raw_messages(monkeypatch):
             assert await asyncio.wait_for(item.ack, SECONDS) == expected
         _, item = await window.publish()
     assert item.ack.cancelled()
+
+
+async def test_replies_arrive_below_the_inbox():
+    async with opened(ACK) as (_, window):
+        assert window._subscription.subject == f"{window._prefix}*"
+        assert window._prefix.count(".") == 2

@@ -7,11 +7,13 @@ import pytest
 from nats.js.api import StreamSource
 from pyarrow import parquet
 
-from ce_nats import DecodeError, from_nats_message
+from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.aio import DeliveryError
+from ce_nats.aio._jetstream_api import Stored
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.reading._stored_messages import metadata
+from ce_nats.aio.reading._stored_messages import as_message, metadata
 from ce_nats.capture import write_capture
+from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
 from tests.support.reading import read, way
 
@@ -150,3 +152,10 @@ def test_both_forms_of_the_reply_subject_are_parsed(reply):
 def test_other_reply_subjects_are_an_error(reply):
     with pytest.raises(DeliveryError):
         metadata(reply)
+
+
+def test_messages_of_the_api_are_converted_with_their_headers():
+    time = "2024-01-01T00:00:00.123456789Z"
+    message = as_message(Stored("a", 7, time, b"NATS/1.0\r\na:  1 \r\nb\r\n\r\n", b"x"), "S")
+    assert message == StoredMessage("a", "", [("a", "1")], b"x", "S", 7, Timestamp.parse(time))
+    assert list(as_message(Stored("a", 7, time), "S").headers) == []

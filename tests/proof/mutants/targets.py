@@ -44,6 +44,7 @@ FURTHER: Final = {
     "aio/publishing/": ("tests/aio/publishing/test_publisher.py",),
     "aio/reading/": ("tests/aio/reading",),
     "aio/_util/": ("tests/aio/core",),
+    "aio/_observer.py": ("tests/test_otel.py",),
     "aio/_foreign_subjects.py": ("tests/aio/test_jetstream.py",),
     "spark/": (FIXTURES,),
 }
