@@ -28,7 +28,7 @@ CORE_TESTS := $(addprefix tests/,codec wire test_message.py test_subjects.py tes
 	--deselect tests/codec/test_fast_path.py::test_tests_of_the_codec_pass_without_the_fast_path
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest test-lowest-core check bench kill mutants fuzz docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench kill mutants fuzz docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
@@ -41,6 +41,7 @@ help:
 	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
 	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: a minute), and check promises"
 	@echo "make check        run ruff and mypy"
+	@echo "make audit        look up vulnerabilities of all installed dependencies, and list their licenses"
 	@echo "make bench        run the benchmarks in docs/speed.md"
 	@echo "make docs         build the documentation site into site/"
 	@echo "make fmt          format the code, update generated tables"
@@ -67,6 +68,10 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --group audit
+	$(BIN)/python -m tests.proof.audit
 
 bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m pip install --quiet --group bench
@@ -103,7 +108,8 @@ build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(LOWEST_CORE) $(JAR) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(LOWEST) $(LOWEST_CORE) $(JAR)
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 $(JAR): $(wildcard ce_nats/spark/jvm/*.java) | $(INSTALLED) jdk
 	$(BIN)/python hatch_build.py
