@@ -357,3 +357,15 @@ def test_other_json_values_are_rejected(value: Any) -> None:
     """Numbers with a fraction, arrays and objects."""
     error = refused(DecodeError, "invalid-attribute-type", decode_typed_attribute, "x", value, None)
     assert error.attribute == "x"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [(None, b"\xff\x00"), (bytes, b"\xff\x00"), (str, "/wA="), (int, None), (bool, None)]
+)
+def test_bytes_are_base64_if_another_type_is_declared(wanted: type | None, expected: object) -> None:
+    if expected is None:
+        with pytest.raises(DecodeError) as info:
+            decode_typed_attribute("x", b"\xff\x00", wanted)
+        assert info.value.attribute == "x"
+    else:
+        assert decode_typed_attribute("x", b"\xff\x00", wanted) == expected

@@ -1,0 +1,37 @@
+"""Envelopes: text in data is encoded in the charset of its media type."""
+
+import pytest
+
+from ce_nats import DecodeError, ErrorCode
+from ce_nats.codec.envelope import Envelope, from_envelope
+
+REQUIRED = {"specversion": "1.0", "id": "1", "source": "s", "type": "t"}
+
+
+def decoded(data, content_type=None, **options):
+    kind = {} if content_type is None else {"datacontenttype": content_type}
+    return from_envelope(Envelope({**REQUIRED, **kind}, data), **options).get_data()
+
+
+def test_text_is_encoded_in_the_charset_of_a_text_type():
+    assert decoded("é", "text/plain; charset=latin1", parse_data=False) == b"\xe9"
+    assert decoded("é", "text/plain", parse_data=False) == b"\xc3\xa9"
+    assert decoded("é", "text/plain; charset=latin1") == "é"
+    assert decoded("é", "image/png; charset=latin1") == b"\xc3\xa9"
+    assert decoded("é") == b"\xc3\xa9"
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "code"),
+    [
+        ("a", "text/plain; charset=nope", ErrorCode.UNSUPPORTED_CHARSET),
+        ("€", "text/plain; charset=latin1", ErrorCode.INVALID_DATA),
+        ("\ud800", "text/plain", ErrorCode.INVALID_DATA),
+        ("\ud800", None, ErrorCode.INVALID_DATA),
+        (5, None, ErrorCode.INVALID_DATA),
+    ],
+)
+def test_text_that_cannot_be_encoded_is_an_error_of_the_data(data, content_type, code):
+    with pytest.raises(DecodeError) as info:
+        decoded(data, content_type, parse_data=False)
+    assert (info.value.code, info.value.attribute) == (code, "data")
