@@ -92,7 +92,7 @@ kill: $(INSTALLED) $(JAR)
 mutants: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.mutants --count $(COUNT) --record
 
-fuzz: $(INSTALLED)
+fuzz: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 docs: $(INSTALLED)

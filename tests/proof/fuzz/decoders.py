@@ -264,7 +264,7 @@ def percent_value(data: bytes) -> Hashable:
 def timestamp(data: bytes) -> Hashable:
     time = Timestamp.parse(lenient_text(data))
     assert repr(Timestamp.parse(str(time))) == repr(time)
-    time.utctimetuple()
+    assert Timestamp.parse(str(time)) == time
     return len(str(time)), time.nanosecond % 1000 > 0
 
 

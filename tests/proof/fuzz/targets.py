@@ -1,6 +1,7 @@
 """All targets, by name."""
 
-from tests.proof.fuzz import decoders, differential
+from tests.proof.fuzz import decoders, differential, java
 from tests.proof.fuzz.target import Target
 
-TARGETS: dict[str, Target] = {target.name: target for target in (*decoders.TARGETS, *differential.TARGETS)}
+_ALL = (*decoders.TARGETS, *differential.TARGETS, *java.TARGETS)
+TARGETS: dict[str, Target] = {target.name: target for target in _ALL}

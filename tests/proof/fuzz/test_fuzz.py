@@ -18,17 +18,18 @@ from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets
 from tests.proof import record
 from tests.proof.fuzz import __main__ as command
-from tests.proof.fuzz import engine
+from tests.proof.fuzz import engine, java
 from tests.proof.fuzz.inputs import inputs_of
 from tests.proof.fuzz.mutate import MAX_SIZE
 from tests.proof.fuzz.target import Check, Target, decoder, one_by_one
 from tests.proof.fuzz.targets import TARGETS
 from tests.support.strategies import binary_message
 
+JAVA = [pytest.mark.spark, pytest.mark.long]  # starting Java takes many seconds on a busy machine
 INPUTS = {"parquet": 40, "schema": 100, "arrow": 250}
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=JAVA if name == "java" else []) for name in TARGETS])
 def test_promises_hold(name: str) -> None:
     run = engine.Run(TARGETS[name], seed=1, inputs=INPUTS.get(name, 500))
     run.turn(float("inf"))
@@ -149,6 +150,13 @@ def test_difference_is_found(
         assert not run.is_done
         run.turn(0)
     assert run.result.findings[0].error.startswith("AssertionError")
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_difference_of_java_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "expected", spoiled(java.expected, lambda columns: {**columns, "time": None}))
+    assert run_of(dataclasses.replace(TARGETS["java"], batch=20), 400).findings
 
 
 # --- Command --------------------------------------------------------------------------------------------------------
