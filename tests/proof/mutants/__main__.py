@@ -2,13 +2,14 @@
 Mutate the modules of ce_nats, run their tests, and print the mutants that survive.
 
 The exit status is 0 if at least the goal of the mutants that are not equivalent was killed, and no entry of
-equivalent.yaml is stale; 1 otherwise, 130 after Ctrl-C.
+equivalent.yaml is stale; 1 otherwise, 130 after Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -143,4 +144,6 @@ def _command(arguments: Iterable[str] | None) -> str:
 
 
 if __name__ == "__main__":
+    # A shell ignores SIGINT for programs in the background.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
