@@ -25,9 +25,10 @@ DATAREF: Final = "dataref"
 # The server keeps objects in a stream OBJ_<bucket>; these are the names that clients of NATS accept.
 _BUCKET: Final = re.compile("[A-Za-z0-9_-]{1,200}")
 _MAX_NAME_BYTES: Final = 1000
-# RFC 3986: a scheme, whose case does not matter, and characters of a path.
+# RFC 3986: a scheme, whose case does not matter, and characters of a path. Each character or escape is a byte of the
+# name, and longer names are not decoded, which would need a hundred times the memory of the text.
 _REFERENCE: Final = re.compile(
-    f"(?i:nats-obj):({_BUCKET.pattern})/((?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{{2}})+)"
+    f"(?i:nats-obj):({_BUCKET.pattern})/((?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{{2}}){{1,{_MAX_NAME_BYTES}}})"
 )
 _OWN_NAME: Final = re.compile("[0-9a-f]{32}-([0-9a-f]{64})")
 

@@ -2,6 +2,7 @@
 The Dataref extension: references to objects, and their names.
 """
 
+import tracemalloc
 from hashlib import sha256
 from typing import Any
 
@@ -108,3 +109,17 @@ def test_other_names_have_no_digest(name: str) -> None:
 @pytest.mark.parametrize("attributes", [{"id": ...}, {"source": ...}])
 def test_event_of_an_object_needs_source_and_id(attributes: dict[str, Any]) -> None:
     refused(EncodeError, "missing-attribute", object_name, plain_event(**attributes), b"")
+
+
+@pytest.mark.parametrize(("part", "byte"), [("a", "a"), ("%41", "A")])
+def test_names_have_at_most_1000_bytes(part: str, byte: str) -> None:
+    """A longer name is rejected before it is decoded, which would need a hundred times the memory of the text."""
+    assert ObjectReference.parse("nats-obj:b/" + part * 1000).name == byte * 1000
+    refused(DecodeError, "unsupported-dataref", ObjectReference.parse, "nats-obj:b/" + part * 1001)
+    text = "nats-obj:b/" + part * 300_000
+    tracemalloc.start()
+    try:
+        refused(DecodeError, "unsupported-dataref", ObjectReference.parse, text)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    finally:
+        tracemalloc.stop()
