@@ -11,7 +11,6 @@ import argparse
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -123,17 +122,14 @@ def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict],
 
 def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary) -> None:
     """Add the verdicts of mutants to the summary and to the file of verdicts, and print the mutants that survive."""
-    until = None if options.duration is None else time.monotonic() + options.duration
     originals = {path: (root / path).read_text(encoding="utf-8") for path in {mutant.path for mutant in mutants}}
-    for number, verdict in enumerate(run.verdicts(root, mutants, options.processes), 1):
+    for number, verdict in enumerate(run.verdicts(root, mutants, options.processes, options.duration), 1):
         mutant = verdict.mutant
         result.add(mutant, verdict.outcome, verdict.by)
         if options.json:
             result.write(options.json)
         if verdict.outcome == run.SURVIVED:
             print(f"\n{number} of {len(mutants)} survived: {mutant}\n{mutant.diff(originals[mutant.path])}", flush=True)
-        if until is not None and time.monotonic() > until:
-            break
         if sys.stderr.isatty():
             print(f"\r{number} of {len(mutants)} ", end="", file=sys.stderr, flush=True)
 

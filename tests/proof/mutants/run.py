@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,9 +153,9 @@ class Copy:
         return answer
 
 
-def verdicts(root: Path, mutants: Sequence[Mutant], processes: int) -> Iterator[Verdict]:
+def verdicts(root: Path, mutants: Sequence[Mutant], processes: int, duration: float | None = None) -> Iterator[Verdict]:
     """
-    Yield the verdict of each mutant, as they come.
+    Yield the verdict of each mutant, as they come, for at most ``duration`` seconds.
 
     Raises:
         ProofError: The tests of a module fail without a mutant.
@@ -163,12 +164,16 @@ def verdicts(root: Path, mutants: Sequence[Mutant], processes: int) -> Iterator[
     for mutant in mutants:
         waiting.put(mutant)
     done: queue.SimpleQueue[Verdict | BaseException] = queue.SimpleQueue()
+    until = None if duration is None else time.monotonic() + duration
     copies = [Copy(root) for _ in range(min(processes, len(mutants)))]
     try:
         for copy in copies:
             Thread(target=_work, args=(copy, waiting, done), daemon=True).start()
         for _ in mutants:
-            verdict = done.get()
+            try:
+                verdict = done.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
             if isinstance(verdict, BaseException):
                 raise verdict
             yield verdict
