@@ -26,9 +26,14 @@ MODULES: Final = (
 EXCLUDED: Final = ("codec/fast/__main__.py",)
 
 FIXTURES: Final = "tests/test_conformance.py::test_ce_nats_passes_all_musts"
-# Tests of a module in a file with another path, which run first: those of columns without Spark.
+# Tests of a module in a file with another path, which run first: those of columns run without Spark.
 _COLUMNS: Final = "tests/spark/connector/test_row_frames.py"
-OWN: Final = {"arrow/_encode.py": _COLUMNS, "arrow/_frames.py": _COLUMNS, "arrow/_header_lines.py": _COLUMNS}
+OWN: Final = {
+    "arrow/_encode.py": _COLUMNS,
+    "arrow/_frames.py": _COLUMNS,
+    "arrow/_header_lines.py": _COLUMNS,
+    "codec/_type_patterns.py": "tests/test_routing.py",
+}
 # Tests of a package's modules elsewhere, which run last; keys are prefixes of paths.
 FURTHER: Final = {
     "message.py": ("tests/codec/test_binding.py", "tests/wire", FIXTURES, "tests/test_hostile.py"),
