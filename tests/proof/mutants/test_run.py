@@ -51,6 +51,14 @@ def test_entries_of_changed_lines_are_stale(tmp_path):
         assert len(equivalent.stale(entries.values(), python_mutants("a.py", source), {"a.py"})) == expected
 
 
+def test_entries_of_the_file_are_mutants():
+    entries = equivalent.load()
+    modules = {path for path, *_ in entries}
+    assert modules <= set(targets.modules(record.ROOT))
+    mutants = [one for path in modules for one in python_mutants(path, (record.ROOT / path).read_text("utf-8"))]
+    assert equivalent.stale(entries.values(), mutants, modules) == []
+
+
 def test_share_is_of_mutants_that_are_not_equivalent():
     result = Summary(7)
     for mutant, outcome in zip(
