@@ -2,7 +2,7 @@
 
 import pytest
 
-from ce_nats import DecodeError, ErrorCode
+from ce_nats import DecodeError, ErrorCode, Timestamp
 from ce_nats.codec.envelope import Envelope, from_envelope
 
 REQUIRED = {"specversion": "1.0", "id": "1", "source": "s", "type": "t"}
@@ -35,3 +35,14 @@ def test_text_that_cannot_be_encoded_is_an_error_of_the_data(data, content_type,
     with pytest.raises(DecodeError) as info:
         decoded(data, content_type, parse_data=False)
     assert (info.value.code, info.value.attribute) == (code, "data")
+
+
+def test_timestamps_have_the_declared_type():
+    time = Timestamp.parse("2024-01-01T00:00:00Z")
+    for wanted, expected in ((None, time), (Timestamp, time), (str, "2024-01-01T00:00:00Z")):
+        types = None if wanted is None else {"when": wanted}
+        event = from_envelope(Envelope({**REQUIRED, "when": time}, None), extension_types=types)
+        assert event.get_attributes()["when"] == expected
+    with pytest.raises(DecodeError) as info:
+        from_envelope(Envelope({**REQUIRED, "when": time}, None), extension_types={"when": int})
+    assert info.value.attribute == "when"
