@@ -105,16 +105,18 @@ class FastIngest:
         owner: The unacknowledged messages.
         window: Their maximum number.
         ack_timeout: Seconds without progress after which the unacknowledged messages of a batch are resent.
+        retry_timeout: Seconds to repeat the lookup of a stream without a response, at most ten.
 
     Attributes:
         routes: Lanes by subject, of subjects that were looked up.
     """
 
-    def __init__(self, owner: Owner, *, window: int, ack_timeout: float) -> None:
+    def __init__(self, owner: Owner, *, window: int, ack_timeout: float, retry_timeout: float) -> None:
         self._owner = owner
         self._nc = owner.nc
         self._flow = max(1, min(_MAX_FLOW, window // 4))
         self._ack_timeout = ack_timeout
+        self._retry_timeout = min(retry_timeout, _LOOKUP_RETRY_SECONDS)
         self.routes: dict[str, Lane | None] = {}
         self._streams: list[tuple[list[str], Lane | None]] = []
         self._misses = 0
@@ -147,7 +149,7 @@ class FastIngest:
                 return lane
         if self._misses >= _MAX_MISSES or not is_server_from(self._nc, (2, 14)):
             return None
-        api = StreamApi(self._nc, DEFAULT_PREFIX, _LOOKUP_SECONDS, _LOOKUP_RETRY_SECONDS)
+        api = StreamApi(self._nc, DEFAULT_PREFIX, _LOOKUP_SECONDS, self._retry_timeout)
         found = await api.stream_on(subject)
         if found is None:
             self._misses += 1

@@ -108,7 +108,9 @@ class PendingAcks(AckWindow[PendingMessage]):
     async def __aenter__(self) -> PendingAcks:
         await self.open(self.nc.new_inbox())
         if self._may_batch:
-            self._fast = FastIngest(self, window=self._size, ack_timeout=self._ack_timeout)
+            self._fast = FastIngest(
+                self, window=self._size, ack_timeout=self._ack_timeout, retry_timeout=self._retry_timeout
+            )
         return self
 
     async def __aexit__(self, *error: object) -> None:
