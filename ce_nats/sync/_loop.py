@@ -247,7 +247,12 @@ class SendQueue(Generic[T]):
             self._is_awake = True
             try:
                 for _ in range(min(_BATCH, len(self._waiting))):
-                    await self._send(self._waiting.popleft())
+                    item = self._waiting.popleft()
+                    try:
+                        await self._send(item)
+                    except asyncio.CancelledError:
+                        self._waiting.appendleft(item)  # for close(), which has cancelled this task
+                        raise
             finally:
                 self._is_awake = False
             await asyncio.sleep(0)  # let other tasks run

@@ -213,13 +213,6 @@ class Sender:
             await self.publisher._send(prepared)
         except DeliveryError as error:
             self._fail(prepared, error)
-        except asyncio.CancelledError:
-            self._fail_unsent(prepared)
-            raise
-
-    def _fail_unsent(self, prepared: Prepared) -> None:
-        text = f"{prepared.message.subject}: the publisher was closed before it was sent"
-        self._fail(prepared, DeliveryError(ErrorCode.TIMEOUT, text))
 
     def _fail(self, prepared: Prepared, error: DeliveryError) -> None:
         self.publisher.failures.append(Failure(prepared.event, prepared.message.subject, error))
@@ -242,7 +235,8 @@ class Sender:
             seconds = 0.1
         finally:
             for prepared in await self.queue.close():
-                self._fail_unsent(prepared)
+                text = f"{prepared.message.subject}: the publisher was closed before it was sent"
+                self._fail(prepared, DeliveryError(ErrorCode.TIMEOUT, text))
             kind = None if error is None else type(error)
             try:
                 await asyncio.wait_for(self.publisher.__aexit__(kind, error, None), seconds)
