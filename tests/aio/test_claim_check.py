@@ -265,12 +265,23 @@ async def test_missing_bucket_is_named(js, make_event):
 @pytest.mark.parametrize(
     "dataref", ["https://example.com/data", "nats-obj:OTHER/name", "nats-obj:{bucket}", "", "file:///etc/passwd"]
 )
-async def test_only_the_bucket_of_the_program_is_read(claim_check, make_event, dataref):
-    """The sender chooses the reference; objects elsewhere exist, and are not requested."""
-    got = received(make_event(dataref=dataref.format(bucket=claim_check.bucket)))
-    with pytest.raises(DecodeError) as info:
-        await claim_check.resolve(got)
-    assert (info.value.code, info.value.attribute) == ("unsupported-dataref", "dataref")
+async def test_only_the_bucket_of_the_program_is_read(nc, js, claim_check, make_event, dataref):
+    """The sender chooses the reference; an object in another bucket exists, and is not requested."""
+    await js.create_object_store("OTHER", storage="memory")
+    try:
+        await (await js.object_store("OTHER")).put("name", b"secret")
+        requests = await nc.subscribe("$JS.API.>")
+        await nc.flush()
+        got = received(make_event(dataref=dataref.format(bucket=claim_check.bucket)))
+        with pytest.raises(DecodeError) as info:
+            await claim_check.resolve(got)
+        assert (info.value.code, info.value.attribute) == ("unsupported-dataref", "dataref")
+        await nc.flush()
+        assert requests.pending_msgs == 0
+        await js.stream_info("OBJ_OTHER")
+        await until(lambda: requests.pending_msgs == 1)  # because the subscription receives requests
+    finally:
+        await js.delete_object_store("OTHER")
 
 
 async def test_link_to_another_bucket_is_not_followed(js, bucket, store, claim_check, make_event):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from ..._ranges import StreamRange, StreamState
-from ...errors import DataLossError
+from ...errors import DataLossError, DecodeError, ErrorCode, preview
 from ._limits import Limits
 
 Offset: TypeAlias = dict[str, dict[str, Any]]
@@ -25,6 +25,29 @@ OnLoss: TypeAlias = Callable[[DataLossError], None]
 def at(state: StreamState, sequence: int) -> dict[str, Any]:
     """Return the part of an offset for one stream."""
     return {"sequence": sequence, "created": state.created}
+
+
+def checked(offset: Any) -> Offset:
+    """
+    Return an offset from a checkpoint.
+
+    Raises:
+        DecodeError: ``invalid-message``: another source wrote the checkpoint, or its files are damaged.
+    """
+    if not isinstance(offset, dict) or not all(map(_is_position, offset.values())):
+        raise DecodeError(
+            ErrorCode.INVALID_MESSAGE,
+            "the offset in the checkpoint must have the sequence and the creation time of each stream, got "
+            f"{preview(offset)}: the checkpoint is damaged, or of another source; use another checkpointLocation",
+        )
+    return offset
+
+
+def _is_position(part: Any) -> bool:
+    if not isinstance(part, dict) or not isinstance(part.get("created"), str):
+        return False
+    sequence = part.get("sequence")
+    return isinstance(sequence, int) and not isinstance(sequence, bool) and sequence >= 0
 
 
 def advance(

@@ -27,7 +27,7 @@ from ...errors import DataLossError, DeliveryError, ErrorCode
 from .._workers import Shipped, check_workers
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
 from ._limits import Limits, Waiting
-from ._offsets import Offset, advance, changed, in_order, ranges, unread
+from ._offsets import Offset, advance, changed, checked, in_order, ranges, unread
 from ._planning import batch_ranges, divide, find_streams, first_offset, loss_policy
 from ._read_options import READ_OPTIONS, ReadOptions
 from ._sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
@@ -247,7 +247,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
 
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
         # Spark before 4.2 passes no arguments.
-        start = start or self._position
+        start = checked(start) if start else self._position
         states = self._states(self._names(start), known=self._read_options.streams if start is None else start)
         self._newest = advance({}, states, on_loss=self._on_loss)
         limits = self._limits(limit)
@@ -270,7 +270,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         return self._newest
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        self._position = in_order({**start, **end})
+        self._position = in_order({**checked(start), **checked(end)})
         streams = changed(start, end)
         if not streams:
             return []

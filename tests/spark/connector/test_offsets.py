@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from ce_nats._ranges import StreamState
-from ce_nats.errors import DataLossError
+from ce_nats.errors import DataLossError, DecodeError
 from ce_nats.spark.connector._limits import Limits
-from ce_nats.spark.connector._offsets import advance, at, changed, ranges, unread
+from ce_nats.spark.connector._offsets import advance, at, changed, checked, ranges, unread
 
 
 def state(name, first, last, created="then", messages=None):
@@ -124,3 +124,30 @@ def test_a_stream_that_was_created_again_while_it_was_not_read_is_a_loss():
     losses = []
     again = advance(end, states, on_loss=losses.append)
     assert (again["b"]["sequence"], len(losses)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [],
+        12,
+        None,
+        {"a": {}},
+        {"topic": {"0": 5}},
+        {"a": 5},
+        {"a": {"sequence": 5}},
+        {"a": {"sequence": "5", "created": "then"}},
+        {"a": {"sequence": True, "created": "then"}},
+        {"a": {"sequence": -1, "created": "then"}},
+        {"a": {"sequence": 5, "created": None}},
+    ],
+)
+def test_offsets_of_another_source_are_an_error(found):
+    with pytest.raises(DecodeError, match="the offset in the checkpoint must have") as info:
+        checked(found)
+    assert info.value.code == "invalid-message"
+
+
+def test_offsets_of_this_source_are_accepted():
+    assert checked(offset(a=0, b=5)) == offset(a=0, b=5)
+    assert checked({}) == {}

@@ -1262,6 +1262,19 @@ def test_a_restart_continues_at_the_checkpoint(broker, run_query):
     assert [json.loads(path.read_text().splitlines()[-1])[stream]["sequence"] for path in offsets] == [10, 20]
 
 
+def test_an_edited_checkpoint_stops_the_query_with_a_clear_error(broker, run_query):
+    stream = broker.add()
+    broker.fill(stream, 10)
+    run_query(stream)
+    offsets = run_query.checkpoint / "offsets"
+    (path,) = offsets.glob("[0-9]*")
+    path.write_text(path.read_text().replace('"sequence"', '"0"'))
+    (offsets / f".{path.name}.crc").unlink()
+    with pytest.raises(Exception, match="invalid-message: the offset in the checkpoint must have the sequence"):
+        run_query(stream)
+    assert run_query.written() == [(stream, number) for number in range(1, 11)]
+
+
 @needs_limits
 def test_a_failed_batch_is_read_again(broker, run_query):
     stream = broker.add()
