@@ -9,9 +9,9 @@ class Relay:
     """
     TCP proxy of the server at a URL, as a context manager. It runs in a thread.
 
-        Attributes:
-            url: URL of the proxy.
-            delay: Seconds of delay for bytes from clients; may be changed at any time.
+    Attributes:
+        url: URL of the proxy.
+        delay: Seconds of delay for bytes from clients; may be changed at any time.
     """
 
     def __init__(self, url):
@@ -46,9 +46,9 @@ class Relay:
         """
         Hold back answers after a request, and send them together.
 
-                Args:
-        request: Bytes of a request that start it.
-        last: Bytes of the last answer to hold back.
+        Args:
+            request: Bytes of a request that start it.
+            last: Bytes of the last answer to hold back.
         """
         self._burst = _Burst(request, last)
 
