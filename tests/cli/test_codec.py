@@ -79,6 +79,25 @@ def test_invalid_events_do_not_stop_later_ones(cli, event):
     assert second.startswith("ce-nats: invalid-json: line 3: ")
 
 
+@pytest.mark.parametrize(("charset", "text"), [("klingon", 'a"€'), ("latin-1", "€"), ("utf-8", "€")])
+def test_text_that_its_charset_cannot_encode_is_printed(cli, event, charset, text):
+    """A structured event has its text in UTF-8, so it is decoded, and its charset is not needed."""
+    given = event(datacontenttype=f"text/plain;charset={charset}", data=text)
+    message = {"headers": [["Content-Type", "application/cloudevents+json"]], "data": given}
+    decoded = cli("decode", stdin=json.dumps(message))
+    assert (decoded.exit_code, decoded.stderr) == (0, "")
+    assert json.loads(decoded.stdout) == json.loads(given)
+    assert decoded.stdout.endswith("}\n")
+
+
+def test_text_that_is_not_unicode_is_an_error(cli):
+    """UTF-7 can have unpaired surrogates, which JSON cannot."""
+    message = {"headers": [*HEADERS, ["ce-datacontenttype", "text/plain;charset=utf-7"]], "data": "+2AA-"}
+    decoded = cli("decode", stdin=json.dumps(message))
+    assert (decoded.exit_code, decoded.stdout) == (1, "")
+    assert decoded.stderr.startswith("ce-nats: invalid-data: ")
+
+
 def test_decode_accepts_headers_on_the_command_line(cli):
     given = [part for name, value in HEADERS for part in ("-H", f"{name}: {value}")]
     result = cli("decode", *given, stdin=b"\xff\n")
