@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.MapType;
@@ -53,14 +54,16 @@ public final class Columns {
         if (kind instanceof BinaryType) {
             return decoder.invoke(bytes(), bytes());
         }
+        boolean isMap = kind instanceof MapType;
+        DataType[] parts = isMap
+                ? new DataType[] {((MapType) kind).keyType(), ((MapType) kind).valueType()}
+                : partsOf((StructType) ((ArrayType) kind).elementType());
         int count = IN.readInt();
         Object[] names = new Object[Math.max(count, 0)];
         Object[] values = new Object[names.length];
-        boolean isMap = kind instanceof MapType;
-        boolean isText = kind.catalogString().contains("string");
         for (int index = 0; index < names.length; index++) {
-            names[index] = header(isText);
-            values[index] = header(isText);
+            names[index] = part(parts[0]);
+            values[index] = part(parts[1]);
         }
         byte[] data = bytes();
         if (isMap) {
@@ -74,9 +77,21 @@ public final class Columns {
         return decoder.invoke(count < 0 ? null : (ArrayData) new GenericArrayData(pairs), data);
     }
 
-    private static Object header(boolean isText) throws IOException {
-        byte[] header = bytes();
-        return header != null && isText ? UTF8String.fromBytes(header) : header;
+    private static DataType[] partsOf(StructType pair) {
+        return new DataType[] {pair.fields()[0].dataType(), pair.fields()[1].dataType()};
+    }
+
+    private static Object part(DataType type) throws IOException {
+        if (type instanceof ArrayType list) {
+            int count = IN.readInt();
+            Object[] items = new Object[Math.max(count, 0)];
+            for (int index = 0; index < items.length; index++) {
+                items[index] = part(list.elementType());
+            }
+            return count < 0 ? null : new GenericArrayData(items);
+        }
+        byte[] part = bytes();
+        return part != null && type instanceof StringType ? UTF8String.fromBytes(part) : part;
     }
 
     private static String text() throws IOException {

@@ -23,8 +23,10 @@ from tests.proof.fuzz.inputs import (
     Pairs,
     block_of,
     fixture_messages,
+    flattened,
     inputs_of_encoders,
     lists_of,
+    octets_of,
     options,
     pairs_of,
     split,
@@ -171,10 +173,6 @@ def _explode_blocks(blocks: list[bytes], payloads: list[bytes | None], types: di
     return [outcomes[place] for place in range(len(blocks))]
 
 
-def _octets(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")
-
-
 def _characters(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
@@ -192,34 +190,21 @@ def _lists(name: Callable[..., Any], value: Callable[..., Any], rows: list[Pairs
 
 def _maps(rows: list[Pairs | None]) -> tuple[list[Any], pa.Array]:
     """Return rows, and a column of maps, in which no key is NULL."""
-    made = [pairs and [(_octets(name) or b"", _octets(value)) for name, value in pairs] for pairs in rows]
+    made = [pairs and [(octets_of(name) or b"", octets_of(value)) for name, value in pairs] for pairs in rows]
     return made, pa.array(made, pa.map_(pa.binary(), pa.binary()))
 
 
 def _maps_of_lists(rows: list[Pairs | None]) -> tuple[list[Any], pa.Array]:
-    lists = [
-        pairs
-        if pairs is None
-        else [
-            (_octets(name) or b"", None if values is None else [*map(_octets, values)])
-            for name, values in lists_of(pairs)
-        ]
-        for pairs in rows
-    ]
-    made = [
-        pairs
-        if pairs is None
-        else [(name, value) for name, values in pairs for value in ([None] if values is None else values)]
-        for pairs in lists
-    ]
+    lists = [pairs if pairs is None else lists_of(pairs) for pairs in rows]
+    made = [pairs if pairs is None else flattened(pairs) for pairs in lists]
     return made, pa.array(lists, pa.map_(pa.binary(), pa.list_(pa.binary())))
 
 
 _MAKERS: dict[str, Callable[[list[Pairs | None]], tuple[list[Any], pa.Array]]] = {
     "text": partial(_lists, _characters, _characters),
-    "text-octets": partial(_lists, _characters, _octets),
-    "octets-text": partial(_lists, _octets, _characters),
-    "octets": partial(_lists, _octets, _octets),
+    "text-octets": partial(_lists, _characters, octets_of),
+    "octets-text": partial(_lists, octets_of, _characters),
+    "octets": partial(_lists, octets_of, octets_of),
     "map": _maps,
 }
 

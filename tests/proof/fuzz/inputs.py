@@ -33,6 +33,7 @@ _TYPE_NAMES = {"String": str, "Integer": int, "Boolean": bool, "Binary": bytes, 
 _MODES = (None, None, ContentMode.BINARY, ContentMode.STRUCTURED)
 
 Pairs = list[tuple[str | None, str | None]]
+Lists = list[tuple[bytes, list[bytes | None] | None]]
 
 
 class Options(NamedTuple):
@@ -94,9 +95,22 @@ def pairs_of(headers: bytes) -> Pairs | None:
     return found
 
 
-def lists_of(pairs: Pairs) -> list[tuple[str | None, list[str] | None]]:
-    r"""Return headers with lists of values, which are divided at ``|``; \0 is an empty list."""
-    return [(name, None if value is None else [] if value == NULL else value.split("|")) for name, value in pairs]
+def octets_of(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def lists_of(pairs: Pairs) -> Lists:
+    r"""Return headers of a map of lists: values are divided at ``|``; \0 is an empty list, or a NULL in a list."""
+    return [(octets_of(name) or b"", None if value is None else _list_of(value)) for name, value in pairs]
+
+
+def _list_of(value: str) -> list[bytes | None]:
+    return [] if value == NULL else [None if one == NULL else octets_of(one) for one in value.split("|")]
+
+
+def flattened(lists: Lists) -> list[tuple[bytes, bytes | None]]:
+    """Return the headers of a map of lists as pairs; a NULL instead of a list is a NULL value."""
+    return [(name, value) for name, values in lists for value in ([None] if values is None else values)]
 
 
 def block_of(headers: bytes) -> bytes:

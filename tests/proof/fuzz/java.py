@@ -18,17 +18,33 @@ import pyspark
 from ce_nats import DecodeError
 from ce_nats.spark.columns._jvm_engine import JAR
 from ce_nats.wire.nats import read_header_block
-from tests.proof.fuzz.inputs import BLOCK, KINDS, block_of, fixture_messages, options, pairs_of, split
+from tests.proof.fuzz.inputs import (
+    BLOCK,
+    KINDS,
+    MAP_OF_LISTS,
+    block_of,
+    fixture_messages,
+    flattened,
+    lists_of,
+    octets_of,
+    options,
+    pairs_of,
+    split,
+)
 from tests.proof.fuzz.target import Target
 from tests.support.arrow_rows import expected
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPARK_TYPES = {str: "string", int: "int", bool: "boolean", bytes: "binary", datetime: "timestamp"}
-_OCTETS = "array<struct<key: binary, value: binary>>"
-# Types of columns of headers, in the order of the first option; `Columns.java` has no maps of lists.
+_PAIRS = "array<struct<key: {}, value: {}>>"
+# Types of columns of headers, in the order of the first option.
 _COLUMNS = {
-    "text": "array<struct<key: string, value: string>>",
+    "text": _PAIRS.format("string", "string"),
+    "text-octets": _PAIRS.format("string", "binary"),
+    "octets-text": _PAIRS.format("binary", "string"),
+    "octets": _PAIRS.format("binary", "binary"),
     "map": "map<string, string>",
+    "map-of-lists": "map<string, array<string>>",
     "block": "binary",
 }
 
@@ -48,34 +64,30 @@ def java(inputs: list[bytes]) -> list[Hashable]:
 
 
 def _compare(kind: int, types: dict[str, str], parts: list[tuple[bytes, bytes | None]]) -> Iterator[Hashable]:
-    column = _COLUMNS.get(KINDS[kind], _OCTETS)
-    if kind == BLOCK:
-        headers: list[Any] = [block_of(one) for one, _ in parts]
-    else:
-        headers = [_octets(one, is_map=KINDS[kind] == "map") for one, _ in parts]
-    rows = [(one, payload) for one, (_, payload) in zip(headers, parts)]
-    for row, found in zip(rows, _decoded(column, types, rows), strict=True):
-        right = _expected(row, types)
+    rows = [(_headers(headers, kind), payload) for headers, payload in parts]
+    for row, found in zip(rows, _decoded(_COLUMNS[KINDS[kind]], types, rows), strict=True):
+        right = _expected(row, types, kind)
         assert found == right, (row, found, right)
         yield right["error"], right["mode"], right["extensions"] is None
 
 
-def _octets(headers: bytes, *, is_map: bool) -> list[tuple[bytes | None, bytes | None]] | None:
+def _headers(headers: bytes, kind: int) -> Any:
+    """Return the value of the column: a block, NULL, or names with values or lists of values."""
+    if kind == BLOCK:
+        return block_of(headers)
     pairs = pairs_of(headers)
     if pairs is None:
         return None
-    empty = b"" if is_map else None  # a key of a map is not NULL
-    return [
-        (
-            empty if name is None else name.encode("utf-8", "surrogateescape"),
-            None if value is None else value.encode("utf-8", "surrogateescape"),
-        )
-        for name, value in pairs
-    ]
+    if kind == MAP_OF_LISTS:
+        return lists_of(pairs)
+    empty = b"" if KINDS[kind] == "map" else None  # a key of a map is not NULL
+    return [(empty if name is None else octets_of(name), octets_of(value)) for name, value in pairs]
 
 
-def _expected(row: tuple[Any, bytes | None], types: dict[str, str]) -> dict[str, bytes | None]:
+def _expected(row: tuple[Any, bytes | None], types: dict[str, str], kind: int) -> dict[str, bytes | None]:
     headers, payload = row
+    if kind == MAP_OF_LISTS and headers is not None:
+        headers = flattened(headers)
     if isinstance(headers, bytes):
         try:
             headers = read_header_block(headers, "surrogateescape").headers.items() if headers else []
@@ -128,14 +140,17 @@ def _process() -> subprocess.Popen[bytes]:
     return process
 
 
-def _sized(value: bytes | None) -> bytes:
-    return struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+def _sized(value: Any) -> bytes:
+    """Return bytes, NULL, or a list of values as `Columns.java` reads them."""
+    if value is None:
+        return struct.pack(">i", -1)
+    if isinstance(value, list):
+        return struct.pack(">i", len(value)) + b"".join(map(_sized, value))
+    return struct.pack(">i", len(value)) + value
 
 
 def _sized_row(headers: Any, payload: bytes | None) -> bytes:
-    if headers is None:
-        return struct.pack(">i", -1) + _sized(payload)
-    if isinstance(headers, bytes):
+    if not isinstance(headers, list):
         return _sized(headers) + _sized(payload)
     pairs = b"".join(_sized(part) for pair in headers for part in pair)
     return struct.pack(">i", len(headers)) + pairs + _sized(payload)
