@@ -89,4 +89,6 @@ async def test_cancelled_inner_task_is_a_failure_of_the_block(publish, consume, 
         with pytest.raises(asyncio.CancelledError):
             await handle(consumer)
         delay = await after(acks.get())
-    assert delay == (b'-NAK {"delay": 100000000000}' if hasattr(asyncio.Task, "cancelling") else b"-NAK")
+    # On Python 3.10, some event loops have tasks that can: those of pytest-asyncio can since version 1.0.
+    can_distinguish = hasattr(asyncio.current_task(), "cancelling")
+    assert delay == (b'-NAK {"delay": 100000000000}' if can_distinguish else b"-NAK")
