@@ -18,17 +18,10 @@ LOWEST_CORE_INSTALLED := $(LOWEST_CORE)/.installed
 JAR := ce_nats/spark/jvm/ce-nats.jar
 
 # Tests that need no extra: without those that import protobuf, or run cases or other tests that do.
-CORE_TESTS := $(addprefix tests/,codec wire test_message.py test_subjects.py test_redelivery.py test_fixtures.py \
-	test_settings.py aio/core/test_subscribe.py aio/publishing/test_ack_window.py \
-	aio/publishing/test_pending_acks.py aio/publishing/test_prepare.py aio/publishing/test_token_acks.py \
-	$(patsubst %,aio/consumer/test_%.py,dead_letters delivery fetch handlers originals pull_consumer settle)) \
-	--ignore tests/codec/test_protobuf.py \
-	--deselect 'tests/test_fixtures.py::test_case[protobuf-' --deselect 'tests/test_fixtures.py::test_case[stan-' \
-	--deselect tests/codec/test_formats.py::test_classes_implement_the_protocol \
-	--deselect tests/codec/test_fast_path.py::test_tests_of_the_codec_pass_without_the_fast_path
+CORE_TESTS := @tests/core.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench kill mutants fuzz docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench kill mutants fuzz matrix docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
@@ -40,6 +33,7 @@ help:
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
 	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: a minute), and check promises"
+	@echo "make matrix       run tests with each Python, pyspark, Java and nats-server (MATRIX_ARGS=--list: names of runs)"
 	@echo "make check        run ruff and mypy"
 	@echo "make audit        look up vulnerabilities of all installed dependencies, and list their licenses"
 	@echo "make bench        run the benchmarks in docs/speed.md"
@@ -95,6 +89,10 @@ mutants: $(INSTALLED) $(JAR)
 fuzz: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
+matrix: $(INSTALLED) $(JAR)
+	$(BIN)/python -m pip install --quiet --group matrix
+	$(BIN)/python -m tests.proof.matrix --record $(MATRIX_ARGS)
+
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -108,7 +106,7 @@ build: $(INSTALLED) $(JAR)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(LOWEST_CORE) $(JAR)
+	rm -rf $(VENV) $(LOWEST) $(LOWEST_CORE) .venv-matrix $(JAR)
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 $(JAR): $(wildcard ce_nats/spark/jvm/*.java) | $(INSTALLED) jdk
