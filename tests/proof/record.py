@@ -22,9 +22,15 @@ def write(section: str, command: str, lines: Sequence[str], page: Path = PAGE) -
         lines: Markdown: the figures
         page: the file
     """
+    replace(section, [f"Run {today()} at commit `{commit()}` on {machine()}: `{command}`", "", *lines], page)
+
+
+def replace(section: str, lines: Sequence[str], page: Path | None = None) -> None:
+    """Replace what the page has between the comments of a section, for a record whose parts have several dates."""
+    page = PAGE if page is None else page
     text = page.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- begin {section} -->\n).*?(<!-- end {section} -->)", re.DOTALL)
-    body = "\n".join([f"Run {today()} at commit `{commit()}` on {machine()}: `{command}`", "", *lines])
+    body = "\n".join(lines)
     text, count = pattern.subn(lambda found: f"{found[1]}{body}\n{found[2]}", text)
     if count != 1:
         raise ValueError(f"{page} must have one section {section!r}, got {count}")

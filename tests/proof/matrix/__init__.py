@@ -1,0 +1,1 @@
+"""Run tests on every supported version: ``python -m tests.proof.matrix``, as ``make matrix`` does."""
