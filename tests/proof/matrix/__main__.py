@@ -11,7 +11,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.proof import record
@@ -35,11 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         print("no cell has been chosen", file=sys.stderr)
         return 2
-    status = 0 if options.table else _run(chosen, entries, options)
-    if options.record or options.table:
-        report.save(entries)
-        record.replace("matrix", report.lines(cells, entries))
-    return status
+    if options.table:
+        _record(cells, entries)
+        return 0
+    return _run(cells, chosen, entries, options)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -57,26 +56,35 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def choose(cells: Sequence[Cell], only: Sequence[str], without: set[str] | frozenset[str] = frozenset()) -> list[Cell]:
-    """Return the cells with one of the texts in their name; all without a text."""
-    named = [cell for cell in cells if not only or any(text in cell.name for text in only)]
-    return [cell for cell in named if cell.name not in without]
+    """Return the cells with one of the texts in their name, in the order of the texts; all without a text."""
+    named = [cell for text in only or [""] for cell in cells if text in cell.name]
+    return [cell for cell in dict.fromkeys(named) if cell.name not in without]
 
 
-def _run(cells: Sequence[Cell], entries: dict[str, report.Entry], options: argparse.Namespace) -> int:
-    """Run cells, add their results to the entries, and return the exit status."""
+def _record(cells: Sequence[Cell], entries: Mapping[str, report.Entry]) -> None:
+    report.save(entries)
+    record.replace("matrix", report.lines(cells, entries))
+
+
+def _run(
+    cells: Sequence[Cell], chosen: Sequence[Cell], entries: dict[str, report.Entry], options: argparse.Namespace
+) -> int:
+    """Run the chosen cells, record each when it has ended, and return the exit status."""
     commit, begin = record.commit(), time.monotonic()
     machine = record.machine().rpartition(", Python ")[0]
     succeeded = True
     FOLDER.mkdir(exist_ok=True)
     try:
-        for number, cell in enumerate(cells, 1):
+        for number, cell in enumerate(chosen):
             if options.duration is not None and time.monotonic() - begin > options.duration:
-                print(f"{len(cells) - number + 1} cells were not run: the time is over")
+                print(f"{len(chosen) - number} cells were not run: the time is over")
                 return 1
             log = FOLDER / f"{cell.name}.log"
             result = run(cell, options.workers, log)
             print(_line(cell, result, log), flush=True)
             entries[cell.name] = report.Entry(result, record.today(), commit, machine)
+            if options.record:
+                _record(cells, entries)
             succeeded &= result.outcome == PASSED or not cell.is_promised
     except KeyboardInterrupt:
         return 130

@@ -123,7 +123,7 @@ def _spark() -> list[Cell]:
             SPARK_TESTS,
             extras=("spark", "testing"),
             packages=(f"pyspark=={pyspark}", *TEST_PACKAGES),
-            options=_ignored(OLD_PYSPARK_WARNINGS) if pyspark.startswith("4.0.") else (),
+            options=() if pyspark.startswith("4.3.") else _ignored(OLD_PYSPARK_WARNINGS),
             java=java,
             shows=("pyspark", "pandas", "pyarrow"),
         )
