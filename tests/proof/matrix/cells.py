@@ -138,7 +138,7 @@ def _servers() -> list[Cell]:
             "nats-server",
             "3.11",
             SERVER_TESTS,
-            extras=("spark", "sync", "testing"),
+            extras=("spark", "stan", "sync", "testing"),
             options=("-p", "tests.proof.matrix.server_needs"),
             server=server,
             java=17,
