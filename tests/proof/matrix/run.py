@@ -63,7 +63,7 @@ def run(cell: Cell, workers: int, log: Path) -> Result:
 
     Args:
         cell: The cell.
-        workers: Number of processes for tests without Spark.
+        workers: Number of processes of tests in parallel.
         log: File for the output of pytest.
     """
     try:
@@ -79,7 +79,7 @@ def run(cell: Cell, workers: int, log: Path) -> Result:
         if cell.wheel:  # away from the checkout and its conftest, so that the installed package is tested
             tests = [shutil.copy(ROOT / test, folder / f"test_{Path(test).name}") for test in cell.tests]
             tests = [*cell.options, "-c", "/dev/null", *tests]
-        processes = ["--numprocesses", str(workers)] if workers > 1 and not cell.java and not cell.wheel else []
+        processes = ["--numprocesses", str(workers)] if workers > 1 and cell.in_parallel else []
         command = [str(environment.python), "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}"]
         begin = time.monotonic()
         status = _pytest([*command, *processes, *tests], folder if cell.wheel else ROOT, environment, log)

@@ -1,7 +1,7 @@
 """
 Plugin for pytest: skips tests that need a later nats-server than the one beside this Python.
 
-Each entry names a version, a test by the start of its node id, and the feature. An entry without a test is an error.
+Each entry has the version, the start of the node ids of tests, and the feature. An entry without a test is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,32 @@ from typing import Final
 
 import pytest
 
-NEEDS: Final[tuple[tuple[tuple[int, int], str, str], ...]] = ()
+_PUBLISHING: Final = "tests/aio/publishing/test_"
+
+NEEDS: Final = (
+    ((2, 11), f"{_PUBLISHING}prepare.py::test_expirytime_is_the_time_to_live", "TTLs of messages"),
+    ((2, 11), f"{_PUBLISHING}prepare.py::test_stream_deletes_an_event_when_it_expires", "TTLs of messages"),
+    ((2, 11), f"{_PUBLISHING}prepare.py::test_far_expiry_is_kept_by_the_server", "TTLs of messages"),
+    ((2, 11), f"{_PUBLISHING}prepare.py::test_expired_event_is_not_published", "TTLs of messages"),
+    ((2, 11), f"{_PUBLISHING}prepare.py::test_stream_without_ttl_refuses", "TTLs of messages"),
+    ((2, 11), f"{_PUBLISHING}prepare.py::test_custom_time_to_live_is_checked", "TTLs of messages"),
+    ((2, 12), f"{_PUBLISHING}prepare.py::test_messages_of_a_batch_have_a_time_to_live", "atomic batches"),
+    ((2, 12), f"{_PUBLISHING}atomic.py", "atomic batches"),
+    ((2, 12), f"{_PUBLISHING}replay.py::test_messages_of_an_atomic_batch_are_replayed_one_by_one", "atomic batches"),
+    ((2, 12), "tests/aio/test_jetstream.py::test_configured_setting_is_changed_and_others_are_kept", "atomic batches"),
+    ((2, 12), "tests/aio/test_jetstream.py::test_refused_setting_is_an_error", "refusal of unknown settings"),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py::test_many_events_have_few_acknowledgements", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py::test_streams_with_and_without_fast_ingest", "fast ingest"),
+    (
+        (2, 14),
+        f"{_PUBLISHING}fast_ingest.py::test_streams_whose_acknowledgements_matter_have_no_batches",
+        "fast ingest",
+    ),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py::test_lookups_of_subjects_without_a_stream_end", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py::test_lost_messages_and_replies_change_nothing", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py::test_killed_server_loses_and_reorders_nothing", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py::test_lookup_is_repeated_until_the_server_responds", "fast ingest"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +52,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not matching:
             raise pytest.UsageError(f"no test begins with {test}")
         if version < needed:
-            reason = f"{feature} {'need' if feature.endswith('s') else 'needs'} nats-server {needed[0]}.{needed[1]}"
+            reason = f"{feature}: nats-server {needed[0]}.{needed[1]} or later"
             for item in matching:
                 item.add_marker(pytest.mark.skip(reason=reason))
