@@ -48,9 +48,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--missing", action="store_true", help="only cells that did not pass in the record")
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="time after which no further cell starts")
-    parser.add_argument(
-        "--workers", type=int, default=2, help="processes of pytest, except for tests of Spark (default: 2)"
-    )
+    parser.add_argument("--workers", type=int, default=2, help="processes of pytest, without Spark (default: 2)")
     parser.add_argument("--list", action="store_true", help="print the names of cells, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the tables from kept results, and run nothing")
     parser.add_argument("--record", action="store_true", help="write the record into docs/proof.md")
