@@ -87,6 +87,9 @@ def _digest(cell: Cell) -> str:
 def _install(cell: Cell, folder: Path) -> None:
     extras = f"[{','.join(cell.extras)}]" if cell.extras else ""
     install = ["pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), "--upgrade"]
+    for package in cell.packages:
+        if package.startswith("pyspark=="):
+            install += ["--find-links", str(_wheel_of(package)), "--only-binary", "pyspark"]
     if cell.wheel:
         _uv(*install, "--reinstall-package", "ce-nats", f"{_wheel_without_jar(folder)}{extras}", *cell.packages)
         return
@@ -94,11 +97,21 @@ def _install(cell: Cell, folder: Path) -> None:
     _uv(*install, *constraints, "--editable", f".{extras}", *cell.packages)
 
 
+def _wheel_of(package: str) -> Path:
+    """Return a directory with the wheel of a package that has none in the index, which takes minutes to build."""
+
+    def make(target: Path) -> None:
+        options = ["--quiet", "--no-deps", "--wheel-dir", str(target)]
+        download([sys.executable, "-m", "pip", "wheel", *options, package], target)
+
+    return cached(f"wheel-{package}", [], make)
+
+
 def _lowest(cell: Cell, folder: Path) -> Path:
     """Write the lowest versions of direct dependencies that have a wheel, as `make test-lowest` does."""
     file = folder / "lowest.txt"
     extras = [option for extra in cell.extras for option in ("--extra", extra)]
-    wheels = ["--only-binary", ":all:", "--no-binary", "pyspark"]
+    wheels = ["--only-binary", ":all:"]
     command = ["pip", "compile", "--quiet", "--python", str(folder / "bin" / "python"), "--no-deps"]
     _uv(*command, "--resolution", "lowest-direct", *extras, *wheels, "--output-file", str(file), "pyproject.toml")
     return file
