@@ -1,5 +1,7 @@
 """A checker that cannot fail is worthless: mutants are run as by the command, on a module and its own tests."""
 
+import pytest
+
 from tests.proof import record
 from tests.proof.mutants import equivalent, run, targets
 from tests.proof.mutants.__main__ import in_random_order, sample
@@ -51,6 +53,7 @@ def test_entries_of_changed_lines_are_stale(tmp_path):
         assert len(equivalent.stale(entries.values(), python_mutants("a.py", source), {"a.py"})) == expected
 
 
+@pytest.mark.long
 def test_entries_of_the_file_are_mutants():
     entries = equivalent.load()
     modules = {path for path, *_ in entries}
