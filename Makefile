@@ -6,8 +6,8 @@ PYTHON ?= python3
 WORKERS ?= 4
 # Number of changes that `make mutants` makes.
 COUNT ?= 600
-# Duration of `make fuzz`.
-FUZZ_SECONDS ?= 3600
+# Duration of each half of `make fuzz`, with coverage and without.
+FUZZ_SECONDS ?= 1800
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -32,7 +32,7 @@ help:
 	@echo "                  run tests of the core with its oldest dependencies, in about a minute"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
-	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: a minute), and check promises"
+	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: two minutes), and check promises"
 	@echo "make matrix       run tests with each Python, pyspark, Java and nats-server (MATRIX_ARGS=--list: names of runs)"
 	@echo "make check        run ruff and mypy"
 	@echo "make audit        look up vulnerabilities of all installed dependencies, and list their licenses"
@@ -87,7 +87,11 @@ mutants: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.mutants --count $(COUNT) --record
 
 fuzz: $(INSTALLED) $(JAR)
+	$(BIN)/python -m pip install --quiet --group fuzz
 	$(BIN)/python -m tests.proof.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then set -x; \
+		$(BIN)/python -m tests.proof.fuzz --coverage --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS); \
+		else echo "Atheris has no wheel for this system: no run with coverage"; fi
 
 matrix: $(INSTALLED) $(JAR)
 	$(BIN)/python -m pip install --quiet --group matrix

@@ -496,6 +496,8 @@ TARGETS = [
             b"\x90ce-id: 1\nContent-Type:a/b",
             b"\xf0orders.{type}",
         ],
+        long=2**13,  # up to 4,000 lines, each an error
     ),
-    Target("schema", "JSON Schemas.", decoder(schema), lambda: SCHEMAS, batch=50),
+    # Schemas belong to the program, and may be slow; long ones are.
+    Target("schema", "JSON Schemas.", decoder(schema), lambda: SCHEMAS, batch=50, long=2**11),
 ]
