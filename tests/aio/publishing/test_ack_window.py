@@ -76,6 +76,25 @@ async def test_slot_is_free_after_an_answer_not_after_a_cancelled_future():
         assert not window.is_full
 
 
+async def test_timer_wakes_for_a_slot_before_half_of_the_window_is_free():
+    async with opened(size=4) as (server, window):
+        for _ in range(4):
+            await window.publish()
+        fifth = asyncio.create_task(window.wait_for_slot())
+        await server.receives(4)
+        server.send(server.received[0], ACK)
+        await asyncio.wait_for(fifth, SECONDS)
+        assert len(window.pending) == 3
+
+
+async def test_answers_count_as_received_messages():
+    async with opened(ACK, NO_RESPONDERS) as (_, window):
+        stats = window.nc.stats
+        messages, octets = stats["in_msgs"], stats["in_bytes"]
+        answers = [await asyncio.wait_for((await window.publish())[1].ack, SECONDS) for _ in range(2)]
+        assert (stats["in_msgs"] - messages, stats["in_bytes"] - octets) == (2, len(answers[0]))
+
+
 async def test_drain_waits_until_nothing_is_pending():
     async with opened() as (server, window):
         token, _ = await window.publish()
