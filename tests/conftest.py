@@ -15,7 +15,7 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.register_profile(
     "mutants",
     settings.get_profile("quick"),
-    max_examples=30,
+    max_examples=15,
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],

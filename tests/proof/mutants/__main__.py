@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from random import Random
 from tests.proof import record
 
 from . import equivalent, run, summary, targets
-from .mutate import Mutant, python_mutants
+from .mutate import Mutant
 from .run import Verdict
 
 SEED = 20261123
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = summary.Summary(len(mutants))
     pending = []
     for mutant in chosen:
-        if mutant.key in entries and not options.equivalent:
+        if equivalent.is_equivalent(mutant, entries) and not options.equivalent:
             result.add(mutant, summary.EQUIVALENT)
         else:
             pending.append(mutant)
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 130
     print("\n".join(result.lines()))
     if options.record and not status:
-        record.write("mutants", _command(arguments), result.lines())
+        record.write(options.record, _command(arguments), result.lines())
     passed = result.share() * 100 >= options.goal and not stale
     return status or int(not passed)
 
@@ -72,14 +73,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--equivalent", action="store_true", help="run the tests of equivalent mutants also")
     parser.add_argument("--json", type=Path, help="write the verdicts to this file")
     parser.add_argument("--again", type=Path, help="take what was killed from this file, and test the others")
-    parser.add_argument("--record", action="store_true", help="write the record into docs/proof.md")
+    parser.add_argument("--record", nargs="?", const="mutants", help="write this record of docs/proof.md (mutants)")
     return parser.parse_args(arguments)
 
 
 def _all(root: Path, options: argparse.Namespace) -> list[Mutant]:
     mutants = []
     for module in targets.modules(root, options.module):
-        mutants += python_mutants(module, (root / module).read_text(encoding="utf-8"))
+        mutants += targets.mutants(root, module)
     if not mutants:
         raise SystemExit(f"no module has {options.module!r} in its path")
     return mutants
@@ -103,10 +104,8 @@ def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Muta
 
 
 def in_random_order(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
-    """Shuffle modules, so that a run that ends early has tested some at random; mutants of a module stay together."""
-    modules = list(dict.fromkeys(mutant.path for mutant in mutants))
-    Random(seed).shuffle(modules)
-    return sorted(mutants, key=lambda mutant: modules.index(mutant.path))
+    """Shuffle mutants, so that those tested by a run that ends early are a random sample of all."""
+    return Random(seed).sample(mutants, len(mutants))
 
 
 def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict], list[Mutant]]:
@@ -135,8 +134,8 @@ def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, r
 
 
 def _command(arguments: Iterable[str] | None) -> str:
-    given = sys.argv[1:] if arguments is None else arguments
-    return " ".join(["python -m tests.proof.mutants", *(one for one in given if one != "--record")])
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    return "python -m tests.proof.mutants " + re.sub(r"--(?:record|json)\b(?: (?!-)\S+)? ?", "", given).strip()
 
 
 if __name__ == "__main__":
