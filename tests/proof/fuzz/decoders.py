@@ -17,6 +17,7 @@ from ce_nats import (
     ContentMode,
     DecodeError,
     EncodeError,
+    ErrorCode,
     NatsMessage,
     SubjectTemplate,
     Timestamp,
@@ -348,13 +349,21 @@ def cli_input(data: bytes) -> Hashable:
 
 
 def _read(read: Any, document: bytes) -> Hashable:
+    """An event is printed as a line that is the same event, except text with unpaired surrogates, which UTF-7 has."""
     try:
         found = read(document)
-        if isinstance(found, NatsMessage):
-            return "message"
-        return _input.event_line(found)[:0]
-    except (DecodeError, EncodeError) as error:
+        event = from_nats_message(found) if isinstance(found, NatsMessage) else found
+    except DecodeError as error:
         return checked_error(error)
+    try:
+        again = _input.read_event(_input.event_line(event))
+    except EncodeError as error:
+        if error.code is not ErrorCode.INVALID_DATA:
+            raise
+        return checked_error(error)
+    assert again.get_data() == event.get_data(), again
+    assert {**again.get_attributes(), **event.get_attributes()} == again.get_attributes(), again
+    return _outcome(event)
 
 
 def _arguments_of(argument: str) -> Hashable:
