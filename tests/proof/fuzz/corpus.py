@@ -10,21 +10,21 @@ from pathlib import Path
 FOLDER = Path(__file__).with_name("corpus")
 
 
-def read(name: str, folder: Path = FOLDER) -> list[bytes]:
+def read(name: str) -> list[bytes]:
     """Return the stored inputs of a target, in a fixed order; none if nothing is stored."""
-    path = _path(folder, name)
+    path = _path(name)
     return [b64decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
-def write(name: str, inputs: Iterable[bytes], folder: Path = FOLDER) -> None:
+def write(name: str, inputs: Iterable[bytes]) -> None:
     """Replace the stored inputs of a target; short ones are first."""
     lines = sorted({b64encode(data) for data in inputs}, key=lambda line: (len(line), line))
-    folder.mkdir(exist_ok=True)
-    _path(folder, name).write_bytes(b"".join(line + b"\n" for line in lines))
+    FOLDER.mkdir(exist_ok=True)
+    _path(name).write_bytes(b"".join(line + b"\n" for line in lines))
 
 
-def _path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.txt"
+def _path(name: str) -> Path:
+    return FOLDER / f"{name}.txt"
 
 
 def unpack(inputs: Iterable[bytes], folder: Path) -> Path:

@@ -22,7 +22,7 @@ from tests.proof.fuzz.engine import Finding, Result
 from tests.proof.fuzz.mutate import MAX_SIZE, TOKENS
 from tests.proof.fuzz.target import Target
 
-MODULE = "tests.proof.fuzz.targets"
+MODULE = "tests.proof.fuzz.targets"  # that a worker imports
 MARK = "FINDING "  # of lines of a worker
 _OPTIONS = (f"-max_len={MAX_SIZE}", "-timeout=300", "-rss_limit_mb=4096", "-print_final_stats=1", "-verbosity=1")
 _INPUTS = re.compile(r"#(\d+)\t|stat::number_of_executed_units: (\d+)")
@@ -57,23 +57,14 @@ class GuidedRun:
         target: What to run.
         folder: Where new inputs are kept for later runs, in a folder for each target.
         seed, inputs, seconds: As for ``engine.Run``.
-        module: Module with the target in ``TARGETS``; it is imported in another process.
     """
 
     def __init__(
-        self,
-        target: Target,
-        folder: Path,
-        seed: int,
-        *,
-        inputs: int | None = None,
-        seconds: float | None = None,
-        module: str = MODULE,
+        self, target: Target, folder: Path, seed: int, *, inputs: int | None = None, seconds: float | None = None
     ) -> None:
         self.result = Guided(target.name)
         self._target = target
         self._folder = folder / target.name
-        self._module = module
         self._options = [f"-seed={seed}"]
         if inputs is not None:
             self._options.append(f"-runs={inputs}")
@@ -88,7 +79,7 @@ class GuidedRun:
             seeds = corpus.unpack(self._target.initial(), work / "seeds")
             (work / "tokens").write_text(dictionary(TOKENS), encoding="ascii")
             arguments = [f"-dict={work / 'tokens'}", f"-artifact_prefix={work}/stopped-", *self._options]
-            with _process(self._target.name, self._module, [*arguments, str(self._folder), str(seeds)]) as process:
+            with _process(self._target.name, [*arguments, str(self._folder), str(seeds)]) as process:
                 tail = self._follow(process.stdout or ())
                 status = process.wait()
             self.result.findings += self._stopped(work, tail)
@@ -126,13 +117,13 @@ def read_line(line: str, result: Guided) -> None:
         result.kept = int(found[3] or result.kept)
 
 
-def merge(target: Target, folders: Iterable[Path], *, module: str = MODULE) -> list[bytes]:
+def merge(target: Target, folders: Iterable[Path]) -> list[bytes]:
     """Return the inputs in folders that reach code which the seeds of a target do not: small ones, and few."""
     with tempfile.TemporaryDirectory(prefix="ce-nats-fuzz-") as name:
         known = list(dict.fromkeys(target.seeds()))
         chosen = corpus.unpack(known, Path(name) / "chosen")
         found = [str(folder) for folder in folders if folder.is_dir()]
-        with _process(target.name, module, ["-merge=1", f"-max_len={MAX_SIZE}", str(chosen), *found]) as process:
+        with _process(target.name, ["-merge=1", f"-max_len={MAX_SIZE}", str(chosen), *found]) as process:
             output = process.stdout.read() if process.stdout else ""
             if status := process.wait():
                 raise RuntimeError(f"merging {target.name} ended with status {status}: {output[-2000:]}")
@@ -156,10 +147,10 @@ def dictionary(tokens: Iterable[bytes]) -> str:
 
 
 @contextmanager
-def _process(name: str, module: str, options: list[str]) -> Iterator[subprocess.Popen[str]]:
+def _process(name: str, options: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Start a worker in a separate session, so that Ctrl-C is handled here, and end it."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.proof.fuzz.worker", name, module, *options],
+        [sys.executable, "-m", "tests.proof.fuzz.worker", name, MODULE, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

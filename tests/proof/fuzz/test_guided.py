@@ -6,43 +6,70 @@ from pathlib import Path
 
 import pytest
 
+from tests.proof import record
+from tests.proof.fuzz import __main__ as command
 from tests.proof.fuzz import corpus, guided
 from tests.proof.fuzz.targets import TARGETS
 from tests.proof.fuzz.test_fuzz import planted
 
-MODULE = "tests.proof.fuzz.planted"
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A corpus without inputs."""
+    monkeypatch.setattr(corpus, "FOLDER", tmp_path / "stored")
+    return tmp_path / "stored"
 
 
-@pytest.fixture(scope="module")
-def atheris() -> None:
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers with the target of ``planted.py``, which has another check than the one here."""
     if not guided.is_available():
         pytest.skip("needs Atheris: pip install --group fuzz")
+    monkeypatch.setattr(guided, "MODULE", "tests.proof.fuzz.planted")
+    monkeypatch.setattr(command, "TARGETS", {"planted": planted()})
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("atheris")
-def test_fault_after_four_branches_is_found(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("worker")
+def test_fault_after_four_branches_is_found_and_stored(
+    tmp_path: Path, stored: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Four bytes have four thousand million values, but each character that is right reaches a new branch."""
-    run = guided.GuidedRun(planted(), tmp_path, seed=1, inputs=60_000, module=MODULE)
-    run.run()
-    (finding,) = run.result.findings
-    assert finding.inputs[0].startswith(b"word")
-    assert finding.error.startswith("KeyError: 'planted' (fails_for_a_word, line ")
-    assert run.result.inputs >= 60_000
-    assert run.result.edges >= 4
-    assert run.result.kept >= 4
+    records: list[tuple[object, ...]] = []
+    monkeypatch.setattr(record, "write", lambda *args: records.append(args))
+    folders = ["--findings", str(tmp_path / "findings"), "--corpus", str(tmp_path / "corpus")]
+    assert command.main(["--coverage", "--inputs", "60000", "--record", *folders]) == 1
+    (finding,) = (tmp_path / "findings").iterdir()
+    assert finding.read_bytes().startswith(b"word")
+    assert "planted: KeyError: 'planted' (fails_for_a_word, line " in capsys.readouterr().out
+    ((section, _, lines),) = records
+    assert section == "fuzz-coverage"
+    cells = lines[-1].split(" | ")
+    assert cells[0] == "| planted"
+    assert int(cells[1].replace(",", "")) >= 60_000
+    assert [int(cell) >= 4 for cell in cells[4:7]] == [True] * 3
 
-    merged = guided.merge(planted(), [tmp_path / "planted"], module=MODULE)
-    assert 3 <= len(merged) <= 10
-    assert any(data.startswith(b"word") for data in merged)
-    assert b"abcd" not in merged
+    assert command.main(["--store", *folders]) == 0
+    inputs = corpus.read("planted")
+    assert 3 <= len(inputs) <= 10
+    assert any(data.startswith(b"word") for data in inputs)
+    assert b"abcd" not in inputs
+    assert [path.name for path in stored.iterdir()] == ["planted.txt"]
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("atheris")
+@pytest.mark.usefixtures("worker")
 def test_process_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"ended with status 1: .*KeyError: 'other'"):
-        guided.GuidedRun(planted(name="other"), tmp_path, seed=1, inputs=1, module=MODULE).run()
+        guided.GuidedRun(planted(name="other"), tmp_path, seed=1, inputs=1).run()
+
+
+def test_coverage_needs_atheris(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(guided, "is_available", lambda: False)
+    for option in ("--coverage", "--store"):
+        with pytest.raises(SystemExit, match="2"):
+            command.main([option])
+        assert "pip install --group fuzz" in capsys.readouterr().err
 
 
 def test_numbers_are_read_from_lines_of_libfuzzer() -> None:
@@ -63,18 +90,18 @@ def test_dictionary_escapes_every_byte() -> None:
     assert guided.dictionary([b'"\\\n\xff', b"", b"a"]) == '"\\x22\\x5c\\x0a\\xff"\n"\\x61"\n'
 
 
-def test_stored_inputs_are_read_in_a_fixed_order(tmp_path: Path) -> None:
-    inputs = [b"", b"\x00\xff", b"long" * 100, b"a\nb", b"\x00\xff"]
-    corpus.write("a", inputs, tmp_path)
-    assert corpus.read("a", tmp_path) == [b"", b"\x00\xff", b"a\nb", b"long" * 100]
-    assert corpus.read("b", tmp_path) == []
+@pytest.mark.usefixtures("stored")
+def test_stored_inputs_are_read_in_a_fixed_order() -> None:
+    corpus.write("a", [b"", b"\x00\xff", b"long" * 100, b"a\nb", b"\x00\xff"])
+    assert corpus.read("a") == [b"", b"\x00\xff", b"a\nb", b"long" * 100]
+    assert corpus.read("b") == []
 
 
 def test_stored_inputs_have_a_target() -> None:
     assert {path.stem for path in corpus.FOLDER.glob("*")} <= {*TARGETS}
 
 
-def test_stored_inputs_are_run_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    corpus.write("planted", [b"stored", b"abd"], tmp_path)
-    monkeypatch.setattr(corpus, "read", lambda name, read=corpus.read: read(name, tmp_path))
+@pytest.mark.usefixtures("stored")
+def test_stored_inputs_are_run_first() -> None:
+    corpus.write("planted", [b"stored", b"abd"])
     assert planted().initial() == [b"abd", b"stored", b"abc"]
