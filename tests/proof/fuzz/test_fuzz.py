@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ce_nats import DecodeError, from_nats_message
+from ce_nats import DecodeError, NatsMessage, from_nats_message
 from ce_nats.arrow import _decode
 from ce_nats.codec import _fast_path
 from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets
 from tests.proof import record
 from tests.proof.fuzz import __main__ as command
-from tests.proof.fuzz import engine, java, limits
+from tests.proof.fuzz import engine, formats, java, limits
 from tests.proof.fuzz.inputs import inputs_of
 from tests.proof.fuzz.mutate import MAX_SIZE
 from tests.proof.fuzz.target import Check, Target, decoder, one_by_one
@@ -187,6 +187,13 @@ OTHER_EVENT = from_nats_message(binary_message())
         ("fast-decode", _fast_path, "decode", lambda _: OTHER_EVENT),
         ("fast-encode", _fast_path, "encode_headers", lambda pairs: pairs[:-1]),
         ("fast-encode", _fast_path, "encode_event", lambda payload: payload + b" "),
+        (
+            "round-trip",
+            formats,
+            "to_nats_message",
+            lambda message: NatsMessage(message.subject, b"{}", message.headers),
+        ),
+        ("round-trip", formats, "to_nats_message", lambda message: NatsMessage(message.subject, b"{", message.headers)),
         ("arrow", _decode, "_is_json", lambda is_json: not is_json),
         ("arrow", _decode, "_common_times", lambda times: pa.nulls(len(times), times.type)),
     ],
