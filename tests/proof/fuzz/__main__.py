@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from tests.proof import record
 from tests.proof.fuzz import corpus, guided
+from tests.proof.fuzz.arcs import fewest
 from tests.proof.fuzz.engine import Finding, Result, Run, findings_in
 from tests.proof.fuzz.target import Target
 from tests.proof.fuzz.targets import TARGETS
@@ -27,11 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     targets = [TARGETS[name] for name in dict.fromkeys(arguments.target or TARGETS)]
     if arguments.replay:
         return _replay(targets, arguments.replay)
-    if (arguments.coverage or arguments.store) and not guided.is_available():
-        parser.error("--coverage and --store need Atheris: pip install --group fuzz")
     if arguments.store:
         _store(targets, arguments.corpus)
         return 0
+    if arguments.coverage and not guided.is_available():
+        parser.error("--coverage needs Atheris: pip install --group fuzz")
+    if arguments.coverage and not (arguments.seconds or arguments.inputs):
+        parser.error("--coverage must be used with --seconds or --inputs: targets run one after the other")
     share = arguments.seconds / len(targets) if arguments.seconds else None
     limits = {"seed": arguments.seed, "inputs": arguments.inputs, "seconds": share}
     reports = _Reports(arguments.findings)
@@ -109,12 +111,12 @@ def _run_guided(runs: Sequence[guided.GuidedRun], reports: _Reports) -> bool:
 
 
 def _store(targets: Sequence[Target], folder: Path) -> None:
+    """Store those of the inputs in the folder, and of the stored ones, that reach code which no seed does."""
     for target in targets:
-        with tempfile.TemporaryDirectory() as stored:
-            known = corpus.unpack(corpus.read(target.name), Path(stored))
-            inputs = guided.merge(target, [known, folder / target.name])
+        found = [path.read_bytes() for path in sorted((folder / target.name).glob("*"))]
+        inputs = fewest(lambda data: list(target.check([data])), target.seeds(), [*corpus.read(target.name), *found])  # noqa: B023
         corpus.write(target.name, inputs)
-        print(f"{target.name}: {len(inputs)} inputs, {sum(map(len, inputs)):,} bytes")
+        print(f"{target.name}: {len(inputs)} inputs, {sum(map(len, inputs)):,} bytes", flush=True)
 
 
 def _progress(results: Sequence[Result]) -> str:

@@ -20,7 +20,10 @@ def write(name: str, inputs: Iterable[bytes]) -> None:
     """Replace the stored inputs of a target; short ones are first."""
     lines = sorted({b64encode(data) for data in inputs}, key=lambda line: (len(line), line))
     FOLDER.mkdir(exist_ok=True)
-    _path(name).write_bytes(b"".join(line + b"\n" for line in lines))
+    if lines:
+        _path(name).write_bytes(b"".join(line + b"\n" for line in lines))
+    else:
+        _path(name).unlink(missing_ok=True)
 
 
 def _path(name: str) -> Path:
@@ -31,9 +34,5 @@ def unpack(inputs: Iterable[bytes], folder: Path) -> Path:
     """Write inputs as files, as libFuzzer has them, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for data in inputs:
-        (folder / file_name(data)).write_bytes(data)
+        (folder / sha256(data).hexdigest()[:20]).write_bytes(data)
     return folder
-
-
-def file_name(data: bytes) -> str:
-    return sha256(data).hexdigest()[:20]

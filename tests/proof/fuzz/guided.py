@@ -117,20 +117,6 @@ def read_line(line: str, result: Guided) -> None:
         result.kept = int(found[3] or result.kept)
 
 
-def merge(target: Target, folders: Iterable[Path]) -> list[bytes]:
-    """Return the inputs in folders that reach code which the seeds of a target do not: small ones, and few."""
-    with tempfile.TemporaryDirectory(prefix="ce-nats-fuzz-") as name:
-        known = list(dict.fromkeys(target.seeds()))
-        chosen = corpus.unpack(known, Path(name) / "chosen")
-        found = [str(folder) for folder in folders if folder.is_dir()]
-        with _process(target.name, ["-merge=1", f"-max_len={MAX_SIZE}", str(chosen), *found]) as process:
-            output = process.stdout.read() if process.stdout else ""
-            if status := process.wait():
-                raise RuntimeError(f"merging {target.name} ended with status {status}: {output[-2000:]}")
-        names = {*map(corpus.file_name, known)}
-        return [path.read_bytes() for path in chosen.iterdir() if path.name not in names]
-
-
 def summary(results: Iterable[Guided]) -> list[str]:
     """Return a table of targets, as Markdown."""
     header = ("target", "inputs", "seconds", "inputs/s", "edges", "features", "inputs kept", "findings")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 
+from ce_nats.codec import percent
 from tests.proof import record
 from tests.proof.fuzz import __main__ as command
-from tests.proof.fuzz import corpus, guided
+from tests.proof.fuzz import arcs, corpus, guided
 from tests.proof.fuzz.targets import TARGETS
 from tests.proof.fuzz.test_fuzz import planted
 
@@ -31,8 +34,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("worker")
-def test_fault_after_four_branches_is_found_and_stored(
-    tmp_path: Path, stored: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_fault_after_four_branches_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Four bytes have four thousand million values, but each character that is right reaches a new branch."""
     records: list[tuple[object, ...]] = []
@@ -49,13 +52,6 @@ def test_fault_after_four_branches_is_found_and_stored(
     assert int(cells[1].replace(",", "")) >= 60_000
     assert [int(cell) >= 4 for cell in cells[4:7]] == [True] * 3
 
-    assert command.main(["--store", *folders]) == 0
-    inputs = corpus.read("planted")
-    assert 3 <= len(inputs) <= 10
-    assert any(data.startswith(b"word") for data in inputs)
-    assert b"abcd" not in inputs
-    assert [path.name for path in stored.iterdir()] == ["planted.txt"]
-
 
 @pytest.mark.long
 @pytest.mark.usefixtures("worker")
@@ -66,10 +62,16 @@ def test_process_that_does_not_start_is_an_error(tmp_path: Path) -> None:
 
 def test_coverage_needs_atheris(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(guided, "is_available", lambda: False)
-    for option in ("--coverage", "--store"):
-        with pytest.raises(SystemExit, match="2"):
-            command.main([option])
-        assert "pip install --group fuzz" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--coverage", "--seconds", "1"])
+    assert "pip install --group fuzz" in capsys.readouterr().err
+
+
+def test_coverage_needs_a_limit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(guided, "is_available", lambda: True)
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--coverage"])
+    assert "--seconds or --inputs" in capsys.readouterr().err
 
 
 def test_numbers_are_read_from_lines_of_libfuzzer() -> None:
@@ -90,11 +92,12 @@ def test_dictionary_escapes_every_byte() -> None:
     assert guided.dictionary([b'"\\\n\xff', b"", b"a"]) == '"\\x22\\x5c\\x0a\\xff"\n"\\x61"\n'
 
 
-@pytest.mark.usefixtures("stored")
-def test_stored_inputs_are_read_in_a_fixed_order() -> None:
+def test_stored_inputs_are_read_in_a_fixed_order(stored: Path) -> None:
     corpus.write("a", [b"", b"\x00\xff", b"long" * 100, b"a\nb", b"\x00\xff"])
     assert corpus.read("a") == [b"", b"\x00\xff", b"a\nb", b"long" * 100]
     assert corpus.read("b") == []
+    corpus.write("a", [])
+    assert [*stored.iterdir()] == []
 
 
 def test_stored_inputs_have_a_target() -> None:
@@ -105,3 +108,18 @@ def test_stored_inputs_have_a_target() -> None:
 def test_stored_inputs_are_run_first() -> None:
     corpus.write("planted", [b"stored", b"abd"])
     assert planted().initial() == [b"abd", b"stored", b"abc"]
+
+
+def test_inputs_that_reach_new_code_are_stored(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seeds have no quotes, the stored input and a found one have; one needs the branch of wrong escapes."""
+    target = dataclasses.replace(TARGETS["percent"], seeds=lambda: [b"abc", b"a%20b", b""])
+    monkeypatch.setattr(command, "TARGETS", {"percent": target})
+    corpus.write("percent", [b'"aaaa"'])
+    folder = corpus.unpack([b"xyz", b'"a"', b"%4", b"%41%", b"b%20c"], tmp_path / "corpus" / "percent")
+    assert command.main(["--store", "--corpus", str(folder.parent)]) == 0
+    assert corpus.read("percent") == [b'"a"', b"%4"]
+    assert [path.name for path in stored.iterdir()] == ["percent.txt"]
+    before = sys.gettrace()
+    assert arcs.reached(lambda: percent.decode("%4")) != arcs.reached(lambda: percent.decode("%41"))
+    assert arcs.reached(lambda: len("a")) == set()
+    assert sys.gettrace() is before

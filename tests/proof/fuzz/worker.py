@@ -5,7 +5,6 @@ Arguments: the name of the target, the module with its ``TARGETS``, and the argu
 """
 
 import json
-import shlex
 import sys
 from base64 import b64encode
 from importlib import import_module
@@ -29,9 +28,7 @@ def main(name: str, module: str, *options: str) -> None:
                 fields = {"inputs": [b64encode(one).decode() for one in found.inputs], "error": found.error}
                 print(MARK + json.dumps(fields), flush=True)
 
-    # libFuzzer starts the program again to merge inputs: in a shell, with other options.
-    program = shlex.join([sys.executable, "-m", "tests.proof.fuzz.worker", name, module])
-    atheris.Setup([program, *options], run)
+    atheris.Setup([sys.argv[0], *options], run)
     atheris.Fuzz()
 
 
