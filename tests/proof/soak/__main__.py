@@ -92,8 +92,11 @@ class Soak:
         try:
             for program in self.programs.values():
                 program.start()
-            self.chaos.run(time.monotonic() + self._options.duration, self._ending)
-            self.chaos.heal()
+            try:
+                self.chaos.run(time.monotonic() + self._options.duration, self._ending)
+                self.chaos.heal()
+            except RuntimeError as error:  # the cluster is not ready in time; the ledger may show why
+                self.unfinished.append(str(error).partition("Logs of")[0])
             self._drain()
         finally:
             for program in self.programs.values():

@@ -26,7 +26,7 @@ class Place:
 
     Attributes:
         name: The part.
-        promised: Faults of which ce_nats promises that there are none. Others are observations.
+        promised: Faults that ce_nats promises not to have. Others are observations.
         expected: Number of messages that it must have.
         found: Number of different messages that it has.
         faults: Messages, by fault. A fault that is missing here was not looked for.
@@ -68,8 +68,8 @@ def compare(
 
     Args:
         name: The place.
-        expected: Digest of each message that must be there.
-        found: Messages that are there, with their digests.
+        expected: Digest of each message that the place must have.
+        found: Messages in the place, with their digests.
         promised: As in :class:`Place`.
     """
     seen: set[Key] = set()
