@@ -14,7 +14,7 @@ from nats.js import JetStreamContext
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.capture import read_capture
 from ce_nats.message import StoredMessage
-from ce_nats.redelivery import DeadLetter
+from ce_nats.redelivery import DeadLetter, Reason
 
 from . import capturing, events, journal
 from .consumer import KEYED
@@ -25,6 +25,14 @@ from .sender import FAST
 
 _ONCE = ("lost", "twice", "invented", "changed")
 _AT_LEAST_ONCE = ("lost", "invented", "changed")
+# An event whose handler always fails may also be delivered too often because its consumer was killed.
+_REASONS = {
+    Kind.GOOD: (),
+    Kind.FLAKY: (),
+    Kind.FAILING: (Reason.EXHAUSTED, Reason.PROCESS_ENDED),
+    Kind.REJECTED: (Reason.REJECTED,),
+    Kind.MALFORMED: (Reason.UNDECODABLE,),
+}
 
 
 class Sent(NamedTuple):
@@ -131,17 +139,24 @@ class Results:
         if name in KEYED:
             times: dict[int, int] = {}
             for letter in letters:
-                times.setdefault(_dead_letter(letter)[0].sequence, _nanoseconds(letter))
+                times.setdefault(DeadLetter.split(letter.headers)[0].sequence, _nanoseconds(letter))
             keys = {sequence: plan.key for sequence, plan in decodable.items()}
             place.faults["reordered"] = begun_too_early(keys, steps, times)
         return place
 
     def _dead_lettered(self, name: str, letters: list[StoredMessage]) -> Place:
-        expected = {n: it.digest for n, it in self._stored.items() if it.sent and it.sent.kind not in HANDLED}
+        """Compare dead letters; the digest of one is wrong if its reason is."""
+        expected: dict[Key, int] = {
+            n: it.digest for n, it in self._stored.items() if it.sent and it.sent.kind not in HANDLED
+        }
         found: list[tuple[Key, int]] = []
         for letter in letters:
-            own, pairs = _dead_letter(letter)
-            found.append((own.sequence, events.raw_digest(own.subject.removeprefix("in."), pairs, letter.data)))
+            own, pairs = DeadLetter.split(letter.headers)
+            digest = events.raw_digest(own.subject.removeprefix("in."), pairs, letter.data)
+            stored = self._stored.get(own.sequence)
+            if stored is not None and stored.sent is not None and own.reason not in _REASONS[stored.sent.kind]:
+                digest = -1
+            found.append((own.sequence, digest))
         return compare(f"dead-lettered by {name}", expected, found, promised=_ONCE)
 
     def _captured(self, path: Path) -> Place:
@@ -205,10 +220,6 @@ def committed_files(directory: Path) -> Iterator[Path]:
 
 def _raw(message: StoredMessage, prefix: str) -> int:
     return events.raw_digest(message.subject.removeprefix(prefix), message.headers, message.data)
-
-
-def _dead_letter(message: StoredMessage) -> tuple[DeadLetter, list[tuple[str, str]]]:
-    return DeadLetter.split(message.headers)
 
 
 def _nanoseconds(message: StoredMessage) -> int:
