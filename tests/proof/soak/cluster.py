@@ -33,6 +33,7 @@ class Links:
         self._routes = routes
         self._cut: set[int] = set()
         self._writers: dict[asyncio.StreamWriter, tuple[int, int]] = {}
+        self._serving: set[asyncio.Task[None]] = set()
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
@@ -65,13 +66,23 @@ class Links:
         self._open = [asyncio.Event() for _ in self._routes]
         for is_open in self._open:
             is_open.set()
-        for pair, port in self.ports.items():
-            await asyncio.start_server(self._accept(pair), _HOST, port)
+        proxies = [await asyncio.start_server(self._accept(pair), _HOST, port) for pair, port in self.ports.items()]
         self._started.set()
         await self._stopped.wait()
+        for proxy in proxies:
+            proxy.close()
+        for is_open in self._open:
+            is_open.set()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _accept(self, pair: tuple[int, int]):
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
             with suppress(OSError):
                 if self._cut.isdisjoint(pair):
                     upstream = await asyncio.open_connection(_HOST, self._routes[pair[1]])
