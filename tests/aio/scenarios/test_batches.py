@@ -77,7 +77,7 @@ async def test_leader_without_replicas_acknowledges_nothing(make_event):
                 with cluster.links.cut(0):
                     for number in range(1, 300):
                         await publisher.publish(make_event(number), "isolated")
-                    await asyncio.sleep(1.5)
+                    await asyncio.sleep(1)
                     assert publisher.acknowledged == 1
             assert (publisher.acknowledged, publisher.failures) == (300, [])
             found = [message async for batch in read_stream(js, "ISOLATED") for message in batch]
