@@ -9,7 +9,9 @@ from .sampling import MB, Sample
 
 _COLUMNS = 3
 _WIDTH, _HEIGHT, _GAP = 310, 118, 12
-_CHART_WIDTH, _CHART_HEIGHT, _CHART_TOP = 290, 62, 44
+_CHART_WIDTH = 290
+# Top and height of the lines, so that they do not cover each other.
+_MEMORY, _DESCRIPTORS = (44, 40), (90, 20)
 _HEAD = 62
 _MAX_POINTS = 290
 
@@ -75,8 +77,8 @@ def _chart(role: str, samples: Sequence[Sample], end: float, x: int, y: int) -> 
         f'    <text class="name" x="10" y="18">{escape(role)}</text>',
         f'    <text class="memory-note" x="10" y="36">{_range(memory)} MB</text>',
         f'    <text class="descriptors-note" x="150" y="36">{_range(descriptors)} descriptors</text>',
-        f'    <polyline class="descriptors" points="{_points(times, descriptors)}"/>',
-        f'    <polyline class="memory" points="{_points(times, memory)}"/>',
+        f'    <polyline class="descriptors" points="{_points(times, descriptors, *_DESCRIPTORS)}"/>',
+        f'    <polyline class="memory" points="{_points(times, memory, *_MEMORY)}"/>',
         "  </g>",
     ]
 
@@ -85,11 +87,11 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(values):,.0f} to {max(values):,.0f}"
 
 
-def _points(times: Sequence[float], values: Sequence[float]) -> str:
+def _points(times: Sequence[float], values: Sequence[float], top: int, height: int) -> str:
     """Return points of a line from zero to the highest value, at most as many as the chart has pixels."""
     highest = max(values) or 1.0
     step = -(-len(values) // _MAX_POINTS)
     return " ".join(
-        f"{10 + time * _CHART_WIDTH:.0f},{_CHART_TOP + _CHART_HEIGHT * (1 - value / highest):.1f}"
+        f"{10 + time * _CHART_WIDTH:.0f},{top + height * (1 - value / highest):.1f}"
         for time, value in zip(times[::step], values[::step])
     )
