@@ -37,6 +37,8 @@ _ARITHMETIC: Final = {
 }
 # Three words make a sentence: text for people, whose wording no program depends on.
 PROSE: Final = re.compile(r"\w+ \w+ \w+")
+# Python also knows UTF-8 as "utf-".
+_UTF8: Final = "utf-8"
 # Calls whose arguments only type checkers read.
 _TYPING: Final = {"cast", "TypeVar", "NewType", "ParamSpec"}
 
@@ -227,7 +229,7 @@ class _Visitor:
             yield self._edit(node, f"{value + 1}", "constant")
             yield self._edit(node, f"{value - 1}" if value >= 1 else f"({value - 1})", "constant")
         elif isinstance(value, str):
-            if not self._in_raise and not PROSE.search(value):
+            if not self._in_raise and not PROSE.search(value) and value != _UTF8:
                 yield self._edit(node, repr(value[:-1] or "mutant"), "string")
         elif isinstance(value, bytes):
             yield self._edit(node, repr(value[:-1] or b"mutant"), "string")
