@@ -68,7 +68,10 @@ ESCAPES = [f"\\{letter}" for letter in '"\\/bfnrtaqsu\x01'] + [
     "\\ud800\\udc00",
     "\\uabCDe",
 ]
-OTHERS = ["null", "true", "false", "True", "nul", "[]", "{}", "[1,]", '{"a":1,}', '{"a"}', "[", "{", ""]
+OTHERS = [
+    *("[ ]", "{ }", "[ 1 , [ ] , { } ]", '{ "a" : 1 , "b" : [ 2 ] }', "tru", "truE", "falsE", "nulL"),
+    *("null", "true", "false", "True", "nul", "[]", "{}", "[1,]", '{"a":1,}', '{"a"}', "[", "{", ""),
+]
 NAMES = [
     *(
         "data",
@@ -154,7 +157,7 @@ HEADER_NAMES = [
         "",
     ),
     *("ce-ID", "CE-id", "ce-x1", "ce-\x00", "ce-x "),
-    *("CE-AZ", "ce-az09", "ce-`", "ce-{", "ce-/", "ce-:", "ce-@", "ce-["),
+    *("be-x", "xe-id", "cd-x", "ce.x", "CE-AZ", "ce-az09", "ce-`", "ce-{", "ce-/", "ce-:", "ce-@", "ce-["),
 ]
 MEDIA_TYPES = [
     *("application/cloudevents", "APPLICATION/CLOUDEVENTS+JSON", "application/cloudevents+json;charset=utf-8"),

@@ -156,3 +156,23 @@ async def test_replies_arrive_below_the_inbox():
     async with opened(ACK) as (_, window):
         assert window._subscription.subject == f"{window._prefix}*"
         assert window._prefix.count(".") == 2
+
+
+async def test_close_removes_the_hook_of_its_subscription():
+    async with scripted() as (_, nc):
+        process = nc._process_msg
+        window = Window(nc, 2)
+        await window.open(nc.new_inbox())
+        assert nc._process_msg != process
+        await window.close()
+        assert nc._process_msg == process
+
+
+async def test_any_number_of_answers_may_wait_without_raw_messages(monkeypatch):
+    monkeypatch.setattr(_ack_window, "SEES_RAW_MESSAGES", False)
+    async with opened(size=10) as (server, window):
+        items = [(await window.publish())[1] for _ in range(10)]
+        await server.receives(10)
+        for frame in list(server.received):
+            server.send(frame, ACK)
+        await asyncio.wait_for(asyncio.gather(*(item.ack for item in items)), SECONDS)

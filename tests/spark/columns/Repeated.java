@@ -17,6 +17,7 @@ import org.apache.spark.sql.catalyst.util.MapData;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /** Prints which calls of the decoder return the row of the call before, and what the planner reads. */
@@ -42,8 +43,11 @@ public final class Repeated {
         changed.setNullAt(1);
         print("a field that was set to null", !changed.isNullAt(1));
         print("a field that was not read", changed.copy().getUTF8String(2).toString().equals("/s"));
+        print("the first field", changed.copy().getUTF8String(0).toString().equals("1.0"));
+        print("the last field", changed.copy().getUTF8String(10).toString().equals("binary"));
         print("a message without headers after one with", decoder.invoke((ArrayData) null, DATA).isNullAt(1));
         print("a row that is sent to another process", sent(decoder.invoke(headers, DATA)));
+        print("headers outside of the heap", decoder.invoke(outsideOfHeap(headers("a")), DATA).getUTF8String(1).toString().equals("a"));
         print("fields", decoder.invoke(headers, DATA).numFields() == 12);
         print("types of extensions", decoder.invoke(headers, DATA, null) == decoder.invoke(headers, DATA));
         for (String function : new String[] {"event_columns", "from_nats"}) {
@@ -138,6 +142,23 @@ public final class Repeated {
         thread.start();
         thread.join();
         return row[0];
+    }
+
+    /** Return the same headers, in memory of which the garbage collector knows nothing: Spark has columns there. */
+    private static ArrayData outsideOfHeap(ArrayData headers) {
+        Object[] rows = new Object[headers.numElements()];
+        for (int index = 0; index < rows.length; index++) {
+            InternalRow pair = headers.getStruct(index, 2);
+            rows[index] = new GenericInternalRow(new Object[] {moved(pair.getUTF8String(0)), moved(pair.getUTF8String(1))});
+        }
+        return new GenericArrayData(rows);
+    }
+
+    private static UTF8String moved(UTF8String text) {
+        byte[] octets = text.getBytes();
+        long address = Platform.allocateMemory(octets.length);
+        Platform.copyMemory(octets, Platform.BYTE_ARRAY_OFFSET, null, address, octets.length);
+        return UTF8String.fromAddress(null, address, octets.length);
     }
 
     private static ArrayData headers(String id) {
