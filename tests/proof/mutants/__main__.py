@@ -39,20 +39,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.duration is not None:
         chosen = in_random_order(chosen, options.seed)
     result = summary.Summary(len(mutants))
-    pending = []
-    for mutant in chosen:
-        if equivalent.is_equivalent(mutant, entries) and not options.equivalent:
-            result.add(mutant, summary.EQUIVALENT)
-        else:
-            pending.append(mutant)
-    known, pending = _known(pending, options.again)
+    argued: set[equivalent.Key] = set()
+    if not options.equivalent:
+        argued = {mutant.key for mutant in chosen if equivalent.is_equivalent(mutant, entries)}
+    known, pending = _known([mutant for mutant in chosen if mutant.key not in argued], options.again)
     for verdict in known:
         result.add(verdict.mutant, verdict.outcome, verdict.by)
     status = 0
+    judged: list[Mutant] = []
     try:
-        _judge(root, pending, options, result)
+        _judge(root, pending, options, result, judged)
     except KeyboardInterrupt:
         status = 130
+    for mutant in until_last(chosen, judged, is_whole=len(judged) == len(pending)):
+        if mutant.key in argued:
+            result.add(mutant, summary.EQUIVALENT)
     print("\n".join(result.lines()))
     if options.record and not status:
         record.write(options.record, _command(arguments), result.lines())
@@ -119,11 +120,19 @@ def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict],
     return known, [mutant for mutant in mutants if mutant.key not in killed]
 
 
-def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary) -> None:
-    """Add the verdicts of mutants to the summary and to the file of verdicts, and print the mutants that survive."""
+def until_last(chosen: Sequence[Mutant], judged: Sequence[Mutant], *, is_whole: bool) -> Sequence[Mutant]:
+    """Return the chosen mutants up to the last that was judged, all of them after a whole run."""
+    return chosen if is_whole else chosen[: max((chosen.index(mutant) + 1 for mutant in judged), default=0)]
+
+
+def _judge(
+    root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary, judged: list[Mutant]
+) -> None:
+    """Add verdicts to the summary and to the file of verdicts, and print the mutants that survive."""
     originals = {path: (root / path).read_text(encoding="utf-8") for path in {mutant.path for mutant in mutants}}
     for number, verdict in enumerate(run.verdicts(root, mutants, options.processes, options.duration), 1):
         mutant = verdict.mutant
+        judged.append(mutant)
         result.add(mutant, verdict.outcome, verdict.by)
         if options.json:
             result.write(options.json)

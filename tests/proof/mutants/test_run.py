@@ -4,7 +4,7 @@ import pytest
 
 from tests.proof import record
 from tests.proof.mutants import equivalent, run, targets
-from tests.proof.mutants.__main__ import in_random_order, sample
+from tests.proof.mutants.__main__ import in_random_order, sample, until_last
 from tests.proof.mutants.mutate import make, python_mutants
 from tests.proof.mutants.summary import EQUIVALENT, Summary
 
@@ -42,6 +42,13 @@ def test_random_order_is_of_mutants():
     shuffled = in_random_order(mutants, 1)
     assert sorted(shuffled, key=mutants.index) == mutants
     assert len({one.path for one in shuffled[:6]}) > 2
+
+
+def test_equivalent_mutants_count_up_to_the_last_that_was_judged():
+    mutants = python_mutants("a.py", "X = 1\nY = 2\nZ = 3\n")
+    assert until_last(mutants, [mutants[3], mutants[1]], is_whole=False) == mutants[:4]
+    assert until_last(mutants, [], is_whole=False) == []
+    assert until_last(mutants, [mutants[0]], is_whole=True) == mutants
 
 
 def test_entries_of_changed_lines_are_stale(tmp_path):
