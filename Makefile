@@ -6,8 +6,10 @@ PYTHON ?= python3
 WORKERS ?= 4
 # Number of changes that `make mutants` makes.
 COUNT ?= 600
-# Duration of `make fuzz`.
-FUZZ_SECONDS ?= 3600
+# Duration of each half of `make fuzz`, with coverage and without.
+FUZZ_SECONDS ?= 1800
+# Duration of `make soak`, without start and end.
+SOAK_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -21,7 +23,7 @@ JAR := ce_nats/spark/jvm/ce-nats.jar
 CORE_TESTS := @tests/core.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench kill mutants fuzz matrix docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench kill mutants fuzz soak matrix docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
@@ -32,7 +34,8 @@ help:
 	@echo "                  run tests of the core with its oldest dependencies, in about a minute"
 	@echo "make kill         kill a streaming job 20 times, and its server meanwhile, and check its output"
 	@echo "make mutants      change the code in 600 places, and check that tests fail (COUNT=100: in fewer)"
-	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: a minute), and check promises"
+	@echo "make fuzz         run all decoders with changed inputs for an hour (FUZZ_SECONDS=60: two minutes), and check promises"
+	@echo "make soak         kill a cluster and all its clients for an hour (SOAK_SECONDS=60: a minute), and check all messages"
 	@echo "make matrix       run tests with each Python, pyspark, Java and nats-server (MATRIX_ARGS=--list: names of runs)"
 	@echo "make check        run ruff and mypy"
 	@echo "make audit        look up vulnerabilities of all installed dependencies, and list their licenses"
@@ -87,7 +90,14 @@ mutants: $(INSTALLED) $(JAR)
 	$(BIN)/python -m tests.proof.mutants --count $(COUNT) --record
 
 fuzz: $(INSTALLED) $(JAR)
+	$(BIN)/python -m pip install --quiet --group fuzz
 	$(BIN)/python -m tests.proof.fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then set -x; \
+		$(BIN)/python -m tests.proof.fuzz --coverage --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS); \
+		else echo "Atheris has no wheel for this system: no run with coverage"; fi
+
+soak: $(INSTALLED) $(JAR)
+	$(BIN)/python -m tests.proof.soak --duration $(SOAK_SECONDS) $(SOAK_ARGS)
 
 matrix: $(INSTALLED) $(JAR)
 	$(BIN)/python -m pip install --quiet --group matrix

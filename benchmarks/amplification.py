@@ -6,12 +6,13 @@ Python allocates per byte of input, microseconds of CPU time per KB, and the exp
 is linear, 2 quadratic. An error is an outcome like any other. Memory that Arrow and Protobuf allocate themselves is not
 traced. The input exists before the measurement and does not count as memory.
 
-``python -m benchmarks.amplification [--size BYTES] [--markdown]``
+``python -m benchmarks.amplification [--size BYTES] [--no-gc] [--markdown]``
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import tracemalloc
 from collections.abc import Callable
@@ -156,8 +157,11 @@ def measure(name: str, size: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--size", type=int, default=2**16, help="bytes of the smaller input")
+    parser.add_argument("--no-gc", action="store_true", help="measure without the garbage collector")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
+    if arguments.no_gc:
+        gc.disable()
     sizes = [f"{size / 1024:g} KiB" for size in (arguments.size, _FACTOR * arguments.size)]
     titles = ["input", *(f"memory, {size}" for size in sizes), *(f"µs/KB, {size}" for size in sizes), "exponent"]
     rows = (measure(name, arguments.size) for name in INPUTS)

@@ -334,7 +334,7 @@ class DeadLetter:
                 percent_decode(own.get("Error", "")),
                 percent_decode(own.get("Text", "")),
                 percent_decode(own.get("Subject", "")),
-                own["Stream"],
+                _stream(own["Stream"]),
                 own.get("Consumer", ""),
                 _number(own, "Sequence"),
                 _number(own, "Deliveries"),
@@ -351,6 +351,12 @@ class DeadLetter:
             raise
         except ValueError as error:
             raise DecodeError(ErrorCode.INVALID_HEADER_VALUE, str(error)) from error
+
+
+def _stream(name: str) -> str:
+    if not name:
+        raise ValueError(f"{PREFIX}Stream must not be empty")
+    return name
 
 
 def _number(own: dict[str, str], name: str) -> int:

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-# No deadline for single examples, because they are slow on a busy machine; max_examples limits the time.
-settings.register_profile("quick", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+# No deadline for single examples, because they are slow on a busy machine; max_examples limits the time. `make fuzz`
+# runs millions of inputs.
+settings.register_profile("quick", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("brief", settings.get_profile("quick"), max_examples=10)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
 # The same examples for each mutant of `make mutants`, and none that an earlier mutant failed; shrinking takes time.
 settings.register_profile(
     "mutants",
     settings.get_profile("quick"),
-    max_examples=30,
+    max_examples=15,
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],

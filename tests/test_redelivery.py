@@ -133,7 +133,9 @@ def test_missing_header_is_an_error(missing):
     assert info.value.header == f"Dead-Letter-{missing}"
 
 
-@pytest.mark.parametrize(("name", "value"), [("Reason", "boredom"), ("Sequence", "x"), ("Text", "%"), ("Error", "%FF")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("Reason", "boredom"), ("Stream", ""), ("Sequence", "x"), ("Text", "%"), ("Error", "%FF")]
+)
 def test_invalid_value_is_an_error(name, value):
     with pytest.raises(DecodeError):
         DeadLetter.split([(f"Dead-Letter-{name}", value), *LETTER.headers()])

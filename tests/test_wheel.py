@@ -1,4 +1,4 @@
-"""The wheel, installed into a new environment, has everything that a user needs."""
+"""The wheel has everything that a user needs."""
 
 import os
 import subprocess
@@ -41,6 +41,19 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
+def test_wheel_has_all_files_of_the_package(tmp_path: Path) -> None:
+    """And the cases, the jar, and nothing of the sources of the jar."""
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    with ZipFile(next(tmp_path.glob("ce_nats-*.whl"))) as wheel:
+        files = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    paths = [path for path in (ROOT / "ce_nats").rglob("*") if path.is_file() and path.suffix != ".java"]
+    expected = {path.relative_to(ROOT).as_posix() for path in paths if not {"__pycache__", "stubs"} & {*path.parts}}
+    expected |= {f"ce_nats/spec_fixtures/{path.name}" for path in (ROOT / "spec-fixtures").iterdir()}
+    assert files == expected
+    assert {"ce_nats/py.typed", "ce_nats/spark/jvm/ce-nats.jar"} <= files
+
+
+@pytest.mark.long
 def test_built_wheel_works_in_a_new_environment(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,) = tmp_path.glob("ce_nats-*.whl")

@@ -29,6 +29,10 @@ _API_CODES: Final = {
     10111: ErrorCode.PUBLISH_REFUSED,  # JSStreamRollupFailedF: status 500, but a retry does not help
     **dict.fromkeys(NOT_ENABLED, ErrorCode.NO_RESPONDERS),
 }
+# JSConsumerCreateErrF, status 500, wraps errors of all kinds. A retry does not help if a consumer has the name, and
+# another value of a setting: "start sequence can not be updated", "can not update push consumer to pull based".
+_CREATE_CONSUMER: Final = 10012
+_UNCHANGEABLE: Final = ("can not be updated", "can not update")
 # The first matching class wins.
 _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (
     (nats.errors.NoRespondersError, ErrorCode.NO_RESPONDERS),
@@ -100,6 +104,8 @@ def api_error(
         refused: Code for refusals that have no specific code.
     """
     code = _API_CODES.get(err_code)
+    if err_code == _CREATE_CONSUMER and any(text in description for text in _UNCHANGEABLE):
+        code = ErrorCode.REQUEST_REFUSED
     if code is None:
         code = ErrorCode.TEMPORARILY_UNAVAILABLE if status >= _SERVER_ERRORS else refused
     error = ApiError(code, f"{target}: {description} ({err_code or status})")

@@ -123,9 +123,8 @@ class AtomicBatch:
         """
         check_process(self._link.loop, "atomic batch")
         self._batch._check_open(subject)
-        given, event = event, self._batch._validated(event)
-        if self._claim_check is not None:
-            valid, event = event, self._claim_check.check_in(event)
-            given = given if event is valid else event
+        valid = self._batch._preparation.validated(event)
+        sent = valid if self._claim_check is None else self._claim_check.check_in(valid)
+        expected = expected_last_subject_sequence
         with self._lock:
-            self._batch._add(event, subject, expected_last_subject_sequence, headers, trace, given)
+            self._batch._add(sent, subject, expected, given=event, valid=valid, headers=headers, trace=trace)

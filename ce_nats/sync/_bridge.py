@@ -128,7 +128,7 @@ def _read_chunk(iterator: Iterable[T], chunk: list[T]) -> None:
         chunk.append(item)  # noqa: PERF402
 
 
-def check_process(loop: Loop, target: str) -> None:
+def check_fork(loop: Loop, target: str) -> None:
     """
     Check that an object belongs to this process, not to the parent of a fork.
 
@@ -139,5 +139,16 @@ def check_process(loop: Loop, target: str) -> None:
     Raises:
         DeliveryError: ``not-open``.
     """
-    if loop is not current():
+    if loop.is_inherited:
         raise DeliveryError(ErrorCode.NOT_OPEN, f"{target}: it was opened by the parent process, before a fork")
+
+
+def check_process(loop: Loop, target: str) -> None:
+    """
+    As :func:`check_fork`; also check that the program is not ending.
+
+    Raises:
+        DeliveryError: ``not-open``.
+    """
+    check_fork(loop, target)
+    current()

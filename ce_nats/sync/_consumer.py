@@ -23,7 +23,7 @@ from ..codec.event import DecodedEvent
 from ..errors import CeNatsError, preview
 from ..redelivery import Backoff, RetryPolicy
 from ..schemas import Validate
-from ._bridge import ThreadBridge, check_process
+from ._bridge import ThreadBridge, check_fork
 from ._claim_check import ClaimCheck
 from ._link import Linked
 from ._loop import Loop
@@ -131,7 +131,7 @@ class PullConsumer:
             DeliveryError: As the iteration of :class:`ce_nats.aio.PullConsumer` does; ``not-open``: the parent process
                 has opened the consumer, and this one is a fork.
         """
-        check_process(self._loop, self._name)
+        check_fork(self._loop, self._name)  # at the end of the program, the iteration ends as usual
         return Delivery(self._loop, self._bridge.next(self._timeout))
 
     def run(

@@ -65,7 +65,12 @@ class Loop:
     @property
     def belongs_to_this_process(self) -> bool:
         """Whether it is the loop of this process, not of the parent of a fork, and still runs."""
-        return _process.loop is self and not _process.is_closed
+        return not self.is_inherited and not _process.is_closed
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it is the loop of the parent of a fork. Its thread does not exist in this process."""
+        return _process.loop is not self
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         """

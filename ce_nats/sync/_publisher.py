@@ -8,7 +8,8 @@ from types import TracebackType
 from .. import aio
 from ..aio._observer import OnOutcome
 from ..aio.jetstream import DedupId, TimeToLive
-from ..aio.publishing._publisher import Prepared, raise_failures
+from ..aio.publishing._prepare import Prepared
+from ..aio.publishing._publisher import raise_failures
 from ..codec.binding import Mode, dedup_id
 from ..codec.event import EventLike
 from ..codec.formats import Format
@@ -154,11 +155,10 @@ class Publisher:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the publisher is closed")
         if sender.publisher.failures:
             sender.loop.run(sender.raise_failures)
-        given, event = event, sender.publisher._validated(event)
-        if self._claim_check is not None:
-            valid, event = event, self._claim_check.check_in(event)
-            given = given if event is valid else event
-        sender.queue.put(sender.publisher._prepare(event, subject, headers=headers, trace=trace, given=given))
+        preparation = sender.publisher._preparation
+        valid = preparation.validated(event)
+        sent = valid if self._claim_check is None else self._claim_check.check_in(valid)
+        sender.queue.put(preparation.encode(sent, subject, given=event, valid=valid, headers=headers, trace=trace))
 
     def flush(self) -> None:
         """

@@ -10,7 +10,7 @@ from ..codec.attributes import ExtensionTypes
 from ..codec.binary import Dialect
 from ..codec.binding import DialectName, Mode
 from ..schemas import Validate
-from ._bridge import ThreadBridge, check_process
+from ._bridge import ThreadBridge, check_fork
 from ._link import Linked
 
 # Messages of a subscription that are decoded ahead; nats-py has its own limits for the others.
@@ -74,7 +74,7 @@ class Subscription:
             DeliveryError: ``connection-closed``: the connection was lost permanently; ``permission-denied``;
                 ``not-open``: the parent process has subscribed, and this one is a fork.
         """
-        check_process(self._loop, self._subject)
+        check_fork(self._loop, self._subject)  # at the end of the program, the iteration ends as usual
         return self._bridge.next(self._timeout)
 
     def __enter__(self) -> Subscription:

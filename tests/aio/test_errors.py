@@ -83,6 +83,18 @@ def test_errors_of_the_api_have_a_code_and_the_servers_number(status, number, co
     assert error.message == f"orders: wrong last sequence ({number or status})"
 
 
+@pytest.mark.parametrize(
+    ("description", "code"),
+    [
+        ("start sequence can not be updated", "request-refused"),
+        ("can not update push consumer to pull based", "request-refused"),
+        ("stream is closed", "temporarily-unavailable"),
+    ],
+)
+def test_consumer_that_cannot_be_changed_is_a_refusal(description, code):
+    assert api_error("orders", 500, 10012, description).code == code
+
+
 def test_code_of_a_refusal_is_chosen_by_the_caller():
     error = nats.js.errors.BadRequestError(code=400, err_code=10071, description="wrong last sequence")
     result = converted(error, refused=ErrorCode.PUBLISH_REFUSED)

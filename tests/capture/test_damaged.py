@@ -325,6 +325,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in other units")
 @pytest.mark.parametrize("reader", ["first", "all", "last", "explode"])
 def test_repeated_values_need_bounded_memory(tmp_path: Path, reader: str) -> None:

@@ -273,7 +273,7 @@ def hostile_server(connect=b"PONG\r\n", description=HOSTILE):
     """Run a server with hostile errors: on connecting, and in responses of the JetStream API."""
     listener = socket.create_server(("127.0.0.1", 0))
     info = {"server_id": "A", "version": "2.12.0", "max_payload": 1048576, "headers": True, "jetstream": True}
-    error = {"type": "error", "error": {"code": 500, "err_code": 10001, "description": description}}
+    error = {"type": "error", "error": {"code": 400, "err_code": 10025, "description": description}}
 
     def serve(connection):
         with connection, connection.makefile("rb") as lines, connection.makefile("wb", 0) as output:

@@ -22,6 +22,7 @@ from typing_extensions import TypedDict as NewTypedDict
 
 from ce_nats import DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
 from ce_nats.codec.event import DecodedEvent, NotDelivered
+from ce_nats.codec.models import check_model
 from tests.support.strategies import binary_message, plain_event, refused, structured_message
 
 JSON = "application/json"
@@ -305,6 +306,17 @@ class HoldsModel(msgspec.Struct):
 def test_unsupported_types_are_type_errors(model: Any) -> None:
     with pytest.raises(TypeError):
         received(b'{"number":{"number":1},"model":{}}').data_as(model)
+
+
+@pytest.mark.parametrize("model", [Struct, Record, Model, int, list[Struct], dict[str, Any], Struct | None, Any])
+def test_supported_types_pass_the_check(model: Any) -> None:
+    check_model(model)
+
+
+@pytest.mark.parametrize("model", [Unknown, int | Unknown, 5, "Struct"])
+def test_check_rejects_unsupported_types(model: Any) -> None:
+    with pytest.raises(TypeError, match="the type must be one that msgspec or pydantic can read, got "):
+        check_model(model)
 
 
 def test_undelivered_data_is_a_type_error() -> None:

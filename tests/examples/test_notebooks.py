@@ -40,7 +40,10 @@ def test_notebooks_were_found():
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.spark if "spark" in path.stem else (), id=path.stem) for path in NOTEBOOKS],
+    [
+        pytest.param(path, marks=[pytest.mark.spark, pytest.mark.long] if "spark" in path.stem else (), id=path.stem)
+        for path in NOTEBOOKS
+    ],
 )
 def test_outputs_are_those_in_the_repository(path, tmp_path):
     if path.stem == "spark_columns":

@@ -5,7 +5,7 @@ import pytest
 
 from ce_nats.aio import jetstream
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 async def test_late_and_invalid_events_are_written_separately(start, js, make_event, tmp_path):

@@ -22,7 +22,11 @@ from .judges import SDKS, Judged
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("judged", SDKS, ids=lambda judged: judged.key)
+@pytest.mark.parametrize(
+    "judged",
+    [pytest.param(one, marks=[pytest.mark.long] if one.key != "python" else []) for one in SDKS],
+    ids=lambda judged: judged.key,
+)
 def test_results_equal_the_page(judged: Judged) -> None:
     """Each case has the result, the faults and the causes on the page."""
     try:

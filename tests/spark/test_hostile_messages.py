@@ -61,7 +61,17 @@ STRINGS = [
     *('\\u00e9\\b\\f\\n\\r\\t\\/\\"\\\\', "\\u007F", "\\u0085", "\\ufffe", "\\uD83F\\uDFFE", "\\u12", "\\u12G4", "\\a"),
     *("\t", "\n", "\x00", "\x1f", "\\", "\\u", "\ufeff", "\ufdd0", "\u2028"),
 ]
-OTHERS = ["null", "true", "false", "True", "nul", "[]", "{}", "[1,]", '{"a":1,}', '{"a"}', "[", "{", ""]
+# Decoded in text data, whose characters are not checked.
+ESCAPES = [f"\\{letter}" for letter in '"\\/bfnrtaqsu\x01'] + [
+    "\\ud83f",
+    "\\udbff\\udfff",
+    "\\ud800\\udc00",
+    "\\uabCDe",
+]
+OTHERS = [
+    *("[ ]", "{ }", "[ 1 , [ ] , { } ]", '{ "a" : 1 , "b" : [ 2 ] }', "tru", "truE", "falsE", "nulL"),
+    *("null", "true", "false", "True", "nul", "[]", "{}", "[1,]", '{"a":1,}', '{"a"}', "[", "{", ""),
+]
 NAMES = [
     *(
         "data",
@@ -93,6 +103,7 @@ TIMES = [
     *("2024-02-29T23:00:00+23:60", "2024-02-29T23:00:00-23:59", "2024-02-29T23:00:00", "2024-02-29T23:00:00+0100"),
     *("2024-13-01T00:00:00Z", "2024-00-01T00:00:00Z", "2024-01-00T00:00:00Z", "+024-01-01T00:00:00Z"),
     *("1969-12-31T23:59:59.999999Z", "1960-02-29T12:00:00.000001+05:30", "2024-01-01T00:00:00.123+", "T", "Z"),
+    *(f"2024-01-01T00:00:00+{offset}" for offset in ("0::00", "1/:00", "00:0A", "00:1/", ":0:00", "00-00", "09:59")),
     *("2024-01-01T00:00:00ZZ", "2024-01-01T00:00:0", "\u0662024-01-01T00:00:00Z", "2024-01-01T00:00:00.5z"),
 ]
 HEADER_VALUES = [
@@ -127,6 +138,7 @@ HEADER_VALUES = [
         "\xa0",
     ),
     *("\x7f", "\ud7ff", "\ue000", "\U0010fffd", "\U0010fffe", "a:b", "a-b:", "1a:", "é:", ":"),
+    *("a[:", "a{:", "[:", "{:", "@:", "`:", "a@:", "a`:", "z:", "Z:", "A:", "a+.-09:", "a/:"),
 ]
 HEADER_NAMES = [
     *(
@@ -145,6 +157,7 @@ HEADER_NAMES = [
         "",
     ),
     *("ce-ID", "CE-id", "ce-x1", "ce-\x00", "ce-x "),
+    *("be-x", "xe-id", "cd-x", "ce.x", "CE-AZ", "ce-az09", "ce-`", "ce-{", "ce-/", "ce-:", "ce-@", "ce-["),
 ]
 MEDIA_TYPES = [
     *("application/cloudevents", "APPLICATION/CLOUDEVENTS+JSON", "application/cloudevents+json;charset=utf-8"),
@@ -168,6 +181,12 @@ MEDIA_TYPES = [
 ]
 
 
+# The first two bytes around each limit of RFC 3629, and bytes that may follow.
+UTF8_FIRST = b"\x7f\x80\xbf\xc0\xc1\xc2\xdf\xe0\xe1\xec\xed\xee\xef\xf0\xf1\xf3\xf4\xf5\xff"
+UTF8_SECOND = b"\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0"
+UTF8_REST = [b"", b"\x80", b"\xbf\xbf", b"\x80\x7f", b"\xbf\xc0", b"\x7f\x80", b"\xc0\x80", b"\x80\x80\x80"]
+
+
 def document(*members: str) -> bytes:
     return ("{" + ",".join(('"specversion":"1.0","id":"1","source":"/s","type":"t"', *members)) + "}").encode()
 
@@ -183,12 +202,24 @@ def documents() -> Iterator[bytes]:
     for time in TIMES:
         yield document(f'"time":{json.dumps(time)}')
     whole = document()
-    yield from (b"\xef\xbb\xbf" + whole, b"\xef\xbb\xbf" * 2 + whole, b" \n\t\r" + whole + b" \n", b"\x0b" + whole)
+    for text in (*STRINGS, *ESCAPES):
+        yield document('"datacontenttype":"text/plain"', f'"data":"{text}"')
+    yield from (
+        b"{}",
+        b" { } ",
+        b'{"":1}',
+        b"\xef\xbb\xbf" + whole,
+        b"\xef\xbb\xbf" * 2 + whole,
+        b" \n\t\r" + whole + b" \n",
+        b"\x0b" + whole,
+    )
     yield from (whole + b"\x00", whole + b"{}", whole[:-1] + b"\xff}", whole.decode().encode("utf-16"), whole * 2)
     yield from (b'{"\\u0069d":"a","id":"b"}', b'{"x":{"id":1,"id":2},"id":"1"}', b'{"id":null}', b'"id"', b"[]", b"1")
 
 
 def messages() -> Iterator[Message]:
+    for first, second, rest in product(UTF8_FIRST, UTF8_SECOND, UTF8_REST):
+        yield MARKED, document('"subject":"@"').replace(b"@", bytes([first, second]) + rest)
     for data, headers in product(documents(), ([], MARKED)):
         yield headers, data
     attributes = ("subject", "time", "x", "dataschema", "datacontenttype")
@@ -232,12 +263,15 @@ def test_large_and_deep_messages(spark: SparkSession) -> None:
         ([*BASE, *(("ce-x", "1") for _ in range(20_000))], b""),
         ([(f"x-{number}", "1") for number in range(20_000)] + BASE, b"x"),
     ]
-    for headers, depth in product(([], MARKED), (1, MAX_LEVELS - 1, MAX_LEVELS, MAX_LEVELS + 1, million)):
+    agree(spark, [*made, *deep_messages(million)], 0)
+
+
+def deep_messages(*depths: int) -> Iterator[Message]:
+    for headers, depth in product(([], MARKED), (1, MAX_LEVELS - 1, MAX_LEVELS, MAX_LEVELS + 1, *depths)):
         for start, end in (("[", "]"), ('{"a":', "}")):
             nested = start * depth + "1" + end * depth
-            made += [(headers, document(f'"data":{nested}')), (headers, document(f'"x":{nested}'))]
-            made += [(headers, nested.encode()), (headers, (start * depth).encode())]
-    agree(spark, made, 0)
+            yield from ((headers, document(f'"data":{nested}')), (headers, document(f'"x":{nested}')))
+            yield from ((headers, nested.encode()), (headers, (start * depth).encode()))
 
 
 # --- Types of headers -----------------------------------------------------------------------------------------------
@@ -250,22 +284,32 @@ PIECES = [
 WHOLE = b"NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in BASE).encode()
 
 
-def test_raw_header_blocks(spark: SparkSession) -> None:
+def blocks() -> list[bytes | None]:
     rng = Random(SEED)
-    blocks: list[bytes | None] = [None, b"", b"\r\n\r\n", WHOLE, WHOLE + b"\r\n", WHOLE + b"CE-ID: 2\r\n\r\n"]
-    blocks += [
+    made: list[bytes | None] = [None, b"", b"\r\n\r\n", WHOLE, WHOLE + b"\r\n", WHOLE + b"CE-ID: 2\r\n\r\n"]
+    made += [
         WHOLE + line + b"\r\n\r\n" for line in (b"x: a\0", b"x\0: a", b"x : a\0", b" x: a\0", b"x: \xff\0", b"x\0")
     ]
-    blocks += [b"".join(rng.choices(PIECES, k=rng.randrange(12))) for _ in range(COUNT_OF_BLOCKS)]
-    blocks += [WHOLE + b"".join(rng.choices(PIECES, k=rng.randrange(5))) + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
-    blocks += [b"".join(rng.choices(PIECES, k=4)) + WHOLE[8:] + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
-    rows = [(place, block and bytearray(block), bytearray(b"x" * (place % 2))) for place, block in enumerate(blocks)]
+    made += [WHOLE + line + b"\r\n\r\n" for line in (b"~: a", b"!: a", b"\x7f: a", b"\x1f: a", b"x:", b":x", b"\tx: a")]
+    made += [
+        b"NATS/1.0" + line + WHOLE[8:] + b"\r\n"
+        for line in (b" 100", b" 099", b" 10/", b" 1:0", b"\t100", b" 100 \0", b" 100\tx", b" 100x", b" 10", b" ", b"0")
+    ]
+    made += [b"".join(rng.choices(PIECES, k=rng.randrange(12))) for _ in range(COUNT_OF_BLOCKS)]
+    made += [WHOLE + b"".join(rng.choices(PIECES, k=rng.randrange(5))) + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
+    made += [b"".join(rng.choices(PIECES, k=4)) + WHOLE[8:] + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
+    return made
+
+
+def test_raw_header_blocks(spark: SparkSession) -> None:
+    made = blocks()
+    rows = [(place, block and bytearray(block), bytearray(b"x" * (place % 2))) for place, block in enumerate(made)]
     frame = spark.createDataFrame(rows, "id int, headers binary, data binary")
     expected = {place: of_block(bytes(block or b""), bytes(data)) for place, block, data in rows}
     for engine in ENGINES:
         found = explode_cloudevents(frame, engine=engine).collect()
-        differences = [(engine, blocks[row.id], compare(expected[row.id], row)) for row in found]
-        assert len(found) == len(blocks)
+        differences = [(engine, made[row.id], compare(expected[row.id], row)) for row in found]
+        assert len(found) == len(made)
         assert [one for one in differences if one[2]][:10] == []
     codes = {one for one in expected.values() if isinstance(one, str)}
     assert {"invalid-header-block", "invalid-header-version", "invalid-header-name", "invalid-header-value"} <= codes
@@ -279,34 +323,34 @@ def of_block(block: bytes, data: bytes) -> Any:
         return str(error.code)
 
 
-@pytest.mark.parametrize(
-    ("kind", "headers", "code"),
-    [
-        ("array<struct<key string, value string>>", None, "not-a-cloudevent"),
-        ("array<struct<key string, value string>>", [None], "invalid-header-name"),
-        ("array<struct<key string, value string>>", [*BASE, (None, "v")], "invalid-header-name"),
-        ("array<struct<key string, value string>>", [*BASE, ("x", None)], "invalid-header-value"),
-        ("array<struct<key string, value string>>", [("x", None), (None, None)], "invalid-header-value"),
-        ("array<struct<name binary, value string>>", [(bytearray(b"\xff"), "v")], "not-a-cloudevent"),
-        ("array<struct<name binary, value string>>", [(bytearray(b"ce-\xff"), "v")], "invalid-attribute-name"),
-        ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3"))], "not-a-cloudevent"),
-        ("array<struct<name string, value binary>>", [("ce-x", bytearray(b"\xc3"))], "invalid-utf8"),
-        (
-            "array<struct<name string, value binary>>",
-            [("ce-x", bytearray(b"\xc3")), (None, None)],
-            "invalid-header-name",
-        ),
-        ("map<string,string>", None, "not-a-cloudevent"),
-        ("map<string,string>", {"x": None}, "invalid-header-value"),
-        ("map<string,array<string>>", None, "not-a-cloudevent"),
-        ("map<string,array<string>>", {"x": None}, "invalid-header-value"),
-        ("map<string,array<string>>", {"x": ["a", None]}, "invalid-header-value"),
-        ("map<string,array<string>>", {"x": []}, "not-a-cloudevent"),
-        ("map<string,array<string>>", {"ce-id": ["1", "2"]}, "duplicate-attribute"),
-        ("map<string,array<string>>", {"content-type": ["a/b", "a/b"]}, "duplicate-header"),
-        ("binary", None, "not-a-cloudevent"),
-    ],
-)
+NULLS: list[tuple[str, Any, str]] = [
+    ("array<struct<key string, value string>>", None, "not-a-cloudevent"),
+    ("array<struct<key string, value string>>", [None], "invalid-header-name"),
+    ("array<struct<key string, value string>>", [*BASE, (None, "v")], "invalid-header-name"),
+    ("array<struct<key string, value string>>", [*BASE, ("x", None)], "invalid-header-value"),
+    ("array<struct<key string, value string>>", [("x", None), (None, None)], "invalid-header-value"),
+    ("array<struct<name binary, value string>>", [(bytearray(b"\xff"), "v")], "not-a-cloudevent"),
+    ("array<struct<name binary, value string>>", [(bytearray(b"ce-\xff"), "v")], "invalid-attribute-name"),
+    ("array<struct<name string, value binary>>", [("x", bytearray(b"\xc3"))], "not-a-cloudevent"),
+    ("array<struct<name string, value binary>>", [("ce-x", bytearray(b"\xc3"))], "invalid-utf8"),
+    (
+        "array<struct<name string, value binary>>",
+        [("ce-x", bytearray(b"\xc3")), (None, None)],
+        "invalid-header-name",
+    ),
+    ("map<string,string>", None, "not-a-cloudevent"),
+    ("map<string,string>", {"x": None}, "invalid-header-value"),
+    ("map<string,array<string>>", None, "not-a-cloudevent"),
+    ("map<string,array<string>>", {"x": None}, "invalid-header-value"),
+    ("map<string,array<string>>", {"x": ["a", None]}, "invalid-header-value"),
+    ("map<string,array<string>>", {"x": []}, "not-a-cloudevent"),
+    ("map<string,array<string>>", {"ce-id": ["1", "2"]}, "duplicate-attribute"),
+    ("map<string,array<string>>", {"content-type": ["a/b", "a/b"]}, "duplicate-header"),
+    ("binary", None, "not-a-cloudevent"),
+]
+
+
+@pytest.mark.parametrize(("kind", "headers", "code"), NULLS)
 def test_null_and_malformed_utf8_in_headers(spark: SparkSession, kind: str, headers: Any, code: str) -> None:
     for data in (None, bytearray()):
         frame = spark.createDataFrame([(headers, data)], f"headers {kind}, data binary")
@@ -425,28 +469,36 @@ ODD_CHARSETS = [
 TEXTS = ["", "a", "é", "ж", "€", "日本", "😀", "\u0590", "a\\é¥\u203e~", "\x7f"]
 
 
+def texts_in_charsets() -> Iterator[tuple[str, str, bytes]]:
+    """Yield charsets, texts, and events with both."""
+    for name, text in product(sorted({*aliases.aliases, *aliases.aliases.values(), *ODD_CHARSETS}), TEXTS):
+        media_type = json.dumps(f"text/plain; charset={name}")
+        yield name, text, document(f'"datacontenttype":{media_type}', f'"data":{json.dumps(text)}')
+
+
+def is_in_java(charset: str) -> bool:
+    media_type = parse(f"text/plain; charset={charset}")
+    codec = media_type and media_type.codec()
+    return codec is None or codecs.lookup(codec).name not in NOT_IN_JAVA
+
+
+def documents_in_charsets() -> list[bytes]:
+    """Return events in charsets that Java encodes as Python, or that both do not support."""
+    return [data for name, _, data in texts_in_charsets() if is_in_java(name)]
+
+
 def test_charsets(spark: SparkSession) -> None:
     """Text data of a JSON event has the same bytes as in Python in every charset, or is an error."""
-    names = sorted({*aliases.aliases, *aliases.aliases.values(), *ODD_CHARSETS})
-    made = [
-        (
-            name,
-            text,
-            document(f'"datacontenttype":{json.dumps(f"text/plain; charset={name}")}', f'"data":{json.dumps(text)}'),
-        )
-        for name, text in product(names, TEXTS)
-    ]
+    made = list(texts_in_charsets())
     rows = [(place, bytearray(data)) for place, (_, _, data) in enumerate(made)]
     frame = spark.createDataFrame(rows, "id int, data binary").selectExpr("id", "CAST(NULL AS BINARY) headers", "data")
     wrong = []
     for row in explode_cloudevents(frame).collect():
         name, text, data = made[row.id]
-        media_type = parse(f"text/plain; charset={name}")
-        codec = media_type and media_type.codec()
-        if codec is not None and codecs.lookup(codec).name in NOT_IN_JAVA:
-            difference = row.ce_error != "unsupported-charset"
-        else:
+        if is_in_java(name):
             difference = bool(compare(in_python(([], data)), row))
+        else:
+            difference = row.ce_error != "unsupported-charset"
         if difference:
             wrong.append((name, text, row.ce_error, row.ce_data))
     assert not wrong, wrong[:10]

@@ -1,5 +1,5 @@
 """
-Twenty thousand messages, most of them damaged, have the same attributes, data and error code in Spark and in Python.
+Thousands of messages, most of them damaged, have the same attributes, data and error code in Spark and in Python.
 
 Both engines are tested.
 """
@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from tests.support.damage import damaged, has_only_utf8, in_bytes, in_python, with_strange_data
 from tests.support.spark_rows import agree
 
-COUNT = 20_000
-COUNT_OF_DATA = 10_000
+COUNT = 6_000
+COUNT_OF_DATA = 3_000
 SEED = 20261121
-COUNT_OF_BYTES = 5_000
+COUNT_OF_BYTES = 2_000
 
 
 pytestmark = [

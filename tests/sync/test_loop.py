@@ -110,6 +110,23 @@ def test_waiting_events_are_sent_when_the_program_ends(server, js, stream, subje
     assert stored_ids(js, stream) == event_ids(*range(300))
 
 
+@pytest.mark.parametrize(
+    "opened", ["subscribe(subject)", "consumer(stream, 'c', dead_letter=None, create=ConsumerConfig())"]
+)
+def test_iterations_end_with_the_program(server, js, stream, subject, opened):
+    """A thread may ask for the next message when the connections are closed; here a function that runs after that."""
+    program = (
+        "import atexit\n"
+        "atexit.register(lambda: print(list(messages)))\n"
+        f"from nats.js.api import ConsumerConfig\n{START}\n"
+        "stream = subject.replace('.', '_')\n"
+        f"messages = sync.connect(url).{opened}\n"
+    )
+    command = [sys.executable, "-c", program, server.url, subject]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
 def test_lost_events_are_logged_when_the_program_ends_without_a_server():
     """The program does not hang, and logs one line."""
     program = (

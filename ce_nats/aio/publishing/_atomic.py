@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 
 from nats.js import JetStreamContext
 
@@ -15,17 +15,15 @@ from ...codec.subject_template import SubjectTemplate
 from ...errors import AtomicBatchError, DeliveryError, EncodeError, ErrorCode, preview
 from ...extensions.tracing import TraceContext
 from ...message import MSG_ID, HeadersLike, NatsMessage, folded
-from ...schemas import Validate, validator_of
+from ...schemas import Validate
 from ...subjects import check_name
-from ...wire.nats import write_header_block
 from .._claim_check import ClaimCheck
 from .._natspy import client_of
-from .._observer import Instruments, Observer, OnOutcome, Sending
+from .._observer import Instruments, Observer, OnOutcome
 from .._util.checks import check_jetstream, check_positive
-from ..core._publish import check_size
 from ._atomic_commit import AtomicCommit, BatchAck, batch_lines
 from ._atomic_lookup import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, EXPECTED_SUBJECT_SEQUENCE
-from ._prepare import MAX_HEADER_BYTES, DedupId, TimeToLive, prepare_for_stream
+from ._prepare import DedupId, Preparation, Prepared, TimeToLive
 
 # The server's default.
 MAX_EVENTS: Final = 1000
@@ -33,23 +31,6 @@ MAX_EVENTS: Final = 1000
 _ADDED_BYTES: Final = len(batch_lines("0" * 32, MAX_EVENTS - 1, is_last=True))
 _BATCH_HEADERS: Final = "nats-batch-"
 _EXPECTED_ID: Final = "Nats-Expected-Last-Msg-Id"
-
-
-class _Entry(NamedTuple):
-    """
-    An event of the batch.
-
-    Attributes:
-        event: The event of the caller.
-        message: Its message.
-        block: Header block of the message.
-        sending: Observer of the outcome, or None.
-    """
-
-    event: EventLike
-    message: NatsMessage
-    block: bytes
-    sending: Sending | None
 
 
 class AtomicBatch:
@@ -129,19 +110,22 @@ class AtomicBatch:
         if stream is not None:
             check_name("stream", stream)
         self._js = js
-        self._nc = client_of(js)
         self._stream = stream
-        self._mode = mode
-        self._format = format
-        self._dedup = dedup
-        self._ttl = ttl
         self._claim_check = claim_check
-        self._validator = validator_of(validate)
+        self._preparation = Preparation(
+            client_of(js),
+            mode=mode,
+            format=format,
+            dedup=dedup,
+            ttl=ttl,
+            validate=validate,
+            observer=Observer.of(on_outcome, instrumentation),
+            added_bytes=_ADDED_BYTES,
+        )
         self._ack_timeout = ack_timeout
         self._retry_timeout = retry_timeout
-        self._observer = Observer.of(on_outcome, instrumentation)
         self._is_open: bool | None = None
-        self._entries: list[_Entry] = []
+        self._entries: list[Prepared] = []
         self._positions: dict[str, int] = {}
         self._subjects: set[str] = set()
         self._ack: BatchAck | None = None
@@ -201,67 +185,46 @@ class AtomicBatch:
             ValueError: ``expected_last_subject_sequence`` is below 0.
         """
         self._check_open(subject)
-        given, event = event, self._validated(event)
-        if self._claim_check is not None:
-            valid, event = event, await self._claim_check.check_in(event)
-            given = given if event is valid else event  # large data is not kept until the end of the block
-        self._add(event, subject, expected_last_subject_sequence, headers, trace, given)
+        valid = self._preparation.validated(event)
+        sent = valid if self._claim_check is None else await self._claim_check.check_in(valid)
+        self._add(sent, subject, expected_last_subject_sequence, given=event, valid=valid, headers=headers, trace=trace)
 
     def _check_open(self, subject: str | SubjectTemplate) -> None:
         if not self._is_open:
             raise DeliveryError(ErrorCode.NOT_OPEN, f"{subject}: the batch must be used inside of its block")
-
-    def _validated(self, event: EventLike) -> EventLike:
-        """
-        Return an event that ``validate`` accepts, with ``dataschema`` if it sets one.
-
-        Raises:
-            EncodeError: As :meth:`publish` does.
-        """
-        return event if self._validator is None else self._validator.checked(event)
 
     def _add(
         self,
         event: EventLike,
         subject: str | SubjectTemplate,
         expected: int | None,
+        *,
+        given: EventLike,
+        valid: EventLike,
         headers: HeadersLike,
         trace: TraceContext | None,
-        given: EventLike,
     ) -> None:
-        """Add an event, in any thread, but in one at once; ``given`` is the event of the caller."""
+        """Add an event, in any thread, but in one at once; for ``given`` and ``valid`` see :class:`Preparation`."""
         self._check_open(subject)
         if len(self._entries) >= MAX_EVENTS:
             raise EncodeError(
                 ErrorCode.INVALID_BATCH,
                 f"an atomic batch must have at most {MAX_EVENTS} events, got one more, on {subject}",
             )
-        sending = None if self._observer is None else self._observer.send(event, subject)
-        try:
-            message = prepare_for_stream(
-                self._nc,
-                event,
-                subject,
-                mode=self._mode,
-                format=self._format,
-                headers=headers,
-                dedup=self._dedup,
-                ttl=self._ttl,
-                trace=sending.trace if trace is None and sending is not None else trace,
-            )
+
+        def check(message: NatsMessage) -> None:
             if expected is not None:
                 _expect(message, expected)
             self._check(message)
-            block = write_header_block(message.headers.items())
-            check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block) + _ADDED_BYTES)
-        except BaseException as error:
-            if sending is not None:
-                sending.abandon(error)
-            raise
+
+        entry = self._preparation.encode(
+            event, subject, given=given, valid=valid, headers=headers, trace=trace, check=check
+        )
+        message = entry.message
         if identifier := message.headers.get(MSG_ID):
             self._positions[identifier] = len(self._entries)
         self._subjects.add(message.subject)
-        self._entries.append(_Entry(given, message, block, sending))
+        self._entries.append(entry)
 
     def _check(self, message: NatsMessage) -> None:
         """
@@ -299,7 +262,7 @@ class AtomicBatch:
         )
         try:
             for entry in self._entries:  # the connection may be to another server now
-                check_size(entry.message, self._nc.max_payload, MAX_HEADER_BYTES, len(entry.block) + _ADDED_BYTES)
+                self._preparation.check_size(entry.message, entry.block)
             self._ack = await commit.run()
         except BaseException as error:
             if isinstance(error, AtomicBatchError) and error.position is not None:
@@ -321,8 +284,7 @@ class AtomicBatch:
 
     def _abandon(self, error: BaseException) -> None:
         for entry in self._entries:
-            if entry.sending is not None:
-                entry.sending.abandon(error)
+            entry.abandon(error)
 
 
 def _expect(message: NatsMessage, sequence: int) -> None:

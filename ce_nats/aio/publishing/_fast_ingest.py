@@ -6,6 +6,12 @@ stores them in order; if one is missing, it ends the batch before it. So every m
 acknowledged one is stored, and those after it are resent in a new batch; by their ``Nats-Msg-Id`` the stream stores
 none twice. There is one batch at a time for each stream, so that its order is kept.
 
+The server (2.15) also counts duplicates of messages that it has proposed to its replicas and not stored yet, which it
+refuses outside of batches. A leader without replicas never stores them. So the end of a batch is only believed if it
+has a stream sequence: the server has stored a message of the batch, and what it proposed before. Otherwise all messages
+were duplicates, and the last one is sent again in a batch of its own, whose reply states whether it is stored.
+Acknowledgements within a batch do not have a sequence, and are believed after such an end, until messages are resent.
+
 A batch ends when the program pauses, with the last message. Messages that the program publishes while the
 acknowledgement is on its way form the next batch.
 """
@@ -229,7 +235,12 @@ class Lane:
         self._queue: deque[PendingMessage] = deque()
         # Messages of the batch after the acknowledged ones, oldest first. The number of the last one is _number.
         self._sent: deque[PendingMessage] = deque()
-        self._number = self._acked = 0
+        # _received of these are acknowledged, and _acked are known to be stored.
+        self._number = self._received = self._acked = 0
+        # Whether acknowledgements within a batch are believed.
+        self._is_proven = False
+        # Number of duplicates, if the batch only asks whether the last one of them is stored; else 0.
+        self._unconfirmed = 0
         self._allowed = flow
         self._is_ending = False
         self._errors: dict[int, DeliveryError] = {}
@@ -346,7 +357,7 @@ class Lane:
             self._resume_at = 0.0
         if not self.batch:
             self._begin()
-        room = self._acked + self._allowed - self._number
+        room = max(self._received, self._acked) + self._allowed - self._number
         commits = len(self._queue) <= room and (is_last or (ends and self._number + len(self._queue) < BURST))
         items = self._take(room if commits else min(room, len(self._queue) - 1))
         if items:
@@ -358,7 +369,7 @@ class Lane:
         self._batches += 1
         self.batch = f"{self._name}-{self._batches}"
         self._prefix = f"{self._inbox}.{self.batch}.{self._flow}.fail."
-        self._number = self._acked = 0
+        self._number = self._received = self._acked = self._unconfirmed = 0
         # A server that refuses every first message would get all the others again each time.
         self._allowed = 1 if self._is_cautious else self._flow
         self._reconnects = self._nc.stats["reconnects"]
@@ -444,7 +455,11 @@ class Lane:
             return  # of another subscriber
         if reply.type == "ack":
             self._allowed = 2 * max(1, reply.msgs)
-            self._acknowledge(reply.seq)
+            if reply.seq > self._received:
+                self._received = reply.seq
+                self._progress_at = time.monotonic()
+            if self._is_proven:
+                self._acknowledge(reply.seq)
             self._send()
         elif reply.type == "gap":
             self._is_ending = True  # the PubAck follows
@@ -475,6 +490,8 @@ class Lane:
             self.disable()
         elif code == _UNKNOWN:
             self._restart(is_failure=not self._acked)
+        elif self._unconfirmed:
+            self._end_confirmation(_Reply(), refusal(self._stream, reply.error))
         elif number == 1 and reply.type != "err":
             self._errors[1] = refusal(self._sent[0].subject if self._sent else self._stream, reply.error)
             self._end(_Reply())
@@ -489,6 +506,14 @@ class Lane:
 
     def _end(self, reply: _Reply) -> None:
         """Process the end of the batch: ``count`` messages are stored, the others are not."""
+        if self._unconfirmed:
+            self._end_confirmation(reply)
+            return
+        duplicates = min(reply.count, self._number) - self._acked
+        if duplicates > 0 and not reply.seq:
+            self._confirm(duplicates)
+            return
+        self._is_proven = reply.seq > 0
         is_single = self._number == 1 and reply.count == 1
         ack = PubAck(reply.stream, reply.seq, reply.domain, reply.duplicate) if is_single else None
         self._acknowledge(reply.count, ack)
@@ -501,6 +526,30 @@ class Lane:
             item.attempts -= 1
             if number in self._errors and item.token in self._pending:
                 self._process_error(item, self._errors[number])
+        self._requeue()
+        self._send(ends=True)
+
+    def _confirm(self, count: int) -> None:
+        """Ask whether the first messages of the batch are stored, of which all were duplicates."""
+        last = self._sent[count - 1]
+        self._begin()
+        self._number, self._unconfirmed, self._is_ending = 1, count, True
+        frame = write_publish(last.subject, last.data, last.block, f"{self._prefix}1.{_COMMIT}.$FI")
+        with suppress(nats.errors.Error):  # the connection was lost meanwhile; check() sends all of them again
+            write_publish_frame(self._nc, frame, len(last.block) + len(last.data))
+
+    def _end_confirmation(self, reply: _Reply, error: DeliveryError | None = None) -> None:
+        """Finish messages if the last one is stored; resend the others, and all after a refusal."""
+        if reply.duplicate:
+            self._number, self._is_proven = self._unconfirmed, True
+            self._acknowledge(self._unconfirmed)
+        elif reply.count:  # another leader has stored it, after it had lost those before
+            last = self._sent[self._unconfirmed - 1]
+            self._sent.remove(last)
+            self._owner.finish_all([last], PubAck(reply.stream, reply.seq, reply.domain))
+        else:
+            self._sent[0].last_error = error
+            self._resume_at = time.monotonic() + PAUSE_SECONDS
         self._requeue()
         self._send(ends=True)
 
@@ -534,6 +583,8 @@ class Lane:
             self._owner.look_for_stream(subject)
 
     def _requeue(self) -> None:
+        self._is_proven = self._is_proven and not self._sent
+        self._unconfirmed = 0
         self._queue.extendleft(reversed(self._sent))
         self._sent.clear()
         self._errors.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from nats.aio.client import Client
 
@@ -15,8 +15,11 @@ from ...codec.subject_template import SubjectTemplate
 from ...errors import DeliveryError, EncodeError, ErrorCode, preview
 from ...extensions.tracing import TraceContext
 from ...message import MSG_ID, HeadersLike, NatsMessage, check_header
+from ...schemas import Validate, validator_of
 from ...subjects import check_subject
-from ..core._publish import check_extra_headers, prepare, supports_headers
+from ...wire.nats import write_header_block
+from .._observer import Observer, Sending
+from ..core._publish import check_extra_headers, check_size, prepare, supports_headers
 
 DedupId: TypeAlias = Callable[[Any], str]
 TimeToLive: TypeAlias = Callable[[Any], str | None]
@@ -27,6 +30,137 @@ NO_ACKNOWLEDGEMENT: Final = "the reply is not a PubAck: it must have the name of
 MAX_HEADER_BYTES: Final = 2**16 - 1
 TTL: Final = "Nats-TTL"
 _TTL_VERSION: Final = (2, 11)
+
+
+class Prepared(NamedTuple):
+    """
+    An encoded event before it is sent.
+
+    Attributes:
+        event: The event that failures and outcomes have.
+        message: The message.
+        block: Header block of the message; empty for a message without headers.
+        sending: Observer of the outcome, or None.
+    """
+
+    event: EventLike
+    message: NatsMessage
+    block: bytes
+    sending: Sending | None
+
+    def abandon(self, error: BaseException) -> None:
+        """Report that the event will not be sent."""
+        if self.sending is not None:
+            self.sending.abandon(error)
+
+
+class Preparation:
+    """
+    Check and encode the events of a publisher or of a batch, in any thread.
+
+    Args:
+        nc: The connection.
+        mode: As for :class:`~ce_nats.aio.Publisher`, and so are the following.
+        format: Event format.
+        dedup: Function that returns the ``Nats-Msg-Id``.
+        ttl: Function that returns the ``Nats-TTL``.
+        validate: Check of events.
+        headerless: Whether a server without headers is accepted.
+        observer: Observer of outcomes, or None.
+        added_bytes: Maximum size of the headers that are added later.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        *,
+        mode: Mode,
+        format: Format | None,  # noqa: A002
+        dedup: DedupId | None,
+        ttl: TimeToLive | None,
+        validate: Validate | None,
+        headerless: bool = False,
+        observer: Observer | None,
+        added_bytes: int = 0,
+    ) -> None:
+        self._nc = nc
+        self._mode = mode
+        self._format = format
+        self._dedup = dedup
+        self._ttl = ttl
+        self._validator = validator_of(validate)
+        self._headerless = headerless
+        self._observer = observer
+        self._added_bytes = added_bytes
+
+    def validated(self, event: EventLike) -> EventLike:
+        """
+        Return an event that ``validate`` accepts, with ``dataschema`` if it sets one.
+
+        Raises:
+            EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does.
+        """
+        return event if self._validator is None else self._validator.checked(event)
+
+    def encode(
+        self,
+        event: EventLike,
+        subject: str | SubjectTemplate,
+        *,
+        given: EventLike,
+        valid: EventLike,
+        headers: HeadersLike,
+        trace: TraceContext | None,
+        check: Callable[[NatsMessage], None] | None = None,
+    ) -> Prepared:
+        """
+        Encode an event, and check the size of its message.
+
+        Args:
+            event: The event to send: ``valid``, or the event that refers to its data after a claim check.
+            subject: As for :meth:`ce_nats.aio.Publisher.publish`.
+            given: The event of the caller. Failures have it, unless its data was stored: large data is not kept.
+            valid: What :meth:`validated` has returned for it.
+            headers: As for :meth:`ce_nats.aio.Publisher.publish`.
+            trace: As for :meth:`ce_nats.aio.Publisher.publish`.
+            check: Changes or refuses the message.
+
+        Raises:
+            EncodeError: As :meth:`ce_nats.aio.Publisher.publish` does; as ``check`` does.
+            DeliveryError: ``incompatible-config``.
+        """
+        sending = None if self._observer is None else self._observer.send(event, subject)
+        try:
+            message = prepare_for_stream(
+                self._nc,
+                event,
+                subject,
+                mode=self._mode,
+                format=self._format,
+                headers=headers,
+                dedup=self._dedup,
+                ttl=self._ttl,
+                headerless=self._headerless,
+                trace=sending.trace if trace is None and sending is not None else trace,
+            )
+            if check is not None:
+                check(message)
+            block = write_header_block(message.headers.items()) if message.headers else b""
+            self.check_size(message, block)
+        except BaseException as error:
+            if sending is not None:
+                sending.abandon(error)
+            raise
+        return Prepared(given if event is valid else event, message, block, sending)
+
+    def check_size(self, message: NatsMessage, block: bytes) -> None:
+        """
+        Check the size of a message for the server that is connected now.
+
+        Raises:
+            EncodeError: ``payload-too-large`` or ``headers-too-large``.
+        """
+        check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block) + self._added_bytes)
 
 
 def event_id(event: EventLike) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from nats.js import JetStreamContext
 from nats.js.api import PubAck
@@ -17,46 +17,17 @@ from ...codec.subject_template import SubjectTemplate
 from ...errors import DeliveryError, ErrorCode, Failure, PublishError
 from ...extensions.tracing import TraceContext
 from ...message import HeadersLike, NatsMessage
-from ...schemas import Validate, validator_of
-from ...wire.nats import write_header_block
+from ...schemas import Validate
 from .._claim_check import ClaimCheck
 from .._natspy import api_prefix, client_of
 from .._observer import Instruments, Observer, OnOutcome, Sending
 from .._util.checks import check_count, check_jetstream
-from ..core._publish import check_size
 from ._pending_acks import PendingAcks
 from ._pending_message import PendingMessage, is_duplicate
-from ._prepare import MAX_HEADER_BYTES, DedupId, TimeToLive, prepare_for_stream
+from ._prepare import DedupId, Preparation, Prepared, TimeToLive
 
 # The event, and its observer and message if there is an observer.
 _Tag: TypeAlias = tuple[EventLike, "Sending | None", "NatsMessage | None"]
-
-
-class Prepared(NamedTuple):
-    """
-    An encoded event before it is sent.
-
-    Attributes:
-        message: The message.
-        block: Header block of the message.
-        event: The event.
-        sending: Observer of the outcome, or None.
-    """
-
-    message: NatsMessage
-    block: bytes
-    event: EventLike
-    sending: Sending | None
-
-    @property
-    def tag(self) -> _Tag:
-        """What is kept until the acknowledgement; the message only if its outcome is observed."""
-        return self.event, self.sending, None if self.sending is None else self.message
-
-    def abandon(self, error: BaseException) -> None:
-        """Report that the event will not be sent."""
-        if self.sending is not None:
-            self.sending.abandon(error)
 
 
 class Publisher:
@@ -140,17 +111,21 @@ class Publisher:
     ) -> None:
         check_jetstream(js)
         check_count("window", window)
-        self._mode = mode
-        self._format = format
+        nc = client_of(js)
         self._dedup = dedup
-        self._ttl = ttl
         self._claim_check = claim_check
-        self._validator = validator_of(validate)
-        self._headerless = headerless
-        self._observer = Observer.of(on_outcome, instrumentation)
-        self._nc = client_of(js)
+        self._preparation = Preparation(
+            nc,
+            mode=mode,
+            format=format,
+            dedup=dedup,
+            ttl=ttl,
+            validate=validate,
+            headerless=headerless,
+            observer=Observer.of(on_outcome, instrumentation),
+        )
         self._acks = PendingAcks(
-            self._nc,
+            nc,
             self._done,
             window=max(1, window),
             ack_timeout=ack_timeout,
@@ -215,77 +190,21 @@ class Publisher:
             DeliveryError: ``connection-closed``, ``not-open``, ``incompatible-config``; as
                 :meth:`ce_nats.aio.ClaimCheck.check_in` does. This event was not sent.
         """
-        given, event = event, self._validated(event)
-        if self._claim_check is not None:
-            valid, event = event, await self._claim_check.check_in(event)
-            given = given if event is valid else event  # large data is not kept until the acknowledgement
-        prepared = self._prepare(event, subject, headers=headers, trace=trace, given=given)
+        valid = self._preparation.validated(event)
+        sent = valid if self._claim_check is None else await self._claim_check.check_in(valid)
+        prepared = self._preparation.encode(sent, subject, given=event, valid=valid, headers=headers, trace=trace)
         try:
             if self._acks.is_full:
                 await self._acks.wait_for_slot()
             raise_failures(self.failures)
             if self._dedup is dedup_id and not headers:  # the server detects a copy
-                item = self._acks.send_now(prepared.message, prepared.block, prepared.tag)
+                item = self._acks.send_now(prepared.message, prepared.block, _tag(prepared))
                 if item is not None:
                     return item.ack
         except BaseException as error:
             prepared.abandon(error)
             raise
         return await self._send(prepared)
-
-    def _validated(self, event: EventLike) -> EventLike:
-        """
-        Return an event that ``validate`` accepts, with ``dataschema`` if it sets one.
-
-        Raises:
-            EncodeError: As :meth:`publish` does.
-        """
-        return event if self._validator is None else self._validator.checked(event)
-
-    def _prepare(
-        self,
-        event: EventLike,
-        subject: str | SubjectTemplate,
-        *,
-        headers: HeadersLike = None,
-        trace: TraceContext | None = None,
-        given: EventLike | None = None,
-    ) -> Prepared:
-        """
-        Encode and check an event, in any thread; the first half of :meth:`publish`.
-
-        Args:
-            event: The event to send.
-            subject: As for :meth:`publish`.
-            headers: As for :meth:`publish`.
-            trace: As for :meth:`publish`.
-            given: The event that the caller has published, for failures; by default ``event``.
-
-        Raises:
-            EncodeError: As :meth:`publish` does.
-            DeliveryError: ``incompatible-config``.
-        """
-        sending = None if self._observer is None else self._observer.send(event, subject)
-        try:
-            message = prepare_for_stream(
-                self._nc,
-                event,
-                subject,
-                mode=self._mode,
-                format=self._format,
-                headers=headers,
-                dedup=self._dedup,
-                ttl=self._ttl,
-                headerless=self._headerless,
-                trace=sending.trace if trace is None and sending is not None else trace,
-            )
-            block = write_header_block(message.headers.items()) if message.headers else b""
-            check_size(message, self._nc.max_payload, MAX_HEADER_BYTES, len(block))
-        except BaseException as error:
-            if sending is not None:
-                sending.abandon(error)
-            raise
-        return Prepared(message, block, event if given is None else given, sending)
 
     async def _send(self, prepared: Prepared) -> asyncio.Future[PubAck]:
         """
@@ -295,7 +214,7 @@ class Publisher:
             DeliveryError: As :meth:`publish` does. Earlier failures are not raised.
         """
         try:
-            return (await self._acks.send(prepared.message, prepared.block, prepared.tag)).ack
+            return (await self._acks.send(prepared.message, prepared.block, _tag(prepared))).ack
         except BaseException as error:
             prepared.abandon(error)
             raise
@@ -323,6 +242,11 @@ class Publisher:
                 self.batched += 1
         if sending is not None and message is not None:
             sending.done(message, outcome)
+
+
+def _tag(prepared: Prepared) -> _Tag:
+    """Return what is kept until the acknowledgement; the message only if its outcome is observed."""
+    return prepared.event, prepared.sending, None if prepared.sending is None else prepared.message
 
 
 def raise_failures(failures: list[Failure]) -> None:

@@ -245,7 +245,7 @@ final class Json {
     private void skipEscape() throws DecodeError {
         hasEscape = true;
         int letter = peek();
-        require(letter > 0 && "\"\\/bfnrtu".indexOf(letter) >= 0);
+        require("\"\\/bfnrtu".indexOf(letter) >= 0);
         at++;
         if (letter != 'u') {
             return;

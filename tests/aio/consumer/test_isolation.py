@@ -34,7 +34,7 @@ def run_service(*arguments):
     return [int(line.split()[1]) for line in done.stdout.splitlines()], done.returncode
 
 
-@pytest.mark.parametrize(("concurrency", "keys"), [(1, []), (4, []), (4, ["keys"])])
+@pytest.mark.parametrize(("concurrency", "keys"), [(1, []), pytest.param(4, [], marks=pytest.mark.long), (4, ["keys"])])
 async def test_only_messages_that_crash_the_process_are_dead_lettered(
     server, js, stream, subject, dead, make_event, dead_letters, concurrency, keys
 ):

@@ -76,6 +76,25 @@ async def test_slot_is_free_after_an_answer_not_after_a_cancelled_future():
         assert not window.is_full
 
 
+async def test_timer_wakes_for_a_slot_before_half_of_the_window_is_free():
+    async with opened(size=4) as (server, window):
+        for _ in range(4):
+            await window.publish()
+        fifth = asyncio.create_task(window.wait_for_slot())
+        await server.receives(4)
+        server.send(server.received[0], ACK)
+        await asyncio.wait_for(fifth, SECONDS)
+        assert len(window.pending) == 3
+
+
+async def test_answers_count_as_received_messages():
+    async with opened(ACK, NO_RESPONDERS) as (_, window):
+        stats = window.nc.stats
+        messages, octets = stats["in_msgs"], stats["in_bytes"]
+        answers = [await asyncio.wait_for((await window.publish())[1].ack, SECONDS) for _ in range(2)]
+        assert (stats["in_msgs"] - messages, stats["in_bytes"] - octets) == (2, len(answers[0]))
+
+
 async def test_drain_waits_until_nothing_is_pending():
     async with opened() as (server, window):
         token, _ = await window.publish()
@@ -137,3 +156,23 @@ async def test_replies_arrive_below_the_inbox():
     async with opened(ACK) as (_, window):
         assert window._subscription.subject == f"{window._prefix}*"
         assert window._prefix.count(".") == 2
+
+
+async def test_close_removes_the_hook_of_its_subscription():
+    async with scripted() as (_, nc):
+        process = nc._process_msg
+        window = Window(nc, 2)
+        await window.open(nc.new_inbox())
+        assert nc._process_msg != process
+        await window.close()
+        assert nc._process_msg == process
+
+
+async def test_any_number_of_answers_may_wait_without_raw_messages(monkeypatch):
+    monkeypatch.setattr(_ack_window, "SEES_RAW_MESSAGES", False)
+    async with opened(size=10) as (server, window):
+        items = [(await window.publish())[1] for _ in range(10)]
+        await server.receives(10)
+        for frame in list(server.received):
+            server.send(frame, ACK)
+        await asyncio.wait_for(asyncio.gather(*(item.ack for item in items)), SECONDS)

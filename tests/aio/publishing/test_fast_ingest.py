@@ -120,6 +120,41 @@ async def test_duplicates_are_stored_once(js, subject, batched, make_event):
     assert await ids(js, batched) == expected(range(COUNT))
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"error": {"code": 409, "err_code": 10158, "description": "message with that id is in process"}},
+        {"stream": "S", "seq": 7, "count": 1},  # another leader has lost the messages before
+    ],
+    ids=["in process", "stored now"],
+)
+async def test_duplicates_are_sent_again_until_the_last_one_is_known_to_be_stored(
+    js, subject, batched, make_event, monkeypatch, reply
+):
+    """In batches the server counts messages as duplicates that it may lose, so the last one is also sent alone."""
+    replies = []
+    receive = _fast_ingest.Lane.receive
+
+    def changed(lane, number, data, block):
+        if lane._unconfirmed:
+            replies.append(json.loads(data))
+            if len(replies) == 1:
+                data = json.dumps({**reply, "batch": lane.batch}).encode()
+        receive(lane, number, data, block)
+
+    for publisher in (Publisher(js), Publisher(js)):
+        async with publisher:
+            for number in range(50):
+                await publisher.publish(make_event(number), subject)
+        monkeypatch.setattr(_fast_ingest.Lane, "receive", changed)
+    assert [(reply["duplicate"], reply["seq"]) for reply in replies] == [
+        (True, 50),
+        (True, 50 if "error" in reply else 49),
+    ]
+    assert publisher.acknowledged == 50
+    assert await ids(js, batched) == expected(range(50))
+
+
 async def test_concurrent_tasks_keep_their_order(js, subject, batched, make_event):
     async with Publisher(js, window=100) as publisher:
 

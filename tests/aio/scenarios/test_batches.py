@@ -7,6 +7,7 @@ import pytest
 from ce_nats import from_nats_message
 from ce_nats.aio import Publisher
 from ce_nats.aio.jetstream import read_stream
+from tests.proof.soak.cluster import LinkedCluster
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
 
@@ -55,3 +56,29 @@ async def test_new_leaders_neither_lose_nor_reorder_events(cluster, batched, sub
         assert publisher.batched > count / 2
         found = [from_nats_message(message).get_id() async for batch in read_stream(js, batched) for message in batch]
         assert found == [f"event {number}" for number in range(count)]
+
+
+async def test_leader_without_replicas_acknowledges_nothing(make_event):
+    """
+    A leader that cannot reach its replicas counts resent messages as duplicates, and never stores them.
+
+    The events are resent to it after `ack_timeout`. They are acknowledged when the next leader has stored them.
+    """
+    with LinkedCluster() as cluster:
+        server = cluster.servers[0]
+        async with connected(server) as nc:
+            js = nc.jetstream(timeout=SECONDS)
+            await clusters.add_stream(js, "ISOLATED", subjects=["isolated"], allow_batched=True)
+            while await asyncio.to_thread(cluster.leader, "ISOLATED") is not server:
+                await nc.request("$JS.API.STREAM.LEADER.STEPDOWN.ISOLATED", timeout=SECONDS)
+            async with Publisher(js, ack_timeout=0.3, retry_timeout=2 * SECONDS) as publisher:
+                await publisher.publish(make_event(0), "isolated")
+                await publisher.flush()
+                with cluster.links.cut(0):
+                    for number in range(1, 300):
+                        await publisher.publish(make_event(number), "isolated")
+                    await asyncio.sleep(1)
+                    assert publisher.acknowledged == 1
+            assert (publisher.acknowledged, publisher.failures) == (300, [])
+            found = [message async for batch in read_stream(js, "ISOLATED") for message in batch]
+            assert [from_nats_message(message).get_id() for message in found] == [f"event {n}" for n in range(300)]

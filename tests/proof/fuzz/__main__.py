@@ -10,6 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from tests.proof import record
+from tests.proof.fuzz import corpus, guided
+from tests.proof.fuzz.arcs import fewest
 from tests.proof.fuzz.engine import Finding, Result, Run, findings_in
 from tests.proof.fuzz.target import Target
 from tests.proof.fuzz.targets import TARGETS
@@ -19,23 +21,38 @@ _TURN = 5.0  # seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run targets in turns, print what was run and what was found, and return the exit status."""
-    arguments = _parser().parse_args(argv)
+    """Run targets, print what was run and what was found, and return the exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     targets = [TARGETS[name] for name in dict.fromkeys(arguments.target or TARGETS)]
     if arguments.replay:
         return _replay(targets, arguments.replay)
+    if arguments.store:
+        _store(targets, arguments.corpus)
+        return 0
+    if arguments.coverage and not guided.is_available():
+        parser.error("--coverage needs Atheris: pip install --group fuzz")
+    if arguments.coverage and not (arguments.seconds or arguments.inputs):
+        parser.error("--coverage must be used with --seconds or --inputs: targets run one after the other")
     share = arguments.seconds / len(targets) if arguments.seconds else None
-    runs = [Run(target, arguments.seed, inputs=arguments.inputs, seconds=share) for target in targets]
+    limits = {"seed": arguments.seed, "inputs": arguments.inputs, "seconds": share}
     reports = _Reports(arguments.findings)
-    is_complete = _run(runs, reports)
-    results = [run.result for run in runs]
+    results: list[Result]
+    if arguments.coverage:
+        guided_runs = [guided.GuidedRun(target, arguments.corpus, **limits) for target in targets]
+        results, show, section = [run.result for run in guided_runs], guided.summary, "fuzz-coverage"
+        is_complete = _run_guided(guided_runs, reports)
+    else:
+        runs = [Run(target, **limits) for target in targets]
+        results, show, section = [run.result for run in runs], summary, "fuzz"
+        is_complete = _run(runs, reports)
     reports.add(results)
-    for line in summary(results):
-        print(line)
+    lines = [f"{_progress(results)}.", "", *show(results)]
+    print("\n".join(lines))
     if not is_complete:
         print("Interrupted: the targets did not get all of their time.")
     elif arguments.record:
-        record.write("fuzz", " ".join([COMMAND, *(sys.argv[1:] if argv is None else argv)]), summary(results))
+        record.write(section, " ".join([COMMAND, *(sys.argv[1:] if argv is None else argv)]), lines)
     return 0 if is_complete and not any(result.findings for result in results) else 1
 
 
@@ -46,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     limit.add_argument("--inputs", type=_positive, help="number of inputs of each target")
     limit.add_argument("--seconds", type=_positive, help="time, divided equally between targets; default: until Ctrl-C")
     parser.add_argument("--seed", type=int, default=1, help="seed of all changes; default: 1")
+    parser.add_argument("--coverage", action="store_true", help="prefer inputs that reach new code (Atheris)")
+    parser.add_argument(
+        "--corpus", type=Path, default=Path("fuzz-corpus"), help="folder for inputs that --coverage found"
+    )
+    parser.add_argument(
+        "--store", action="store_true", help="run nothing; add the inputs of --corpus that reach new code to the tree"
+    )
     parser.add_argument("--record", action="store_true", help="write docs/proof.md")
     parser.add_argument(
         "--findings", type=Path, default=Path("fuzz-findings"), help="folder for inputs that break a promise"
@@ -74,19 +98,40 @@ def _run(runs: Sequence[Run], reports: _Reports) -> bool:
     return True
 
 
+def _run_guided(runs: Sequence[guided.GuidedRun], reports: _Reports) -> bool:
+    """Return False if Ctrl-C ended the runs."""
+    try:
+        for run in runs:
+            run.run()
+            reports.add([run.result])
+            print(f"{run.result.target}: {_progress([run.result])}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _store(targets: Sequence[Target], folder: Path) -> None:
+    """Store those of the inputs in the folder, and of the stored ones, that reach code which no seed does."""
+    for target in targets:
+        found = [path.read_bytes() for path in sorted((folder / target.name).glob("*"))]
+        inputs = fewest(lambda data: list(target.check([data])), target.seeds(), [*corpus.read(target.name), *found])  # noqa: B023
+        corpus.write(target.name, inputs)
+        print(f"{target.name}: {len(inputs)} inputs, {sum(map(len, inputs)):,} bytes", flush=True)
+
+
 def _progress(results: Sequence[Result]) -> str:
     inputs, seconds = sum(result.inputs for result in results), sum(result.seconds for result in results)
     return f"{inputs:,} inputs in {seconds:,.0f} s, {sum(len(result.findings) for result in results)} findings"
 
 
 def summary(results: Sequence[Result]) -> list[str]:
-    """Return the total and a table of targets, as Markdown."""
+    """Return a table of targets, as Markdown."""
     rows = [
         (result.target, result.inputs, round(result.seconds), result.rate, result.outcomes, len(result.findings))
         for result in results
     ]
     header = ("target", "inputs", "seconds", "inputs/s", "kinds of outcome", "findings")
-    return [f"{_progress(results)}.", "", *record.table(header, rows)]
+    return record.table(header, rows)
 
 
 class _Reports:

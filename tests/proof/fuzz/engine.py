@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.proof.fuzz import limits
 from tests.proof.fuzz.mutate import Mutator
 from tests.proof.fuzz.target import Target
 
 MAX_FINDINGS = 10  # of a run; more of them mostly have the same cause
 _MAX_OUTCOMES = 5_000  # whose inputs are mutated further
 _FEW = 12
+_LONG_EVERY = 4  # batches of changed inputs
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Run:
         self._initial = target.initial()
         self._mutator = Mutator(self._initial, seed)
         self._known: set[Any] = set()
+        self._changed_batches = 0
 
     @property
     def is_done(self) -> bool:
@@ -91,6 +94,9 @@ class Run:
             made, self._initial = self._initial[:size], self._initial[size:]
             return made
         made = self._mutator.batch(size, _FEW if self._target.is_aligned else 0)
+        if self._changed_batches % _LONG_EVERY == 0:
+            made[-1] = self._mutator.long(self._target.long)
+        self._changed_batches += 1
         if self._target.is_aligned:
             made = [self._target.with_options_of(made[0], data) for data in made]
         return made
@@ -106,22 +112,33 @@ class Run:
 def findings_in(
     target: Target, batch: list[bytes], new_outcome: Callable[[bytes, Any], None] = lambda *_: None
 ) -> list[Finding]:
-    """Run a batch; if it fails, find the inputs that fail."""
+    """Run a batch; if it fails or takes too long, find the inputs that do."""
+    began = time.process_time()
     try:
-        for data, outcome in zip(batch, target.check(batch)):
-            new_outcome(data, outcome)
+        with limits.interrupted():
+            for data, outcome in zip(batch, target.check(batch)):
+                new_outcome(data, outcome)
+    except limits.RunsWithoutEnd:
+        return _singly(target, batch)
     except Exception as error:  # every exception is a finding
-        singly = [found for data in batch if (found := _finding(target, [data]))]
-        return singly or [Finding(target.name, _smallest(target, batch), _described(error))]
-    return []
+        return _singly(target, batch) or [Finding(target.name, _smallest(target, batch), _described(error))]
+    return _singly(target, batch) if time.process_time() - began > limits.LIMIT else []
+
+
+def _singly(target: Target, batch: list[bytes]) -> list[Finding]:
+    return [found for data in batch if (found := _finding(target, [data]))]
 
 
 def _finding(target: Target, inputs: list[bytes]) -> Finding | None:
     try:
-        list(target.check(inputs))
-    except Exception as error:
+        with limits.interrupted():
+            seconds = limits.too_slow(lambda: list(target.check(inputs)))
+    except (Exception, limits.RunsWithoutEnd) as error:
         return Finding(target.name, inputs, _described(error))
-    return None
+    if seconds is None:
+        return None
+    size = sum(map(len, inputs))
+    return Finding(target.name, inputs, f"too slow: {size} bytes took {seconds:.1f} s of processor time")
 
 
 def _smallest(target: Target, batch: list[bytes]) -> list[bytes]:
@@ -138,6 +155,6 @@ def _smallest(target: Target, batch: list[bytes]) -> list[bytes]:
     return batch
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {str(error)[:500]} ({last.name}, line {last.lineno} of {last.filename})"

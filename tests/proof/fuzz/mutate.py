@@ -42,6 +42,15 @@ class Mutator:
             pool = [pool[int(random() * len(pool))] for _ in range(few)]
         return list(self._changed(pool, count))
 
+    def long(self, size: int) -> bytes:
+        """Return an input of about a size with a repeated piece: code of more than linear time takes long for it."""
+        random = self._rng.random
+        data = self.pool[int(random() * len(self.pool))]
+        start = int(random() * len(data))
+        piece = data[start : start + 1 + int(random() * 2 ** (6 * random()))] or b"a"
+        count = max(size - len(data), 0) // len(piece)
+        return data[:start] + piece * count + data[start:]
+
     def _changed(self, pool: list[bytes], count: int) -> Iterator[bytes]:
         random, changes, kinds = self._rng.random, self._changes, len(self._changes)
         for _ in range(count):

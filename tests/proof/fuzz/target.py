@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from ce_nats import CeNatsError, DecodeError, ErrorCode
+from tests.proof.fuzz import corpus
 from tests.proof.fuzz.inputs import OPTIONS_SIZE
 
-CORPUS = Path(__file__).with_name("corpus")
 MAX_ERROR_TEXT = 2100  # docs: an error text has at most 2,000 characters; the code is before it
 
 Check = Callable[[list[bytes]], Iterable[Hashable]]
@@ -21,7 +21,7 @@ class Target:
     One thing to fuzz.
 
     Attributes:
-        name: Name on the command line, and of its folder in the corpus.
+        name: Name on the command line, and of its file in the corpus.
         promise: What must hold for every input.
         check: Run inputs and return their outcomes; an input with a new outcome is mutated further. Any exception is a
             finding.
@@ -29,6 +29,7 @@ class Target:
         batch: Number of inputs of a call. Inputs are independent of each other, so it changes only the speed.
         is_aligned: Whether all inputs of a batch are made from few others, and have the options of the first one: a
             decoder of columns then decodes them together.
+        long: Size of the inputs with repeated pieces. The slowest of them take a tenth of ``limits.LIMIT``.
     """
 
     name: str
@@ -37,17 +38,14 @@ class Target:
     seeds: Callable[[], Iterable[bytes]]
     batch: int = 500
     is_aligned: bool = False
+    long: int = 2**16
 
     def with_options_of(self, first: bytes, other: bytes) -> bytes:
         return first[:OPTIONS_SIZE] + other[OPTIONS_SIZE:]
 
-    def corpus(self) -> list[bytes]:
-        """Return the stored inputs, in a fixed order."""
-        return [path.read_bytes() for path in sorted((CORPUS / self.name).glob("*"))]
-
     def initial(self) -> list[bytes]:
         """Return stored inputs and seeds without duplicates, in a fixed order."""
-        return list(dict.fromkeys([*self.corpus(), *self.seeds()]))
+        return list(dict.fromkeys([*corpus.read(self.name), *self.seeds()]))
 
 
 def one_by_one(function: Callable[[bytes], Hashable]) -> Check:
@@ -72,6 +70,14 @@ def expecting(
             return checked_error(error)
 
     return outcome
+
+
+def own(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Decode what ce_nats has encoded: a documented error is then a finding, too."""
+    try:
+        return function(*args, **kwargs)
+    except CeNatsError as error:
+        raise AssertionError(f"what was encoded is not decoded: {error}") from error
 
 
 def checked_error(error: Exception) -> Hashable:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ce_nats import DecodeError, from_nats_message
+from ce_nats import DecodeError, NatsMessage, from_nats_message
 from ce_nats.arrow import _decode
 from ce_nats.codec import _fast_path
 from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets
 from tests.proof import record
 from tests.proof.fuzz import __main__ as command
-from tests.proof.fuzz import engine, java
+from tests.proof.fuzz import engine, formats, java, limits
 from tests.proof.fuzz.inputs import inputs_of
 from tests.proof.fuzz.mutate import MAX_SIZE
 from tests.proof.fuzz.target import Check, Target, decoder, one_by_one
@@ -31,7 +33,8 @@ INPUTS = {"parquet": 40, "schema": 100, "arrow": 250}
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=JAVA if name == "java" else []) for name in TARGETS])
 def test_promises_hold(name: str) -> None:
-    run = engine.Run(TARGETS[name], seed=1, inputs=INPUTS.get(name, 500))
+    target = TARGETS[name]  # several batches, of which every other has changed inputs
+    run = engine.Run(dataclasses.replace(target, batch=min(target.batch, 125)), seed=1, inputs=INPUTS.get(name, 500))
     run.turn(float("inf"))
     assert run.result.findings == []
     assert run.result.inputs == INPUTS.get(name, 500)
@@ -90,6 +93,54 @@ def test_inputs_that_fail_only_together_are_found_alone() -> None:
     assert [finding.inputs for finding in result.findings] == [[b"one", b"two"]]
 
 
+def burn(seconds: float) -> bool:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("batch", [[b"a", b"slow", b"b"], [b"slow"]])
+def test_slow_input_is_found(batch: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIMIT", 0.01)
+    (finding,) = engine.findings_in(planted(one_by_one(lambda data: data == b"slow" and burn(0.02))), batch)
+    assert finding.inputs == [b"slow"]
+    assert finding.error.startswith("too slow: 4 bytes took 0.0")
+
+
+def test_input_that_is_slow_only_once_is_not_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call may load modules; a few inputs that take long together are not slow; neither is a busy machine."""
+    monkeypatch.setattr(limits, "LIMIT", 0.03)
+    seconds = iter([0.05])
+    assert engine.findings_in(planted(one_by_one(lambda _: burn(next(seconds, 0)))), [b"a"]) == []
+    assert engine.findings_in(planted(one_by_one(lambda _: burn(0.006))), [b"%d" % number for number in range(8)]) == []
+    assert engine.findings_in(planted(one_by_one(lambda _: time.sleep(0.04))), [b"a"]) == []
+
+
+def test_input_without_end_is_interrupted_and_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_END", 0.05)
+
+    def hang(data: bytes) -> None:
+        while data == b"hang":
+            with contextlib.suppress(Exception):
+                burn(1)
+
+    (finding,) = engine.findings_in(planted(one_by_one(hang)), [b"a", b"hang"])
+    assert finding.inputs == [b"hang"]
+    assert finding.error.startswith("RunsWithoutEnd: ")
+
+
+def test_pieces_are_repeated_in_some_inputs() -> None:
+    """Code of more than linear time takes long for them."""
+    inputs: list[bytes] = []
+    run_of(planted(one_by_one(lambda data: inputs.append(data)), b"ab;cd;ef"), 1_000)  # type: ignore[func-returns-value]
+    long = [data for data in inputs if len(data) > MAX_SIZE]
+    assert 4 <= len(long) <= 10
+    for data in long:
+        assert abs(len(data) - planted().long) < 100
+        assert any(data[50:1_000] == (data[50 : 50 + size] * 950)[:950] for size in range(1, 9))
+
+
 @pytest.mark.parametrize("error", [ValueError("a"), LongError("invalid-json", "x"), RecursionError()])
 def test_undocumented_errors_are_findings(error: Exception) -> None:
     def fail(_: bytes) -> None:
@@ -136,6 +187,13 @@ OTHER_EVENT = from_nats_message(binary_message())
         ("fast-decode", _fast_path, "decode", lambda _: OTHER_EVENT),
         ("fast-encode", _fast_path, "encode_headers", lambda pairs: pairs[:-1]),
         ("fast-encode", _fast_path, "encode_event", lambda payload: payload + b" "),
+        (
+            "round-trip",
+            formats,
+            "to_nats_message",
+            lambda message: NatsMessage(message.subject, b"{}", message.headers),
+        ),
+        ("round-trip", formats, "to_nats_message", lambda message: NatsMessage(message.subject, b"{", message.headers)),
         ("arrow", _decode, "_is_json", lambda is_json: not is_json),
         ("arrow", _decode, "_common_times", lambda times: pa.nulls(len(times), times.type)),
     ],
@@ -145,7 +203,7 @@ def test_difference_is_found(
     name: str, module: Any, function: str, change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, function, spoiled(getattr(module, function), change))
-    run = engine.Run(dataclasses.replace(TARGETS[name], batch=40), seed=1, inputs=800)
+    run = engine.Run(dataclasses.replace(TARGETS[name], batch=40), seed=1, inputs=8_000)
     while not run.result.findings:
         assert not run.is_done
         run.turn(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from random import Random
 from tests.proof import record
 
 from . import equivalent, run, summary, targets
-from .mutate import Mutant, python_mutants
+from .mutate import Mutant
 from .run import Verdict
 
 SEED = 20261123
@@ -38,23 +39,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.duration is not None:
         chosen = in_random_order(chosen, options.seed)
     result = summary.Summary(len(mutants))
-    pending = []
-    for mutant in chosen:
-        if mutant.key in entries and not options.equivalent:
-            result.add(mutant, summary.EQUIVALENT)
-        else:
-            pending.append(mutant)
-    known, pending = _known(pending, options.again)
+    argued: set[equivalent.Key] = set()
+    if not options.equivalent:
+        argued = {mutant.key for mutant in chosen if equivalent.is_equivalent(mutant, entries)}
+    known, pending = _known([mutant for mutant in chosen if mutant.key not in argued], options.again)
     for verdict in known:
         result.add(verdict.mutant, verdict.outcome, verdict.by)
     status = 0
+    judged: list[Mutant] = []
     try:
-        _judge(root, pending, options, result)
+        _judge(root, pending, options, result, judged)
     except KeyboardInterrupt:
         status = 130
+    for mutant in until_last(chosen, judged, is_whole=len(judged) == len(pending)):
+        if mutant.key in argued:
+            result.add(mutant, summary.EQUIVALENT)
     print("\n".join(result.lines()))
     if options.record and not status:
-        record.write("mutants", _command(arguments), result.lines())
+        record.write(options.record, _command(arguments), result.lines())
     passed = result.share() * 100 >= options.goal and not stale
     return status or int(not passed)
 
@@ -72,14 +74,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--equivalent", action="store_true", help="run the tests of equivalent mutants also")
     parser.add_argument("--json", type=Path, help="write the verdicts to this file")
     parser.add_argument("--again", type=Path, help="take what was killed from this file, and test the others")
-    parser.add_argument("--record", action="store_true", help="write the record into docs/proof.md")
+    parser.add_argument("--record", nargs="?", const="mutants", help="write this record of docs/proof.md (mutants)")
     return parser.parse_args(arguments)
 
 
 def _all(root: Path, options: argparse.Namespace) -> list[Mutant]:
     mutants = []
     for module in targets.modules(root, options.module):
-        mutants += python_mutants(module, (root / module).read_text(encoding="utf-8"))
+        mutants += targets.mutants(root, module)
     if not mutants:
         raise SystemExit(f"no module has {options.module!r} in its path")
     return mutants
@@ -103,10 +105,8 @@ def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Muta
 
 
 def in_random_order(mutants: Sequence[Mutant], seed: int) -> list[Mutant]:
-    """Shuffle modules, so that a run that ends early has tested some at random; mutants of a module stay together."""
-    modules = list(dict.fromkeys(mutant.path for mutant in mutants))
-    Random(seed).shuffle(modules)
-    return sorted(mutants, key=lambda mutant: modules.index(mutant.path))
+    """Shuffle mutants, so that those tested by a run that ends early are a random sample of all."""
+    return Random(seed).sample(mutants, len(mutants))
 
 
 def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict], list[Mutant]]:
@@ -120,11 +120,19 @@ def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict],
     return known, [mutant for mutant in mutants if mutant.key not in killed]
 
 
-def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary) -> None:
-    """Add the verdicts of mutants to the summary and to the file of verdicts, and print the mutants that survive."""
+def until_last(chosen: Sequence[Mutant], judged: Sequence[Mutant], *, is_whole: bool) -> Sequence[Mutant]:
+    """Return the chosen mutants up to the last that was judged, all of them after a whole run."""
+    return chosen if is_whole else chosen[: max((chosen.index(mutant) + 1 for mutant in judged), default=0)]
+
+
+def _judge(
+    root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary, judged: list[Mutant]
+) -> None:
+    """Add verdicts to the summary and to the file of verdicts, and print the mutants that survive."""
     originals = {path: (root / path).read_text(encoding="utf-8") for path in {mutant.path for mutant in mutants}}
     for number, verdict in enumerate(run.verdicts(root, mutants, options.processes, options.duration), 1):
         mutant = verdict.mutant
+        judged.append(mutant)
         result.add(mutant, verdict.outcome, verdict.by)
         if options.json:
             result.write(options.json)
@@ -135,8 +143,8 @@ def _judge(root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, r
 
 
 def _command(arguments: Iterable[str] | None) -> str:
-    given = sys.argv[1:] if arguments is None else arguments
-    return " ".join(["python -m tests.proof.mutants", *(one for one in given if one != "--record")])
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    return "python -m tests.proof.mutants " + re.sub(r"--(?:record|json)\b(?: (?!-)\S+)? ?", "", given).strip()
 
 
 if __name__ == "__main__":

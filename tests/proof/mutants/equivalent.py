@@ -2,12 +2,12 @@
 Mutants that no test can kill, each with the argument, in equivalent.yaml.
 
 An entry names module, function and changed lines rather than a line number, so that it
-remains valid when other lines change.
+remains valid when other lines change. Without ``becomes`` it is for all changes of its line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ class Entry:
     An equivalent mutant.
 
     Attributes:
-        key: As :attr:`.Mutant.key`.
+        key: As :attr:`.Mutant.key`; ``""`` as last part for all changes of the line.
         why: Why no test can tell it from the original.
     """
 
@@ -36,7 +36,7 @@ class Entry:
 
     def __str__(self) -> str:
         path, function, before, after = self.key
-        return f"{path} in {function}: {before} -> {after}"
+        return f"{path} in {function}: {before} -> {after or 'any change'}"
 
 
 def load(file: Path = FILE) -> dict[Key, Entry]:
@@ -50,7 +50,9 @@ def load(file: Path = FILE) -> dict[Key, Entry]:
     for path, functions in (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).items():
         for function, items in functions.items():
             for item in items:
-                entry = Entry((path, function, item["line"], item["becomes"]), str(item.get("why") or "").strip())
+                entry = Entry(
+                    (path, function, item["line"], item.get("becomes", "")), str(item.get("why") or "").strip()
+                )
                 if not entry.why:
                     raise ValueError(f"an entry must say why, got none for {entry}")
                 if entry.key in entries:
@@ -59,7 +61,17 @@ def load(file: Path = FILE) -> dict[Key, Entry]:
     return entries
 
 
+def is_equivalent(mutant: Mutant, entries: Container[Key]) -> bool:
+    """Return whether a mutant has an entry."""
+    return any(key in entries for key in _keys(mutant))
+
+
 def stale(entries: Iterable[Entry], mutants: Iterable[Mutant], modules: Collection[str]) -> list[Entry]:
     """Return the entries of modules for which no mutant exists any more."""
-    keys = {mutant.key for mutant in mutants}
+    keys = {key for mutant in mutants for key in _keys(mutant)}
     return [entry for entry in entries if entry.key[0] in modules and entry.key not in keys]
+
+
+def _keys(mutant: Mutant) -> tuple[Key, Key]:
+    path, function, before, after = mutant.key
+    return (path, function, before, after), (path, function, before, "")

@@ -36,7 +36,9 @@ _ARITHMETIC: Final = {
     ast.BitOr: ("|", "&"),
 }
 # Three words make a sentence: text for people, whose wording no program depends on.
-_PROSE: Final = re.compile(r"\w+ \w+ \w+")
+PROSE: Final = re.compile(r"\w+ \w+ \w+")
+# Python also knows UTF-8 as "utf-".
+_UTF8: Final = "utf-8"
 # Calls whose arguments only type checkers read.
 _TYPING: Final = {"cast", "TypeVar", "NewType", "ParamSpec"}
 
@@ -86,11 +88,15 @@ def python_mutants(path: str, source: str) -> list[Mutant]:
     """
     mutants: dict[str, Mutant] = {}
     tree = ast.parse(source)
-    expected = ast.dump(tree)
-    for edit in sorted(_Visitor(source).edits(tree)):
-        text = edit.applied(source)
-        if text not in mutants and _is_another_program(text, expected):
-            mutants[text] = make(path, source, text, edit.function, edit.operator)
+    visitor = _Visitor(source)
+    for statement in tree.body:
+        start, end = visitor.lines_of(statement)
+        expected = ast.dump(ast.parse(source[start:end]))
+        for edit in sorted(visitor.edits(statement)):
+            text = edit.applied(source)
+            changed = text[start : end + len(text) - len(source)]
+            if text not in mutants and _is_another_program(changed, expected):
+                mutants[text] = make(path, source, text, edit.function, edit.operator)
     return list(mutants.values())
 
 
@@ -139,6 +145,13 @@ class _Visitor:
             self._starts.append(self._starts[-1] + len(line))
         self._function: tuple[str, ...] = ()
         self._in_raise = False
+
+    def lines_of(self, statement: ast.stmt) -> tuple[int, int]:
+        """Return where the lines of a statement of the module begin and end; other statements need not be parsed."""
+        assert statement.end_lineno is not None
+        decorators = getattr(statement, "decorator_list", [])
+        first = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+        return self._starts[first - 1], self._starts[statement.end_lineno]
 
     def edits(self, tree: ast.AST) -> Iterator[_Edit]:
         """Yield the edits of a node and of all nodes below."""
@@ -227,7 +240,7 @@ class _Visitor:
             yield self._edit(node, f"{value + 1}", "constant")
             yield self._edit(node, f"{value - 1}" if value >= 1 else f"({value - 1})", "constant")
         elif isinstance(value, str):
-            if not self._in_raise and not _PROSE.search(value):
+            if not self._in_raise and not PROSE.search(value) and value != _UTF8:
                 yield self._edit(node, repr(value[:-1] or "mutant"), "string")
         elif isinstance(value, bytes):
             yield self._edit(node, repr(value[:-1] or b"mutant"), "string")

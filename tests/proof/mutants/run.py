@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Final
 
-from . import targets
+from . import java_run, targets
+from .errors import ProofError
+from .java_run import JavaRunner
 from .mutate import Mutant
 
 # What tests need of the project.
@@ -31,17 +34,13 @@ COPIED: Final = (
     "pyproject.toml",
     "hatch_build.py",
 )
-# Time limit of the tests of a mutant: seconds, and a factor of the time without a mutant.
-SECONDS: Final = 20.0
-FACTOR: Final = 4.0
 _NO_TESTS: Final = 5
+# Number of tests that run first, because they killed most mutants before.
+_FEW: Final = 50
 
 KILLED: Final = "killed"
 SURVIVED: Final = "survived"
-
-
-class ProofError(Exception):
-    """The tests cannot judge mutants."""
+INVALID: Final = "invalid"
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class Verdict:
 
     Attributes:
         mutant: The mutant.
-        outcome: ``killed`` or ``survived``.
-        by: First test that failed; ``timeout``, or ``""`` if the mutant survived.
+        outcome: ``killed``, ``survived``, or ``invalid`` if it does not compile.
+        by: First test or row that failed; ``timeout``, or ``""`` if no test failed.
     """
 
     mutant: Mutant
@@ -82,7 +81,9 @@ class Copy:
             text=True,
             start_new_session=True,  # Ctrl-C ends it through the context manager
         )
-        self._limits: dict[tuple[str, ...], float | None] = {}
+        self._java: JavaRunner | None = None
+        self._passed: set[str] = set()
+        self._killers: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
 
     def __enter__(self) -> Copy:
         return self
@@ -93,7 +94,9 @@ class Copy:
         self.close()
 
     def close(self) -> None:
-        """End the process and delete the copy; may be called again, and by another thread."""
+        """End the processes and delete the copy; may be called again, and by another thread."""
+        if self._java is not None:
+            self._java.close()
         self._process.terminate()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -106,47 +109,62 @@ class Copy:
         Run the tests of a mutant until one fails.
 
         Raises:
-            ProofError: The tests fail without the mutant.
+            ProofError: The test that failed also fails without the mutant.
         """
+        if mutant.path.endswith(".java"):
+            return self._java_verdict(mutant)
         for tests in targets.stages(self._path, mutant.path):
-            limit = self._limit(tests)
-            if limit is None:
-                continue
-            result = self._mutated(mutant, tests, limit)
+            result = self._mutated(mutant, tests)
             if result["status"] is None:
                 return Verdict(mutant, KILLED, "timeout")
-            if result["status"]:
-                return Verdict(mutant, KILLED, result["by"] or f"status {result['status']}")
+            if result["status"] not in (0, _NO_TESTS):
+                by = result["by"] or f"status {result['status']}"
+                self._check_passes(by)
+                self._killers[tuple(tests)][by] += 1
+                return Verdict(mutant, KILLED, by)
         return Verdict(mutant, SURVIVED, "")
 
-    def _mutated(self, mutant: Mutant, tests: Sequence[str], limit: float) -> dict[str, Any]:
+    def _java_verdict(self, mutant: Mutant) -> Verdict:
+        if self._java is None:
+            self._java = JavaRunner(self._path)
+        found = self._java.outcome(mutant)
+        if found in (java_run.SURVIVED, java_run.INVALID):
+            return Verdict(mutant, SURVIVED if found == java_run.SURVIVED else INVALID, "")
+        return Verdict(mutant, KILLED, found)
+
+    def _mutated(self, mutant: Mutant, tests: Sequence[str]) -> dict[str, Any]:
         """Run tests with the text of a mutant."""
         file = self._path / mutant.path
         original, times = file.read_bytes(), file.stat()
         try:
             file.write_text(mutant.source, encoding="utf-8")
-            return self._request(tests, limit)
+            return self._request(tests, bytecode=False)
         finally:
             if file.exists():
                 file.write_bytes(original)
                 os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # cached bytecode is valid again
 
-    def _limit(self, tests: Sequence[str]) -> float | None:
-        """Return the time limit of tests, from a run without a mutant; None if all of them are left out."""
-        key = tuple(tests)
-        if key not in self._limits:
-            result = self._request(tests, 1200, bytecode=True)
-            if result["status"] not in (0, _NO_TESTS):
-                log = (self._path / "log.txt").read_text(encoding="utf-8", errors="replace")
-                raise ProofError(f"tests must pass without a mutant: {' '.join(tests)}\n{log[-3000:]}")
-            found = result["status"] == 0
-            self._limits[key] = SECONDS + FACTOR * float(result["seconds"]) if found else None
-        return self._limits[key]
+    def _check_passes(self, killer: str) -> None:
+        """
+        Check once that a test passes without a mutant.
 
-    def _request(self, tests: Sequence[str], timeout: float, *, bytecode: bool = False) -> dict[str, Any]:
+        Raises:
+            ProofError: It fails twice.
+        """
+        test, _, _ = killer.partition("[")
+        if test in self._passed or "::" not in test:
+            return
+        if any(self._request([test])["status"] == 0 for _ in range(2)):  # the machine may be busy
+            self._passed.add(test)
+            return
+        log = (self._path / "log.txt").read_text(encoding="utf-8", errors="replace")
+        raise ProofError(f"a test must pass without a mutant: {test}\n{log[-3000:]}")
+
+    def _request(self, tests: Sequence[str], *, bytecode: bool = True) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"tests": list(tests), "timeout": timeout, "bytecode": bytecode}
+        first = [test for test, _ in self._killers[tuple(tests)].most_common(_FEW)]
+        request = {"tests": list(tests), "first": first, "bytecode": bytecode}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -158,7 +176,7 @@ def verdicts(root: Path, mutants: Sequence[Mutant], processes: int, duration: fl
     Yield the verdict of each mutant, as they come, for at most ``duration`` seconds.
 
     Raises:
-        ProofError: The tests of a module fail without a mutant.
+        ProofError: A test fails without a mutant.
     """
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:

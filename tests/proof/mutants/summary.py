@@ -10,7 +10,7 @@ from typing import Any, Final
 from tests.proof import record
 
 from .mutate import Mutant
-from .run import KILLED, SURVIVED
+from .run import INVALID, KILLED, SURVIVED
 
 EQUIVALENT: Final = "equivalent"
 
@@ -39,17 +39,25 @@ class Summary:
         return counts[KILLED] / judged if judged else 0.0
 
     def lines(self) -> list[str]:
-        """Return the figures as Markdown."""
+        """Return the figures as Markdown, with the mutants that survived."""
         counts = sum(self._counts.values(), Counter())
         by_timeout = sum(one["by"] == "timeout" for one in self._outcomes)
         judged = counts[KILLED] + counts[SURVIVED]
         rows = [_row(f"`{module}`", counted) for module, counted in sorted(self._counts.items())]
         return [
             f"{judged + counts[EQUIVALENT]:,} of {self._total:,} mutants: {counts[KILLED]:,} of {judged:,} that are "
-            f"not equivalent were killed ({100 * self.share():.1f} %), {by_timeout:,} of these by the time limit.",
+            f"not equivalent were killed ({100 * self.share():.1f} %), {by_timeout:,} of these by the time limit."
+            + (f" {counts[INVALID]:,} others do not compile." if counts[INVALID] else ""),
             "",
             *record.table(("module", "mutants", "killed", "survived", "equivalent"), [*rows, _row("all", counts)]),
+            *self._survivors(),
         ]
+
+    def _survivors(self) -> list[str]:
+        survivors = [one for one in self._outcomes if one["outcome"] == SURVIVED]
+        if not survivors:
+            return []
+        return ["", "Survivors:", "", *map(_described, survivors)]
 
     def write(self, file: Path) -> None:
         """Write the outcome of each mutant as JSON."""
@@ -57,4 +65,16 @@ class Summary:
 
 
 def _row(name: str, counts: Counter[str]) -> list[object]:
-    return [name, counts.total(), counts[KILLED], counts[SURVIVED], counts[EQUIVALENT]]
+    return [name, counts.total() - counts[INVALID], counts[KILLED], counts[SURVIVED], counts[EQUIVALENT]]
+
+
+def _described(outcome: dict[str, Any]) -> str:
+    """Return a mutant as an item of a list, with the changed words and a few around them."""
+    path, function, before, after = outcome["key"]
+    old, new = before.split(" "), after.split(" ")
+    start = next((at for at, (one, other) in enumerate(zip(old, new)) if one != other), min(len(old), len(new)))
+    rest = min(len(old), len(new)) - start
+    end = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
+    texts = (" ".join(words[max(0, start - 2) : min(len(words), len(words) - end + 2)]) for words in (old, new))
+    was, becomes = (f"``{text or ' '}``" for text in texts)
+    return f"- `{path.removeprefix('ce_nats/')}:{outcome['line']}` in `{function}`: {was} becomes {becomes}"

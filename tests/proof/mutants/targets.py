@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import Final
 
+from .java_source import java_mutants
+from .mutate import Mutant, python_mutants
+
 # Relative to ce_nats. Of aio and the connector, the modules whose functions need neither a cluster nor Spark.
 MODULES: Final = (
     *("message.py", "subjects.py", "redelivery.py", "_ranges.py"),
@@ -21,6 +24,7 @@ MODULES: Final = (
     *("spark/connector/_batches.py", "spark/connector/_limits.py", "spark/connector/_offsets.py"),
     *("spark/connector/_pattern.py", "spark/connector/_planning.py", "spark/connector/_positions.py"),
     *("spark/connector/_progress.py", "spark/connector/_read_options.py", "spark/connector/_row_frames.py"),
+    "spark/jvm/*.java",
 )
 # Generated tables, and programs that only print.
 EXCLUDED: Final = ("codec/fast/__main__.py",)
@@ -53,8 +57,11 @@ FURTHER: Final = {
     "aio/_foreign_subjects.py": ("tests/aio/test_jetstream.py",),
     "spark/": (FIXTURES,),
 }
-# Starts the tests of the codec again, without the fast path.
-_OPTIONS: Final = ("--deselect", "tests/codec/test_fast_path.py::test_tests_of_the_codec_pass_without_the_fast_path")
+# Tests that start those of the codec again, without the fast path; and that compare times, on a busy machine in vain.
+_OPTIONS: Final = (
+    *("--deselect", "tests/codec/test_fast_path.py::test_tests_of_the_codec_pass_without_the_fast_path"),
+    *("--deselect", "tests/test_hostile.py::test_time_is_linear"),
+)
 
 
 def modules(root: Path, chosen: str = "") -> list[str]:
@@ -71,6 +78,12 @@ def modules(root: Path, chosen: str = "") -> list[str]:
     )
     names = [path.relative_to(root).as_posix() for path in paths]
     return [name for name in names if chosen in name]
+
+
+def mutants(root: Path, module: str) -> list[Mutant]:
+    """Return all mutants of a module."""
+    make = java_mutants if module.endswith(".java") else python_mutants
+    return make(module, (root / module).read_text(encoding="utf-8"))
 
 
 def stages(root: Path, module: str) -> list[list[str]]:

@@ -12,8 +12,8 @@ import os
 import resource
 import signal
 import sys
-import time
 import traceback
+from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,12 @@ PRELOADED: Final = (
 )
 # Address space of a fork: a mutant may allocate without end.
 MEMORY: Final = 8 << 30
+# Limits of a test. CPU time ends endless loops, also on a busy machine. Elapsed time ends tests that wait, and is
+# generous, because it depends on the machine.
+CPU_SECONDS: Final = 30
+ELAPSED_SECONDS: Final = 300
+_TIMERS: Final = {signal.ITIMER_PROF: CPU_SECONDS, signal.ITIMER_REAL: ELAPSED_SECONDS}
+_BY_TIMER: Final = (-signal.SIGPROF, -signal.SIGALRM)
 # Tests with these fixtures need Spark, which takes seconds to start; tests of columns and connector run without it.
 LEFT_OUT: Final = frozenset({"spark", "connect_url"})
 # Modules of plugins are imported before pytest could rewrite their assertions, which is no concern here.
@@ -37,13 +43,24 @@ _SUBREAPER: Final = 36
 
 
 class Plugin:
-    """Leave out tests that need Spark, and write the first failure to a file."""
+    """
+    Leave out tests that need Spark, limit the time of each test, and write the first failure to a file.
 
-    def __init__(self, failure: Path) -> None:
+    Args:
+        failure: The file.
+        first: Tests that run before the others.
+    """
+
+    def __init__(self, failure: Path, first: Collection[str]) -> None:
         self._failure = failure
+        self._first = frozenset(first)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if LEFT_OUT.isdisjoint(getattr(item, "fixturenames", ()))]
+        items.sort(key=lambda item: (item.nodeid not in self._first, _has_examples(item)))
+
+    def pytest_runtest_logstart(self) -> None:
+        start_timers()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -56,6 +73,17 @@ class Plugin:
     def _note(self, test: str) -> None:
         if not self._failure.exists():
             self._failure.write_text(test, encoding="utf-8")
+
+
+def start_timers() -> None:
+    """Kill this process when a limit is reached, unless the timers are started again."""
+    for timer, seconds in _TIMERS.items():
+        signal.setitimer(timer, seconds)
+
+
+def _has_examples(item: pytest.Item) -> bool:
+    """Return whether Hypothesis runs a test, many times: it takes longer than others."""
+    return hasattr(getattr(item, "obj", None), "hypothesis")
 
 
 def main() -> None:
@@ -77,17 +105,17 @@ def _stop(*_: object) -> None:
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:
-    """Run tests in a fork, and return the status of pytest (None after a timeout), the first failure and the time."""
+    """Run tests in a fork, and return the status of pytest, None after a timeout, and the first failure."""
     failure = Path("failure.txt")
     failure.unlink(missing_ok=True)
-    began = time.monotonic()
     child = os.fork()
     if not child:
         _test(request, failure)
-    status = _wait(child, began + request["timeout"])
+    _, waited = os.waitpid(child, 0)
+    status = os.waitstatus_to_exitcode(waited)
     _kill_children()
     by = failure.read_text(encoding="utf-8") if failure.exists() else ""
-    return {"status": status, "by": by, "seconds": time.monotonic() - began}
+    return {"status": None if status in _BY_TIMER else status, "by": by}
 
 
 def _test(request: dict[str, Any], failure: Path) -> None:
@@ -101,9 +129,10 @@ def _test(request: dict[str, Any], failure: Path) -> None:
             os.dup2(log, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        start_timers()
         sys.dont_write_bytecode = not request["bytecode"]
         arguments = ["-x", "-q", "-p", "no:cacheprovider", *_OPTIONS, *request["tests"]]
-        status = pytest.main([*arguments, "--hypothesis-seed=0"], plugins=[Plugin(failure)])
+        status = pytest.main([*arguments, "--hypothesis-seed=0"], plugins=[Plugin(failure, request["first"])])
         package = sys.modules.get("ce_nats")
         if not status and package is not None and not Path(str(package.__file__)).is_relative_to(Path.cwd()):
             status = 71  # the tests used another copy
@@ -112,19 +141,6 @@ def _test(request: dict[str, Any], failure: Path) -> None:
         sys.stderr.flush()
     finally:
         os._exit(status)
-
-
-def _wait(child: int, until: float) -> int | None:
-    """Return the exit status of a process, None if it had to be killed."""
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None
-        time.sleep(0.01)
 
 
 def _kill_children() -> None:

@@ -60,6 +60,8 @@ def test_all_options() -> None:
         ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "1.5 S"}, Limits(None, None, 7, 1.5)),
         ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "15min"}, Limits(None, None, 7, 900.0)),
         ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "2h"}, Limits(None, None, 7, 7200.0)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "5 m"}, Limits(None, None, 7, 300.0)),
+        ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "1d"}, Limits(None, None, 7, 86_400.0)),
     ],
 )
 def test_limits(given: dict[str, str], limits: Limits) -> None:

@@ -1,0 +1,5 @@
+"""Errors of mutation testing."""
+
+
+class ProofError(Exception):
+    """The tests cannot judge mutants."""
