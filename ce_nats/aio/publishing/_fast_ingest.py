@@ -9,7 +9,8 @@ none twice. There is one batch at a time for each stream, so that its order is k
 The server (2.15) also counts duplicates of messages that it has proposed to its replicas and not stored yet, which it
 refuses outside of batches. A leader without replicas never stores them. So the end of a batch is only believed if it
 has a stream sequence: the server has stored a message of the batch, and what it proposed before. Otherwise all messages
-were duplicates, and the last one is sent again in a batch of its own, whose reply states whether it is stored.
+were duplicates, and the last one is sent again in a batch of its own, whose reply states whether it is stored. It
+expects a sequence that no stream reaches: a leader that has lost it refuses it, instead of storing it before others.
 Acknowledgements within a batch do not have a sequence, and are believed after such an end, until messages are resent.
 
 A batch ends when the program pauses, with the last message. Messages that the program publishes while the
@@ -38,7 +39,9 @@ from ...wire.nats import write_publish
 from .._jetstream_api import StreamApi
 from .._natspy import is_server_from, write_publish_frame
 from ._ack_window import reports_no_responders, subscribe_raw, unsubscribe_raw
+from ._atomic_lookup import EXPECTED_SEQUENCE
 from ._pending_message import PendingMessage, is_not_stored, refusal
+from ._prepare import MAX_HEADER_BYTES
 from ._stream_lookup import PAUSE_SECONDS
 
 # Messages after which a batch is kept open until the program pauses for longer; also how many are written at once.
@@ -65,6 +68,9 @@ _START, _APPEND, _COMMIT, _END, _PING = range(5)
 # Error numbers of nats-server: batches are disabled, reply subject or id not valid, too many batches; and unknown id.
 _NOT_POSSIBLE: Final = frozenset({10205, 10206, 10207, 10211})
 _UNKNOWN: Final = 10208
+# Of a message that is not stored. Duplicates are detected before, so this header does not affect them.
+_WRONG_SEQUENCE: Final = 10071
+_IMPOSSIBLE: Final = f"{EXPECTED_SEQUENCE}: {2**63 - 1}\r\n\r\n".encode()
 
 
 class _Reply(msgspec.Struct):
@@ -491,7 +497,8 @@ class Lane:
         elif code == _UNKNOWN:
             self._restart(is_failure=not self._acked)
         elif self._unconfirmed:
-            self._end_confirmation(_Reply(), refusal(self._stream, reply.error))
+            error = None if code == _WRONG_SEQUENCE else refusal(self._stream, reply.error)
+            self._end_confirmation(_Reply(), error)
         elif number == 1 and reply.type != "err":
             self._errors[1] = refusal(self._sent[0].subject if self._sent else self._stream, reply.error)
             self._end(_Reply())
@@ -534,16 +541,20 @@ class Lane:
         last = self._sent[count - 1]
         self._begin()
         self._number, self._unconfirmed, self._is_ending = 1, count, True
-        frame = write_publish(last.subject, last.data, last.block, f"{self._prefix}1.{_COMMIT}.$FI")
+        block = last.block[:-2] + _IMPOSSIBLE
+        size = len(block) + len(last.data)
+        if size > self._nc.max_payload or len(block) > MAX_HEADER_BYTES:
+            block, size = last.block, len(last.block) + len(last.data)
+        frame = write_publish(last.subject, last.data, block, f"{self._prefix}1.{_COMMIT}.$FI")
         with suppress(nats.errors.Error):  # the connection was lost meanwhile; check() sends all of them again
-            write_publish_frame(self._nc, frame, len(last.block) + len(last.data))
+            write_publish_frame(self._nc, frame, size)
 
     def _end_confirmation(self, reply: _Reply, error: DeliveryError | None = None) -> None:
         """Finish messages if the last one is stored; resend the others, and all after a refusal."""
         if reply.duplicate:
             self._number, self._is_proven = self._unconfirmed, True
             self._acknowledge(self._unconfirmed)
-        elif reply.count:  # another leader has stored it, after it had lost those before
+        elif reply.count:  # it had no room for another header, and a leader that has lost those before has stored it
             last = self._sent[self._unconfirmed - 1]
             self._sent.remove(last)
             self._owner.finish_all([last], PubAck(reply.stream, reply.seq, reply.domain))

@@ -155,6 +155,28 @@ async def test_duplicates_are_sent_again_until_the_last_one_is_known_to_be_store
     assert await ids(js, batched) == expected(range(50))
 
 
+async def test_duplicates_that_were_lost_are_stored_in_order(js, subject, batched, make_event, monkeypatch):
+    """As after a new leader: the last one of them is not stored before the others."""
+    frames = []
+    write = _fast_ingest.Lane._write
+
+    def lose_first_batch(lane, items, *, commits):
+        with monkeypatch.context() as patched:
+            patched.setattr(_fast_ingest, "write_publish_frame", lambda *frame: frames.append(frame))
+            write(lane, items, commits=commits)
+        if commits:
+            monkeypatch.setattr(_fast_ingest.Lane, "_write", write)
+            end = {"batch": lane.batch, "stream": batched, "count": lane._number, "seq": 0}
+            asyncio.get_running_loop().call_soon(lane.receive, lane._number, json.dumps(end).encode(), b"")
+
+    monkeypatch.setattr(_fast_ingest.Lane, "_write", lose_first_batch)
+    async with Publisher(js) as publisher:
+        for number in range(50):
+            await publisher.publish(make_event(number), subject)
+    assert frames
+    assert await ids(js, batched) == expected(range(50))
+
+
 async def test_concurrent_tasks_keep_their_order(js, subject, batched, make_event):
     async with Publisher(js, window=100) as publisher:
 
