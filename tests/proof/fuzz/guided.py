@@ -98,8 +98,9 @@ class GuidedRun:
                 continue
             tail.append(line.strip())
             read_line(line, self.result)
-            began = time.perf_counter() if began is None and self.result.inputs else began
-            self.result.seconds = time.perf_counter() - (began or time.perf_counter())
+            if self.result.inputs:
+                began = began or time.perf_counter()
+                self.result.seconds = time.perf_counter() - began
         return [*tail]
 
     def _stopped(self, work: Path, tail: list[str]) -> list[Finding]:

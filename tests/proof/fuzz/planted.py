@@ -1,6 +1,9 @@
-"""A target with a fault that only guidance by coverage finds soon. It is imported by a worker, which has Atheris."""
+"""A fault that only guidance by coverage finds soon, and a crash. Imported by a worker, which has Atheris."""
 
 # ruff: noqa: SIM102
+
+import os
+import signal
 
 import atheris
 
@@ -17,4 +20,12 @@ def fails_for_a_word(data: bytes) -> None:
                     raise KeyError("planted")
 
 
-TARGETS = {"planted": Target("planted", "", one_by_one(fails_for_a_word), lambda: [b"abcd"])}
+def crashes(data: bytes) -> None:
+    if data == b"crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+TARGETS = {
+    "planted": Target("planted", "", one_by_one(fails_for_a_word), lambda: [b"abcd"]),
+    "crash": Target("crash", "", one_by_one(crashes), lambda: [b"abcd", b"crash"]),
+}

@@ -12,6 +12,7 @@ from ce_nats.codec import percent
 from tests.proof import record
 from tests.proof.fuzz import __main__ as command
 from tests.proof.fuzz import arcs, corpus, guided
+from tests.proof.fuzz.target import one_by_one
 from tests.proof.fuzz.targets import TARGETS
 from tests.proof.fuzz.test_fuzz import planted
 
@@ -51,6 +52,16 @@ def test_fault_after_four_branches_is_found(
     assert cells[0] == "| planted"
     assert int(cells[1].replace(",", "")) >= 60_000
     assert [int(cell) >= 4 for cell in cells[4:7]] == [True] * 3
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("worker")
+def test_input_that_ends_the_process_is_found(tmp_path: Path) -> None:
+    run = guided.GuidedRun(planted(one_by_one(len), b"crash", name="crash"), tmp_path, seed=1, inputs=100)
+    run.run()
+    assert [(found.inputs, found.error) for found in run.result.findings] == [
+        ([b"crash"], "SUMMARY: libFuzzer: deadly signal")
+    ]
 
 
 @pytest.mark.long
