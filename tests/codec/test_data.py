@@ -361,3 +361,11 @@ def test_items_of_tuples_are_kept() -> None:
     assert encode_json((1.5, -0.0, None, True, 2, "a", {"b": (0.25,)})) == b'[1.5,-0.0,null,true,2,"a",{"b":[0.25]}]'
     for number in (float("nan"), float("inf"), float("-inf")):
         refused(EncodeError, "invalid-data", encode_json, (number,))
+
+
+@pytest.mark.parametrize("text", [b"{", b"[" * 200, b"[" * 200 + b"\xff", b'"\xff"'])
+def test_errors_of_json_name_the_attribute(text: bytes) -> None:
+    with pytest.raises(DecodeError, match="the data ") as info:
+        decode_json(text)
+    assert info.value.code == ("invalid-utf8" if b"\xff" in text else "invalid-json")
+    assert info.value.attribute == "data"
