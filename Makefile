@@ -23,7 +23,7 @@ JAR := ce_nats/spark/jvm/ce-nats.jar
 CORE_TESTS := @tests/core.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench kill mutants fuzz soak matrix docs fmt build jdk clean
+.PHONY: help demo test test-long test-lowest test-lowest-core check audit bench growth kill mutants fuzz soak matrix docs fmt build jdk clean
 
 help:
 	@echo "make demo         publish, receive, capture and decode events with a temporary nats-server and Spark"
@@ -40,6 +40,7 @@ help:
 	@echo "make check        run ruff and mypy"
 	@echo "make audit        look up vulnerabilities of all installed dependencies, and list their licenses"
 	@echo "make bench        run the benchmarks in docs/speed.md"
+	@echo "make growth       measure costs of up to 10,000,000 messages, 1,000 attributes and 16 MB of data"
 	@echo "make docs         build the documentation site into site/"
 	@echo "make fmt          format the code, update generated tables"
 	@echo "make build        build the wheel and the sdist into dist/"
@@ -82,6 +83,11 @@ bench: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.arrow
 	$(BIN)/python -m benchmarks.spark_columns
+
+growth: $(INSTALLED) $(JAR)
+	for part in data attributes messages; do \
+		$(BIN)/python -m benchmarks.growth $$part --json benchmarks/growth.json --svg docs || exit; \
+	done
 
 kill: $(INSTALLED) $(JAR)
 	$(BIN)/python -m benchmarks.kill --kills 20

@@ -467,3 +467,19 @@ def test_figures_of_the_codec_are_the_measured_ones(capsys: pytest.CaptureFixtur
     assert "\n".join(table) in (DOCS / "speed.md").read_text(encoding="utf-8")
     picture = (DOCS / "codec.svg").read_text(encoding="utf-8")
     assert all(f">{one.event}, {one.operation}<" in picture for one in results)
+
+
+def test_figures_of_growth_are_the_measured_ones() -> None:
+    """The tables and pictures are those of the file."""
+    from benchmarks.growth import _curve
+    from benchmarks.growth.__main__ import rows
+
+    page = (DOCS / "growth.md").read_text(encoding="utf-8")
+    parts = _curve.read(ROOT / "benchmarks" / "growth.json")
+    assert parts
+    for part, given in parts.items():
+        curves = _curve.curves(given)
+        assert all("| " + " | ".join(row) + " |" in page for row in rows(part, curves))
+        picture = (DOCS / f"growth-{part}.svg").read_text(encoding="utf-8")
+        assert all(f">{curve.name}<" in picture for curve in curves)
+        assert f"(growth-{part}.svg)" in page
