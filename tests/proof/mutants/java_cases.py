@@ -74,7 +74,8 @@ def groups() -> Iterator[Group]:
         yield Group(FLAT_FUNCTION, spelling, {}, rows)
     for kind, value in ((MAP, b"v"), (LISTS, [b"v"])):  # a map of Spark has no NULL as key, which the decoder expects
         yield Group(FLAT_FUNCTION, kind, {}, [([(None, value)], b"x")])
-    messages = _rows(hostile.messages())
+    first = [*hostile.BASE, ("ce-time", "0001-01-01T00:00:00Z")]  # pyspark cannot collect it
+    messages = _rows([*hostile.messages(), (first, b"x")])
     yield Group(FLAT_FUNCTION, TEXTS, {}, messages)
     yield Group(EVENT_FUNCTION, TEXTS, {}, messages)
     yield Group(FLAT_FUNCTION, BLOCK, {}, [(block, b"x" * (at % 2)) for at, block in enumerate(hostile.blocks())])
