@@ -54,6 +54,7 @@ FURTHER: Final = {
     "aio/reading/": ("tests/aio/reading",),
     "aio/_util/": ("tests/aio/core",),
     "aio/_observer.py": ("tests/test_otel.py",),
+    "aio/_permissions.py": ("tests/aio/test_claim_check.py",),
     "aio/_foreign_subjects.py": ("tests/aio/test_jetstream.py",),
     "spark/": (FIXTURES,),
 }

@@ -15,7 +15,7 @@ from ce_nats.arrow import _frames
 from ce_nats.arrow._encode import encode
 from ce_nats.message import NatsMessage
 from ce_nats.spark.connector._row_columns import RowColumns
-from ce_nats.spark.connector._row_frames import RowEncoder, _lines
+from ce_nats.spark.connector._row_frames import RowEncoder, _check_event, _lines
 from ce_nats.wire._frames import frames_of
 from ce_nats.wire.nats import decode_frames, encode_header_block
 
@@ -306,3 +306,17 @@ def test_large_batches_are_divided() -> None:
     assert sum(piece.num_rows for piece in pieces) == batch.num_rows
     assert max(piece.num_rows for piece in pieces) == 2_000
     assert max(piece.nbytes for piece in pieces) < 2**23
+
+
+def test_maps_with_attributes_are_those_of_events() -> None:
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+    _check_event(NatsMessage("a", b"", event))
+    _check_event(NatsMessage("a", b"", {"x": "é"}))
+    for changed, code in (
+        ({"ce-subject": "%C0%A0"}, "invalid-utf8"),
+        ({"CE-X": "a", "ce-id": ""}, "empty-attribute"),
+        ({"ce-x": "é"}, "invalid-header-value"),
+    ):
+        with pytest.raises(EncodeError, match=r"of an event|percent-encoded") as info:
+            _check_event(NatsMessage("a", b"", {**event, **changed}))
+        assert info.value.code == code
