@@ -1,7 +1,7 @@
 """Each fault of each part of a run is found, in the files and streams of a small run without a server."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -42,7 +42,12 @@ class World:
 
 
 @pytest.fixture
-def world():
+def world(complete):
+    return World(*(list(getattr(complete, part.name)) for part in fields(World)))
+
+
+@pytest.fixture(scope="module")
+def complete():
     made = World()
     for number, plan in enumerate(PLANS, 1):
         made.sent.append(("acknowledged", number))
