@@ -208,15 +208,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         places = soak.work()
     lines = soak.summary(places, time.monotonic() - started)
     broken = soak.broken(places)
+    if broken:
+        lines += ["", "Promises that did not hold:", "", *(f"- {text}" for text in broken)]
     print("\n".join(lines))
-    for text in broken:
-        print(f"BROKEN: {text}")
     samples = {role: list(found) for role, found in soak.sampler.samples.items()}
     note = f"{record.today()}, {places[0].expected:,} messages, {sum(soak.chaos.counts.values())} disturbances"
     drawing = picture.draw(samples, note)
     (directory / "soak.svg").write_text(drawing, "utf-8")
     print(f"journals, logs and samples: {directory}")
-    if options.record and not soak.was_ended and not broken:
+    if options.record and not soak.was_ended:
         SVG.write_text(drawing, "utf-8")
         record.write("soak", _command(arguments), lines)
     return 1 if broken else 130 if soak.was_ended else 0
