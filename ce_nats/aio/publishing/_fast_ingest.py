@@ -540,6 +540,7 @@ class Lane:
         """Ask whether the first messages of the batch are stored, of which all were duplicates."""
         last = self._sent[count - 1]
         self._begin()
+        self._failures = 0  # replies arrive, so batches are possible
         self._number, self._unconfirmed, self._is_ending = 1, count, True
         block = last.block[:-2] + _IMPOSSIBLE
         size = len(block) + len(last.data)
