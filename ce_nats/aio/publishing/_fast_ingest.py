@@ -51,7 +51,7 @@ _PING_SECONDS: Final = 0.5
 _MAX_FLOW: Final = 500
 # Size of payloads that are not collected before they are written.
 _LARGE_BYTES: Final = 2**16
-# Batches in a row without an acknowledgement after which a stream gets ordinary messages.
+# First batches without an acknowledgement after which a stream gets ordinary messages.
 _MAX_FAILURES: Final = 3
 # Subjects that are looked up in vain; then further ones are published in the ordinary way.
 _MAX_MISSES: Final = 16
@@ -253,6 +253,8 @@ class Lane:
         self._reconnects = 0
         self._subject = ""
         self._failures = 0
+        # Whether replies to a batch have arrived.
+        self._is_possible = False
         # Whether the first message of the next batch is sent alone, because the last batch stored nothing.
         self._is_cautious = False
         # Times: the last acknowledgement, the beginning of the batch, the last ping, the end of a pause.
@@ -484,7 +486,7 @@ class Lane:
         ack = ack or PubAck(self._stream, 0)
         self._owner.finish_all([self._sent.popleft() for _ in range(count)], ack)
         self._acked += count
-        self._failures = 0
+        self._is_possible = True
         self._is_cautious = False
         self._progress_at = time.monotonic()
 
@@ -540,7 +542,7 @@ class Lane:
         """Ask whether the first messages of the batch are stored, of which all were duplicates."""
         last = self._sent[count - 1]
         self._begin()
-        self._failures = 0  # replies arrive, so batches are possible
+        self._is_possible = True
         self._number, self._unconfirmed, self._is_ending = 1, count, True
         block = last.block[:-2] + _IMPOSSIBLE
         size = len(block) + len(last.data)
@@ -578,7 +580,8 @@ class Lane:
         self._failures += is_failure
         self._is_cautious |= is_failure
         self._requeue()
-        if self._failures >= _MAX_FAILURES:
+        # Later failures end, as an election does, and ordinary messages would lose the order of those that are resent.
+        if self._failures >= _MAX_FAILURES and not self._is_possible:
             self.disable()
         else:
             self._send(ends=True)

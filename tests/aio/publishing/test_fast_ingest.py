@@ -177,6 +177,24 @@ async def test_duplicates_that_were_lost_are_stored_in_order(js, subject, batche
     assert await ids(js, batched) == expected(range(50))
 
 
+async def test_order_is_kept_however_many_batches_are_lost_after_the_first(
+    js, subject, batched, make_event, monkeypatch
+):
+    """As during an election. Ordinary messages, which are published if no batch is possible, would lose it."""
+    write = _fast_ingest.write_publish_frame
+    async with Publisher(js, ack_timeout=0.1) as publisher:
+        await publisher.publish(make_event(0), subject)
+        await publisher.flush()
+        lost = []
+        monkeypatch.setattr(_fast_ingest, "write_publish_frame", lambda *frame: lost.append(frame[1]))
+        for number in range(1, 100):
+            await publisher.publish(make_event(number), subject)
+        await until(lambda: sum(b".1." in frame for frame in lost) > 2 * _fast_ingest._MAX_FAILURES)
+        monkeypatch.setattr(_fast_ingest, "write_publish_frame", write)
+    assert publisher.batched
+    assert await ids(js, batched) == expected(range(100))
+
+
 async def test_concurrent_tasks_keep_their_order(js, subject, batched, make_event):
     async with Publisher(js, window=100) as publisher:
 
