@@ -41,7 +41,8 @@ def test_columns_are_decoded_in_python_workers_with_a_warning(spark: SparkSessio
     assert [(row.ce_id, row.ce_error) for row in events.collect()] == FOUND
     with pytest.warns(UserWarning, match="the package was built without a JDK"):
         events = frame.select(from_nats("headers", "data").alias("event"))
-    assert [(row.event.id, row.event.error) for row in events.collect()] == FOUND
+    rows = [row.event for row in events.collect()]
+    assert [(row.attributes and row.attributes.id, row.error) for row in rows] == FOUND
 
 
 def test_python_engine_does_not_warn(spark: SparkSession, recwarn: pytest.WarningsRecorder) -> None:
