@@ -557,6 +557,9 @@ class _BulkMessages:
             if start < 2 or words[2:3] != [sid] or not (has_headers or (len(words) == 5 and words[0] == b"MSG")):
                 is_part = start < 2 and size - at < _MAX_LINE
                 break
+            if not words[3]:  # no reply subject: nats-server 2.9.10 has two spaces in its place
+                is_part = False
+                break
             try:
                 end = start + int(words[-1])
                 middle = start + int(words[4]) if has_headers else start
