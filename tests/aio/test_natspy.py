@@ -136,7 +136,11 @@ async def test_bulk_parser_delivers_the_same_messages_in_the_same_order(seed):
     for sid in (1, 2):
         _nats.set_raw_message_hook(client, sid, lambda *message, sid=sid: received.append((b"%d" % sid, message)))
 
-    _nats.set_bulk_hook(client, 1, lambda messages: received.extend((b"1", message) for message in messages))
+    def receive(messages):
+        assert all(reply for _, reply, _, _ in messages), "statuses are not messages"
+        received.extend((b"1", message) for message in messages)
+
+    _nats.set_bulk_hook(client, 1, receive)
     stream = b"".join(frame for frame, _ in sent)
     longest = rng.choice([3, 100, 5_000, 40_000])
     while stream:
