@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
+from typing import Final
+
+# Time for which a state may be old: a leader without its replicas reports it, until it notices that after ten seconds.
+OLD_STATE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
@@ -23,7 +24,7 @@ from typing import Any, Final, TypeAlias
 import nats.errors
 from nats.aio.client import Client
 
-from ..._ranges import StreamRange, StreamState
+from ..._ranges import OLD_STATE_SECONDS, StreamRange, StreamState
 from ..._settings import DEFAULT_PREFIX
 from ...codec.timestamp import Timestamp
 from ...errors import ApiError, DataLossError, DeliveryError, ErrorCode
@@ -55,6 +56,7 @@ _FEW: Final = 256
 # Time for which the server keeps an idle consumer.
 _INACTIVE_SECONDS: Final = 30.0
 _DELETE_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,9 +421,25 @@ class _Attempt:
         if state is None:
             return
         if state.last < rest.last:
+            await self._check_age(state)
             self._on_loss(DataLossError.shortened(rest.stream, rest.last, state.last))
         if state.first > rest.first and not rest.from_beginning:
             self._lose(rest.first, min(state.first - 1, rest.last), state)
+
+    async def _check_age(self, old: StreamState) -> None:
+        """
+        Check that the stream does not have the rest of the range after all.
+
+        Raises:
+            DeliveryError: ``temporarily-unavailable``: it has, and the state was that of a leader without its replicas.
+        """
+        end = time.monotonic() + OLD_STATE_SECONDS
+        while time.monotonic() < end:
+            await asyncio.sleep(_POLL_SECONDS)
+            state = await self._api.state(old.name)
+            if state.created == old.created and state.last >= self.rest.last:
+                text = f"the server reported an old state of the stream, up to {old.last} instead of {state.last}"
+                raise DeliveryError(ErrorCode.TEMPORARILY_UNAVAILABLE, text)
 
     def _lose(self, first: int, last: int, state: StreamState) -> None:
         self._on_loss(DataLossError.gone(state.name, first, last, state.first, retention=state.retention))

@@ -130,6 +130,15 @@ def ranges(
     return [item for item in found if len(item)]
 
 
+def shorter_than(offset: Offset, states: Mapping[str, StreamState]) -> list[StreamState]:
+    """Return the states that end before an offset of the same stream."""
+    return [
+        states[name]
+        for name, part in offset.items()
+        if name in states and states[name].created == part["created"] and states[name].last < part["sequence"]
+    ]
+
+
 def _spans(
     start: Offset, states: Mapping[str, StreamState], target: Offset | None, on_loss: OnLoss
 ) -> tuple[dict[str, int], dict[str, int]]:

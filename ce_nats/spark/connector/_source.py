@@ -11,6 +11,7 @@ message as stored, whether it is an event or not; the functions of ``ce_nats.spa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -21,13 +22,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..._ranges import StreamRange, StreamState
+from ..._ranges import OLD_STATE_SECONDS, StreamRange, StreamState
 from ...capture._rows import SCHEMA
 from ...errors import DataLossError, DeliveryError, ErrorCode
 from .._workers import Shipped, check_workers
 from ._connection import CONNECTION_OPTIONS, Connection, check_names
 from ._limits import Limits, Waiting
-from ._offsets import Offset, advance, changed, checked, in_order, ranges, unread
+from ._offsets import Offset, advance, changed, checked, in_order, ranges, shorter_than, unread
 from ._planning import batch_ranges, divide, find_streams, first_offset, loss_policy
 from ._read_options import READ_OPTIONS, ReadOptions
 from ._sink import SINK_OPTIONS, NatsStreamWriter, NatsWriter, Target
@@ -53,6 +54,7 @@ _TABLE_OPTIONS: Final = (
 )
 
 _ROW: Final = from_arrow_schema(SCHEMA)
+_POLL_SECONDS: Final = 0.5
 
 
 def register(spark: SparkSession) -> None:
@@ -225,6 +227,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         self._position: Offset | None = None
         self._target: Offset | None = None
         self._newest: Offset | None = None
+        # Name, creation time and last sequence of streams that are known to be shorter than an offset.
+        self._shortened: set[tuple[str, str, int]] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NatsStreamReader, (self._connection, self._read_options)
@@ -248,7 +252,9 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
     def latestOffset(self, start: Offset | None = None, limit: ReadLimit | None = None) -> Offset:  # noqa: N802
         # Spark before 4.2 passes no arguments.
         start = checked(start) if start else self._position
-        states = self._states(self._names(start), known=self._read_options.streams if start is None else start)
+        names = self._names(start)
+        known = self._read_options.streams if start is None else start
+        states = self._states_from(start or {}, lambda: self._states(names, known=known))
         self._newest = advance({}, states, on_loss=self._on_loss)
         limits = self._limits(limit)
         if start is None:
@@ -274,7 +280,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         streams = changed(start, end)
         if not streams:
             return []
-        found = ranges(start, end, self._states(streams, known=end), self._read_options.subjects, self._on_loss)
+        states = self._states_from(end, lambda: self._states(streams, known=end))
+        found = ranges(start, end, states, self._read_options.subjects, self._on_loss)
         return [InputPartition(part) for part in divide(self._read_options, found)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -308,6 +315,19 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, meta
         target = self._target
         existing = self._streams.names if target is None else lambda: target
         return find_streams(self._read_options, existing, known=start or ())
+
+    def _states_from(self, offset: Offset, ask: Callable[[], dict[str, StreamState]]) -> dict[str, StreamState]:
+        """Return states that are not older than an offset, unless a stream was shortened; see OLD_STATE_SECONDS."""
+        end = time.monotonic() + OLD_STATE_SECONDS
+        while True:
+            states = ask()
+            shorter = {(state.name, state.created, state.last) for state in shorter_than(offset, states)}
+            if shorter <= self._shortened:
+                return states
+            if time.monotonic() >= end:
+                self._shortened |= shorter
+            else:
+                time.sleep(_POLL_SECONDS)
 
     def _states(self, names: Sequence[str], known: Container[str]) -> dict[str, StreamState]:
         """

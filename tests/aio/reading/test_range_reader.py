@@ -212,6 +212,19 @@ async def test_purge_is_a_loss(connect, way, js, ten, subjects):
     assert await numbers(connect, ten, 2, 10, subjects=subjects, from_beginning=True) == [5, 6, 7, 8, 9, 10]
 
 
+async def test_a_state_of_the_past_is_no_loss(connect, way, js, ten, subject):
+    """A leader without its replicas may report a state that lacks messages of the range. The next leader has them."""
+
+    async def publish_later():
+        await asyncio.sleep(1)
+        for number in range(11, 16):
+            await js.publish(f"{subject}.odd", str(number).encode())
+
+    publishing = asyncio.create_task(publish_later())
+    assert await numbers(connect, ten, 1, 15) == [*range(1, 16)]
+    await publishing
+
+
 async def test_on_loss_may_accept_a_loss(connect, way, js, ten):
     await js.purge_stream(ten)
     losses = []
@@ -313,8 +326,9 @@ async def test_recreated_stream_is_a_loss(connect, way, js, subject, stream):
     assert await batches_of(connect, StreamRange(stream, 1, 1, created), on_loss=lambda error: None) == []
 
 
-async def test_stream_that_ends_before_the_range_is_a_loss(connect, way, ten):
+async def test_stream_that_ends_before_the_range_is_a_loss(connect, way, ten, monkeypatch):
     """For example after it was restored from a backup."""
+    monkeypatch.setattr("ce_nats.aio.reading._range_reader.OLD_STATE_SECONDS", 0.6)
     with pytest.raises(DataLossError, match="messages 11 to 12 are gone"):
         await numbers(connect, ten, 8, 12)
 

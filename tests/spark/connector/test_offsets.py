@@ -7,7 +7,7 @@ import pytest
 from ce_nats._ranges import StreamState
 from ce_nats.errors import DataLossError, DecodeError
 from ce_nats.spark.connector._limits import Limits
-from ce_nats.spark.connector._offsets import advance, at, changed, checked, ranges, unread
+from ce_nats.spark.connector._offsets import advance, at, changed, checked, ranges, shorter_than, unread
 
 
 def state(name, first, last, created="then", messages=None):
@@ -151,3 +151,8 @@ def test_offsets_of_another_source_are_an_error(found):
 def test_offsets_of_this_source_are_accepted():
     assert checked(offset(a=0, b=5)) == offset(a=0, b=5)
     assert checked({}) == {}
+
+
+def test_states_that_end_before_an_offset_of_the_same_stream():
+    states = {name: state(name, 1, 5) for name in "abc"} | {"d": state("d", 1, 5, created="later")}
+    assert shorter_than(offset(a=5, b=6, d=6, gone=6), states) == [states["b"]]

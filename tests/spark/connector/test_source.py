@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta, timezone
 from uuid import uuid4
 
@@ -1119,8 +1120,26 @@ def test_available_now_ends_if_a_stream_was_created_again(broker):
 
 
 @needs_limits
-def test_offsets_never_decrease(broker):
+def test_a_state_of_the_past_is_no_loss(broker):
+    """A leader without its replicas may report a state before the offset. The next leader has the messages."""
+    stream = broker.add()
+    broker.fill(stream, 10)
+    query = stream_reader(broker, stream, startingOffsets="earliest")
+    end = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    ahead = {stream: {**end[stream], "sequence": 15}}
+    with ThreadPoolExecutor() as pool:
+        latest = pool.submit(query.latestOffset, ahead, ReadAllAvailable())
+        planned = pool.submit(stream_reader(broker, stream).partitions, end, ahead)
+        broker.fill(stream, 5)
+        assert latest.result(SECONDS) == ahead
+        assert [row["sequence"] for row in rows_of(query, planned.result(SECONDS))] == [*range(11, 16)]
+
+
+@needs_limits
+def test_offsets_never_decrease(broker, monkeypatch):
     """A stream that was restored from a backup ends before the last message that was read."""
+    for module in ("ce_nats.spark.connector._source", "ce_nats.aio.reading._range_reader"):
+        monkeypatch.setattr(f"{module}.OLD_STATE_SECONDS", 0.2)
     stream = broker.add()
     broker.fill(stream, 10)
     for fails in ("true", "false"):
