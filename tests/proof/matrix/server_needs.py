@@ -40,6 +40,9 @@ NEEDS: Final = (
     ((2, 14), f"{_FAST_INGEST}::test_lost_messages_and_replies_change_nothing", "fast ingest"),
     ((2, 14), f"{_FAST_INGEST}::test_killed_server_loses_and_reorders_nothing", "fast ingest"),
     ((2, 14), f"{_FAST_INGEST}::test_lookup_is_repeated_until_the_server_responds", "fast ingest"),
+    ((2, 14), f"{_FAST_INGEST}::test_duplicates_are_sent_again_until_the_last_one", "fast ingest"),
+    ((2, 14), f"{_FAST_INGEST}::test_duplicates_that_were_lost_are_stored_in_order", "fast ingest"),
+    ((2, 14), f"{_FAST_INGEST}::test_order_is_kept_however_many_batches_are_lost", "fast ingest"),
 )
 
 
