@@ -7,9 +7,9 @@ import pytest
 from ce_nats import from_nats_message
 from ce_nats.aio import Publisher
 from ce_nats.aio.jetstream import read_stream
-from tests.proof.soak.cluster import LinkedCluster
 from tests.support import clusters
 from tests.support.clusters import SECONDS, connected
+from tests.support.linked_cluster import LinkedCluster
 
 COUNT = 5_000
 

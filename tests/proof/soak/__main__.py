@@ -25,10 +25,10 @@ import nats.errors
 
 from ce_nats import aio
 from tests.proof import record
+from tests.support.linked_cluster import LinkedCluster
 
 from . import ledger, picture
 from .chaos import Chaos
-from .cluster import LinkedCluster
 from .journal import DEAD, STREAM, Run, copy_prefix, copy_stream
 from .ledger import Place
 from .processes import Program

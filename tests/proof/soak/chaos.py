@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from random import Random
 
 from ce_nats.testing import NatsServer
+from tests.support.linked_cluster import LinkedCluster
 
-from .cluster import LinkedCluster
 from .journal import STREAM
 from .processes import Program
 
