@@ -207,6 +207,12 @@ def test_code_fits_the_page(page: Page) -> None:
     assert [line for line in code if len(line) > MAX_COLUMNS] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_headings_follow_an_empty_line(page: Page) -> None:
+    """After a table, a heading would be a row of it."""
+    assert re.findall(r"[^\n]\n(#+ .*)", BLOCK.sub("", page.text)) == []
+
+
 @pytest.mark.skipif(os.name != "posix", reason="the examples are for a POSIX shell")
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in WITH_SPARK + WITH_LAKEHOUSE], ids=str)
 def test_examples(page: Page, tmp_path: Path) -> None:

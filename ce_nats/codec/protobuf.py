@@ -69,8 +69,7 @@ class ProtobufData(bytes):
 
     It is treated as ``bytes`` everywhere; the Protobuf format encodes it in ``proto_data``.
 
-    Args:
-        value: The message's bytes.
+    Attributes:
         type_url: The message's type, for example ``type.googleapis.com/`` and the full name; ``""`` if not known.
     """
 
