@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sys
 from contextlib import asynccontextmanager
 
 import nats
@@ -394,6 +395,10 @@ async def test_killed_server_loses_and_duplicates_no_event(make_event, pending_s
             assert sorted(await ids(js, "S")) == sorted(f"event {number}" for number in range(count))
 
 
+@pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2),
+    reason="CVE-2024-12254: this version of Python does not limit what asyncio buffers",
+)
 @pytest.mark.parametrize("allow_batched", [False, True])
 async def test_large_events_wait_for_the_network(make_event, allow_batched):
     """Before the window is full, which would be 500 MB in memory, twice."""

@@ -112,6 +112,7 @@ def _extras() -> list[Cell]:
             EXTRAS_TESTS,
             extras=EXTRAS,
             packages=(*TEST_PACKAGES, "opentelemetry-sdk>=1.30,<2", "pyyaml>=6"),
+            options=("-m", "not spark"),
             lowest=lowest,
             shows=shows,
         )
