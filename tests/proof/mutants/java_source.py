@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from .mutate import PROSE, Mutant, make
+from .mutate import PROSE, Edit, Mutant, make
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<block>\"{3}.*?\"{3})|(?P<string>"(?:\\.|[^"\\])*")|(?P<char>'(?:\\.|[^'\\])+')
@@ -67,19 +67,10 @@ def java_mutants(path: str, source: str) -> list[Mutant]:
     """
     mutants: dict[str, Mutant] = {}
     for edit in sorted(_Tokens(source).edits()):
-        text = source[: edit.start] + edit.text + source[edit.end :]
+        text = edit.applied(source)
         if text != source and text not in mutants:
             mutants[text] = make(path, source, text, edit.function, edit.operator)
     return list(mutants.values())
-
-
-@dataclass(frozen=True, order=True)
-class _Edit:
-    start: int
-    end: int
-    text: str
-    operator: str
-    function: str
 
 
 @dataclass(frozen=True)
@@ -113,7 +104,7 @@ class _Tokens:
         self._partners = _partners(self._tokens)
         self._scopes = list(_scopes(self._tokens, self._partners))
 
-    def edits(self) -> Iterator[_Edit]:
+    def edits(self) -> Iterator[Edit]:
         """Yield the edits of all tokens."""
         skipped_to = 0
         for at, token in enumerate(self._tokens):
@@ -132,7 +123,7 @@ class _Tokens:
     def _end_of_skipped(self, at: int) -> int:
         return at + 2 if self._text(at) == "@" else self._end_of_statement(at) or at + 1
 
-    def _of_token(self, at: int) -> Iterator[_Edit]:
+    def _of_token(self, at: int) -> Iterator[Edit]:
         token = self._tokens[at]
         if token.kind == "operator":
             yield from self._of_operator(at)
@@ -150,7 +141,7 @@ class _Tokens:
         if self._is_start(at) and self._scope(at)[1] is not None:
             yield from self._of_statement(at)
 
-    def _of_operator(self, at: int) -> Iterator[_Edit]:
+    def _of_operator(self, at: int) -> Iterator[Edit]:
         token = self._tokens[at]
         if token.is_spaced and token.text in _BINARY:
             yield self._replaced(at, at, _BINARY[token.text], "operator")
@@ -163,7 +154,7 @@ class _Tokens:
         elif token.text == "(" and self._tokens[at - 1].kind == "word" and self._text(at - 1) not in _NO_CALL:
             yield from self._of_arguments(at)
 
-    def _of_word(self, at: int) -> Iterator[_Edit]:
+    def _of_word(self, at: int) -> Iterator[Edit]:
         text = self._text(at)
         if text in ("true", "false"):
             yield self._replaced(at, at, "false" if text == "true" else "true", "constant")
@@ -178,7 +169,7 @@ class _Tokens:
             if end:
                 yield self._replaced(at, end - 1, ";", "removed statement")
 
-    def _of_return(self, at: int) -> Iterator[_Edit]:
+    def _of_return(self, at: int) -> Iterator[Edit]:
         end = self._end_of_statement(at)
         kind = self._scope(at)[1]
         if not end or end == at + 2 or kind is None:
@@ -189,19 +180,19 @@ class _Tokens:
         if other != expression:
             yield self._replaced(at + 1, end - 2, other, "returned value")
 
-    def _of_ternary(self, at: int) -> Iterator[_Edit]:
+    def _of_ternary(self, at: int) -> Iterator[Edit]:
         start = at
         while self._text(start - 1) not in _BEFORE_CONDITION:
             start = self._partners[start - 1] if self._text(start - 1) in _CLOSE else start - 1
         yield from self._negated(start, at - 1)
 
-    def _negated(self, first: int, last: int) -> Iterator[_Edit]:
+    def _negated(self, first: int, last: int) -> Iterator[Edit]:
         """Yield the negation of a condition without operators, which have mutants already."""
         if not any(self._text(at) in _LOGICAL for at in range(first, last + 1)):
             text = self._source[self._tokens[first].start : self._tokens[last].end]
             yield self._replaced(first, last, f"!({text})", "negated condition")
 
-    def _of_arguments(self, at: int) -> Iterator[_Edit]:
+    def _of_arguments(self, at: int) -> Iterator[Edit]:
         if self._text(at - 3) == "Set":
             return  # Set.of: their order has no meaning
         parts, first = [], at + 1
@@ -216,15 +207,15 @@ class _Tokens:
             if left[1] >= left[0] and not any(_DECLARATION.fullmatch(text) for text in texts):
                 yield self._replaced(left[0], right[1], f"{texts[1]}, {texts[0]}", "swapped arguments")
 
-    def _of_block(self, at: int) -> Iterator[_Edit]:
+    def _of_block(self, at: int) -> Iterator[Edit]:
         """Yield edits of a text block: in each, a line is without its last word."""
         token = self._tokens[at]
         for line in re.finditer(r"\S+[ ]*$", token.text, re.MULTILINE):
             if '"""' not in line[0]:
                 start, end = token.start + line.start(), token.start + line.end()
-                yield _Edit(start, end, "", "string", self._scope(at)[0])
+                yield Edit(start, end, "", "string", self._scope(at)[0])
 
-    def _of_statement(self, at: int) -> Iterator[_Edit]:
+    def _of_statement(self, at: int) -> Iterator[Edit]:
         end = self._end_of_statement(at)
         if not end or self._text(at) in _NO_STATEMENT or self._tokens[at].kind not in ("word", "operator"):
             return
@@ -252,8 +243,8 @@ class _Tokens:
     def _text(self, at: int) -> str:
         return self._tokens[at].text
 
-    def _replaced(self, first: int, last: int, text: str, operator: str) -> _Edit:
-        return _Edit(self._tokens[first].start, self._tokens[last].end, text, operator, self._scope(first)[0])
+    def _replaced(self, first: int, last: int, text: str, operator: str) -> Edit:
+        return Edit(self._tokens[first].start, self._tokens[last].end, text, operator, self._scope(first)[0])
 
 
 def _tokens(source: str) -> Iterator[_Token]:

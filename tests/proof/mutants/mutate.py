@@ -122,7 +122,9 @@ def _is_another_program(text: str, original: str) -> bool:
 
 
 @dataclass(frozen=True, order=True)
-class _Edit:
+class Edit:
+    """A replacement of the text between two indexes of a source, within a function."""
+
     start: int
     end: int
     text: str
@@ -153,7 +155,7 @@ class _Visitor:
         first = min([statement.lineno, *(decorator.lineno for decorator in decorators)])
         return self._starts[first - 1], self._starts[statement.end_lineno]
 
-    def edits(self, tree: ast.AST) -> Iterator[_Edit]:
+    def edits(self, tree: ast.AST) -> Iterator[Edit]:
         """Yield the edits of a node and of all nodes below."""
         if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield from self._of_definition(tree)
@@ -166,7 +168,7 @@ class _Visitor:
             yield from self.edits(child)
         self._in_raise = outer
 
-    def _of_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[_Edit]:
+    def _of_definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> Iterator[Edit]:
         if any(_name(decorator) == "overload" for decorator in node.decorator_list):
             return
         outer, self._function = self._function, (*self._function, node.name)
@@ -201,7 +203,7 @@ class _Visitor:
                 if isinstance(child, ast.AST):
                     yield child
 
-    def _of_node(self, node: ast.AST) -> Iterator[_Edit]:
+    def _of_node(self, node: ast.AST) -> Iterator[Edit]:
         if isinstance(node, ast.Compare):
             yield from self._of_comparison(node)
         elif isinstance(node, ast.BoolOp):
@@ -221,18 +223,18 @@ class _Visitor:
             if not isinstance(condition, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Constant)):
                 yield self._edit(condition, f"not ({self._text(condition)})", "negated condition")
 
-    def _of_comparison(self, node: ast.Compare) -> Iterator[_Edit]:
+    def _of_comparison(self, node: ast.Compare) -> Iterator[Edit]:
         operands = [node.left, *node.comparators]
         for left, operator, right in zip(operands, node.ops, operands[1:]):
             old, new = _COMPARISONS[type(operator)]
             yield from self._between(left, right, old, new, "comparison")
 
-    def _of_boolean(self, node: ast.BoolOp) -> Iterator[_Edit]:
+    def _of_boolean(self, node: ast.BoolOp) -> Iterator[Edit]:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         for left, right in zip(node.values, node.values[1:]):
             yield from self._between(left, right, old, new, "boolean")
 
-    def _of_constant(self, node: ast.Constant) -> Iterator[_Edit]:
+    def _of_constant(self, node: ast.Constant) -> Iterator[Edit]:
         value = node.value
         if isinstance(value, bool):
             yield self._edit(node, str(not value), "constant")
@@ -245,13 +247,13 @@ class _Visitor:
         elif isinstance(value, bytes):
             yield self._edit(node, repr(value[:-1] or b"mutant"), "string")
 
-    def _of_call(self, node: ast.Call) -> Iterator[_Edit]:
+    def _of_call(self, node: ast.Call) -> Iterator[Edit]:
         for left, right in zip(node.args, node.args[1:]):
             if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
                 text = f"{self._text(right)}, {self._text(left)}"
                 yield self._edit(left, text, "swapped arguments", last=right)
 
-    def _of_statement(self, node: ast.stmt) -> Iterator[_Edit]:
+    def _of_statement(self, node: ast.stmt) -> Iterator[Edit]:
         if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
             yield self._edit(node, "return None", "returned value")
         elif isinstance(node, ast.AugAssign):
@@ -266,16 +268,16 @@ class _Visitor:
         elif isinstance(node, (ast.Break, ast.Continue)):
             yield self._edit(node, "continue" if isinstance(node, ast.Break) else "break", "loop")
 
-    def _between(self, left: ast.AST, right: ast.AST, old: str, new: str, operator: str) -> Iterator[_Edit]:
+    def _between(self, left: ast.AST, right: ast.AST, old: str, new: str, operator: str) -> Iterator[Edit]:
         """Yield the edit of an operator between two operands, from which only parentheses and comments separate it."""
         start, end = self._span(left)[1], self._span(right)[0]
         gap = self._source[start:end]
         place = gap.find(old)
         if place >= 0 and "#" not in gap[:place]:
-            yield _Edit(start + place, start + place + len(old), new, operator, self._name())
+            yield Edit(start + place, start + place + len(old), new, operator, self._name())
 
-    def _edit(self, node: ast.AST, text: str, operator: str, last: ast.AST | None = None) -> _Edit:
-        return _Edit(self._span(node)[0], self._span(last or node)[1], text, operator, self._name())
+    def _edit(self, node: ast.AST, text: str, operator: str, last: ast.AST | None = None) -> Edit:
+        return Edit(self._span(node)[0], self._span(last or node)[1], text, operator, self._name())
 
     def _name(self) -> str:
         return ".".join(self._function) or MODULE
