@@ -178,7 +178,7 @@ class Soak:
         """Return the figures of the run as Markdown."""
         header, rows = ledger.table(places)
         programs = [
-            [name, "yes" if program.is_spared else "no", program.kills, program.exits]
+            [name, "yes" if program.is_spared else "no", program.kills, program.exits, program.late_starts]
             for name, program in self.programs.items()
         ]
         lives = [Life.of(samples).row(role) for role, samples in self.sampler.samples.items()]
@@ -189,7 +189,7 @@ class Soak:
             "",
             *record.table(header, rows),
             "",
-            *record.table(["program", "spared", "kills", "exits with an error"], programs),
+            *record.table(["program", "spared", "kills", "exits with an error", "starts without an answer"], programs),
             "",
             *record.table(HEADER, lives),
         ]

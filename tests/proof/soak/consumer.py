@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import AsyncExitStack
 
 from nats.js.api import ConsumerConfig
 
-from ce_nats import Reject, aio
+from ce_nats import DeliveryError, ErrorCode, Reject, aio
 from ce_nats.extensions.partitioning import partition_key
 
 from .events import Kind, event_digest
 from .journal import STREAM, Journal, Run
+from .processes import NOT_STARTED
 
 KEYED = ("keyed", "steady")
 ACK_WAIT = 5.0
@@ -51,7 +53,7 @@ async def main(directory: str, name: str) -> None:
     run = Run.load(directory)
     async with aio.connect(**run.options(name)) as nc:
         consumer = aio.PullConsumer(
-            nc.jetstream(timeout=60),
+            nc.jetstream(),
             STREAM,
             name,
             dead_letter=f"dead.{name}",
@@ -60,7 +62,14 @@ async def main(directory: str, name: str) -> None:
             backoff=_BACKOFF,
             on_error=report,
         )
-        async with consumer:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(consumer)
+            except DeliveryError as error:
+                if error.code not in (ErrorCode.TIMEOUT, ErrorCode.NO_RESPONDERS):
+                    raise
+                print(f"not started: {error}", flush=True)
+                sys.exit(NOT_STARTED)
             key = partition_key if name in KEYED else None
             running = asyncio.create_task(consumer.run(Handler(Journal(run.journal(name))), concurrency=8, key=key))
             while not running.done():

@@ -16,6 +16,9 @@ from tests.proof import record
 
 from .journal import Run
 
+# Exit status of a program that got no answer at its start within the documented time (EX_TEMPFAIL).
+NOT_STARTED = 75
+
 _POLL_SECONDS = 0.02
 _RESTART_SECONDS = 1.0
 
@@ -78,11 +81,12 @@ class Program:
     Attributes:
         kills: Number of kills.
         exits: Number of times that it exited by itself with an error.
+        late_starts: Number of times that it exited because no server answered at its start.
     """
 
     def __init__(self, run: Run, name: str, module: str, *, is_spared: bool = False) -> None:
         self.name, self.is_spared = name, is_spared
-        self.kills = self.exits = 0
+        self.kills = self.exits = self.late_starts = 0
         self._command = [sys.executable, "-m", f"{__package__}.{module}", run.directory, name]
         self._log = run.path("logs") / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,7 +119,10 @@ class Program:
         if status is None or status == 0:
             return status == 0
         if not self._restart_at:
-            self.exits += 1
+            if status == NOT_STARTED:
+                self.late_starts += 1
+            else:
+                self.exits += 1
             self._restart_at = time.monotonic() + _RESTART_SECONDS
         elif time.monotonic() >= self._restart_at:
             self.stop()  # what it has started, if anything is left
