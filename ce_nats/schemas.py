@@ -221,7 +221,10 @@ def _json_schema(pattern: str, schema: Any, registry: Any, formats: bool) -> _Ch
         raise ImportError("JSON Schemas need jsonschema: pip install 'ce-nats[schemas]'") from error
 
     has_draft = isinstance(schema, Mapping) and _SCHEMA_KEYWORD in schema
-    kind = validator_for(schema, default=None if has_draft else Draft202012Validator)
+    try:
+        kind = validator_for(schema, default=None if has_draft else Draft202012Validator)
+    except (AttributeError, TypeError, ValueError):  # not a string, or not a URI
+        kind = None
     if kind is None:
         draft = preview(schema[_SCHEMA_KEYWORD])
         raise ValueError(f"$schema of the schema of {pattern!r} must be a draft of JSON Schema, got {draft}")
@@ -276,11 +279,15 @@ def _check_references(pattern: str, schema: Any, draft: str, registry: Any) -> N
             if isinstance(reference, str):
                 try:
                     found = resolver.lookup(reference)
-                except Unresolvable as error:
+                except (Unresolvable, ValueError) as error:  # ValueError: a URI that cannot be parsed
                     text = f"{keyword} {preview(reference)} in the schema of {pattern!r} must be in it or in registry="
                     raise ValueError(text) from error
                 waiting.append((specification.create_resource(found.contents), found.resolver))
-        waiting += [(part, resolver.in_subresource(part)) for part in resource.subresources()]
+        try:
+            waiting += [(part, resolver.in_subresource(part)) for part in resource.subresources()]
+        except ValueError as error:
+            text = f"$id of a part of the schema of {pattern!r} must be a URI reference: {shortened(str(error))}"
+            raise ValueError(text) from error
 
 
 def _unique_items(validator: Any, is_wanted: Any, value: Any, schema: Any) -> Iterator[Exception]:

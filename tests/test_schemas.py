@@ -229,11 +229,16 @@ def test_other_dataschema_is_refused():
         ({}, {"dataschema": {KIND: 5}}, ValueError, "dataschema"),
         ({KIND: {"type": "many"}}, {}, ValueError, rf"the schema of '{KIND}' must be a JSON Schema: .* at \$.type"),
         ({KIND: {"$schema": "https://example.com/mine"}}, {}, ValueError, "must be a draft of JSON Schema"),
+        ({KIND: {"$schema": 5}}, {}, ValueError, "must be a draft of JSON Schema, got 5"),
+        ({KIND: {"$schema": ["a"]}}, {}, ValueError, "must be a draft of JSON Schema"),
+        ({KIND: {"$schema": "http://[a"}}, {}, ValueError, "must be a draft of JSON Schema"),
+        ({KIND: {"items": {"$id": "http://[a", "$ref": "b"}}}, {}, ValueError, r"\$ref 'b' .* must be in it"),
+        ({KIND: {"items": {"$id": "http://[a", "items": {"$id": "b"}}}}, {}, ValueError, r"\$id of a part of .* URI"),
         ({KIND: {"$ref": "#/$defs/gone"}}, {}, ValueError, r"\$ref '#/\$defs/gone' in the schema of .* must be in it"),
         ({KIND: {"items": {"not": {"$ref": "https://a.example/"}}}}, {}, ValueError, "must be in it or in registry="),
         ({KIND: {"$dynamicRef": "https://example.com/x"}}, {}, ValueError, r"\$dynamicRef"),
     ],
-    ids=range(15),
+    ids=range(20),
 )
 def test_invalid_schemas_are_rejected(schemas, options, error, text):
     with pytest.raises(error, match=text):
