@@ -217,8 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (directory / "soak.svg").write_text(drawing, "utf-8")
     print(f"journals, logs and samples: {directory}")
     if options.record and not soak.was_ended:
+        record.write("soak", _command(arguments), lines)  # first, as it looks for changes of the tree
         SVG.write_text(drawing, "utf-8")
-        record.write("soak", _command(arguments), lines)
     return 1 if broken else 130 if soak.was_ended else 0
 
 
