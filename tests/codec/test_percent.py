@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError, EncodeError
-from ce_nats.codec.percent import decode, encode
+from ce_nats.codec.percent import closing_quote, decode, encode
 from tests.support.strategies import any_text, attempt, legal_text, refused
 
 MUST_ENCODE = {" ", '"', "%"}
@@ -133,3 +133,21 @@ def test_several_quoted_strings_in_a_value() -> None:
     assert decode('a" b\\" "c"\\\\"%20\\') == 'a b" c\\ \\'
     assert decode('ab"cd ef"gh""') == "abcd efgh"
     assert decode('"%"41') == "A"
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "closing"),
+    [
+        ('"a"', 0, 2),
+        ('x"a" ', 1, 3),
+        ('"a\\"b"', 0, 5),
+        ('"a\\\\"', 0, 4),
+        ("a", 0, -1),
+        ("", 0, -1),
+        ('a"', 0, -1),
+        ('"a', 0, -1),
+        ('"a\\"', 0, -1),
+    ],
+)
+def test_closing_quote(text, position, closing):
+    assert closing_quote(text, position) == closing

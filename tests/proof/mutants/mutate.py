@@ -37,6 +37,8 @@ _ARITHMETIC: Final = {
 }
 # Three words make a sentence: text for people, whose wording no program depends on.
 PROSE: Final = re.compile(r"\w+ \w+ \w+")
+# Functions for which the order of arguments does not matter.
+_COMMUTATIVE: Final = {"max", "min"}
 # Python also knows UTF-8 as "utf-".
 _UTF8: Final = "utf-8"
 # Calls whose arguments only type checkers read.
@@ -248,6 +250,8 @@ class _Visitor:
             yield self._edit(node, repr(value[:-1] or b"mutant"), "string")
 
     def _of_call(self, node: ast.Call) -> Iterator[Edit]:
+        if isinstance(node.func, ast.Name) and node.func.id in _COMMUTATIVE:
+            return
         for left, right in zip(node.args, node.args[1:]):
             if not isinstance(left, ast.Starred) and not isinstance(right, ast.Starred):
                 text = f"{self._text(right)}, {self._text(left)}"

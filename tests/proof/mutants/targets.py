@@ -54,7 +54,7 @@ FURTHER: Final = {
     "aio/reading/": ("tests/aio/reading",),
     "aio/_util/": ("tests/aio/core",),
     "aio/_observer.py": ("tests/test_otel.py",),
-    "aio/_permissions.py": ("tests/aio/test_claim_check.py",),
+    "aio/_permissions.py": ("tests/aio/test_claim_check.py", "tests/aio/scenarios/test_malformed.py"),
     "aio/_foreign_subjects.py": ("tests/aio/test_jetstream.py",),
     "spark/": (FIXTURES,),
 }

@@ -23,6 +23,7 @@ def bodies(line):
         ("c = b''", ["c = b'mutant'"]),
         ("c = a - b", ["c = a + b"]),
         ("c = f(a, b)", ["c = f(b, a)"]),
+        ("c = max(a, b)", []),
         ("return a", ["return None"]),
         ("a += b", ["pass", "a -= b"]),
         ("a.x = b", ["pass"]),

@@ -67,6 +67,16 @@ def test_removed_messages_are_a_loss_unless_nothing_was_read_yet():
     assert (only.first, only.from_beginning) == (101, False)
 
 
+def test_a_stream_that_was_created_again_is_a_loss_and_not_read():
+    again = {"a": state("a", 1, 200, created="later"), "b": state("b", 1, 20)}
+    start, end = offset(a=5, b=5), offset(a=10, b=10)
+    with pytest.raises(DataLossError, match="created"):
+        ranges(start, end, again, (), refuse)
+    losses = []
+    assert [found.stream for found in ranges(start, end, again, (), losses.append)] == ["b"]
+    assert len(losses) == 1
+
+
 def test_unread_messages():
     """Sequences before the stream's first message do not count."""
     states = {"a": state("a", 101, 200), "b": state("b", 1, 10), "c": state("c", 5, 4, messages=0)}
