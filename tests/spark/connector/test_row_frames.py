@@ -264,7 +264,11 @@ def test_frames_without_headers_and_reply_subjects() -> None:
 
 @pytest.mark.parametrize(
     ("attributes", "code"),
-    [({"id": ""}, "empty-attribute"), ({"id": "a", "region": None}, "missing-attribute"), ({"id": "a"}, "missing-attribute")],
+    [
+        ({"id": ""}, "empty-attribute"),
+        ({"id": "a", "region": None}, "missing-attribute"),
+        ({"id": "a"}, "missing-attribute"),
+    ],
 )
 def test_subject_of_a_template_is_an_error(attributes: dict[str, Any], code: str) -> None:
     encoder = RowEncoder(EVENT, SubjectTemplate("x.{region}"), ContentMode.BINARY, dedup=True)
