@@ -40,6 +40,14 @@ def test_offsets(text: str, expected: Position) -> None:
     assert read(startingOffsets=text).of(["A"]) == {"A": expected}
 
 
+@pytest.mark.parametrize(
+    "text", ["first", "-1", "+1", "1.5", "", str(2**64), "1" * 5000, '{"A": 1.5}', '{"A": "first"}']
+)
+def test_invalid_offsets(text: str) -> None:
+    with pytest.raises(ValueError, match="option startingOffsets must be earliest, latest, a sequence or JSON"):
+        read(startingOffsets=text)
+
+
 def test_a_common_position_is_that_of_each_stream() -> None:
     assert read().of(["B", "A"]) == {"A": LATEST, "B": LATEST}
 
