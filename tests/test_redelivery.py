@@ -40,6 +40,7 @@ def test_delay_and_reason_match_the_action(outcome, deliveries, most, first, fac
         lambda: RetryPolicy(backoff=[1, -1]),
         lambda: RetryPolicy(backoff=[float("nan")]),
         lambda: Backoff(initial=-1),
+        lambda: Backoff(maximum=-0.1),
         lambda: Backoff(factor=0.5),
         lambda: Backoff(maximum=float("inf")),
         lambda: Backoff(jitter=-0.1),
@@ -162,3 +163,10 @@ def test_headers_for_the_server(name, expected):
 
 def test_default_delays_double_up_to_five_minutes():
     assert [Backoff().delay(number) for number in range(1, 12)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+
+def test_delays_may_have_any_limit():
+    assert Backoff(initial=0).delay(3) == 0
+    assert [Backoff(initial=0.2, maximum=0.5, factor=1).delay(number) for number in (1, 3)] == [0.2, 0.2]
+    assert [Backoff(initial=0.2, maximum=0.5).delay(number) for number in (1, 2, 3)] == [0.2, 0.4, 0.5]
+    assert Backoff(maximum=0).delay(1) == 0
