@@ -1,6 +1,7 @@
 import json
 from base64 import b64decode
 
+import nats
 import pytest
 from nats.js.api import StreamSource
 
@@ -11,6 +12,7 @@ from ce_nats.aio.consumer._dead_letters import (
     KEPT_HEADER,
     MAX_HEADER_BYTES,
     _check_size,
+    _keeps_terminated,
     _kept_line,
     _pending_acks,
     original,
@@ -19,6 +21,7 @@ from ce_nats.aio.consumer._dead_letters import (
 )
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.redelivery import DeadLetter, Reason
+from ce_nats.testing import NatsServer
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
@@ -331,3 +334,25 @@ async def test_only_a_window_of_several_messages_uses_fast_ingest(nc):
 async def test_dead_letters_need_a_jetstream_context(nc):
     with pytest.raises(TypeError, match="js must be a JetStreamContext"):
         await store(nc, "a", None, None)
+
+
+async def test_streams_that_keep_terminated_messages(js, stream):
+    assert await _keeps_terminated(js, stream)
+    await js.add_stream(name=f"{stream}_work", subjects=[f"{stream}_work.>"], retention="workqueue")
+    assert not await _keeps_terminated(js, f"{stream}_work")
+    with pytest.raises(DeliveryError, match="stream-not-found"):
+        await _keeps_terminated(js, f"{stream}_gone")
+
+
+async def test_without_permission_a_stream_counts_as_one_that_keeps_messages():
+    user = {"user": "a", "password": "p", "permissions": {"publish": {"deny": ["$JS.API.STREAM.INFO.>"]}}}
+    with NatsServer(jetstream=True, config=f"authorization: {json.dumps({'users': [user]})}") as server:
+        nc = await nats.connect(server.url, user="a", password="p", error_cb=_ignore)
+        try:
+            assert await _keeps_terminated(nc.jetstream(), "ANY")
+        finally:
+            await nc.close()
+
+
+async def _ignore(_error):
+    pass
