@@ -1,12 +1,11 @@
 import json
 from base64 import b64decode
 
-import nats
 import pytest
 from nats.js.api import StreamSource
 
 from ce_nats import EncodeError
-from ce_nats.aio import DeliveryError
+from ce_nats.aio import DeliveryError, connect
 from ce_nats.aio._jetstream_api import StreamApi
 from ce_nats.aio.consumer._dead_letters import (
     KEPT_HEADER,
@@ -347,12 +346,5 @@ async def test_streams_that_keep_terminated_messages(js, stream):
 async def test_without_permission_a_stream_counts_as_one_that_keeps_messages():
     user = {"user": "a", "password": "p", "permissions": {"publish": {"deny": ["$JS.API.STREAM.INFO.>"]}}}
     with NatsServer(jetstream=True, config=f"authorization: {json.dumps({'users': [user]})}") as server:
-        nc = await nats.connect(server.url, user="a", password="p", error_cb=_ignore)
-        try:
+        async with connect(server.url, user="a", password="p") as nc:
             assert await _keeps_terminated(nc.jetstream(), "ANY")
-        finally:
-            await nc.close()
-
-
-async def _ignore(_error):
-    pass
