@@ -398,7 +398,6 @@ def _describe(descriptor: DescriptorProto, fields: Mapping[int, _Field]) -> None
         if one.type in _SCALARS:
             field.type = _SCALARS[one.type]
         else:
-            field.type = FieldDescriptorProto.TYPE_MESSAGE
             field.type_name = f".{one.type}" if "." in one.type else f".io.cloudevents.v1.CloudEvent.{one.type}"
         if one.choice:
             if not descriptor.oneof_decl:

@@ -411,6 +411,14 @@ def test_subject_and_reply_are_kept() -> None:
     assert (message.subject, message.reply) == ("", "")
 
 
+@pytest.mark.parametrize("subject", ["", "orders"])
+def test_subject_may_be_of_a_class_derived_from_str(subject: str) -> None:
+    class Subject(str):
+        __slots__ = ()
+
+    assert to_nats_message(plain_event(), Subject(subject)).subject == subject
+
+
 @pytest.mark.parametrize(
     "subject", ["a b", "a..b", ".a", "a.", "*", "a.>", "a\tb", "a\r\nPUB b 0", "\ud800", " ", b"a", b"", 5, 0, None, []]
 )

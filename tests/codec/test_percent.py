@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError, EncodeError
-from ce_nats.codec.percent import closing_quote, decode, encode
+from ce_nats.codec.percent import closing_quote, decode, encode, is_encoded
 from tests.support.strategies import any_text, attempt, legal_text, refused
 
 MUST_ENCODE = {" ", '"', "%"}
@@ -151,3 +151,13 @@ def test_several_quoted_strings_in_a_value() -> None:
 )
 def test_closing_quote(text, position, closing):
     assert closing_quote(text, position) == closing
+
+
+@pytest.mark.parametrize("value", ["", "abc", "%41b", "%c3%BC", "%ff", "a+b/c?d=e"])
+def test_escapes_and_printable_characters_are_encoded(value):
+    assert is_encoded(value) is True
+
+
+@pytest.mark.parametrize("value", ["a b", "ü", '"', "%", "%4", "%4g", "a\n", "\x7f", "%\u0664\u0661"])
+def test_other_characters_and_malformed_escapes_are_not_encoded(value):
+    assert is_encoded(value) is False
