@@ -48,6 +48,7 @@ from ce_nats.wire.nats import decode_header_block
 
 from .kill_job import COPY, EVENTS, PASSWORD
 from .messages import Pairs, messages
+from .processes import sessions
 
 MSG_ID = "Nats-Msg-Id"
 # Seconds. Longer than any run: after this window, the server would store a resent message twice.
@@ -139,7 +140,7 @@ class Job:
         """Kill all its processes with SIGKILL, and wait until they have exited."""
         if self.is_running:
             os.killpg(self._process.pid, signal.SIGKILL)
-        while alive := _members(self._process.pid):
+        while alive := sessions()[self._process.pid]:  # without /proc, workers exit by themselves after the JVM
             for pid in alive:
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -147,25 +148,6 @@ class Job:
                     continue
             time.sleep(_POLL_SECONDS)
         self._process.wait()
-
-
-def _members(session: int) -> list[int]:
-    """
-    Return the live processes of a session.
-
-    Without /proc the result is empty; workers then exit by themselves after the JVM.
-    """
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, _, rest = stat.read_text("utf-8", "replace").partition(" ")
-        except OSError:
-            continue  # the process has exited
-        # proc(5): the name, in brackets, state, parent, process group, session.
-        state, _, _, its_session = rest.rpartition(")")[2].split()[:4]
-        if int(its_session) == session and state not in "ZX":
-            found.append(int(pid))
-    return found
 
 
 # --- Background threads ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from nats.js.api import ConsumerConfig
 
 from benchmarks import table
 from benchmarks.codec import events
-from benchmarks.growth._processes import cpu_seconds, own_cpu_seconds
+from benchmarks.processes import cpu_seconds, own_cpu_seconds
 from ce_nats import aio
 from ce_nats.testing import NatsCluster, NatsServer
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from benchmarks.growth._curve import Curve, Point, curves, exponent, read, write
-from benchmarks.growth._processes import cpu_seconds, own_cpu_seconds
+from benchmarks.processes import cpu_seconds, own_cpu_seconds
 
 NUMBERS = (1, 10, 100, 1000, 10_000)
 

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks.codec import as_received
 from benchmarks.growth._curve import Curve, Point
-from benchmarks.growth._processes import cpu_seconds, own_cpu_seconds
 from benchmarks.growth._spark import session
+from benchmarks.processes import cpu_seconds, own_cpu_seconds
 from benchmarks.spark_columns import HEADERS
 from ce_nats import ContentMode, NatsMessage, aio, from_nats_message, to_nats_message
 from ce_nats.arrow import explode_cloudevents

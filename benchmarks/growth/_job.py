@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
-from benchmarks.growth._processes import cpu_seconds
 from benchmarks.growth._spark import session
+from benchmarks.processes import cpu_seconds
 from ce_nats.arrow import explode_capture
 
 STREAM = "GROWTH"

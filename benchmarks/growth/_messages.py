@@ -22,8 +22,8 @@ from rich.progress import track
 
 from benchmarks.growth._curve import Curve, Point
 from benchmarks.growth._job import JOBS, STREAM
-from benchmarks.growth._processes import Memory, own_cpu_seconds
 from benchmarks.messages import messages
+from benchmarks.processes import Memory, own_cpu_seconds
 from benchmarks.spark_columns import write
 from ce_nats import Headers, NatsMessage
 from ce_nats.aio.publishing._bulk import BulkPublisher

@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+from benchmarks.processes import memory, sessions
 from tests.proof import record
 
 from .journal import Run
@@ -37,35 +36,14 @@ class Usage:
     descriptors: int = 0
 
 
-def sessions() -> dict[int, list[int]]:
-    """Return the live processes of each session."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has exited
-            # proc(5): the name, in brackets, state, parent, process group, session.
-            state, _, _, session = stat.read_text("utf-8", "replace").rpartition(")")[2].split()[:4]
-            if state not in "ZX":
-                found[int(session)].append(int(stat.parent.name))
-    return found
-
-
 def usage(pids: list[int]) -> Usage:
     """Return the sum over processes; those that exit meanwhile count as nothing."""
     total = Usage()
     for pid in pids:
         with suppress(OSError):
-            directory = Path("/proc") / str(pid)
-            lines = (directory / "smaps_rollup").read_text().splitlines()
-            total.descriptors += len(os.listdir(directory / "fd"))
-            total.memory += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+            total.descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+            total.memory += memory(pid)
     return total
-
-
-def is_java(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "comm").read_text().strip() == "java"
-    except OSError:
-        return False
 
 
 class Program:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import processes
+from benchmarks.processes import sessions
+
+from .processes import usage
 
 MB = 1_000_000
 _HOUR = 3600.0
@@ -136,11 +138,11 @@ class Sampler(threading.Thread):
                 file.flush()
 
     def _measure(self, seconds: float) -> Iterable[tuple[str, int, Sample]]:
-        sessions = processes.sessions()
+        members = sessions()
         for role, leader in self._roles().items():
-            pids = sessions[leader]
-            java = [pid for pid in pids if processes.is_java(pid)]
-            for name, group in ((role, [pid for pid in pids if pid not in java]), (f"{role} (JVM)", java)):
+            java = [pid for pid, process in members[leader].items() if process.name == "java"]
+            others = [pid for pid in members[leader] if pid not in java]
+            for name, group in ((role, others), (f"{role} (JVM)", java)):
                 if group:
-                    used = processes.usage(group)
+                    used = usage(group)
                     yield name, len(group), Sample(seconds, leader, used.memory, used.descriptors)

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.processes import sessions
 from ce_nats import ContentMode, to_nats_message
 from tests.proof.soak import events, journal, picture, results
 from tests.proof.soak.events import Kind
 from tests.proof.soak.ledger import FAULTS, Begun, Done, begun_too_early, compare, reordered, table
-from tests.proof.soak.processes import sessions, usage
+from tests.proof.soak.processes import usage
 from tests.proof.soak.sampling import Life, Sample, slope
 
 EXPECTED = {1: 11, 2: 22, 3: 33}
