@@ -192,7 +192,7 @@ async def _read(
                         patience.reset()
                         yield batch
             return
-        except (DeliveryError, nats.errors.Error, OSError) as error:
+        except (DeliveryError, nats.errors.Error, OSError, asyncio.TimeoutError) as error:  # before 3.11 no OSError
             if isinstance(error, DataLossError) or is_final(error):
                 raise
             if attempt is not None:

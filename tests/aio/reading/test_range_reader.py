@@ -450,6 +450,21 @@ async def test_paused_server_is_an_error(own_server, filled):
             await asyncio.wait_for(anext(batches), SECONDS)
 
 
+@pytest.mark.parametrize("error", [asyncio.TimeoutError(), ConnectionRefusedError(), nats.errors.NoServersError()])
+async def test_errors_of_connecting_are_delivery_errors(error):
+    """nats-py's own: before Python 3.11, asyncio.TimeoutError is neither an OSError nor one of nats-py."""
+    attempts = []
+
+    async def connect(client):
+        attempts.append(client)
+        raise error
+
+    with pytest.raises(DeliveryError, match="stream S, from message 1 on"):
+        async for _ in read_range(connect, StreamRange("S", 1, 10), retry_timeout=0.3):
+            pass
+    assert len(attempts) > 1
+
+
 async def test_expired_consumer_is_recreated(connect, nc, js, subject, stream, monkeypatch):
     """Spark may process a batch for longer than the server keeps an inactive consumer."""
     monkeypatch.setattr(ranges, "_INACTIVE_SECONDS", 0.1)
