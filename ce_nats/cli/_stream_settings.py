@@ -35,7 +35,7 @@ def configure(
     """
     Change settings of a stream, and keep all others.
 
-    allow_batched=true switches on fast ingest (nats-server 2.14), allow_atomic=true atomic batches (2.12), and
+    allow_batched=true switches on fast ingest (nats-server 2.14), allow_atomic=true atomic batches (2.12.1), and
     allow_msg_ttl=true a time to live for each message (2.11). A value that is not JSON is text; durations are
     nanoseconds. Prints the settings as the server has stored them. The exit status is 3 if the server refused or
     ignored a setting.

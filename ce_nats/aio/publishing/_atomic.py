@@ -1,4 +1,4 @@
-"""Publish events to a stream as an atomic batch: all of them are stored, or none (ADR-50, nats-server 2.12)."""
+"""Publish events to a stream as an atomic batch: all of them are stored, or none (ADR-50, nats-server 2.12.1)."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class AtomicBatch:
     never see a part of a batch. Subscribers of core NATS receive its events when they are sent, also if the stream then
     refuses the batch.
 
-    The stream must have the setting ``allow_atomic`` (nats-server 2.12, see
-    :func:`ce_nats.aio.jetstream.configure_stream`). This is looked up before anything is sent, because earlier servers
-    would store each event at once; it needs permission to publish to ``$JS.API.STREAM.NAMES`` and
+    The stream must have the setting ``allow_atomic`` (nats-server 2.12.1, see
+    :func:`ce_nats.aio.jetstream.configure_stream`). This is looked up before anything is sent, because servers before
+    2.12 would store each event at once; it needs permission to publish to ``$JS.API.STREAM.NAMES`` and
     ``$JS.API.STREAM.INFO.<stream>``.
 
     If the connection or the leader of the stream is lost, the batch is resent for ``retry_timeout`` seconds, as long as

@@ -268,6 +268,6 @@ def not_allowed(stream: str) -> DeliveryError:
     """Return the error for a stream that does not store atomic batches."""
     return DeliveryError(
         ErrorCode.INCOMPATIBLE_CONFIG,
-        f"stream {stream} must allow atomic batches, with nats-server 2.12 or later: "
+        f"stream {stream} must allow atomic batches, with nats-server 2.12.1 or later: "
         f"await aio.jetstream.configure_stream(js, {stream!r}, allow_atomic=True)",
     )

