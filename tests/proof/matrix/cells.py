@@ -125,7 +125,8 @@ def _extras() -> list[Cell]:
 def _spark() -> list[Cell]:
     versions = [(pyspark, "3.11", 17) for pyspark in PYSPARKS]
     versions += [("4.0.5", "3.11", 21), ("4.3.0", "3.11", 21)]
-    versions += [("4.0.5", "3.10", 17), ("4.3.0", "3.10", 17), ("4.0.5", "3.13", 17), ("4.3.0", "3.13", 17)]
+    # pyspark 4.3 needs Python 3.11.
+    versions += [("4.0.5", "3.10", 17), ("4.2.1", "3.10", 17), ("4.0.5", "3.13", 17), ("4.3.0", "3.13", 17)]
     return [
         Cell(
             f"spark-{pyspark}-python-{python}-java-{java}",
