@@ -53,8 +53,9 @@ def test_cpu_time_of_exited_children_counts():
 
     burn = "import time\nwhile time.process_time() < 0.1: pass"
     root = running(running(burn)) + "\nprint('ended', flush=True)\ninput()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", root], **pipes, text=True) as process:
+    command = [sys.executable, "-c", root]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == "ended\n"
         seconds = cpu_seconds(process.pid)["python"]
         own = own_cpu_seconds(process.pid)
