@@ -161,7 +161,7 @@ async def _atomic_batch(connection: Client) -> None:
             assert ack is not None
             assert (ack.first, ack.last) == (number + 1, number + 2)
             continue
-        with pytest.raises(DeliveryError, match=r"with nats-server 2\.12 or later") as caught:
+        with pytest.raises(DeliveryError, match=r"with nats-server 2\.12\.1 or later") as caught:
             await publish(number, stream)
         assert caught.value.code is ErrorCode.INCOMPATIBLE_CONFIG
     await connection.flush()
