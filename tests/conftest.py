@@ -1,5 +1,6 @@
 """Settings for all tests, their markers, and their distribution to the processes of pytest-xdist."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -26,6 +27,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # a third of the CPU time.
 for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Without a current event loop, Python before 3.12 makes one when pytest-asyncio 1.3 asks for it, and nobody closes it: a
+# warning in some later test.
+asyncio.set_event_loop(None)
 
 SPARK = "tests/spark/"
 # Other processes do most of the work of these, so a second Spark session costs less than waiting for the shared one.
@@ -55,6 +60,7 @@ MARKERS = {
     "cli": ("server",),
     "examples": ("server", "slow"),
     "interop": ("server", "interop"),
+    "proof": ("slow",),
     "spark": ("spark",),
     "spark/connector": ("server",),
     "stan": ("server",),
