@@ -284,6 +284,7 @@ def test_unknown_operation_is_skipped() -> None:
 # --- Programs -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_right_and_wrong_answers(program: Command) -> None:
     """Results are compared, an error passes if an error is expected, and a skipped case is neither."""
     assert program.run(decode_case("a%20b", {"expected": {"text": "a b"}})).result is Result.PASSED
@@ -296,6 +297,7 @@ def test_right_and_wrong_answers(program: Command) -> None:
     assert (skipped.result, skipped.problem) == (Result.SKIPPED, "not done yet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
@@ -318,6 +320,7 @@ def test_invalid_answer_fails_only_its_case(program: Command, value: str, proble
     assert program.run(decode_case("after")).result is Result.PASSED
 
 
+@pytest.mark.slow
 def test_hanging_program_is_restarted(peer: str) -> None:
     """A program that does not answer in time is killed and restarted."""
     with Command(peer, timeout=1) as program:
@@ -329,6 +332,7 @@ def test_hanging_program_is_restarted(peer: str) -> None:
         assert monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_program_that_does_not_read_is_killed() -> None:
     """A request larger than the buffer of a pipe does not block."""
     case = decode_case("a" * 4_000_000)
@@ -336,11 +340,13 @@ def test_program_that_does_not_read_is_killed() -> None:
         assert program.run(case).problem == "no answer within 1 s"
 
 
+@pytest.mark.slow
 def test_large_requests_and_answers(program: Command) -> None:
     """A megabyte is transferred in both directions."""
     assert program.run(decode_case("a" * 1_000_000)).result is Result.PASSED
 
 
+@pytest.mark.slow
 def test_program_that_never_answers_is_an_error(peer: str) -> None:
     """Ten cases without any answer are an error of the command, not ten failures."""
     with Command(peer, timeout=60) as program:
@@ -350,6 +356,7 @@ def test_program_that_never_answers_is_an_error(peer: str) -> None:
             program.run(decode_case("crash"))
 
 
+@pytest.mark.slow
 def test_program_that_stops_answering_fails_all_other_cases(peer: str) -> None:
     """After ten consecutive cases without an answer, all others fail without being run."""
     with Command(peer, timeout=60) as program:
@@ -392,6 +399,7 @@ def test_ce_nats_passes_all_musts() -> None:
     assert row(output, "all", "MUST") == [str(musts), "-", "-"]
 
 
+@pytest.mark.slow
 def test_failed_must_is_status_1(peer: str) -> None:
     """Failures are listed by suite, requirement and case."""
     status, output = run("--suite", "percent-encoding", "--exec", peer, "--failures")
@@ -403,6 +411,7 @@ def test_failed_must_is_status_1(peer: str) -> None:
     assert '{"error": "invalid-utf8"}' in output
 
 
+@pytest.mark.slow
 def test_failures_are_only_counted_without_the_option(peer: str) -> None:
     """The list of failures is only printed with --failures."""
     _, output = run("--suite", "percent-encoding", "--exec", peer)
@@ -410,6 +419,7 @@ def test_failures_are_only_counted_without_the_option(peer: str) -> None:
     assert "failed; use --failures to list them" in output
 
 
+@pytest.mark.slow
 def test_verdicts_as_json(peer: str) -> None:
     """--json prints each case with its verdict, and failures with expected and actual results."""
     status, output = run("--suite", "percent-encoding", "--exec", peer, "--json")
@@ -442,6 +452,7 @@ def test_wrong_usage_is_status_2(arguments: list[str]) -> None:
     assert (status, output) == (2, "")
 
 
+@pytest.mark.slow
 def test_ce_nats_passes_as_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """``ce-nats answer`` passes like other programs, with lines of JSON."""
     monkeypatch.chdir(ROOT)

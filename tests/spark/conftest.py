@@ -22,6 +22,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "Europe/Berlin")  # results must not depend on it
         .config("spark.log.level", "ERROR")
+        .config("spark.python.daemon.module", "tests.support.spark_daemon")
         .config("spark.connect.grpc.binding.port", "0")
         .getOrCreate()
     )
