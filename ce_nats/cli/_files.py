@@ -121,51 +121,68 @@ def documents(argument: str | None, *, whole: bytes = b"") -> Iterator[tuple[str
 
 async def async_documents(argument: str | None) -> AsyncGenerator[tuple[str, bytes], None]:
     """Yield the same as :func:`documents`, without blocking the event loop."""
-    loop = asyncio.get_running_loop()
-    queue: deque[tuple[str, bytes] | Exception | None] = deque()
-    free_slots = threading.Semaphore(_MAX_QUEUED)
-    has_items = asyncio.Event()
-    lock = threading.Lock()
-    is_notified = False
-
-    def put(item: tuple[str, bytes] | Exception | None) -> None:
-        nonlocal is_notified
-        free_slots.acquire()
-        queue.append(item)
-        with lock:
-            was_notified, is_notified = is_notified, True
-        if was_notified:
-            # Not once per item: that would fill the pipe that wakes the loop, and signals, which use it too, would be
-            # lost.
-            return
-        try:
-            loop.call_soon_threadsafe(has_items.set)
-        except RuntimeError:  # the loop is closed
-            raise SystemExit from None
+    handover = _Handover()
 
     def read() -> None:
         try:
             for item in documents(argument):
-                put(item)
-            put(None)
+                if not handover.put(item):
+                    return
+            handover.put(None)
         except (OSError, InputError) as error:
-            put(error)
+            handover.put(error)
 
     # A daemon thread, because reading a terminal or a pipe cannot be cancelled, and must not delay the exit.
     threading.Thread(target=read, daemon=True).start()
-    while True:
-        await has_items.wait()
-        has_items.clear()
-        with lock:
-            is_notified = False
-        while queue:
-            item = queue.popleft()
-            free_slots.release()
-            if item is None:
-                return
+    try:
+        while (item := await handover.get()) is not None:
             if isinstance(item, Exception):
                 raise item
             yield item
+    finally:
+        handover.close()
+
+
+class _Handover:
+    """A bounded queue from a thread to the running event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._items: deque[tuple[str, bytes] | Exception | None] = deque()
+        self._free_slots = threading.Semaphore(_MAX_QUEUED)
+        self._has_items = asyncio.Event()
+        self._lock = threading.Lock()
+        self._is_notified = self._is_closed = False
+
+    def put(self, item: tuple[str, bytes] | Exception | None) -> bool:
+        """Wait for a free slot, in the thread; return False if no further items are wanted."""
+        self._free_slots.acquire()
+        if self._is_closed:
+            return False
+        self._items.append(item)
+        with self._lock:
+            was_notified, self._is_notified = self._is_notified, True
+        # Not once per item: that would fill the pipe that wakes the loop, and signals, which use it too, would be lost.
+        if not was_notified:
+            try:
+                self._loop.call_soon_threadsafe(self._has_items.set)
+            except RuntimeError:  # the loop is closed
+                return False
+        return True
+
+    async def get(self) -> tuple[str, bytes] | Exception | None:
+        while not self._items:
+            await self._has_items.wait()
+            self._has_items.clear()
+            with self._lock:
+                self._is_notified = False
+        self._free_slots.release()
+        return self._items.popleft()
+
+    def close(self) -> None:
+        """End the waiting of the thread."""
+        self._is_closed = True
+        self._free_slots.release()
 
 
 def _chunks(path: str | None) -> Iterator[bytes]:
