@@ -111,6 +111,7 @@ async def test_cancelled_anext_loses_no_message(js, subject, publish, consume, d
 
 
 async def test_stop_lets_handlers_finish(publish, consume, is_settled):
+    """The others are returned, and handled by the next consumer: once, or twice with nats-server before 2.11."""
     await publish(*range(10))
     handled = []
 
@@ -129,9 +130,8 @@ async def test_stop_lets_handlers_finish(publish, consume, is_settled):
         async for delivery in consumer:
             async with delivery as event:
                 handled.append(number_of(event))
-            if len(handled) == 10:
+            if set(handled) == set(range(10)):
                 consumer.stop()
-    assert sorted(handled) == list(range(10))
     await is_settled()
 
 
