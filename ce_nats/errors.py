@@ -73,7 +73,8 @@ class ErrorCode(str, Enum):
       harmless, as with a ``Nats-Msg-Id``.
     - ``no-responders``: the subject has no subscriber and no stream, so nothing was processed; try again later, or
       create the subscriber or stream.
-    - ``temporarily-unavailable``: JetStream cannot reply now (no leader, or no resources); try again later.
+    - ``temporarily-unavailable``: JetStream cannot process the request now (no leader, no resources, or too many
+      messages that are not stored yet); try again later.
     - ``buffer-full``: the connection is down and its buffer is full; wait for the reconnect, then resend.
     - ``publish-refused``: a stream refused the message; an :class:`ApiError` has the server's ``err_code``. Change the
       message, or the stream's limits.
@@ -435,8 +436,8 @@ class Failure:
     Attributes:
         event: The event given to the publisher.
         subject: The subject that it was published to.
-        error: The error: ``no-responders`` or ``publish-refused`` (not stored), ``permission-denied``, ``timeout`` (it
-            may have been stored), or another code of the network.
+        error: The error: ``no-responders``, ``publish-refused`` or ``temporarily-unavailable`` (not stored),
+            ``permission-denied``, ``timeout`` (it may have been stored), or another code of the network.
     """
 
     event: Any

@@ -19,7 +19,7 @@ from ce_nats.aio.reading import _stored_messages as one_by_one
 from ce_nats.capture import read_capture, write_capture
 from ce_nats.errors import ApiError, DataLossError, PublishError
 from ce_nats.testing import NatsServer
-from tests.support.reading import read, way
+from tests.support.reading import publish_all, read, way
 
 __all__ = ["way"]
 
@@ -400,9 +400,7 @@ async def many():
         nc = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1)
         js = nc.jetstream(timeout=30)
         await js.add_stream(name="MANY", subjects=["many"])
-        for number in range(29_999):
-            await nc.publish("many", b"%d" % number)
-        await js.publish("many", b"29999")
+        await publish_all(js, [("many", b"%d" % number) for number in range(30_000)])
         yield server, js
         await disconnect(nc)
 

@@ -18,6 +18,7 @@ from ce_nats.capture._rows import to_table
 from ce_nats.codec.timestamp import Timestamp
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
+from tests.support.reading import publish_all
 
 
 def publish(with_js, subject, *payloads, headers=None):
@@ -359,8 +360,7 @@ def test_messages_purged_during_a_capture_are_reported(start, with_js, stream, s
     count = 20_000
 
     async def fill(js):
-        for _ in range(count):
-            await js._nc.publish(subject, b"x" * 100)
+        await publish_all(js, [(subject, b"x" * 100)] * count)
         await until_stored(js, stream, count)
 
     with_js(fill)
@@ -409,8 +409,7 @@ def test_interrupted_capture_prints_its_count(start, server, with_js, stream, su
     count = 200_000
 
     async def fill(js):
-        for _ in range(count):
-            await js._nc.publish(subject, b"")
+        await publish_all(js, [(subject, b"")] * count)
         await until_stored(js, stream, count)
 
     with_js(fill)

@@ -1,9 +1,21 @@
-"""Read a stream through a consumer, and one by one through the API."""
+"""Fill a stream, and read it through a consumer, and one by one through the API."""
 
 import pytest
 
+from ce_nats.aio import flush
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.reading import _range_reader as ranges
+
+
+async def publish_all(js, messages):
+    """
+    Publish pairs of subject and payload, and wait for every 1,000th acknowledgement.
+
+    The server refuses messages if it has too many that it has not stored yet.
+    """
+    for number, (subject, payload) in enumerate(messages, 1):
+        await (js if number % 1000 == 0 else js._nc).publish(subject, payload)
+    await flush(js._nc)
 
 
 async def read(js, stream, **options):

@@ -11,6 +11,7 @@ from ce_nats.wire.nats import FrameReader, encode_hmsg
 SECONDS = 20
 ACK = {"stream": "S", "seq": 7}
 IN_PROCESS = {"error": {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}}
+TOO_MANY = {"error": {"code": 429, "err_code": 10167, "description": "too many requests"}}
 REFUSED = {"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 3"}}
 NO_ANSWER = object()
 NO_RESPONDERS = object()

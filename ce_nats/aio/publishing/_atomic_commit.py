@@ -43,7 +43,7 @@ from ._atomic_lookup import (
     not_allowed,
 )
 from ._pending_message import refusal
-from ._stream_lookup import IN_PROCESS, Listeners
+from ._stream_lookup import IN_PROCESS, TOO_MANY_REQUESTS, Listeners
 
 _log: Final = logging.getLogger(__name__)
 
@@ -57,16 +57,15 @@ _MAX_DOUBLINGS: Final = 10
 _CONCLUSIVE: Final = (ErrorCode.NO_RESPONDERS, ErrorCode.PERMISSION_DENIED, ErrorCode.INCOMPATIBLE_CONFIG)
 _NO_ID: Final = "0" * 32
 
-# nats-server: JSStreamWrongLastSequenceConstantErr, JSStreamTooManyRequests, JSAtomicPublishDisabledErr,
-# JSAtomicPublishIncompleteBatchErr, JSAtomicPublishTooManyInflight.
+# nats-server: JSStreamWrongLastSequenceConstantErr, JSAtomicPublishDisabledErr, JSAtomicPublishIncompleteBatchErr,
+# JSAtomicPublishTooManyInflight.
 _IN_FLIGHT: Final = 10164
-_TOO_MANY_REQUESTS: Final = 10167
 _DISABLED: Final = 10174
 _INCOMPLETE: Final = 10176
 _TOO_MANY_BATCHES: Final = 10210
 # The batch was not stored, and may be if it is resent. IN_PROCESS and _IN_FLIGHT: a message with the same id, or on the
 # same subject, is being stored.
-_UNAVAILABLE: Final = (_TOO_MANY_REQUESTS, _INCOMPLETE, _TOO_MANY_BATCHES)
+_UNAVAILABLE: Final = (TOO_MANY_REQUESTS, _INCOMPLETE, _TOO_MANY_BATCHES)
 _RETRIED: Final = (IN_PROCESS, _IN_FLIGHT, *_UNAVAILABLE)
 
 

@@ -12,12 +12,14 @@ from nats.js.errors import APIError
 from ...errors import ApiError, DeliveryError, ErrorCode
 from ._ack_window import Pending, reports_no_responders
 from ._prepare import NO_ACKNOWLEDGEMENT
-from ._stream_lookup import IN_PROCESS
+from ._stream_lookup import IN_PROCESS, TOO_MANY_REQUESTS
 
 _EXPECTATION: Final = b"\r\nNats-Expected-Last-"
 _MESSAGE_ID: Final = b"\r\nNats-Msg-Id:"
 _VALUE: Final = re.compile(rb"[ \t]*[^ \t\r]")
 _ERROR_MEMBERS: Final = ("code", "err_code", "description")
+# A message with the same id is being stored; or the server has too many messages that it has not processed.
+_NOT_STORED: Final = {IN_PROCESS: ErrorCode.TIMEOUT, TOO_MANY_REQUESTS: ErrorCode.TEMPORARILY_UNAVAILABLE}
 
 
 class PendingMessage(Pending, eq=False):
@@ -97,8 +99,8 @@ def refusal(subject: str, error: dict[str, Any]) -> ApiError:
         error: Member ``error`` of the reply.
     """
     number = error.get("err_code", 0)
-    code = ErrorCode.TIMEOUT if number == IN_PROCESS else ErrorCode.PUBLISH_REFUSED
-    refused = ApiError(code, f"{subject}: {error.get('description', error)} ({number})")
+    code = _NOT_STORED.get(number) if isinstance(number, int) else None
+    refused = ApiError(code or ErrorCode.PUBLISH_REFUSED, f"{subject}: {error.get('description', error)} ({number})")
     refused.err_code = number if isinstance(number, int) else 0
     refused.__cause__ = _api_error(error)
     return refused
@@ -106,7 +108,7 @@ def refusal(subject: str, error: dict[str, Any]) -> ApiError:
 
 def is_not_stored(error: DeliveryError) -> bool:
     """Return whether an error of :func:`read_reply` says that the message was not stored, and may be retried."""
-    return error.code in (ErrorCode.NO_RESPONDERS, ErrorCode.TIMEOUT)
+    return error.code is ErrorCode.NO_RESPONDERS or error.code in _NOT_STORED.values()
 
 
 def is_duplicate(item: PendingMessage, ack: PubAck) -> bool:

@@ -27,6 +27,8 @@ PAUSE_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 2.0
 # nats-server: JSStreamDuplicateMessageConflict. A copy of the message is still being replicated; a retry succeeds.
 IN_PROCESS: Final = 10158
+# JSStreamTooManyRequests. The server has max_buffered_msgs of the stream that it has not stored yet; a retry succeeds.
+TOO_MANY_REQUESTS: Final = 10167
 
 
 class Listeners:

@@ -15,7 +15,7 @@ from ce_nats.errors import DeliveryError, ErrorCode
 from ce_nats.testing import NatsServer
 from ce_nats.wire._frames import frames_of
 from tests.support.pausing import paused
-from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, scripted
+from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, TOO_MANY, scripted
 
 SECONDS = 60  # for the publishing of one test, so that a hanging one fails
 
@@ -183,8 +183,9 @@ async def test_unanswered_messages_are_resent(script, received, result):
     assert await answers(*script) == (received, result)
 
 
-async def test_message_in_process_is_retried():
-    received, result = await answers(IN_PROCESS, ACK, ACK)
+@pytest.mark.parametrize("reply", [IN_PROCESS, TOO_MANY], ids=["in process", "too many requests"])
+async def test_message_that_is_not_stored_now_is_retried(reply):
+    received, result = await answers(reply, ACK, ACK)
     assert (received, result) == ([b"0", b"1", b"0"], PublishResult(2, 0))
 
 

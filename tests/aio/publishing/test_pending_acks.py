@@ -14,7 +14,16 @@ from ce_nats import DeliveryError, Headers, NatsMessage
 from ce_nats.aio.publishing._pending_acks import PendingAcks
 from ce_nats.aio.publishing._pending_message import is_duplicate
 from ce_nats.wire.nats import encode_header_block
-from tests.support.scripted_server import ACK, IN_PROCESS, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
+from tests.support.scripted_server import (
+    ACK,
+    IN_PROCESS,
+    NO_ANSWER,
+    NO_RESPONDERS,
+    REFUSED,
+    SECONDS,
+    TOO_MANY,
+    scripted,
+)
 
 
 @asynccontextmanager
@@ -79,9 +88,10 @@ async def test_reply_that_is_not_a_puback_is_an_error(answer):
         assert not acks.has_stream
 
 
-async def test_message_is_resent_while_its_copy_is_in_process():
-    """Also without a Nats-Msg-Id: the server reports that this one is not stored."""
-    async with pending_acks(IN_PROCESS, IN_PROCESS, ACK) as (server, acks):
+@pytest.mark.parametrize("reply", [IN_PROCESS, TOO_MANY], ids=["in process", "too many requests"])
+async def test_message_that_is_not_stored_now_is_resent(reply):
+    """Also without a Nats-Msg-Id: the server reports that it is not stored."""
+    async with pending_acks(reply, reply, ACK) as (server, acks):
         item = await send(acks)
         await asyncio.wait_for(item.ack, SECONDS)
         assert len(server.received) == 3

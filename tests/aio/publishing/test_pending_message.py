@@ -42,6 +42,7 @@ def test_acknowledgement_is_read():
     [
         (b"", b"NATS/1.0 503\r\n\r\n", "no-responders", True),
         (b'{"error":{"code":409,"err_code":10158,"description":"in process"}}', b"", "timeout", True),
+        (b'{"error":{"code":429,"err_code":10167,"description":"many"}}', b"", "temporarily-unavailable", True),
         (b'{"error":{"code":400,"err_code":10071,"description":"wrong"}}', b"", "publish-refused", False),
         (b'{"error":{"code":"a","err_code":"b"}}', b"", "publish-refused", False),
         (b"[]", b"", "unexpected-answer", False),

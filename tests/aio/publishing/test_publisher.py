@@ -376,6 +376,19 @@ async def connection(server, **options):
         await nc.close()
 
 
+async def test_events_that_a_busy_server_refuses_are_resent(make_event):
+    """The server refuses messages while it has too many that it has not stored yet: by default 10,000 since 2.11."""
+    with NatsServer(jetstream=True, config="jetstream { max_buffered_msgs: 20 }") as server:
+        async with connection(server) as nc:
+            js = nc.jetstream()
+            await js.add_stream(name="S", subjects=["s"])
+            async with Publisher(js, window=200) as publisher:
+                for number in range(500):
+                    await publisher.publish(make_event(number), "s")
+            assert (publisher.acknowledged, publisher.duplicates) == (500, 0)
+            assert sorted(await ids(js, "S")) == sorted(f"event {number}" for number in range(500))
+
+
 # nats-py buffers 2 MiB by default while disconnected; with 0 it rejects messages.
 @pytest.mark.parametrize("pending_size", [2 * 2**20, 0])
 async def test_killed_server_loses_and_duplicates_no_event(make_event, pending_size):

@@ -21,7 +21,7 @@ from ce_nats.aio.reading._stored_messages import metadata
 from ce_nats.errors import DataLossError, DeliveryError
 from ce_nats.testing import NatsServer
 from tests.support.pausing import paused
-from tests.support.reading import fetch
+from tests.support.reading import fetch, publish_all
 from tests.support.waiting import until
 
 SECONDS = 60  # for one read, so that a hanging one fails
@@ -58,12 +58,10 @@ async def numbers(connect, stream, first, last, **fields):
     return [metadata(reply)[0] for batch in batches for _, reply, _, _ in batch.messages]
 
 
-async def fill(nc, js, stream, subject, count, payload=b""):
+async def fill(js, stream, subject, count, payload=b""):
     """Publish ``count`` messages, and wait until the stream has them."""
     before = (await js.stream_info(stream)).state.last_seq
-    for number in range(count):
-        await nc.publish(subject.format(number), payload)
-    await flush(nc)
+    await publish_all(js, [(subject.format(number), payload) for number in range(count)])
     await until_state(lambda state: state.last_seq >= before + count, js, stream)
 
 
@@ -128,14 +126,14 @@ async def test_subject_without_messages_ends_at_once(connect, way, ten):
 
 
 async def test_messages_are_read_in_batches(connect, nc, js, subject, stream):
-    await fill(nc, js, stream, subject, 25_000)
+    await fill(js, stream, subject, 25_000)
     batches = await batches_of(connect, StreamRange(stream, 2, 24_999))
     assert [metadata(reply)[0] for batch in batches for _, reply, _, _ in batch.messages] == list(range(2, 25_000))
     assert max(len(batch.messages) for batch in batches) == 10_000
 
 
 async def test_filters_on_ten_thousand_subjects(connect, nc, js, subject, stream):
-    await fill(nc, js, stream, subject + ".{}.x", 10_000)
+    await fill(js, stream, subject + ".{}.x", 10_000)
     chosen = tuple(f"{subject}.{number}.*" for number in range(0, 10_000, 200))
     assert await numbers(connect, stream, 1, 10_000, subjects=chosen) == list(range(1, 10_001, 200))
     assert await numbers(connect, stream, 5_000, 10_000, subjects=(f"{subject}.4999.x",)) == [5_000]
@@ -164,9 +162,7 @@ async def test_random_gaps_and_filters(connect, way, nc, js, subject, stream, se
 
 async def test_few_messages_after_the_range_are_sent(connect, nc, js, subject, stream, monkeypatch):
     """The number of messages in a filtered range is unknown; requesting too many costs the server and the network."""
-    for number in range(30_000):
-        await nc.publish(f"{subject}.{number % 10}", b"")
-    await flush(nc)
+    await publish_all(js, [(f"{subject}.{number % 10}", b"") for number in range(30_000)])
     await until_state(lambda state: state.last_seq == 30_000, js, stream)
     sent = []
 
@@ -272,7 +268,7 @@ async def test_messages_removed_by_max_age_are_a_loss(connect, js, subject):
 @pytest.mark.parametrize("subjects", [False, True])
 async def test_purge_between_two_batches_is_a_loss(connect, nc, js, subject, stream, subjects):
     """Messages that were read before the purge are not lost; remaining messages are read."""
-    await fill(nc, js, stream, subject, 20_000)
+    await fill(js, stream, subject, 20_000)
     wanted = StreamRange(stream, 1, 20_000, subjects=(subject,) if subjects else ())
     losses, found = [], []
     async with aclosing(read_range(connect, wanted, on_loss=losses.append)) as batches:
@@ -285,7 +281,7 @@ async def test_purge_between_two_batches_is_a_loss(connect, nc, js, subject, str
 
 
 async def test_purge_of_read_messages_is_no_loss(connect, nc, js, subject, stream):
-    await fill(nc, js, stream, subject, 5_000)
+    await fill(js, stream, subject, 5_000)
     found = 0
     async with aclosing(read_range(connect, StreamRange(stream, 1, 5_000))) as batches:
         async for batch in batches:
@@ -297,7 +293,7 @@ async def test_purge_of_read_messages_is_no_loss(connect, nc, js, subject, strea
 async def test_read_from_the_beginning_of_a_stream_at_its_limits(connect, nc, js, subject, stream):
     """A full stream removes a message for each new one, so that its first sequence changes all the time."""
     await js.update_stream(name=stream, subjects=[subject, f"{subject}.>"], storage="memory", max_msgs=2_000)
-    await fill(nc, js, stream, subject, 2_000)
+    await fill(js, stream, subject, 2_000)
     busy = asyncio.create_task(keep_publishing(js, subject))
     try:
         for _ in range(20):
@@ -341,7 +337,7 @@ async def test_missing_stream_is_an_error_at_once(connect, way):
 async def test_deleted_stream_is_an_error(connect, nc, js, subject):
     name = subject.replace(".", "_")
     await js.add_stream(name=name, subjects=[subject], storage="memory")
-    await fill(nc, js, name, subject, 3_000)
+    await fill(js, name, subject, 3_000)
     async with aclosing(read_range(connect, StreamRange(name, 1, 3_000))) as batches:
         await anext(batches)
         await js.delete_stream(name)
@@ -375,7 +371,7 @@ async def filled(own_server):
     nc = await nats.connect(own_server.url)
     js = nc.jetstream()
     await js.add_stream(name="FILLED", subjects=["filled"])
-    await fill(nc, js, "FILLED", "filled", 30_000)
+    await fill(js, "FILLED", "filled", 30_000)
     await nc.close()
     return "FILLED"
 
@@ -468,7 +464,7 @@ async def test_errors_of_connecting_are_delivery_errors(error):
 async def test_expired_consumer_is_recreated(connect, nc, js, subject, stream, monkeypatch):
     """Spark may process a batch for longer than the server keeps an inactive consumer."""
     monkeypatch.setattr(ranges, "_INACTIVE_SECONDS", 0.1)
-    await fill(nc, js, stream, subject, 3_000)
+    await fill(js, stream, subject, 3_000)
     found = []
     async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
         async for batch in batches:
@@ -482,7 +478,7 @@ async def test_expired_consumer_is_recreated(connect, nc, js, subject, stream, m
 
 
 async def test_consumer_is_deleted_at_the_end(connect, nc, js, subject, stream):
-    await fill(nc, js, stream, subject, 3_000)
+    await fill(js, stream, subject, 3_000)
     await numbers(connect, stream, 1, 3_000)
     assert (await js.stream_info(stream)).state.consumer_count == 0
     async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
@@ -494,7 +490,7 @@ async def test_consumer_is_deleted_at_the_end(connect, nc, js, subject, stream):
 
 
 async def test_closed_iterator_leaves_no_tasks(connect, nc, js, subject, stream):
-    await fill(nc, js, stream, subject, 3_000)
+    await fill(js, stream, subject, 3_000)
     before = asyncio.all_tasks()
     async with aclosing(read_range(connect, StreamRange(stream, 1, 3_000))) as batches:
         await anext(batches)

@@ -15,7 +15,6 @@ from typing import Final
 import pytest
 
 _PUBLISHING: Final = "tests/aio/publishing/test_"
-_FAST_INGEST: Final = f"{_PUBLISHING}fast_ingest.py"
 
 NEEDS: Final = (
     ((2, 11), f"{_PUBLISHING}prepare.py::test_expirytime_is_the_time_to_live", "TTLs of messages"),
@@ -24,25 +23,14 @@ NEEDS: Final = (
     ((2, 11), f"{_PUBLISHING}prepare.py::test_expired_event_is_not_published", "TTLs of messages"),
     ((2, 11), f"{_PUBLISHING}prepare.py::test_stream_without_ttl_refuses", "TTLs of messages"),
     ((2, 11), f"{_PUBLISHING}prepare.py::test_custom_time_to_live_is_checked", "TTLs of messages"),
-    ((2, 12), f"{_PUBLISHING}prepare.py::test_messages_of_a_batch_have_a_time_to_live", "atomic batches"),
+    ((2, 11), f"{_PUBLISHING}publisher.py::test_events_that_a_busy_server_refuses_are_resent", "max_buffered_msgs"),
     ((2, 12), f"{_PUBLISHING}atomic.py", "atomic batches"),
     ((2, 12), f"{_PUBLISHING}replay.py::test_messages_of_an_atomic_batch_are_replayed_one_by_one", "atomic batches"),
     ((2, 12), "tests/aio/test_jetstream.py::test_configured_setting_is_changed_and_others_are_kept", "atomic batches"),
     ((2, 12), "tests/aio/test_jetstream.py::test_refused_setting_is_an_error", "refusal of unknown settings"),
-    ((2, 14), f"{_FAST_INGEST}::test_many_events_have_few_acknowledgements", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_streams_with_and_without_fast_ingest", "fast ingest"),
-    (
-        (2, 14),
-        f"{_FAST_INGEST}::test_streams_whose_acknowledgements_matter_have_no_batches",
-        "fast ingest",
-    ),
-    ((2, 14), f"{_FAST_INGEST}::test_lookups_of_subjects_without_a_stream_end", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_lost_messages_and_replies_change_nothing", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_killed_server_loses_and_reorders_nothing", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_lookup_is_repeated_until_the_server_responds", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_duplicates_are_sent_again_until_the_last_one", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_duplicates_that_were_lost_are_stored_in_order", "fast ingest"),
-    ((2, 14), f"{_FAST_INGEST}::test_order_is_kept_however_many_batches_are_lost", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}fast_ingest.py", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}prepare.py::test_messages_of_a_batch_have_a_time_to_live", "fast ingest"),
+    ((2, 14), f"{_PUBLISHING}publisher.py::test_large_events_wait_for_the_network", "fast ingest"),
 )
 
 

@@ -33,6 +33,7 @@ from ce_nats.spark.connector._source import NatsDataSource, NatsReader, register
 from ce_nats.testing import NatsServer
 from tests.support.needs import limits, needs_limits
 from tests.support.pausing import paused
+from tests.support.reading import publish_all
 
 if limits is not None:
     ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
@@ -70,9 +71,8 @@ class Broker:
 
         async def publish():
             last = (await self.js.stream_info(stream)).state.last_seq + count
-            for number in range(count):
-                await self._nc.publish(f"{stream}.{subject.format(number)}", payload or b"%d" % number)
-            await self._nc.flush()
+            subjects = (f"{stream}.{subject.format(number)}" for number in range(count))
+            await publish_all(self.js, [(name, payload or b"%d" % number) for number, name in enumerate(subjects)])
             for _ in range(2_000):
                 if (await self.js.stream_info(stream)).state.last_seq >= last:
                     return
