@@ -377,7 +377,7 @@ async def connection(server, **options):
 
 
 async def test_events_that_a_busy_server_refuses_are_resent(make_event):
-    """The server refuses messages while it has too many that it has not stored yet: by default 10,000 since 2.11."""
+    """The server refuses messages while it has too many that it has not stored yet."""
     with NatsServer(jetstream=True, config="jetstream { max_buffered_msgs: 20 }") as server:
         async with connection(server) as nc:
             js = nc.jetstream()
