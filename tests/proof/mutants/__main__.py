@@ -19,8 +19,8 @@ from random import Random
 from tests.proof import record
 
 from . import equivalent, run, summary, targets
+from .judge import KILLED, SURVIVED, Verdict
 from .mutate import Mutant
-from .run import Verdict
 
 SEED = 20261123
 
@@ -67,6 +67,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, help="number of mutants, chosen at random (default: all)")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the choice (default: %(default)s)")
     parser.add_argument("--duration", type=float, help="seconds after which no further mutant is counted")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=20.0,
+        help="seconds that the tests of a mutant may need without it: one that survives so long survives "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--confirm", action="store_true", help="import each survivor anew, and run its module's own tests again"
+    )
     parser.add_argument("--processes", type=int, default=2, help="mutants tested at once (default: %(default)s)")
     parser.add_argument(
         "--goal", type=float, default=95.0, help="percentage that must be killed (default: %(default)s)"
@@ -113,10 +123,8 @@ def _known(mutants: Sequence[Mutant], file: Path | None) -> tuple[list[Verdict],
     """Return the verdicts of a file for the mutants that were killed, and all other mutants."""
     if file is None:
         return [], list(mutants)
-    killed = {
-        tuple(one["key"]): one["by"] for one in json.loads(file.read_text("utf-8")) if one["outcome"] == run.KILLED
-    }
-    known = [Verdict(mutant, run.KILLED, killed[mutant.key]) for mutant in mutants if mutant.key in killed]
+    killed = {tuple(one["key"]): one["by"] for one in json.loads(file.read_text("utf-8")) if one["outcome"] == KILLED}
+    known = [Verdict(mutant, KILLED, killed[mutant.key]) for mutant in mutants if mutant.key in killed]
     return known, [mutant for mutant in mutants if mutant.key not in killed]
 
 
@@ -129,15 +137,18 @@ def _judge(
     root: Path, mutants: Sequence[Mutant], options: argparse.Namespace, result: summary.Summary, judged: list[Mutant]
 ) -> None:
     """Add verdicts to the summary and to the file of verdicts, and print the mutants that survive."""
+    how = run.Options(options.processes, options.duration, options.budget, options.confirm)
     originals = {path: (root / path).read_text(encoding="utf-8") for path in {mutant.path for mutant in mutants}}
-    for number, verdict in enumerate(run.verdicts(root, mutants, options.processes, options.duration), 1):
+    for number, verdict in enumerate(run.verdicts(root, mutants, how), 1):
         mutant = verdict.mutant
         judged.append(mutant)
         result.add(mutant, verdict.outcome, verdict.by)
         if options.json:
             result.write(options.json)
-        if verdict.outcome == run.SURVIVED:
-            print(f"\n{number} of {len(mutants)} survived: {mutant}\n{mutant.diff(originals[mutant.path])}", flush=True)
+        if verdict.outcome == SURVIVED:
+            by = f" ({verdict.by})" if verdict.by else ""
+            diff = mutant.diff(originals[mutant.path])
+            print(f"\n{number} of {len(mutants)} survived{by}: {mutant}\n{diff}", flush=True)
         if sys.stderr.isatty():
             print(f"\r{number} of {len(mutants)} ", end="", file=sys.stderr, flush=True)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from tests.proof import record
 
+from .judge import INVALID, KILLED, NOT_EXECUTED, SURVIVED, TIMEOUT
 from .mutate import Mutant
-from .run import INVALID, KILLED, SURVIVED
 
 EQUIVALENT: Final = "equivalent"
 
@@ -41,7 +41,7 @@ class Summary:
     def lines(self) -> list[str]:
         """Return the figures as Markdown, with the mutants that survived."""
         counts = sum(self._counts.values(), Counter())
-        by_timeout = sum(one["by"] == "timeout" for one in self._outcomes)
+        by_timeout = sum(one["by"] == TIMEOUT for one in self._outcomes)
         judged = counts[KILLED] + counts[SURVIVED]
         rows = [_row(f"`{module}`", counted) for module, counted in sorted(self._counts.items())]
         return [
@@ -77,4 +77,5 @@ def _described(outcome: dict[str, Any]) -> str:
     end = next((at for at in range(rest) if old[-1 - at] != new[-1 - at]), rest)
     texts = (" ".join(words[max(0, start - 2) : min(len(words), len(words) - end + 2)]) for words in (old, new))
     was, becomes = (f"``{text or ' '}``" for text in texts)
-    return f"- `{path.removeprefix('ce_nats/')}:{outcome['line']}` in `{function}`: {was} becomes {becomes}"
+    executed = f" ({NOT_EXECUTED})" if outcome["by"] == NOT_EXECUTED else ""
+    return f"- `{path.removeprefix('ce_nats/')}:{outcome['line']}` in `{function}`: {was} becomes {becomes}{executed}"

@@ -59,7 +59,7 @@ FURTHER: Final = {
     "spark/": (FIXTURES,),
 }
 # Tests that start those of the codec again, without the fast path; and that compare times, on a busy machine in vain.
-_OPTIONS: Final = (
+DESELECTED: Final = (
     *("--deselect", "tests/codec/test_fast_path.py::test_tests_of_the_codec_pass_without_the_fast_path"),
     *("--deselect", "tests/test_hostile.py::test_time_is_linear"),
 )
@@ -89,7 +89,7 @@ def mutants(root: Path, module: str) -> list[Mutant]:
 
 def stages(root: Path, module: str) -> list[list[str]]:
     """
-    Return the arguments of pytest for a module: for its own tests, and for those that run if none of these fails.
+    Return the files, folders and tests for a module: its own tests, and those that run if none of these fails.
 
     Raises:
         LookupError: The module has no tests.
@@ -101,7 +101,7 @@ def stages(root: Path, module: str) -> list[list[str]]:
         raise LookupError(f"{module} must have tests")
     further = [test for prefix, tests in FURTHER.items() if path.as_posix().startswith(prefix) for test in tests]
     rest = [test for test in dict.fromkeys([*_of_package(root, path), *further]) if test not in first]
-    return [[*first, *_OPTIONS]] + ([[*rest, *_OPTIONS]] if rest else [])
+    return [first, rest]
 
 
 def _mirrored(root: Path, path: PurePath) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.proof import record
-from tests.proof.mutants import equivalent, run, targets
+from tests.proof.mutants import equivalent, judge, run, targets
 from tests.proof.mutants.__main__ import in_random_order, sample, until_last
 from tests.proof.mutants.mutate import make, python_mutants
 from tests.proof.mutants.summary import EQUIVALENT, Summary
@@ -15,16 +15,16 @@ def test_every_module_has_tests():
     assert len(targets.modules(record.ROOT)) > 60
     for module in targets.modules(record.ROOT):
         if not module.endswith(("__init__.py", ".java")):
-            first, *_ = targets.stages(record.ROOT, module)
-            assert first[0].startswith("tests/")
+            own, _ = targets.stages(record.ROOT, module)
+            assert own[0].startswith("tests/")
 
 
 def test_mutants_are_killed_or_survive():
     source = (record.ROOT / MODULE).read_text(encoding="utf-8")
     same = make(MODULE, source, source + "\nUNUSED = 1\n", "<module>", "comment")
     endless = make(MODULE, source, source + "\nassert 0\n", "<module>", "assertion")
-    with run.Copy(record.ROOT) as copy:
-        assert [copy.verdict(one).outcome for one in (endless, same, endless)] == [run.KILLED, run.SURVIVED, run.KILLED]
+    verdicts = run.verdicts(record.ROOT, [endless, same, endless], run.Options(processes=1))
+    assert [one.outcome for one in verdicts] == [judge.KILLED, judge.SURVIVED, judge.KILLED]
 
 
 def test_samples_have_every_module():
@@ -82,7 +82,7 @@ def test_entries_of_the_file_are_mutants():
 def test_share_is_of_mutants_that_are_not_equivalent():
     result = Summary(7)
     for mutant, outcome in zip(
-        python_mutants("a.py", "X = 1\nY = 2\nZ = 3\n"), [run.KILLED] * 3 + [run.SURVIVED] + [EQUIVALENT] * 2
+        python_mutants("a.py", "X = 1\nY = 2\nZ = 3\n"), [judge.KILLED] * 3 + [judge.SURVIVED] + [EQUIVALENT] * 2
     ):
         result.add(mutant, outcome)
     assert result.share() == 0.75

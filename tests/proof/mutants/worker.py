@@ -6,61 +6,59 @@ Requests and results are lines of JSON on standard input and output; the working
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import resource
-import signal
 import sys
-import traceback
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from . import forks
+
 # Imported once: what the tests of pure modules need most of their start for.
 PRELOADED: Final = (
     *("asyncio", "email", "hypothesis", "hypothesis.strategies", "msgspec", "nats", "pyarrow", "pyarrow.parquet"),
     *("cloudevents.core.v1.event", "google.protobuf.message", "typer.testing", "rich.console", "pydantic", "_pytest"),
-    *("xml.etree.ElementTree", "urllib.request", "jsonschema", "pydantic.fields"),
+    *("xml.etree.ElementTree", "urllib.request", "jsonschema", "pydantic.fields", "pandas", "pyspark.sql"),
+    *("pytest_asyncio.plugin", "xdist.plugin", "pytest_rerunfailures", "_hypothesis_pytestplugin"),
 )
-# Address space of a fork: a mutant may allocate without end.
-MEMORY: Final = 8 << 30
-# Limits of a test. CPU time ends endless loops, also on a busy machine. Elapsed time ends tests that wait, and is
-# generous, because it depends on the machine.
-CPU_SECONDS: Final = 30
-ELAPSED_SECONDS: Final = 300
-_TIMERS: Final = {signal.ITIMER_PROF: CPU_SECONDS, signal.ITIMER_REAL: ELAPSED_SECONDS}
-_BY_TIMER: Final = (-signal.SIGPROF, -signal.SIGALRM)
-# Tests with these fixtures need Spark, which takes seconds to start; tests of columns and connector run without it.
-LEFT_OUT: Final = frozenset({"spark", "connect_url"})
 # Modules of plugins are imported before pytest could rewrite their assertions, which is no concern here.
-_OPTIONS: Final = ("-m", "not slow and not interop", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-_SUBREAPER: Final = 36
+ARGUMENTS: Final = (
+    *("-q", "-p", "no:cacheprovider", "-m", "not slow and not interop", "--hypothesis-seed=0"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
 
 
 class Plugin:
     """
-    Leave out tests that need Spark, limit the time of each test, and write the first failure to a file.
+    Run chosen tests, limit the time of each, and write the first failure to a file.
 
     Args:
         failure: The file.
-        first: Tests that run before the others.
+        running: A file for the test that runs.
+        seconds: The tests in their order, each with the time that it needs without a mutant.
+        patience: Factor of the limits of elapsed time.
     """
 
-    def __init__(self, failure: Path, first: Collection[str]) -> None:
+    def __init__(self, failure: Path, running: Path, seconds: Mapping[str, float], patience: float) -> None:
         self._failure = failure
-        self._first = frozenset(first)
+        self._running = running
+        self._patience = patience
+        self._seconds = seconds
+        self._places = {test: place for place, test in enumerate(seconds)}
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if LEFT_OUT.isdisjoint(getattr(item, "fixturenames", ()))]
-        items.sort(key=lambda item: (item.nodeid not in self._first, _has_examples(item)))
+        kept = {item.nodeid: item for item in items if item.nodeid in self._places}
+        items[:] = sorted(kept.values(), key=lambda item: self._places[item.nodeid])
 
-    def pytest_runtest_logstart(self) -> None:
-        start_timers()
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running.write_text(nodeid, encoding="utf-8")
+        forks.limit_test(self._seconds[nodeid], self._patience)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -75,82 +73,42 @@ class Plugin:
             self._failure.write_text(test, encoding="utf-8")
 
 
-def start_timers() -> None:
-    """Kill this process when a limit is reached, unless the timers are started again."""
-    for timer, seconds in _TIMERS.items():
-        signal.setitimer(timer, seconds)
-
-
-def _has_examples(item: pytest.Item) -> bool:
-    """Return whether Hypothesis runs a test, many times: it takes longer than others."""
-    return hasattr(getattr(item, "obj", None), "hypothesis")
+def preload() -> None:
+    """Import what tests import, except the package and the tests."""
+    for name in PRELOADED:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    if sys.platform == "linux":  # servers of a killed fork become children of this process, which kills them
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    for name in PRELOADED:
-        with suppress(ImportError):
-            import_module(name)
-    signal.signal(signal.SIGTERM, _stop)
+    forks.prepare()
+    preload()
     with suppress(BrokenPipeError):  # the command was killed
         for line in sys.stdin:
             print(json.dumps(_run(json.loads(line))), flush=True)
 
 
-def _stop(*_: object) -> None:
-    _kill_children()
-    os._exit(0)
-
-
 def _run(request: dict[str, Any]) -> dict[str, Any]:
-    """Run tests in a fork, and return the status of pytest, None after a timeout, and the first failure."""
-    failure = Path("failure.txt")
-    failure.unlink(missing_ok=True)
-    child = os.fork()
-    if not child:
-        _test(request, failure)
-    _, waited = os.waitpid(child, 0)
-    status = os.waitstatus_to_exitcode(waited)
-    _kill_children()
-    by = failure.read_text(encoding="utf-8") if failure.exists() else ""
-    return {"status": None if status in _BY_TIMER else status, "by": by}
+    """Run tests in a fork, and return the status of pytest, or minus a signal, and the first failure."""
+    failure, running = Path("failure.txt"), Path("running.txt")
+    for file in (failure, running):
+        file.unlink(missing_ok=True)
+    status = forks.run(partial(_test, request, failure, running))
+    written = running if status in (forks.BY_CPU_TIME, forks.BY_ELAPSED_TIME) else failure
+    by = written.read_text(encoding="utf-8") if written.exists() else ""
+    return {"status": status, "by": by}
 
 
-def _test(request: dict[str, Any], failure: Path) -> None:
-    """Run pytest in this process, and exit."""
-    status = 70
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setsid()
-        log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for stream in (1, 2):
-            os.dup2(log, stream)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        start_timers()
-        sys.dont_write_bytecode = not request["bytecode"]
-        arguments = ["-x", "-q", "-p", "no:cacheprovider", *_OPTIONS, *request["tests"]]
-        status = pytest.main([*arguments, "--hypothesis-seed=0"], plugins=[Plugin(failure, request["first"])])
-        package = sys.modules.get("ce_nats")
-        if not status and package is not None and not Path(str(package.__file__)).is_relative_to(Path.cwd()):
-            status = 71  # the tests used another copy
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-
-
-def _kill_children() -> None:
-    """Kill the processes that tests have started, until there are none."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    while children.exists() and (left := children.read_text().split()):
-        for child in map(int, left):
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+def _test(request: dict[str, Any], failure: Path, running: Path) -> int:
+    """Run pytest, and return its status."""
+    sys.dont_write_bytecode = True
+    plugin = Plugin(failure, running, dict(request["tests"]), request["patience"])
+    status = pytest.main(["-x", *ARGUMENTS, *request["arguments"]], plugins=[plugin])
+    package = sys.modules.get("ce_nats")
+    if not status and package is not None and not Path(str(package.__file__)).is_relative_to(Path.cwd()):
+        return 71  # the tests used another copy
+    return int(status)
 
 
 if __name__ == "__main__":
