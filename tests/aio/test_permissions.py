@@ -443,3 +443,20 @@ async def test_denied_publishes_have_one_listener_and_denied_subscriptions_all(c
         called.clear()
         assert watch._notify(Denial("subscription", "a"))
         assert called == ["third", "second", "first"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("nats: maximum payload violation", "; the connection was lost: nats: maximum payload violation"),
+        ('nats: permissions violation for publish to "a"', ""),
+        ("nats: slow consumer", ""),
+    ],
+)
+async def test_only_a_violation_that_ends_the_connection_is_the_reason_of_a_timeout(connected, error, text):
+    async with connected("unrestricted") as (nc, reported):
+        watch = ConnectionWatch.of(nc)
+        await watch._receive_error(nats.errors.Error(error))
+        assert [str(each) for each in reported] == [error]
+        assert watch.violation_since(0.0) == text
+        assert watch.violation_since(time.monotonic() + 1) == ""

@@ -1,10 +1,12 @@
 import asyncio
+import errno
 import io
 import json
 import os
 import sys
 import threading
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -326,6 +328,28 @@ def test_concurrent_captures_are_rejected(tmp_path, name):
             pass
         file.write([stored(2)])
     assert sequences(tmp_path / name) == [1, 2]
+
+
+def refuse_lock(*_):
+    raise OSError(errno.ENOLCK, "no locks available")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs file locks")
+@pytest.mark.parametrize(
+    ("modules", "is_kept"),
+    [({}, False), ({"fcntl": None}, True), ({"fcntl": SimpleNamespace(LOCK_EX=2, LOCK_NB=4, flock=refuse_lock)}, True)],
+    ids=["locks", "no module", "no locks"],
+)
+def test_part_of_a_killed_process_is_kept_without_locks(tmp_path, monkeypatch, modules, is_kept):
+    """On Windows, and in file systems without locks, another capture may still be writing it."""
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    path = tmp_path / "a.parquet"
+    path.mkdir()
+    partial = path / ".part-000000.parquet.1.partial"
+    partial.touch()
+    with open_capture(path):
+        assert partial.exists() is is_kept
 
 
 # Writes three messages, two to a part, and is killed.

@@ -28,6 +28,14 @@ def test_fields_of_a_trace_context() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "is_sampled"), [("00", False), ("01", True), ("fe", False), ("0f", True), ("10", False)]
+)
+def test_sampled_is_the_lowest_bit_of_the_flags(flags: str, is_sampled: bool) -> None:
+    """W3C Trace Context 3.2.2.5: other flags may have a meaning later."""
+    assert TraceContext(f"00-{TRACE}-{SPAN}-{flags}").is_sampled is is_sampled
+
+
+@pytest.mark.parametrize(
     "traceparent",
     [
         *("", "00", PARENT.upper(), PARENT[:-1], PARENT + "0", PARENT + "-x", PARENT + "\n", f" {PARENT}"),

@@ -1,5 +1,6 @@
 import json
 from base64 import b64decode
+from dataclasses import replace
 
 import pytest
 from nats.js.api import StreamSource
@@ -19,7 +20,7 @@ from ce_nats.aio.consumer._dead_letters import (
     store,
 )
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.redelivery import DeadLetter, Reason
+from ce_nats.redelivery import BLOCK_HEADER, DeadLetter, Reason
 from ce_nats.testing import NatsServer
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
@@ -78,6 +79,21 @@ async def test_dead_letter_of_message_without_headers_has_no_other_headers(
     (stored,) = await dead_letters(1)
     assert stored.data == b"x"
     assert DeadLetter.split(stored.headers) == (letter_of(message), [])
+
+
+@pytest.mark.parametrize("text", ["invalid", "\u20ac" * 300])
+async def test_dead_letter_of_too_large_message_has_only_its_own_headers(js, subject, fetch, dead_letters, dead, text):
+    """Also without its text, if the stream has no room for it."""
+    name = dead.replace(".", "_")
+    await js.update_stream((await js.stream_info(name)).config.evolve(max_msg_size=1000))
+    await js.publish(subject, bytes(1001), headers={"a": "b"})
+    message = await fetch()
+    kept = await store(js, dead, replace(letter_of(message), text=text), message)
+    (stored,) = await dead_letters(1)
+    assert stored.data == b""
+    assert DeadLetter.split(stored.headers) == (kept, [])
+    assert BLOCK_HEADER not in dict(stored.headers)
+    assert (kept.is_reference, kept.text) == (True, text if text == "invalid" else "")
 
 
 async def test_server_headers_of_the_original_have_no_effect(js, subject, stream, fetch, dead, dead_letters):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ce_nats import DeliveryError, ErrorCode
+from ce_nats.aio._permissions import Denial
 from ce_nats.aio.publishing import _ack_window
 from ce_nats.aio.publishing._ack_window import AckWindow, Pending
 from tests.support.scripted_server import ACK, NO_ANSWER, NO_RESPONDERS, REFUSED, SECONDS, scripted
@@ -176,3 +177,36 @@ async def test_any_number_of_answers_may_wait_without_raw_messages(monkeypatch):
         for frame in list(server.received):
             server.send(frame, ACK)
         await asyncio.wait_for(asyncio.gather(*(item.ack for item in items)), SECONDS)
+
+
+class Unsent(Pending):
+    @property
+    def was_sent(self):
+        return False
+
+
+@pytest.mark.parametrize(("subject", "failed"), [("b", [3]), ("A", [1]), ("c", []), ("_INBOX.other", [])])
+async def test_denied_publish_fails_the_oldest_message_that_was_sent_to_the_subject(subject, failed):
+    """The server has not received other messages to the subject before."""
+    async with opened(size=10) as (_, window):
+        loop = asyncio.get_running_loop()
+        items = [
+            kind(to, loop.create_future())
+            for kind, to in ((Unsent, "a"), (Pending, "a"), (Unsent, "b"), (Pending, "b"), (Pending, "b"))
+        ]
+        for item in items:
+            window._add(item)
+        assert window._on_denial(Denial("publish", subject.lower())) is bool(failed)
+        assert [number for number, item in enumerate(items) if item.ack.done()] == failed
+        assert [item for item in items if item not in window.pending.values()] == [items[number] for number in failed]
+
+
+async def test_denied_inbox_fails_all_messages():
+    async with opened(size=10) as (_, window):
+        items = [(await window.publish())[1] for _ in range(3)]
+        assert not window._on_denial(Denial("subscription", "other.*"))
+        assert window.outcomes == []
+        assert window._on_denial(Denial("subscription", f"{window._prefix}*".lower()))
+        assert [str(error.code) for error in window.outcomes] == ["permission-denied"] * 3
+        assert all(item.ack.done() for item in items)
+        assert window.pending == {}

@@ -174,6 +174,17 @@ async def test_older_server_is_an_error(make_event):
             assert [from_nats_message(message).id for message in await read(js, "ORDERS")] == ["event 2"]
 
 
+@pytest.mark.parametrize(("version", "is_accepted"), [("2.10.99", False), ("2.11.0", True), ("3.0.0", True)])
+async def test_first_version_with_ttl(monkeypatch, nc, js, subject, ttl_stream, make_event, version, is_accepted):
+    monkeypatch.setattr(nc._current_server, "server_version", version)
+    publishing = ce_js.publish(js, make_event(expirytime=in_seconds(3600)), subject, ttl=time_to_live)
+    if is_accepted:
+        assert (await publishing).seq == 1
+    else:
+        with pytest.raises(DeliveryError, match=r"needs nats-server 2\.11 or later, got 2\.10\.99"):
+            await publishing
+
+
 async def test_ttl_needs_headers(monkeypatch, nc, js, subject, make_event):
     monkeypatch.setitem(server_info(nc), "headers", False)
     with pytest.raises(EncodeError, match="use ttl=None") as info:

@@ -1,6 +1,7 @@
 """Stored messages: read one by one through the API, with header blocks as they were stored."""
 
 import asyncio
+from types import SimpleNamespace
 
 import nats
 import pytest
@@ -11,7 +12,7 @@ from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.aio import DeliveryError
 from ce_nats.aio._jetstream_api import Stored
 from ce_nats.aio.jetstream import read_stream
-from ce_nats.aio.reading._stored_messages import as_message, metadata
+from ce_nats.aio.reading._stored_messages import _max_requests, as_message, as_messages, metadata, read_one_by_one
 from ce_nats.capture import write_capture
 from ce_nats.message import StoredMessage
 from ce_nats.testing import NatsServer
@@ -146,6 +147,9 @@ async def test_header_of_a_sourced_stream_does_not_make_binary_mode(way, js, sub
 def test_both_forms_of_the_reply_subject_are_parsed(reply):
     """The second form, with a domain, is defined in ADR-15."""
     assert metadata(reply) == (41, 7)
+    (message,) = as_messages([(b"a", reply, b"x", b"NATS/1.0\r\nb: c\r\n\r\n")], "ORDERS")
+    time = Timestamp.parse("2023-11-14T22:13:20Z")
+    assert message == StoredMessage("a", "", [("b", "c")], b"x", "ORDERS", 41, time)
 
 
 @pytest.mark.parametrize("reply", [b"", b"a.b", b"$JS.ACK.ORDERS.c.1.x.7.1700000000000000000.5"])
@@ -159,3 +163,40 @@ def test_messages_of_the_api_are_converted_with_their_headers():
     message = as_message(Stored("a", 7, time, b"NATS/1.0\r\na:  1 \r\nb\r\n\r\n", b"x"), "S")
     assert message == StoredMessage("a", "", [("a", "1")], b"x", "S", 7, Timestamp.parse(time))
     assert list(as_message(Stored("a", 7, time), "S").headers) == []
+
+
+@pytest.mark.parametrize(
+    ("max_payload", "requests"), [(1, 128), (1000, 128), (2**20, 18), (8 * 2**20, 2), (64 * 2**20, 1)]
+)
+def test_bytes_of_answers_in_flight_are_limited(max_payload, requests):
+    """Of messages with the maximum size, in base64; one request is always in flight."""
+    assert _max_requests(SimpleNamespace(max_payload=max_payload)) == requests
+
+
+class OneAnswer:
+    """An API that answers the request for the first message; counts the requests that are cancelled."""
+
+    def __init__(self):
+        self.cancelled = 0
+
+    def stored_subject(self, stream):
+        return f"$JS.API.STREAM.MSG.GET.{stream}"
+
+    async def stored(self, stream, request, *, is_watched):
+        if request["seq"] > 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        return Stored("a", request["seq"], "2024-01-01T00:00:00Z")
+
+
+async def test_requests_in_flight_are_cancelled_at_the_end(nc):
+    """The iteration ends without waiting for their answers."""
+    api = OneAnswer()
+    messages = read_one_by_one(nc, api, "S", ">", 1, 10)
+    assert (await anext(messages)).seq == 1
+    await asyncio.sleep(0)
+    await asyncio.wait_for(messages.aclose(), 20)
+    assert api.cancelled == 9

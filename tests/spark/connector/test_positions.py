@@ -91,3 +91,8 @@ def test_invalid_json(option: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"option {option} must be JSON, got ") as caught:
         read(**{option: text})
     assert len(str(caught.value)) < 400
+
+
+def test_offsets_and_timestamp_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="startingOffsets and startingTimestamp exclude each other"):
+        read(startingOffsets="7", startingTimestamp=NOON)

@@ -260,6 +260,7 @@ def test_frames_without_headers_and_reply_subjects() -> None:
     assert bytes(frames.octets) == (
         b"PUB a 1\r\nx\r\n" + b"HPUB b 18 18\r\nNATS/1.0\r\na: b\r\n\r\n\r\n" + b"PUB c 2\r\nyz\r\n"
     )
+    assert frames.largest == (18, 18, 1)
 
 
 @pytest.mark.parametrize(
