@@ -1,6 +1,9 @@
 """The last line of a file of JSON lines, after which a capture continues."""
 
+import pytest
+
 from ce_nats import Timestamp
+from ce_nats.capture import _json_lines as module
 from ce_nats.capture import as_json_line
 from ce_nats.capture._json_lines import last_line
 from ce_nats.message import StoredMessage
@@ -25,3 +28,13 @@ def test_files_without_a_complete_line_have_no_last_line(tmp_path):
     for text in (b"", b"{", line(1, 70_000)[:-1]):
         path.write_bytes(text)
         assert last_line(path) is None
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", b"{" * 9])
+def test_last_line_is_found_in_blocks_of_any_size(tmp_path, monkeypatch, rest):
+    """A line break may be the first or the last byte of a block."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line(1, 1) + line(2, 1) + rest)
+    for size in range(1, path.stat().st_size + 1):
+        monkeypatch.setattr(module, "BLOCK_BYTES", size)
+        assert last_line(path).sequence == 2

@@ -159,6 +159,14 @@ async def test_replies_arrive_below_the_inbox():
         assert window._prefix.count(".") == 2
 
 
+async def test_window_of_a_closed_connection_is_not_opened():
+    async with scripted() as (_, nc):
+        await nc.close()
+        with pytest.raises(DeliveryError, match="acknowledgements: the connection was closed") as info:
+            await Window(nc, 2).open("_INBOX.x")
+        assert info.value.code == "connection-closed"
+
+
 async def test_close_removes_the_hook_of_its_subscription():
     async with scripted() as (_, nc):
         process = nc._process_msg

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import nats
 import pytest
 
+from ce_nats import DeliveryError
 from ce_nats.aio.publishing._token_acks import TokenAcks
 from tests.support.scripted_server import scripted
 from tests.support.waiting import until
@@ -108,6 +109,15 @@ async def test_replies_with_other_tokens_are_ignored(token):
         await until(lambda: 2 in [*server.numbers, *(number for number, _, _ in server.replies)])
         assert server.duplicates == []
         assert all(number in (2, 10**30 - 1) for number in server.numbers)
+
+
+async def test_closed_connection_is_an_error():
+    async with scripted() as (_, nc):
+        await nc.close()
+        acks = TokenAcks(nc, PREFIX, acknowledged=None, replied=None, denied=lambda denial: False)
+        with pytest.raises(DeliveryError, match="acknowledgements: the connection was closed") as info:
+            await acks.open()
+        assert info.value.code == "connection-closed"
 
 
 async def test_a_real_server_writes_acknowledgements_that_are_found(server, js, subject, stream):

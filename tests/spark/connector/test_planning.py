@@ -112,7 +112,7 @@ def test_streams_of_a_pattern() -> None:
     [
         ([], "got 'ORDERS'; the account has no streams. The pattern is a regular expression for the whole name"),
         (["ORDERS_EU"], "got 'ORDERS'; the account has ORDERS_EU. "),
-        (list("GFEDCBA"), "got 'ORDERS'; the account has A, B, C, D, E, ..."),
+        (list("GFEDCBA"), "got 'ORDERS'; the account has A, B, C, D, E, .... The pattern"),
     ],
 )
 def test_a_pattern_without_streams_is_an_error(existing: list[str], text: str) -> None:

@@ -325,3 +325,57 @@ def test_maps_with_attributes_are_those_of_events() -> None:
         with pytest.raises(EncodeError, match=r"of an event|percent-encoded") as info:
             _check_event(NatsMessage("a", b"", {**event, **changed}))
         assert info.value.code == code
+
+
+def maps(keys: list[str], values: list[str | None], offsets: list[int], valid: list[bool]) -> pa.Array:
+    """Return extensions, in which NULL may have entries and names may be duplicated: Arrow allows both."""
+    mask = pa.array([not is_valid for is_valid in valid])
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys), pa.array(values), mask=mask)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        maps(["k", "k", "l"], ["1", "2", "3"], [0, 2, 3], [True, True]),
+        maps(["k", "k", "l"], ["1", "2", "3"], [0, 1, 3], [False, True]),
+        maps(["k", "l", "k"], ["1", None, "3"], [0, 1, 3], [True, True]),
+    ],
+    ids=["duplicates", "entries of NULL", "NULL as a value"],
+)
+def test_unusual_extensions_are_encoded_as_by_the_codec(extensions: pa.Array, mode: ContentMode) -> None:
+    events = events_of({"id": "a"}, {"id": "b"})
+    events = pa.StructArray.from_arrays([events.field("attributes"), extensions], ["attributes", "extensions"])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 2), events], ["subject", "event"])
+    check(RowEncoder(EVENT, "", mode, dedup=True), batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_are_json_if_the_flag_is_true(mode: ContentMode) -> None:
+    """Not if it is NULL: they get no datacontenttype."""
+    parts = {
+        "attributes": events_of(*({"id": str(number)} for number in range(4))).field("attributes"),
+        "data": pa.array([b"1", b"2", b"3", None]),
+        "is_json": pa.array([True, False, None, True]),
+    }
+    events = pa.StructArray.from_arrays(list(parts.values()), list(parts))
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 4), events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, "", mode, dedup=False)
+    check(encoder, batch)
+    _, lines, payloads = encoder.messages(batch)
+    texts = [f"{line}{payload.decode()}" for line, payload in zip(lines.to_pylist(), payloads.to_pylist())]
+    assert ["application/json" in text for text in texts] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("dedup", [True, False])
+def test_messages_without_headers_or_data(dedup: bool) -> None:
+    """A row needs one of both columns."""
+    pairs = [[{"key": name, "value": value} for name, value in EVENT_PAIRS]]
+    for name, column, columns in (
+        ("data", pa.array([b'{"specversion":"1.0","id":"1","source":"/s","type":"t"}']), RowColumns(0, None, None, 1)),
+        ("headers", pa.array(pairs), RowColumns(0, None, 1, None)),
+    ):
+        encoder = RowEncoder(columns, "", ContentMode.BINARY, dedup=dedup)
+        batch = pa.RecordBatch.from_arrays([pa.array(["a"]), column], ["subject", name])
+        check(encoder, batch)
+        assert ("Nats-Msg-Id" in encoder.messages(batch)[1][0].as_py()) is dedup
