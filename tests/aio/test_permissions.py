@@ -14,7 +14,7 @@ from ce_nats import NatsMessage, aio
 from ce_nats._ranges import StreamRange
 from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._permissions import ConnectionWatch, Denial
+from ce_nats.aio._permissions import ConnectionWatch, Denial, answered
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
@@ -460,3 +460,20 @@ async def test_only_a_violation_that_ends_the_connection_is_the_reason_of_a_time
         assert [str(each) for each in reported] == [error]
         assert watch.violation_since(0.0) == text
         assert watch.violation_since(time.monotonic() + 1) == ""
+
+
+async def test_timeout_of_a_request_has_the_violation_during_the_request(connected):
+    async with connected("unrestricted") as (nc, _):
+        violation = nats.errors.Error("nats: maximum payload violation")
+
+        async def fail():
+            raise asyncio.TimeoutError
+
+        async def lose():
+            await ConnectionWatch.of(nc)._receive_error(violation)
+            await fail()
+
+        with pytest.raises(DeliveryError, match=r"^timeout: a: no answer came in time; the connection was lost: nats"):
+            await answered(nc, "a", lose)
+        with pytest.raises(asyncio.TimeoutError):
+            await answered(nc, "a", fail)

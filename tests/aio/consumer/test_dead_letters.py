@@ -1,5 +1,5 @@
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from dataclasses import replace
 
 import pytest
@@ -12,6 +12,7 @@ from ce_nats.aio.consumer._dead_letters import (
     KEPT_HEADER,
     MAX_HEADER_BYTES,
     _check_size,
+    _header_block,
     _keeps_terminated,
     _kept_line,
     _pending_acks,
@@ -22,6 +23,7 @@ from ce_nats.aio.consumer._dead_letters import (
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.redelivery import BLOCK_HEADER, DeadLetter, Reason
 from ce_nats.testing import NatsServer
+from ce_nats.wire.nats import encode_header_block
 
 EVENT = b"ce-id: 1\r\nce-source: s\r\nce-specversion: 1.0\r\nce-type: t\r\n"
 
@@ -333,6 +335,21 @@ def test_dead_letters_have_at_most_the_size_that_the_server_allows():
         _check_size(b"x" * 10, b"y" * 91, 100)
     with pytest.raises(EncodeError, match=f"got {MAX_HEADER_BYTES + 1}"):
         _check_size(b"x" * (MAX_HEADER_BYTES + 1), b"", 2 * MAX_HEADER_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("block", "headers"),
+    [
+        (b"", []),
+        (b"NATS/1.0\r\n\r\n", []),
+        (b"NATS/1.0\r\na: b\r\nNats-TTL: 5\r\n\r\n", [("a", "b"), (KEPT_HEADER, "Nats-TTL 5")]),
+        (b"NATS/1.0\na: b\n\n", [(BLOCK_HEADER, b64encode(b"NATS/1.0\na: b\n\n").decode())]),
+    ],
+)
+def test_header_block_has_own_headers_before_those_of_the_original(block, headers):
+    letter = DeadLetter(Reason.REJECTED, "Reject", "", "orders", "ORDERS", "c", 1, 2)
+    own = [("Nats-Msg-Id", "mine"), *letter.headers()]
+    assert _header_block(letter, "mine", block) == encode_header_block([*own, *headers])
 
 
 def test_kept_headers_have_name_and_value_of_the_original():
