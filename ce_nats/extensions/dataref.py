@@ -53,8 +53,12 @@ class ObjectReference:
         if not _BUCKET.fullmatch(self.bucket):
             text = f"bucket must consist of letters, digits, '_' and '-', got {preview(self.bucket)}"
             raise EncodeError(ErrorCode.INVALID_SUBJECT, text)
-        if not 0 < len(self.name.encode("utf-8", "replace")) <= _MAX_NAME_BYTES:
-            text = f"the name of an object must have 1 to {_MAX_NAME_BYTES} bytes, got {preview(self.name)}"
+        text = f"the name of an object must have 1 to {_MAX_NAME_BYTES} bytes of UTF-8, got {preview(self.name)}"
+        try:
+            size = len(self.name.encode())
+        except UnicodeEncodeError as error:  # an unpaired surrogate
+            raise EncodeError(ErrorCode.INVALID_SUBJECT, text) from error
+        if not 0 < size <= _MAX_NAME_BYTES:
             raise EncodeError(ErrorCode.INVALID_SUBJECT, text)
 
     @classmethod
@@ -69,7 +73,7 @@ class ObjectReference:
         try:
             if found is not None:
                 return cls(found[1], unquote(found[2], errors="strict"))
-        except (EncodeError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
             raise _unsupported(text) from error
         raise _unsupported(text)
 

@@ -78,7 +78,9 @@ def test_other_values_are_unsupported(value: Any) -> None:
     assert error.attribute == "dataref"
 
 
-@pytest.mark.parametrize("arguments", [("", "a"), ("a.b", "c"), ("a b", "c"), ("a", ""), ("a", 501 * "ü")])
+@pytest.mark.parametrize(
+    "arguments", [("", "a"), ("a.b", "c"), ("a b", "c"), ("a", ""), ("a", 501 * "ü"), ("a", "b\ud800")]
+)
 def test_names_of_a_reference_are_checked(arguments: tuple[str, str]) -> None:
     refused(EncodeError, "invalid-subject", ObjectReference, *arguments)
 
