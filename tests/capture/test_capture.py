@@ -457,10 +457,26 @@ def test_headers_in_parquet_belong_to_their_rows(tmp_path, monkeypatch):
     assert parquet.ParquetFile(part).num_row_groups == 1
 
 
-@pytest.mark.parametrize("wrong", [{"timestamp": None}, {"timestamp": "now"}, {"sequence": True}, {"stream": 1}])
-def test_lines_that_are_not_captured_messages_are_rejected(wrong):
-    with pytest.raises(DecodeError):
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"timestamp": None}, "invalid-message"),
+        ({"timestamp": "now"}, "invalid-timestamp"),
+        ({"sequence": True}, "invalid-message"),
+        ({"sequence": -1}, "invalid-message"),
+        ({"sequence": 2**63}, "invalid-message"),
+        ({"stream": 1}, "invalid-message"),
+        ({"subject": "a\ud800"}, "invalid-utf8"),
+        ({"reply": "a\ud800"}, "invalid-utf8"),
+        ({"stream": "a\ud800"}, "invalid-utf8"),
+        ({"headers": [["a\ud800", ""]]}, "invalid-utf8"),
+        ({"headers": [["a", "\udbff"]]}, "invalid-utf8"),
+    ],
+)
+def test_lines_that_are_not_captured_messages_are_rejected(wrong, code):
+    with pytest.raises(DecodeError) as info:
         from_json_line(json.dumps({**json.loads(as_json_line(stored())), **wrong}).encode())
+    assert info.value.code == code
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])

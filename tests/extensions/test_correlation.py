@@ -8,7 +8,7 @@ import pytest
 
 from ce_nats import EncodeError
 from ce_nats.extensions.correlation import caused_by
-from tests.support.strategies import plain_event
+from tests.support.strategies import plain_event, refused
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,17 @@ def test_causation_and_correlation_of_a_caused_event(cause: dict[str, Any], attr
     assert caused_by(plain_event(**cause)) == attributes
 
 
-@pytest.mark.parametrize(("cause", "code"), [(plain_event(id=None), "missing-attribute"), (None, "invalid-message")])
-def test_cause_must_have_an_id(cause: Any, code: str) -> None:
-    with pytest.raises(EncodeError) as info:
-        caused_by(cause)
-    assert info.value.code == code
+@pytest.mark.parametrize(
+    ("cause", "code", "attribute"),
+    [
+        (plain_event(id=None), "missing-attribute", "id"),
+        (plain_event(id=""), "missing-attribute", "id"),
+        (plain_event(id=1.5), "invalid-attribute-type", "id"),
+        (plain_event(correlationid=1.5), "invalid-attribute-type", "correlationid"),
+        (None, "invalid-message", None),
+    ],
+    ids=["None", "empty", "float", "correlationid", "no event"],
+)
+def test_cause_must_have_valid_identifiers(cause: Any, code: str, attribute: str | None) -> None:
+    error = refused(EncodeError, code, caused_by, cause)
+    assert error.attribute == attribute

@@ -78,6 +78,11 @@ def test_other_values_are_unsupported(value: Any) -> None:
     assert error.attribute == "dataref"
 
 
+def test_error_of_an_invalid_name_has_its_cause() -> None:
+    error = refused(DecodeError, "unsupported-dataref", ObjectReference.parse, "nats-obj:DATA/%FF")
+    assert isinstance(error.__cause__, UnicodeDecodeError)
+
+
 @pytest.mark.parametrize(
     "arguments", [("", "a"), ("a.b", "c"), ("a b", "c"), ("a", ""), ("a", 501 * "ü"), ("a", "b\ud800")]
 )

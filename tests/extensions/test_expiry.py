@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import DecodeError, EncodeError, Timestamp, from_nats_message, to_nats_message
+from ce_nats import CeNatsError, DecodeError, EncodeError, Timestamp, from_nats_message, to_nats_message
 from ce_nats.extensions.expiry import expiry, is_expired, time_to_live
 from tests.support.strategies import plain_event, refused
 
@@ -49,6 +49,11 @@ def test_value_that_is_not_a_timestamp_is_an_error(value: Any) -> None:
     assert refused(DecodeError, "invalid-timestamp", expiry, event).attribute == "expirytime"
     refused(DecodeError, "invalid-timestamp", is_expired, event)
     assert refused(EncodeError, "invalid-timestamp", time_to_live, event).attribute == "expirytime"
+
+
+def test_error_of_an_invalid_timestamp_has_its_cause() -> None:
+    error = refused(EncodeError, "invalid-timestamp", time_to_live, plain_event(expirytime="soon"))
+    assert isinstance(error.__cause__, CeNatsError)
 
 
 def test_argument_must_be_an_event() -> None:

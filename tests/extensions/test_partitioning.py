@@ -45,11 +45,12 @@ def test_key_of_a_delivery_is_that_of_its_event():
     ("value", "code"),
     [
         (plain_event(source=None), "missing-attribute"),
+        (plain_event(source=""), "missing-attribute"),
         (plain_event(partitionkey=1.5), "invalid-attribute-type"),
         (None, "invalid-message"),
         (SimpleNamespace(event=None), "invalid-message"),
     ],
-    ids=["no-source", "float", "None", "no-event"],
+    ids=["no-source", "empty-source", "float", "None", "no-event"],
 )
 def test_objects_without_a_key_are_errors(value, code):
     with pytest.raises(EncodeError) as info:

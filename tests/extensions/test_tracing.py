@@ -52,7 +52,8 @@ def test_invalid_traceparents(traceparent: Any) -> None:
 
 def test_later_versions_may_have_more_fields() -> None:
     """W3C Trace Context 4.3: fields after the flags."""
-    assert TraceContext(f"01-{TRACE}-{SPAN}-01-what-ever").trace_id == TRACE
+    context = TraceContext(f"01-{TRACE}-{SPAN}-01-what-ever")
+    assert (context.trace_id, context.span_id, context.is_sampled) == (TRACE, SPAN, True)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,7 @@ def test_valid_tracestates(tracestate: str) -> None:
         ({"ce-traceparent": PARENT}, None),
         ({"TraceParent": PARENT}, TraceContext(PARENT)),
         ([("traceparent", PARENT), ("tracestate", "a=b"), ("tracestate", "c=d")], TraceContext(PARENT, "a=b,c=d")),
+        ({"traceparent": PARENT, "TraceState": "a=b"}, TraceContext(PARENT, "a=b")),
         ([("traceparent", PARENT), ("traceparent", PARENT)], None),
         ({"traceparent": 5}, None),
     ],
