@@ -97,6 +97,7 @@ async def test_each_delivery_has_one_outcome(js, subject, publish, consume, outc
     for one in outcomes:
         assert one.subject == subject
         assert one.message is one.delivery.message
+        assert (one.event, one.ack, one.template) == (None, None, "")
         assert one.delay == (0.01 if one.kind is OutcomeKind.REDELIVERED else None)
         if one.delivery.sequence == 5:
             assert one.seconds is None

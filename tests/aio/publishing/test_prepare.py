@@ -1,14 +1,15 @@
 """Messages for streams: which ``Nats-Msg-Id`` and which time to live they get."""
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 
-from ce_nats import ApiError, DeliveryError, EncodeError, PublishError, dedup_id, from_nats_message
+from ce_nats import ApiError, DeliveryError, EncodeError, NatsMessage, PublishError, dedup_id, from_nats_message
 from ce_nats.aio import Publisher, connect
 from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._natspy import server_info
-from ce_nats.aio.publishing._prepare import event_id, prepare_for_stream
+from ce_nats.aio.publishing._prepare import Preparation, event_id, prepare_for_stream
 from ce_nats.extensions.expiry import time_to_live
 from ce_nats.testing import NatsServer
 from tests.support.caching import NotAvailable
@@ -66,6 +67,29 @@ def test_message_id_is_one_header_more(nc, make_event, dedup):
     plain = prepare_for_stream(nc, make_event(), "orders", dedup=None, **options)
     message = prepare_for_stream(nc, make_event(), "orders", dedup=dedup, **options)
     assert list(message.headers.items()) == [*plain.headers.items(), ("Nats-Msg-Id", dedup(make_event()))]
+
+
+OPTIONS = {"mode": "binary", "format": None, "dedup": None, "ttl": None, "validate": None}
+
+
+def test_observer_receives_event_and_subject(nc, make_event):
+    observed = []
+    observer = SimpleNamespace(send=lambda *arguments: observed.append(arguments))
+    event = make_event()
+    preparation = Preparation(nc, observer=observer, **OPTIONS)
+    prepared = preparation.encode(event, "orders", given=event, valid=event, headers=None, trace=None)
+    assert (prepared.message.subject, observed) == ("orders", [(event, "orders")])
+
+
+@pytest.mark.parametrize("options", [{}, {"added_bytes": 0}, {"added_bytes": 20}])
+def test_headers_and_payload_have_at_most_the_size_that_the_server_allows(options):
+    """Including headers that are added later."""
+    preparation = Preparation(SimpleNamespace(max_payload=100), observer=None, **OPTIONS, **options)
+    room = 90 - options.get("added_bytes", 0)
+    preparation.check_size(NatsMessage("a", bytes(room)), bytes(10))
+    with pytest.raises(EncodeError) as info:
+        preparation.check_size(NatsMessage("a", bytes(room + 1)), bytes(10))
+    assert info.value.code == "payload-too-large"
 
 
 # --- Time to live -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pyarrow import parquet
 from ce_nats import DecodeError, Timestamp, from_nats_message
 from ce_nats.aio import DeliveryError
 from ce_nats.aio._jetstream_api import Stored
+from ce_nats.aio._permissions import ConnectionWatch, Denial
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.reading._stored_messages import _max_requests, as_message, as_messages, metadata, read_one_by_one
 from ce_nats.capture import write_capture
@@ -199,4 +200,16 @@ async def test_requests_in_flight_are_cancelled_at_the_end(nc):
     assert (await anext(messages)).seq == 1
     await asyncio.sleep(0)
     await asyncio.wait_for(messages.aclose(), 20)
+    assert api.cancelled == 9
+
+
+async def test_denial_ends_all_requests_in_flight(nc):
+    api = OneAnswer()
+    messages = read_one_by_one(nc, api, "S", ">", 1, 10)
+    assert (await anext(messages)).seq == 1
+    reading = asyncio.create_task(anext(messages))
+    await asyncio.sleep(0)
+    assert ConnectionWatch.of(nc)._notify(Denial("publish", api.stored_subject("S").lower()))
+    with pytest.raises(DeliveryError, match="permission-denied"):
+        await asyncio.wait_for(reading, 20)
     assert api.cancelled == 9

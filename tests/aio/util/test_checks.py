@@ -199,3 +199,8 @@ def test_fields_that_differ_are_named_if_one_of_them_is_not_empty():
     assert config_differences(ConsumerConfig(max_deliver=5, max_waiting=0), existing) == []
     assert config_differences(ConsumerConfig(max_deliver=0), existing) == ["max_deliver is 5, not 0"]
     assert config_differences(ConsumerConfig(description="a"), existing) == ["description is '', not 'a'"]
+
+
+def test_fields_that_a_consumer_sets_are_not_compared():
+    existing = ConsumerConfig(name="a", durable_name="a", ack_policy="explicit")
+    assert config_differences(ConsumerConfig(name="b", durable_name="b", ack_policy="none"), existing) == []

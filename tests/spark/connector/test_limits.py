@@ -88,3 +88,7 @@ def test_messages_wait_for_the_minimum() -> None:
 def test_without_a_minimum_no_message_waits() -> None:
     assert not Waiting(Limits()).continues(0)
     assert not Waiting(Limits()).continues(1)
+
+
+def test_messages_wait_for_a_minimum_for_15_minutes_by_default() -> None:
+    assert Limits().max_delay == 900

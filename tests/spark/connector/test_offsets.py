@@ -67,6 +67,22 @@ def test_removed_messages_are_a_loss_unless_nothing_was_read_yet():
     assert (only.first, only.from_beginning) == (101, False)
 
 
+def test_messages_removed_from_the_end_are_a_loss():
+    """A backup was restored, for example."""
+    states = {"a": state("a", 1, 20)}
+    text = "had messages up to 50, and now ends at 20: messages 21 to 50 are gone"
+    with pytest.raises(DataLossError, match=text):
+        ranges(offset(a=10), offset(a=50), states, (), refuse)
+    losses = []
+    (only,) = ranges(offset(a=10), offset(a=50), states, (), losses.append)
+    assert (only.first, len(losses)) == (11, 1)
+    assert ranges(offset(a=50), offset(a=50), states, (), refuse) == []
+    with pytest.raises(DataLossError, match=text):
+        advance(offset(a=50), states, on_loss=refuse)
+    assert advance(offset(a=50), states, on_loss=losses.append) == offset(a=50)
+    assert advance(offset(a=20), states, on_loss=refuse) == offset(a=20)
+
+
 def test_a_stream_that_was_created_again_is_a_loss_and_not_read():
     again = {"a": state("a", 1, 200, created="later"), "b": state("b", 1, 20)}
     start, end = offset(a=5, b=5), offset(a=10, b=10)
@@ -84,6 +100,8 @@ def test_unread_messages():
     assert unread(offset(a=150, b=4, gone=7), states, refuse) == 50 + 6
     with pytest.raises(DataLossError, match="deleted and created again"):
         unread({"a": {"sequence": 5, "created": "before"}}, states, refuse)
+    states["b"] = state("b", 1, 10, created="now")
+    assert unread(offset(b=7), {"b": states["b"]}, lambda loss: None) == 10
 
 
 def test_a_gap_is_skipped_in_one_step():

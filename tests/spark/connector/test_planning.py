@@ -47,6 +47,7 @@ def planned(**given: str) -> list[tuple[int, int]]:
         ({"startingOffsets": "15"}, [(15, 20)]),
         ({"startingOffsets": "15", "endingOffsets": "17"}, [(15, 17)]),
         ({"endingOffsets": "99"}, [(11, 20)]),
+        ({"startingOffsets": "20"}, [(20, 20)]),
         ({"startingOffsets": "21"}, []),
         ({"startingOffsets": "15", "endingOffsets": "14"}, []),
         ({"startingTimestamp": "2026-01-01T12:00:00Z"}, [(15, 20)]),
@@ -64,6 +65,17 @@ def planned(**given: str) -> list[tuple[int, int]]:
 )
 def test_ranges_of_a_table(given: dict[str, str], expected: list[tuple[int, int]]) -> None:
     assert planned(**given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "from_beginning"),
+    [({}, True), ({"startingOffsets": "11"}, False), ({"startingTimestamp": "2026-01-01T12:00:00Z"}, False)],
+)
+def test_range_of_a_table_has_the_stream_and_the_subjects(given: dict[str, str], from_beginning: bool) -> None:
+    read_options = options(subjects="a,b", **given)
+    (only,) = batch_ranges(read_options, {"ORDERS": STATE}, Answers(), pytest.fail)
+    assert (only.stream, only.created, only.subjects) == ("ORDERS", STATE.created, ("a", "b"))
+    assert only.from_beginning is from_beginning
 
 
 @pytest.mark.parametrize("given", [{"maxMessagesPerPartition": "9"}, {"minPartitions": "100001"}])
@@ -184,5 +196,13 @@ def test_default_number_of_partitions(
     assert planned() == ranges
 
 
-def test_cores_of_this_machine_are_counted() -> None:
+def test_cores_of_this_machine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the process may use, if the operating system can tell."""
     assert 1 <= planning._cores() <= (os.cpu_count() or 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert planning._cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert planning._cores() == 8
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert planning._cores() == 1

@@ -34,14 +34,22 @@ def test_timestamps_by_stream() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("7", 7), ("Earliest", "earliest"), ('{"A": 7}', 7), ('{"A": "7"}', 7), ('{"A": "LATEST"}', LATEST)],
+    [
+        ("7", 7),
+        ("0", 0),
+        (str(2**63 - 1), 2**63 - 1),
+        ("Earliest", "earliest"),
+        ('{"A": 7}', 7),
+        ('{"A": "7"}', 7),
+        ('{"A": "LATEST"}', LATEST),
+    ],
 )
 def test_offsets(text: str, expected: Position) -> None:
     assert read(startingOffsets=text).of(["A"]) == {"A": expected}
 
 
 @pytest.mark.parametrize(
-    "text", ["first", "-1", "+1", "1.5", "", str(2**64), "1" * 5000, '{"A": 1.5}', '{"A": "first"}']
+    "text", ["first", "-1", "+1", "1.5", "", str(2**63), str(2**64), "1" * 5000, '{"A": 1.5}', '{"A": "first"}']
 )
 def test_invalid_offsets(text: str) -> None:
     with pytest.raises(ValueError, match="option startingOffsets must be earliest, latest, a sequence or JSON"):

@@ -54,6 +54,7 @@ def test_all_options() -> None:
     [
         ({}, Limits(None, None, None, 900.0)),
         ({"maxMessagesPerTrigger": "1000", "maxBytesPerTrigger": "5"}, Limits(1_000, 5)),
+        ({"maxMessagesPerTrigger": "1", "maxBytesPerTrigger": str(2**63 - 1)}, Limits(1, 2**63 - 1)),
         ({"minMessagesPerTrigger": "7", "maxMessagesPerTrigger": "7"}, Limits(7, None, 7, 900.0)),
         ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "90"}, Limits(None, None, 7, 90.0)),
         ({"minMessagesPerTrigger": "7", "maxTriggerDelay": "500ms"}, Limits(None, None, 7, 0.5)),
@@ -74,6 +75,7 @@ def test_limits(given: dict[str, str], limits: Limits) -> None:
         ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger must be an integer from 1, got 'many'"),
         ({"maxBytesPerTrigger": "10MB"}, "option maxBytesPerTrigger must be an integer from 1, got '10MB'"),
         ({"maxBytesPerTrigger": "-1"}, "option maxBytesPerTrigger must be an integer from 1, got '-1'"),
+        ({"maxBytesPerTrigger": str(2**63)}, "option maxBytesPerTrigger must be an integer from 1, got '9223"),
         ({"minMessagesPerTrigger": "0"}, "option minMessagesPerTrigger must be an integer from 1, got '0'"),
         ({"minMessagesPerTrigger": "9" * 20}, "option minMessagesPerTrigger must be an integer from 1, got '999"),
         (

@@ -23,26 +23,11 @@ MODES = list(ContentMode)
 EVENT, MESSAGE = RowColumns(0, 1, None, None), RowColumns(0, None, 1, 2)
 
 PLAIN = st.sampled_from(["a", "order-1", "/s", "https://example.com/a"])
-ODD = st.sampled_from(
-    [
-        "",
-        " ",
-        "a b",
-        "Zürich 😀",
-        "100%",
-        "%41",
-        'say "a"',
-        "a\\b",
-        "a|b",
-        "|",
-        "\x00",
-        "\n",
-        "\x7f",
-        "\ufffe",
-        "{id}",
-        "x" * 200,
-    ]
-) | st.text(max_size=5)
+ODD_TEXTS = (
+    *("", " ", "a b", "Zürich 😀", "100%", "%41", 'say "a"', "a\\b", "a|b", "|", "\x00", "\n", "\x7f", "\ufffe"),
+    *("{id}", "x" * 200),
+)
+ODD = st.sampled_from(ODD_TEXTS) | st.text(max_size=5)
 # Most values are plain, so that rows are encoded as columns, and are not all errors.
 TEXT = st.integers(0, 9).flatmap(lambda number: ODD if number == 0 else PLAIN)
 RARELY_NULL = st.integers(0, 9)
@@ -72,6 +57,7 @@ DATA = st.sampled_from(
 )
 NAMES = st.sampled_from(["note", "x1", "subject", "n", "my_ext", "data", "id", ""])
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+OCTETS = pa.binary()
 
 # Fields of attributes, with their types and values. The four required ones come first in most cases.
 REQUIRED = {
@@ -379,3 +365,77 @@ def test_messages_without_headers_or_data(dedup: bool) -> None:
         batch = pa.RecordBatch.from_arrays([pa.array(["a"]), column], ["subject", name])
         check(encoder, batch)
         assert ("Nats-Msg-Id" in encoder.messages(batch)[1][0].as_py()) is dedup
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["id", "note", "extension"])
+@pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
+def test_unusual_texts_are_encoded_as_by_the_codec(text: str, name: str, mode: ContentMode) -> None:
+    parts = {"attributes": events_of(*({"id": "1", **({} if name == "extension" else {name: text})} for _ in "ab"))}
+    parts["attributes"] = parts["attributes"].field("attributes")
+    if name == "extension":
+        parts["extensions"] = maps(["note", "note"], [text, "plain"], [0, 1, 2], [True, True])
+    events = pa.StructArray.from_arrays(list(parts.values()), list(parts))
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 2), events], ["subject", "event"])
+    check(RowEncoder(EVENT, "", mode, dedup=True), batch)
+
+
+@pytest.mark.parametrize(
+    ("subject", "codes"),
+    [
+        ("orders", (None, None)),
+        ("a b", ("invalid-subject", "invalid-subject")),
+        ("a.*", ("invalid-subject", "invalid-subject")),
+        ("$JS.API.STREAM.PURGE.S", ("forbidden-subject", "forbidden-subject")),
+        ("$KV.bucket.key", (None, None)),
+        ("hub.API.STREAM.PURGE.S", (None, None)),
+        ("a.{b}", (None, "invalid-subject")),
+    ],
+)
+def test_subjects_of_rows_are_checked(subject: str, codes: tuple[str | None, str | None]) -> None:
+    """The senders of captured messages choose their subjects, which may have braces; an event may mean a template."""
+    subjects = pa.array(["orders", subject])
+    message = pa.RecordBatch.from_arrays([subjects, pa.nulls(2), pa.array([b""] * 2)], ["subject", "headers", "data"])
+    event = pa.RecordBatch.from_arrays([subjects, events_of({"id": "1"}, {"id": "2"})], ["subject", "event"])
+    for columns, batch, code in ((MESSAGE, message, codes[0]), (EVENT, event, codes[1])):
+        encoder = RowEncoder(columns, "", ContentMode.BINARY, dedup=False)
+        if code is None:
+            assert encoder.messages(batch)[0].to_pylist() == ["orders", subject]
+        else:
+            with pytest.raises(EncodeError) as info:
+                encoder.messages(batch)
+            assert info.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "text"),
+    [
+        (None, b"a", "invalid-header-name", "the name of a header must be a string or UTF-8 in a BINARY, got NULL"),
+        (b"\xff", b"a", "invalid-header-name", r"the name of a header .* got b'\\xff'"),
+        (b"a", None, "invalid-header-value", "the value of a header .* got NULL"),
+        (b"a", b"\xff", "invalid-header-value", r"the value of a header .* got b'\\xff'"),
+    ],
+)
+def test_headers_must_be_text(name: bytes | None, value: bytes | None, code: str, text: str) -> None:
+    headers = pa.array([[{"key": name, "value": value}]], pa.list_(pa.struct([("key", OCTETS), ("value", OCTETS)])))
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), headers, pa.array([b""])], ["subject", "headers", "data"])
+    with pytest.raises(EncodeError, match=text) as info:
+        RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False).messages(batch)
+    assert info.value.code == code
+
+
+@pytest.mark.parametrize("is_map", [True, False])
+def test_only_maps_with_attributes_must_be_those_of_events(is_map: bool) -> None:
+    """A list is sent unchanged."""
+    pairs = [[("ce-id", "1"), ("a", "b")]]
+    kind = (
+        pa.map_(pa.string(), pa.string()) if is_map else pa.list_(pa.struct([("key", "string"), ("value", "string")]))
+    )
+    headers = pa.array(pairs if is_map else [[{"key": key, "value": value} for key, value in pairs[0]]], kind)
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), headers, pa.array([b""])], ["subject", "headers", "data"])
+    encoder = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False)
+    if is_map:
+        with pytest.raises(EncodeError, match="a map with ce- headers must be that of an event"):
+            encoder.messages(batch)
+    else:
+        assert encoder.messages(batch)[1].to_pylist() == ["ce-id: 1\r\na: b\r\n"]
