@@ -19,7 +19,7 @@ def test_messages_of_a_key_are_first_one_after_the_other(messages, random):
         is_first = order.add(number, key)
         assert is_first == (key not in first)
         first.setdefault(key, number)
-        assert not order.add(number, key)
+        assert order.add(number, key) is False
     while first:
         key = random.choice(sorted(first))
         number = first.pop(key)

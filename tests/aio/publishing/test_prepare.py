@@ -92,6 +92,20 @@ def test_headers_and_payload_have_at_most_the_size_that_the_server_allows(option
     assert info.value.code == "payload-too-large"
 
 
+async def test_server_without_headers_is_an_error_unless_it_is_accepted(monkeypatch, nc, make_event):
+    monkeypatch.setitem(server_info(nc), "headers", False)
+    event, no_headers = make_event(), {"mode": "structured", "format": None, "headers": None, "dedup": None}
+    message = prepare_for_stream(nc, event, "orders", **no_headers, headerless=True, trace=None)
+    assert not message.headers
+    options = {**OPTIONS, "mode": "structured", "observer": None}
+    arguments = {"given": event, "valid": event, "headers": None, "trace": None}
+    assert Preparation(nc, headerless=True, **options).encode(event, "orders", **arguments).block == b""
+    with pytest.raises(EncodeError, match="headers-not-supported"):
+        prepare_for_stream(nc, event, "orders", **no_headers, trace=None)
+    with pytest.raises(EncodeError, match="headers-not-supported"):
+        Preparation(nc, **options).encode(event, "orders", **arguments)
+
+
 # --- Time to live -----------------------------------------------------------------------------------------------------
 
 

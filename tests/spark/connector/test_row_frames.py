@@ -155,8 +155,11 @@ def test_events_are_encoded_as_by_the_codec(events: pa.StructArray, mode: Conten
         check(encoder, batch.slice(1, len(events) - 2))
 
 
-HEADER_NAME = st.sampled_from(["a", "A", "ce-id", "CE-Type", "Nats-Msg-Id", "Content-Type", "a b", "", "ü", "a:b"])
-HEADER_VALUE = st.sampled_from(["a", "", " a", "a\t", "ü", "a\nb", "a\0", "application/cloudevents+json", "x" * 300])
+NAMES_OF_HEADERS = ("a", "A", "ce-id", "CE-Type", "Nats-Msg-Id", "Content-Type", "a b", "", "ü", "a:b")
+VALUES_OF_HEADERS = (
+    *("a", "", " a", "a\t", "ü", "a\nb", "a\rb", "a\0", "\0", "application/cloudevents+json", "x" * 300),
+)
+HEADER_NAME, HEADER_VALUE = st.sampled_from(NAMES_OF_HEADERS), st.sampled_from(VALUES_OF_HEADERS)
 EVENT_PAIRS = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s|"), ("ce-type", "t")]
 PAIRS = st.one_of(
     st.lists(st.tuples(st.just("a"), HEADER_VALUE), max_size=2),
@@ -439,3 +442,15 @@ def test_only_maps_with_attributes_must_be_those_of_events(is_map: bool) -> None
             encoder.messages(batch)
     else:
         assert encoder.messages(batch)[1].to_pylist() == ["ce-id: 1\r\na: b\r\n"]
+
+
+@pytest.mark.parametrize("dedup", [True, False])
+@pytest.mark.parametrize(
+    "pair", [*((name, "a") for name in NAMES_OF_HEADERS), *(("a", value) for value in VALUES_OF_HEADERS)], ids=ascii
+)
+def test_each_header_is_encoded_as_by_the_codec(pair: tuple[str, str], dedup: bool) -> None:
+    rows = [[{"key": name, "value": value} for name, value in pairs] for pairs in ([*EVENT_PAIRS, pair], [pair], [])]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["a"] * 3), pa.array(rows), pa.array([b""] * 3)], ["subject", "h", "d"]
+    )
+    check(RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup), batch)
