@@ -14,7 +14,7 @@ from ce_nats import NatsMessage, aio
 from ce_nats._ranges import StreamRange
 from ce_nats.aio import DeliveryError, Publisher, PullConsumer, events, flush, publish, request, subscribe
 from ce_nats.aio._jetstream_api import StreamApi
-from ce_nats.aio._permissions import ConnectionWatch, Denial, answered
+from ce_nats.aio._permissions import ConnectionWatch, Denial, answered, denial, denial_below
 from ce_nats.aio.jetstream import publish as publish_to_stream
 from ce_nats.aio.jetstream import read_stream
 from ce_nats.aio.publishing._bulk import BulkPublisher
@@ -477,3 +477,29 @@ async def test_timeout_of_a_request_has_the_violation_during_the_request(connect
             await answered(nc, "a", lose)
         with pytest.raises(asyncio.TimeoutError):
             await answered(nc, "a", fail)
+
+
+async def test_operations_fail_if_the_connection_cannot_be_closed(connected, monkeypatch):
+    async def fail():
+        raise OSError("unreachable")
+
+    async with connected("unrestricted") as (nc, reported):
+        watch = ConnectionWatch.of(nc)
+        with monkeypatch.context() as patched, watch.until_closed("orders") as failed:
+            patched.setattr(nc, "close", fail)
+            await watch._close(nats.errors.Error("nats: reading ended"))
+            assert failed.done()
+            assert str(failed.result()).startswith("connection-closed: orders: the connection was closed")
+        assert reported == ["nats: reading ended"]
+
+
+async def test_inbox_that_was_denied_is_an_error_of_later_operations(connected):
+    async with connected("deaf") as (nc, _):
+        async with denied("subscribe", "_INBOX."):
+            await answered(nc, "a", lambda: nc.request("a", timeout=LONG))
+        for watching in (denial(nc, "a"), denial_below(nc, "a", "b.")):
+            async with denied("subscribe", "_INBOX."):
+                with watching:
+                    pytest.fail("not denied")
+        with denial(nc, "a", "other.inbox"):
+            pass

@@ -3,7 +3,14 @@
 import pytest
 from nats.js.api import PubAck
 
-from ce_nats.aio.publishing._pending_message import has_copy_detection, is_not_stored, read_reply
+from ce_nats.aio.publishing._pending_message import (
+    PendingMessage,
+    has_copy_detection,
+    is_duplicate,
+    is_not_stored,
+    read_reply,
+    refusal,
+)
 
 START = b"NATS/1.0\r\n"
 
@@ -54,3 +61,19 @@ def test_other_replies_are_errors(data, block, code, may_be_retried):
     error = read_reply("s", data, block)
     assert error.code == code
     assert is_not_stored(error) is may_be_retried
+    assert error.message.startswith("s: ")
+
+
+@pytest.mark.parametrize(("member", "number"), [({"err_code": 10071}, 10071), ({"err_code": "b"}, 0), ({}, 0)])
+def test_refusal_has_the_number_and_the_text_of_the_server(member, number):
+    error = refusal("s", {"code": 400, "description": "wrong", **member})
+    assert (error.code, error.err_code) == ("publish-refused", number)
+    assert error.message == f"s: wrong ({member.get('err_code', 0)})"
+
+
+def test_message_was_sent_after_its_first_attempt():
+    for attempts in range(3):
+        message = PendingMessage("s", None, b"", b"", None, 0.0, 0.0, attempts)
+        assert message.was_sent is (attempts > 0)
+        assert is_duplicate(message, PubAck("S", 1, duplicate=True)) is (attempts == 1)
+        assert is_duplicate(message, PubAck("S", 1)) is False

@@ -204,3 +204,10 @@ def test_fields_that_differ_are_named_if_one_of_them_is_not_empty():
 def test_fields_that_a_consumer_sets_are_not_compared():
     existing = ConsumerConfig(name="a", durable_name="a", ack_policy="explicit")
     assert config_differences(ConsumerConfig(name="b", durable_name="b", ack_policy="none"), existing) == []
+
+
+def test_backoff_of_the_server_overrides_ack_wait():
+    existing = ConsumerConfig(max_deliver=5, ack_wait=1, backoff=[1, 2])
+    wanted = ConsumerConfig(max_deliver=3, ack_wait=30, backoff=[1, 2])
+    assert config_differences(wanted, existing) == ["max_deliver is 5, not 3"]
+    assert config_differences(ConsumerConfig(ack_wait=30), existing) == ["ack_wait is 1, not 30"]

@@ -215,9 +215,11 @@ def test_bytes_that_are_not_utf8_are_errors(mode: ContentMode) -> None:
         RowEncoder(EVENT, "", mode, dedup=True).messages(batch.set_column(0, "subject", invalid))
 
 
+EVENT_CORE = (("specversion", "1.0"), ("source", "/s"), ("type", "t"))
+
+
 def events_of(*rows: dict[str, Any]) -> pa.StructArray:
-    core = {"specversion": "1.0", "source": "/s", "type": "t"}
-    attributes = pa.array([{**core, **row} for row in rows])
+    attributes = pa.array([{**dict(EVENT_CORE), **row} for row in rows])
     return pa.StructArray.from_arrays([attributes], ["attributes"])
 
 
@@ -454,3 +456,29 @@ def test_each_header_is_encoded_as_by_the_codec(pair: tuple[str, str], dedup: bo
         [pa.array(["a"] * 3), pa.array(rows), pa.array([b""] * 3)], ["subject", "h", "d"]
     )
     check(RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup), batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x": pa.array([1.5, 2.0])},
+        {"x": pa.array([[1], []])},
+        {"x": pa.array([18_000, None], pa.date32())},
+        {"bad_name": pa.array(["a", "b"])},
+        {"Name": pa.array(["a", None])},
+        *({name: None} for name in ("specversion", "id", "source", "type")),
+        *({name: pa.nulls(2)} for name in ("specversion", "id", "source", "type")),
+        *({name: pa.array(["1.0", None])} for name in ("specversion", "id", "source", "type")),
+    ],
+    ids=str,
+)
+def test_invalid_attributes_are_errors_as_by_the_codec(changed: dict[str, pa.Array | None], mode: ContentMode) -> None:
+    core = {name: pa.array([value] * 2) for name, value in (*EVENT_CORE, ("id", "1"))}
+    columns = {name: column for name, column in {**core, **changed}.items() if column is not None}
+    attributes = pa.StructArray.from_arrays(list(columns.values()), list(columns))
+    events = pa.StructArray.from_arrays([attributes], ["attributes"])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 2), events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, "", mode, dedup=True)
+    check(encoder, batch)
+    assert any(not isinstance(outcome, tuple) for outcome in by_codec(encoder, batch))
