@@ -20,6 +20,7 @@ from ce_nats import ContentMode, DecodeError, EncodeError, ErrorCode, NatsMessag
 from ce_nats.arrow import _decode as decode_module
 from ce_nats.arrow import explode_capture, explode_cloudevents
 from ce_nats.arrow._decode import Events, combine, decode
+from ce_nats.arrow._headers import check_type
 from ce_nats.conformance import load_cases
 from ce_nats.conformance._cases import octets, text
 from ce_nats.message import Headers
@@ -437,6 +438,37 @@ def test_invalid_arguments_are_rejected(wrong: dict[str, Any], error: type[Excep
     given = given.append_column("triples", pa.array([[]], triples))
     with pytest.raises(error):
         explode_cloudevents(given, **wrong)
+
+
+PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_valid"),
+    [
+        *((kind, True) for kind in (pa.null(), pa.binary(), pa.large_binary(), pa.list_(PAIR), pa.large_list(PAIR))),
+        (pa.map_(pa.string(), pa.binary()), True),
+        (pa.map_(pa.string(), pa.list_(pa.string())), True),
+        (pa.dictionary(pa.int32(), pa.binary()), True),
+        *((kind, False) for kind in (pa.string(), pa.large_string(), pa.int64(), PAIR, pa.list_(pa.string()))),
+        (pa.dictionary(pa.int32(), pa.string()), False),
+        (pa.map_(pa.int32(), pa.string()), False),
+        (pa.map_(pa.string(), pa.int32()), False),
+        (pa.map_(pa.string(), pa.list_(pa.int32())), False),
+        (pa.map_(pa.int32(), pa.list_(pa.string())), False),
+        *((pa.list_(pa.struct([*PAIR][:count])), False) for count in (0, 1)),
+        (pa.list_(pa.struct([*PAIR, ("more", pa.string())])), False),
+        (pa.list_(pa.struct([("key", pa.int32()), ("value", pa.string())])), False),
+        (pa.list_(pa.struct([("key", pa.string()), ("value", pa.int32())])), False),
+    ],
+    ids=str,
+)
+def test_types_of_headers_are_checked(kind: pa.DataType, is_valid: bool) -> None:
+    if is_valid:
+        check_type(kind)
+    else:
+        with pytest.raises(TypeError, match="headers must be "):
+            check_type(kind)
 
 
 def test_modes_are_case_insensitive() -> None:

@@ -17,10 +17,11 @@ from ce_nats.aio.consumer._dead_letters import (
     _kept_line,
     _pending_acks,
     original,
+    requeue,
     requeue_all,
     store,
 )
-from ce_nats.aio.jetstream import read_stream
+from ce_nats.aio.jetstream import configure_stream, read_stream
 from ce_nats.redelivery import BLOCK_HEADER, DeadLetter, Reason
 from ce_nats.testing import NatsServer
 from ce_nats.wire.nats import encode_header_block
@@ -265,6 +266,14 @@ async def test_originals_are_requeued_in_order_and_dead_letters_deleted(js, subj
     ]
     assert await read_data(js, stream) == list(range(1, count + 1))
     assert [letter async for letter in read_letters(js, dead)] == []
+
+
+async def test_requeued_original_has_its_sequence(js, subject, stream, dead, store_letters):
+    """Also in a stream that would store several messages together."""
+    await configure_stream(js, stream, allow_batched=True)
+    letters = await store_letters(subject)
+    assert (await requeue(js, await anext(letters))).seq == 1
+    await letters.aclose()
 
 
 async def test_dead_letters_that_cannot_be_requeued_stay_and_have_an_error(js, subject, stream, dead, store_letters):

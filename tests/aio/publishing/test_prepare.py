@@ -11,6 +11,7 @@ from ce_nats.aio import jetstream as ce_js
 from ce_nats.aio._natspy import server_info
 from ce_nats.aio.publishing._prepare import Preparation, event_id, prepare_for_stream
 from ce_nats.extensions.expiry import time_to_live
+from ce_nats.extensions.tracing import TraceContext, trace_of_headers
 from ce_nats.testing import NatsServer
 from tests.support.caching import NotAvailable
 from tests.support.programs import nats_server
@@ -79,6 +80,20 @@ def test_observer_receives_event_and_subject(nc, make_event):
     preparation = Preparation(nc, observer=observer, **OPTIONS)
     prepared = preparation.encode(event, "orders", given=event, valid=event, headers=None, trace=None)
     assert (prepared.message.subject, observed) == ("orders", [(event, "orders")])
+
+
+@pytest.mark.parametrize("given", [None, TraceContext(f"00-{'a' * 32}-{'b' * 16}-01")])
+def test_trace_of_the_caller_overrides_that_of_the_observer(nc, make_event, given):
+    own = TraceContext(f"00-{'c' * 32}-{'d' * 16}-01")
+    event = make_event()
+    for observer, expected in (
+        (None, given),
+        (SimpleNamespace(send=lambda *_: None), given),
+        (SimpleNamespace(send=lambda *_: SimpleNamespace(trace=own)), given or own),
+    ):
+        preparation = Preparation(nc, observer=observer, **OPTIONS)
+        prepared = preparation.encode(event, "orders", given=event, valid=event, headers=None, trace=given)
+        assert trace_of_headers(prepared.message.headers) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"added_bytes": 0}, {"added_bytes": 20}])

@@ -111,6 +111,14 @@ async def test_replies_with_other_tokens_are_ignored(token):
         assert all(number in (2, 10**30 - 1) for number in server.numbers)
 
 
+async def test_number_of_a_reply_has_at_most_18_digits():
+    async with token_acks() as server:
+        server.writer.write(msg(10**18, b"thanks") + msg(10**18 - 1, b"thanks") + ack(2))
+        await until(lambda: 2 in [*server.numbers, *(number for number, _, _ in server.replies)])
+        assert (10**18 - 1, b"thanks", b"") in server.replies
+        assert all(number != 10**18 for number, _, _ in server.replies)
+
+
 async def test_closed_connection_is_an_error():
     async with scripted() as (_, nc):
         await nc.close()

@@ -7,7 +7,7 @@ import pytest
 from ce_nats.spark.connector._limits import Limits
 from ce_nats.spark.connector._pattern import StreamPattern
 from ce_nats.spark.connector._positions import EARLIEST, LATEST, Instant, Positions
-from ce_nats.spark.connector._read_options import ReadOptions
+from ce_nats.spark.connector._read_options import READ_OPTIONS, ReadOptions
 
 STREAM = {"stream": "ORDERS"}
 
@@ -47,6 +47,15 @@ def test_all_options() -> None:
         max_per_partition=500,
         fail_on_data_loss=False,
     )
+
+
+def test_names_of_all_options() -> None:
+    """Other names are errors of the source."""
+    assert set(READ_OPTIONS) == {
+        *("stream", "streamPattern", "subjects", "startingOffsets", "startingTimestamp", "startingTimestampStrategy"),
+        *("endingOffsets", "endingTimestamp", "minPartitions", "maxMessagesPerPartition", "failOnDataLoss"),
+        *("maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,23 @@ EVENT, MESSAGE = RowColumns(0, 1, None, None), RowColumns(0, None, 1, 2)
 
 PLAIN = st.sampled_from(["a", "order-1", "/s", "https://example.com/a"])
 ODD_TEXTS = (
-    *("", " ", "a b", "Zürich 😀", "100%", "%41", 'say "a"', "a\\b", "a|b", "|", "\x00", "\n", "\x7f", "\ufffe"),
+    *(
+        "",
+        " ",
+        "a b",
+        "Zürich 😀",
+        "100%",
+        "%41",
+        'say "a"',
+        "a\\b",
+        "a\\nb",
+        "a|b",
+        "|",
+        "\x00",
+        "\n",
+        "\x7f",
+        "\ufffe",
+    ),
     *("{id}", "x" * 200),
 )
 ODD = st.sampled_from(ODD_TEXTS) | st.text(max_size=5)
