@@ -230,6 +230,14 @@ def test_errors_have_the_number_of_the_row(tmp_path: Path, changed: dict[str, An
     assert text in info.value.message
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_all_row_groups_are_read(tmp_path: Path, rows: int) -> None:
+    path = written(tmp_path / "a.parquet", {}, row_group_size=rows)
+    assert list(read_capture(path)) == [stored(1), stored(2), stored(3)]
+    assert last_captured(path) == stored(3)
+    assert count_captured(path) == 3
+
+
 def test_rows_are_counted_across_row_groups(tmp_path: Path) -> None:
     subjects = pa.array(["a"] * 2500 + [None] + ["a"] * 10)
     table = pa.table({**columns(len(subjects)), "subject": subjects})
