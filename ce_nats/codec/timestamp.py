@@ -12,7 +12,7 @@ import sys
 from calendar import monthrange
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cache, lru_cache
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex, cast
 
 from ..errors import CeNatsError, DecodeError, EncodeError, ErrorCode, preview
 
@@ -143,7 +143,7 @@ class Timestamp(datetime):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if self.utcoffset() is None:
-            return type(self), (*self.timetuple()[:6], self.microsecond)
+            return cast("tuple[Any, ...]", super().__reduce_ex__(protocol))
         return type(self), (self.text,)
 
 

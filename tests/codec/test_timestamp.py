@@ -48,6 +48,16 @@ def test_copies_keep_the_text(text: str) -> None:
         assert other.utcoffset() == at.utcoffset()
 
 
+@given(timestamp_texts, st.sampled_from([0, 1]))
+def test_copies_without_a_time_zone_are_equal(text: str, fold: int) -> None:
+    at = Timestamp(text).replace(tzinfo=None, fold=fold)
+    pickles = [pickle.loads(pickle.dumps(at, protocol)) for protocol in range(4, pickle.HIGHEST_PROTOCOL + 1)]
+    for other in (*pickles, copy.copy(at), copy.deepcopy(at)):
+        assert type(other) is Timestamp
+        assert (other, other.tzinfo, other.fold) == (at, None, fold)
+    assert pickle.loads(pickle.dumps(at, 2)) == at
+
+
 @given(aware_datetimes)
 def test_timestamp_from_a_datetime(value: datetime) -> None:
     """With its instant and offset, in both forms of the constructor; it is equal to the datetime."""
