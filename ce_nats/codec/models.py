@@ -61,7 +61,6 @@ def check_model(model: Any) -> None:
     """
     try:
         if _adapter.__wrapped__(model) is None:
-            msgspec.json.Decoder(model)
             info = msgspec.inspect.type_info(model)
             types = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
             if any(isinstance(one, msgspec.inspect.CustomType) for one in types):

@@ -503,7 +503,7 @@ def _repeated(name: str, one: _Field) -> DecodeError:
             ErrorCode.DATA_CONFLICT, "the event must have one data field, got two", attribute="data", requirement="A-92"
         )
     own = {field: attribute for attribute, field in _REQUIRED.items()}.get(one.label)
-    if name == "CloudEvent" and own is not None:
+    if own is not None:
         return DecodeError(
             ErrorCode.DUPLICATE_ATTRIBUTE, f"attribute {own!r} must occur once, got a second field", attribute=own
         )
