@@ -6,6 +6,7 @@ tests/test_fixtures.py runs the vectors of spec-fixtures/headers.json.
 
 import copy
 import pickle
+import re
 from collections import ChainMap, OrderedDict, UserDict
 from collections.abc import Mapping
 from email.parser import BytesParser
@@ -24,10 +25,11 @@ from ce_nats import (
     ErrorCode,
     Headers,
     NatsMessage,
+    Timestamp,
     from_nats_message,
     to_nats_message,
 )
-from ce_nats.message import check_header, header_columns, header_pairs
+from ce_nats.message import StoredMessage, UnreadableHeaders, check_header, header_columns, header_pairs
 from ce_nats.subjects import check_subject
 from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.support.strategies import plain_event
@@ -582,5 +584,32 @@ def test_only_letters_are_equal_without_regard_to_case(start):
         assert Headers([(f"{start}{one}", "1")]).values(f"{start}{other}", ignore_case=True) == ["1"]
 
 
+def test_unreadable_headers_are_not_missing_headers():
+    """A message without headers may be a structured event, so programs test whether there are any."""
+    error = DecodeError(ErrorCode.INVALID_HEADER_BLOCK, "the block must end")
+    for readable in (None, {}, {"a": "1"}):
+        headers = UnreadableHeaders(error, readable)
+        assert bool(headers)
+        assert headers == (readable or {})
+        assert refused(DecodeError, error.code, from_nats_message, SimpleNamespace(headers=headers, data=b"")) is error
+
+
 def test_messages_have_no_reply_subject_by_default():
     assert NatsMessage("a").reply == ""
+
+
+def test_messages_are_tables_in_notebooks():
+    """tests/test_notebook.py tests all else of the tables."""
+    assert cells(NatsMessage("a", b"x", {"Name": "y"})) == ["NATS message", "subject", "a", "Name", "y", "data", "x"]
+    assert cells(NatsMessage("a", reply="b")) == ["NATS message", "subject", "a", "data", "", "reply", "b"]
+    stored = StoredMessage("a", "", [("Name", "y")], b"x", "S", 5, Timestamp("2026-01-02T00:00:00Z"))
+    assert cells(stored) == [
+        "stored NATS message",
+        *("stream", "S", "sequence", "5", "timestamp", "2026-01-02T00:00:00Z"),
+        *("subject", "a", "Name", "y", "data", "x"),
+    ]
+
+
+def cells(value):
+    """Return the caption and the text of all cells."""
+    return re.findall(r"(?:<caption>|<th [^>]*>|<pre [^>]*>)([^<]*)", value._repr_html_())

@@ -170,3 +170,18 @@ def test_delays_may_have_any_limit():
     assert [Backoff(initial=0.2, maximum=0.5, factor=1).delay(number) for number in (1, 3)] == [0.2, 0.2]
     assert [Backoff(initial=0.2, maximum=0.5).delay(number) for number in (1, 2, 3)] == [0.2, 0.4, 0.5]
     assert Backoff(maximum=0).delay(1) == 0
+
+
+@pytest.mark.parametrize("kind", [Action, Outcome, Reason])
+def test_text_of_a_member_is_its_name(kind):
+    """Metrics, logs and headers contain it."""
+    assert [str(one) for one in kind] == [one.name.lower().replace("_", "-") for one in kind]
+    assert all(one == str(one) for one in kind)
+
+
+def test_any_number_of_deliveries_has_a_delay():
+    """Powers that are out of range for a float."""
+    assert Backoff().delay(10_000) == 300
+    assert Backoff().delay(10_000, 0.5) == 225
+    assert Backoff(initial=0).delay(10_000) == 0
+    assert Backoff(factor=1).delay(10_000) == 1

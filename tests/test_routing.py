@@ -139,6 +139,13 @@ def test_invalid_patterns_are_rejected(router, pattern):
         router().on(pattern)
 
 
+def test_error_of_a_pattern_has_the_reason():
+    with pytest.raises(
+        ValueError, match=r"^pattern must match types of events, got .*: attribute 'type' must not contain"
+    ):
+        Router().on("a\n*")
+
+
 @pytest.mark.parametrize("pattern", [None, 5, b"a", ["a"], nothing])
 def test_patterns_of_other_types_are_rejected(pattern):
     with pytest.raises(TypeError, match=r"^pattern must be a str, got "):

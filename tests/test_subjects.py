@@ -5,7 +5,18 @@ from itertools import product
 import pytest
 
 from ce_nats.errors import EncodeError
-from ce_nats.subjects import check_pattern, covers, disjoint, is_literal, overlap, partition
+from ce_nats.subjects import (
+    check_name,
+    check_pattern,
+    check_plain_subject,
+    check_subject,
+    check_subject_from_message,
+    covers,
+    disjoint,
+    is_literal,
+    overlap,
+    partition,
+)
 
 SUBJECTS = [".".join(tokens) for length in (1, 2, 3, 4) for tokens in product("ab", repeat=length)]
 PATTERNS = [
@@ -75,6 +86,106 @@ def test_covered_patterns_are_omitted(patterns, expected):
 def test_overlapping_patterns_are_rejected():
     with pytest.raises(EncodeError, match=r"'a\.\*' and '\*\.b' overlap"):
         disjoint(["a.*", "*.b"])
+
+
+# --- Subjects to publish to -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", ["a", "a.b", "$KV.b.k", "ü.{x}", "a*", "*a", ">a", "a.b>.c", "a" * 300, "~.!"])
+def test_subjects_are_accepted(subject):
+    check_subject(subject)
+    check_subject_from_message(subject)
+
+
+@pytest.mark.parametrize("start", ["", "a" * 300 + "."])
+@pytest.mark.parametrize(
+    "subject", ["", ".", "a.", ".a", "a..b", "*", ">", "a.*", "*.a", "a.>.b", "a b", "a\x7f", "a\0", "\ud800"]
+)
+def test_invalid_subjects_are_rejected(subject, start):
+    for check in (check_subject, check_plain_subject, check_subject_from_message):
+        with pytest.raises(EncodeError) as info:
+            check(start + subject)
+        assert info.value.code == "invalid-subject"
+
+
+def test_names_have_no_dots():
+    check_name("a stream", "ORDERS")
+    for name in ("a.b", "a ", "", "*"):
+        with pytest.raises(EncodeError) as info:
+            check_name("a stream", name)
+        assert info.value.code == "invalid-subject"
+    with pytest.raises(EncodeError, match="a stream must be a name without dots, got "):
+        check_name("a stream", "a.b")
+
+
+def test_templates_are_not_subjects():
+    check_plain_subject("a.b}")
+    for subject in ("a.{id}", "{"):
+        with pytest.raises(EncodeError) as info:
+            check_plain_subject(subject)
+        assert info.value.code == "invalid-subject"
+
+
+def is_forbidden(subject, **options):
+    try:
+        check_subject_from_message(subject, **options)
+    except EncodeError as error:
+        return error.code == "forbidden-subject"
+    return False
+
+
+@pytest.mark.parametrize(
+    "subject", ["$", "$JS", "$JS.API.INFO", "$JS.ACK.S.c.1.1.1.1.0", "$SYS.x", "$KVs.b", "$OBJ.b", "$a"]
+)
+def test_subjects_of_the_server_are_forbidden(subject):
+    """Whatever patterns are allowed."""
+    assert is_forbidden(subject)
+    assert is_forbidden(subject, allowed=[">", subject])
+    assert is_forbidden(subject, is_reply=True)
+
+
+@pytest.mark.parametrize("subject", ["$KV", "$KV.b.k", "$O.b.M.x"])
+def test_keys_and_objects_are_data_unless_they_are_a_reply_subject(subject):
+    assert not is_forbidden(subject)
+    assert is_forbidden(subject, is_reply=True)
+
+
+@pytest.mark.parametrize(
+    "subject", ["a", "a.$JS", "_INBOX.x", "STREAM.PURGE.S", "a.STREAM.INFO.S", "a.STREAM.PURGED", "a.STREAM.X.Y.PURGE"]
+)
+def test_other_subjects_are_data(subject):
+    assert not is_forbidden(subject)
+    assert not is_forbidden(subject, is_reply=True)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "STREAM.PURGE.S",
+        "STREAM.CREATE",
+        "CONSUMER.MSG.NEXT.S.c",
+        "META.LEADER.STEPDOWN",
+        "SERVER.REMOVE",
+        "ACCOUNT.STREAM.MOVE.x",
+    ],
+)
+def test_requests_to_jetstream_are_forbidden_under_any_prefix(request_):
+    """If no pattern of allowed subjects covers them, and the prefix is not known to be that of the API."""
+    subject = f"hub.api.{request_}"
+    assert is_forbidden(subject)
+    assert is_forbidden(subject, allowed=["hub.api", "hub.other.>", "*"])
+    assert not is_forbidden(subject, allowed=["x", "hub.>"])
+    assert is_forbidden(subject, allowed=["hub.>"], api_prefixes=["x", "hub.api"])
+
+
+def test_known_prefixes_of_the_api_are_forbidden():
+    assert is_forbidden("hub.api", api_prefixes=["hub.api"])
+    assert is_forbidden("hub.api.INFO", api_prefixes=["x", "hub.api"])
+    assert not is_forbidden("hub.apis.INFO", api_prefixes=["hub.api"])
+    assert not is_forbidden("hub", api_prefixes=["hub.api"])
+
+
+# --- Partitions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

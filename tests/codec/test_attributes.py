@@ -17,7 +17,9 @@ from ce_nats import DecodeError, EncodeError, Timestamp
 from ce_nats.codec.attributes import (
     CORE,
     REQUIRED,
+    are_valid_names,
     canonical,
+    check_extension_name,
     check_name,
     checked_attributes,
     decode_base64,
@@ -65,6 +67,21 @@ def test_names_that_look_legal_are_rejected(name: str) -> None:
     """A trailing line break, non-ASCII letters and digits, and the name of the data in JSON events."""
     error = refused(EncodeError, "invalid-attribute-name", check_name, name, EncodeError)
     assert error.attribute == name
+    assert error.requirement == {"": "CE-NM-03", "data": "CE-NM-06"}.get(name, "CE-NM-01")
+
+
+def test_names_of_an_event_are_legal_distinct_and_complete() -> None:
+    assert are_valid_names([*REQUIRED, "x"]) is True
+    for names in ([*REQUIRED, "X"], [*REQUIRED, "data"], [*REQUIRED, "x", "x"], REQUIRED[1:], [*REQUIRED[1:], "x"], []):
+        assert are_valid_names(names) is False
+
+
+@pytest.mark.parametrize("error_class", [DecodeError, EncodeError])
+def test_names_of_extensions_are_not_those_of_the_specification(error_class: Any) -> None:
+    check_extension_name("x", error_class)
+    for name in (*CORE, "data", "X", "", 5):
+        error = refused(error_class, "invalid-attribute-name", check_extension_name, name, error_class)
+        assert error.attribute == str(name)
 
 
 # --- Canonical strings ----------------------------------------------------------------------------------------------
@@ -182,6 +199,13 @@ def test_illegal_characters_are_rejected(before: str, illegal: str, after: str) 
     refused(EncodeError, "invalid-character", canonical, text)
     refused(DecodeError, "invalid-character", decode_typed_attribute, "x", text, None)
     refused(DecodeError, "invalid-character", decode_typed_attribute, "id", text, None)
+
+
+def test_first_and_last_characters_of_illegal_ranges() -> None:
+    for one in "\0\x1f\x7f\x9f\ud800\udfff\ufdd0\ufdef\ufffe\uffff\U0001fffe\U0010ffff":
+        refused(DecodeError, "invalid-character", decode_typed_attribute, "x", one, None)
+    for one in " ~\xa0\ud7ff\ue000\ufdcf\ufdf0\ufffd\U00010000\U0001fffd\U00020000\U0010fffd":
+        assert decode_typed_attribute("x", one, None) == one
 
 
 # --- The attributes of an event -------------------------------------------------------------------------------------
@@ -315,6 +339,8 @@ def test_any_text_is_converted_or_rejected(text: str, wanted: type) -> None:
         ("", int, "invalid-integer"),
         ("2147483648", int, "integer-out-of-range"),
         ("-2147483649", int, "integer-out-of-range"),
+        ("21474836470", int, "integer-out-of-range"),
+        ("-21474836480", int, "integer-out-of-range"),
         pytest.param("9" * 100_000, int, "integer-out-of-range", id="many digits"),
         pytest.param("-" + "9" * 100_000, int, "integer-out-of-range", id="many digits below zero"),
         ("eA", bytes, "invalid-base64"),

@@ -29,6 +29,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
+from ce_nats.codec.binding import dedup_text
 from tests.support.strategies import (
     Event,
     any_events,
@@ -493,6 +494,23 @@ def test_dedup_ids_depend_on_source_and_id_only(event: Event) -> None:
     """The same with another time, other data and another type."""
     attributes = event.attributes
     assert dedup_id(event) == dedup_id(plain_event(source=attributes["source"], id=attributes["id"]))
+
+
+class EqualToAll(str):
+    """A string with the hash of the source ``/cached``, and equal to any other."""
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return hash("/cached")
+
+
+def test_sources_equal_to_others_have_their_own_dedup_id() -> None:
+    assert dedup_id(plain_event(source="/cached")) == "/cached|1"
+    for source in ("/a", "/b"):
+        assert dedup_text(EqualToAll(source), "1") == f"{source}|1"
+    assert dedup_id(plain_event(source=EqualToAll("/a"))) == "/a|1"
 
 
 @given(any_events())

@@ -3,7 +3,8 @@
 import pytest
 
 from ce_nats import DecodeError, ErrorCode, Timestamp
-from ce_nats.codec.envelope import Envelope, from_envelope
+from ce_nats.codec.envelope import Envelope, from_envelope, to_envelope
+from tests.support.strategies import plain_event
 
 REQUIRED = {"specversion": "1.0", "id": "1", "source": "s", "type": "t"}
 
@@ -13,12 +14,52 @@ def decoded(data, content_type=None, **options):
     return from_envelope(Envelope({**REQUIRED, **kind}, data), **options).get_data()
 
 
+@pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
+@pytest.mark.parametrize("content_type", ["image/png", "application/json", "text/plain"])
+def test_binary_data_is_bytes(data, content_type):
+    found = to_envelope(plain_event(data, datacontenttype=content_type))
+    assert (found.data, type(found.data)) == (b"x", bytes)
+
+
+class Word(str):
+    """A subclass of str."""
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "expected"),
+    [
+        ("é", "text/plain; charset=latin1", "é"),
+        (Word("é"), "image/png", "é"),
+        ("é", "application/json", '"é"'.encode()),
+        ([1], "application/json", b"[1]"),
+        ([1], None, b"[1]"),
+        (None, "application/json", None),
+    ],
+)
+def test_text_is_a_str_and_json_is_bytes(data, content_type, expected):
+    found = to_envelope(plain_event(data, datacontenttype=content_type)).data
+    assert (found, type(found)) == (expected, type(expected))
+
+
 def test_text_is_encoded_in_the_charset_of_a_text_type():
     assert decoded("é", "text/plain; charset=latin1", parse_data=False) == b"\xe9"
     assert decoded("é", "text/plain", parse_data=False) == b"\xc3\xa9"
     assert decoded("é", "text/plain; charset=latin1") == "é"
     assert decoded("é", "image/png; charset=latin1") == b"\xc3\xa9"
     assert decoded("é") == b"\xc3\xa9"
+
+
+def test_empty_data_is_data_if_it_is_text():
+    for content_type, data, expected in (
+        ("text/plain", "", ""),
+        ("text/plain", b"", None),
+        ("application/json", "", None),
+        ("application/json", b"", None),
+        ("image/png", b"", None),
+        (None, "", None),
+    ):
+        assert decoded(data, content_type) == expected
+        assert decoded(data, content_type, parse_data=False) == (b"" if expected == "" else None)
 
 
 @pytest.mark.parametrize(

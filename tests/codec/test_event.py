@@ -4,6 +4,7 @@ DecodedEvent: the received attributes and data, as a CloudEvent of the SDK.
 
 import copy
 import pickle
+import re
 from datetime import datetime, timezone
 
 import pytest
@@ -11,8 +12,8 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 
 from ce_nats import NatsMessage, Timestamp, from_nats_message
-from ce_nats.codec.event import DecodedEvent
-from tests.support.strategies import binary_message, structured_message, valid_messages
+from ce_nats.codec.event import DecodedEvent, ExtendedEvent, NotDelivered, attributes_data_and_presence
+from tests.support.strategies import binary_message, exact, structured_message, valid_messages
 
 
 def test_event_is_a_cloudevent_of_the_sdk() -> None:
@@ -129,11 +130,66 @@ def test_has_data_follows_from_the_data() -> None:
     assert DecodedEvent({}, None, has_data=True).has_data
 
 
+@pytest.mark.parametrize(
+    ("event", "value"),
+    [
+        (DecodedEvent({"datacontenttype": "application/json"}, b'{"a":1}'), {"a": 1}),
+        (DecodedEvent({"datacontenttype": "application/json"}, bytearray(b"[1]")), [1]),
+        (DecodedEvent({"datacontenttype": "application/json"}, b""), None),
+        (DecodedEvent({"datacontenttype": "text/plain; charset=iso-8859-1"}, b"\xe9"), "é"),
+        (DecodedEvent({"datacontenttype": "text/plain"}, b""), ""),
+        (DecodedEvent({"datacontenttype": "image/png"}, b""), b""),
+        (DecodedEvent({}, b"[1]", is_json=True), [1]),
+        (DecodedEvent({}, b"[1]"), b"[1]"),
+        (DecodedEvent({"datacontenttype": "application/json"}, "[1]"), "[1]"),
+        (DecodedEvent({"datacontenttype": "application/json"}, [1]), [1]),
+        (DecodedEvent({}), None),
+    ],
+)
+def test_data_can_be_parsed_later(event: DecodedEvent, value: object) -> None:
+    """Bytes by their media type, as decoding with ``parse_data=True`` does; parsed data is unchanged."""
+    assert exact(event._parsed_data()) == exact(value)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [DecodedEvent({"x": "y"}, b"[1]", is_json=True), DecodedEvent({}, None, has_data=True), DecodedEvent({}, 5)],
+)
+def test_extended_event_has_the_data_of_its_event(event: DecodedEvent) -> None:
+    extended = ExtendedEvent(event, {"x": "z", "a": "b"})
+    assert extended.get_attributes() == {"a": "b", "x": "z", **event.get_attributes()}
+    assert attributes_data_and_presence(extended)[1:] == attributes_data_and_presence(event)[1:]
+    assert (extended.has_data, extended.is_json) == (event.has_data, event.is_json)
+
+
+def test_data_that_was_not_delivered_is_its_size() -> None:
+    data = NotDelivered(5)
+    assert (data, hash(data), data.size) == (NotDelivered(5), hash(NotDelivered(5)), 5)
+    assert data != NotDelivered(6)
+    assert data != 5
+    assert not data
+    assert repr(data) == "NotDelivered(size=5)"
+
+
 def test_event_of_the_sdk_is_not_equal() -> None:
     """It is compared by identity."""
     event = from_nats_message(binary_message())
     assert event != CloudEvent(dict(event.get_attributes()))
     assert event != 5
+
+
+def test_event_is_a_table_in_notebooks() -> None:
+    """tests/test_notebook.py tests all else of the tables."""
+    text = DecodedEvent({"id": "1", "x": "y"}, "z")._repr_html_()
+    assert re.findall(r"(?:<caption>|<th [^>]*>|<pre [^>]*>)([^<]*)", text) == [
+        "CloudEvent",
+        "id",
+        "1",
+        "x",
+        "y",
+        "data",
+        "z",
+    ]
 
 
 def test_event_is_not_hashable() -> None:

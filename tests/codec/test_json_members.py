@@ -64,6 +64,15 @@ def test_common_events_are_split(payload: bytes, expected: Any) -> None:
     assert split_event(payload) == expected
 
 
+def test_events_without_data_are_split_up_to_a_size() -> None:
+    """The whole event is searched for data; longer ones may have it after the part that is searched."""
+    start, end = b'{"id":"', b'"}'
+    text = b"1" * (MAX_HEAD - len(start + end))
+    assert split_event(start + text + end) == ({"id": text.decode()}, None, None)
+    with pytest.raises(ValueError, match="long members"):
+        split_event(start + text + b"1" + end)
+
+
 @pytest.mark.parametrize(
     "payload",
     [

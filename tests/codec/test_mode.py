@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ce_nats import ContentMode, DecodeError, NatsMessage, detect_mode
+from ce_nats import ContentMode, DecodeError, ErrorCode, NatsMessage, detect_mode, from_nats_message
 from ce_nats.codec.mode import inspect, is_cloudevents_type, scan
+from ce_nats.message import UnreadableHeaders
 from tests.support.strategies import any_text, attempt, hostile_messages, refused, valid_messages
 
 BINARY, STRUCTURED = ContentMode.BINARY, ContentMode.STRUCTURED
@@ -32,6 +33,7 @@ def message(headers: Any, data: Any = b"{}") -> Any:
         ({"ce": "1"}, STRUCTURED, "no header"),
         ({"Content-Type": "application/json"}, STRUCTURED, "no header"),
         ({"Content-Type": "application/cloudeventsx"}, STRUCTURED, "no header"),
+        ({"Content-Type": "application/cloudevents-batc"}, STRUCTURED, "no header"),
         ({"Content-Type": "application/cloudevents+json"}, STRUCTURED, "Content-Type"),
         ({"CONTENT-TYPE": "Application/CloudEvents ;x=y"}, STRUCTURED, "Content-Type"),
         ({"content-type": 'application/cloudevents+json; charset="UTF8"'}, STRUCTURED, "Content-Type"),
@@ -89,6 +91,22 @@ def test_invalid_content_types_are_rejected(headers: Any, code: str) -> None:
 def test_empty_messages_are_not_events(headers: Any, data: Any, reason: str) -> None:
     """Empty payload without CloudEvents headers: the error names the kind of message."""
     assert reason in str(refused(DecodeError, "not-a-cloudevent", detect_mode, message(headers, data)))
+
+
+@pytest.mark.parametrize("call", [detect_mode, from_nats_message])
+def test_message_with_a_status_is_a_status_message(call: Any) -> None:
+    """The status is an attribute of messages that were decoded from frames, not a header."""
+    for status, reason in ((503, "a status message"), (None, "an empty message")):
+        one = SimpleNamespace(headers={}, data=b"", status=status)
+        assert reason in refused(DecodeError, "not-a-cloudevent", call, one).message
+
+
+@pytest.mark.parametrize("data", [b"", b"{}"])
+@pytest.mark.parametrize("call", [detect_mode, from_nats_message])
+def test_unreadable_headers_raise_their_error(call: Any, data: bytes) -> None:
+    error = DecodeError(ErrorCode.INVALID_HEADER_BLOCK, "a header line must have a colon")
+    headers = UnreadableHeaders(error, {"ce-id": "1"})
+    assert refused(DecodeError, "invalid-header-block", call, message(headers, data)) is error
 
 
 @pytest.mark.parametrize("what", [None, 5, b"", "", object(), SimpleNamespace(data=b""), SimpleNamespace(headers={})])

@@ -68,10 +68,26 @@ class Checked:
     number: pydantic.PositiveInt
 
 
+@pydantic_dataclass
+class Lenient:
+    number: int
+
+
+@dataclasses.dataclass
+class Secret:
+    text: pydantic.SecretStr
+
+
 @dataclasses.dataclass
 class Holder:
     model: Model
     link: pydantic.AnyUrl | None = None
+
+
+@dataclasses.dataclass
+class Node:
+    number: int
+    nodes: list["Node"] = dataclasses.field(default_factory=list)
 
 
 class Typed(TypedDict):
@@ -195,6 +211,7 @@ def events(member: bytes, data: bytes) -> list[DecodedEvent]:
     [
         (b'{"number":1,"name":"a"}', Typed, {"number": 1, "name": "a"}),
         (b'{"number":1}', Checked, Checked(1)),
+        (b'{"number":1,"nodes":[{"number":2}]}', Node, Node(1, [Node(2)])),
         (b"[1,2]", list[int], [1, 2]),
         (b"[1,2]", tuple[int, int], (1, 2)),
         (b"null", Checked | None, None),
@@ -203,6 +220,8 @@ def events(member: bytes, data: bytes) -> list[DecodedEvent]:
         (b'"a"', Literal["a", "b"], "a"),
         (b'"red"', Colour, Colour.RED),
         (b"5", pydantic.PositiveInt, 5),
+        (b'{"number":"5"}', Lenient, Lenient(5)),  # pydantic converts the string, msgspec would not
+        (b'{"text":"a"}', Secret, Secret(pydantic.SecretStr("a"))),
         (b"5", Annotated[int, {"not": "hashable"}], 5),
         (b'"AAE="', bytes, b"\0\1"),
         (b"1e3", Any, 1000.0),

@@ -63,6 +63,16 @@ def test_limit_is_exact(opening: bytes, closing: bytes, levels: int) -> None:
     assert is_deeper(b'{"a":[], "b": ' + text + b"}")
 
 
+@pytest.mark.parametrize("bracket", [b"[", b"{"])
+def test_text_too_short_to_close_its_brackets_is_not_deeper(bracket: bytes) -> None:
+    """The parser reports that it is truncated."""
+    assert is_deeper(bracket * 5, 3) is False
+    assert is_deeper(bracket * 6, 3) is False
+    assert is_deeper(bracket * 7, 3) is True
+    assert is_deeper(b"1" * 7, 3) is False
+    assert is_deeper(b"", 0) is False
+
+
 @given(st.binary(max_size=30), st.integers(1, 40), st.integers(0, 9))
 def test_any_bytes_have_a_result(piece: bytes, times: int, levels: int) -> None:
     """Also bytes that are not JSON."""

@@ -47,6 +47,13 @@ def test_encoding_is_minimal(text: str) -> None:
     assert encode(text) == expected
 
 
+def test_first_and_last_characters_of_each_range() -> None:
+    """Of printable ASCII, of the characters before and after it, and of those that UTF-8 encodes with 1 to 4 bytes."""
+    literal = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
+    assert encode(f" {literal}") == f"%20{literal}"
+    assert encode("\0\x1f\x7f\x80\u07ff\u0800\U0010ffff") == "%00%1F%7F%C2%80%DF%BF%E0%A0%80%F4%8F%BF%BF"
+
+
 @given(legal_text())
 def test_unnecessary_escapes_are_decoded(text: str) -> None:
     """A sender may escape every byte, with hex digits in either case."""

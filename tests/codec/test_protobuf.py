@@ -3,8 +3,11 @@ Properties of the Protobuf event format. The cases of single messages are in spe
 """
 
 import copy
+import os
 import pickle
 import re
+import subprocess
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -187,6 +190,20 @@ def test_generated_code_for_the_same_messages() -> None:
     assert decode(encode(plain_event()).data).get_attributes() == plain_event().attributes
 
 
+def test_package_without_its_c_library() -> None:
+    """It looks types up in the files that a file names, the C library in all files."""
+    program = """
+from google.protobuf.internal import api_implementation
+from ce_nats import from_nats_message, to_nats_message
+from ce_nats.codec.event import DecodedEvent
+event = DecodedEvent({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "x": True}, b"x")
+assert api_implementation.Type() == "python"
+assert from_nats_message(to_nats_message(event, mode="structured", format="protobuf")) == event
+"""
+    environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
 # --- Times ----------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +218,19 @@ def test_times_are_kept_or_rejected(time: Any) -> None:
         assert str(from_nats_message(sent).get_time()) == wanted
 
 
+@pytest.mark.parametrize("offset", ["Z", "+01:00", "-01:00"])
+def test_more_digits_than_nanoseconds_are_rejected(offset: str) -> None:
+    """Unless they are zeros."""
+    for fraction, nanosecond in ((".1234567890", 123456789), (".12345678900", 123456789), (".5", 500_000_000), ("", 0)):
+        message = encode(plain_event(time=Timestamp(f"2020-01-02T03:04:05{fraction}{offset}")))
+        assert from_nats_message(message).get_time().nanosecond == nanosecond
+    for fraction in (".1234567891", ".00000000001"):
+        time = Timestamp(f"2020-01-02T03:04:05{fraction}{offset}")
+        error = refused(EncodeError, "invalid-timestamp", encode, plain_event(time=time))
+        assert (error.attribute, error.requirement) == ("time", "A-95")
+        assert "which has at most nanoseconds" in error.message
+
+
 @given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
 def test_every_timestamp_round_trips(seconds: int, nanos: int) -> None:
     """To the nanosecond."""
@@ -213,6 +243,121 @@ def test_every_timestamp_round_trips(seconds: int, nanos: int) -> None:
     assert Timestamp(value.ToJsonString()) == event.get_time()
     assert event.get_time().nanosecond == nanos
     assert encode(event).data == payload
+
+
+# A value of each type, as a record of the message that has one of them.
+VALUES = {
+    "ce_boolean": b"\x08\1",
+    "ce_integer": b"\x10\1",
+    "ce_string": b"\x1a\3a:b",
+    "ce_bytes": b"\x22\1x",
+    "ce_uri": b"\x2a\3a:b",
+    "ce_uri_ref": b"\x32\3a:b",
+    "ce_timestamp": b"\x3a\0",
+}
+
+
+@pytest.mark.parametrize("other", VALUES)
+@pytest.mark.parametrize("one", VALUES)
+def test_two_values_of_an_attribute_are_rejected(one: str, other: str) -> None:
+    """A parser of Protobuf keeps the last."""
+    start = encode(plain_event()).data
+    assert "a" in decode(start + _record(5, _record(1, b"a") + _record(2, VALUES[one]))).get_attributes()
+    twice = start + _record(5, _record(1, b"a") + _record(2, VALUES[one] + VALUES[other]))
+    assert refused(DecodeError, "invalid-protobuf", decode, twice).requirement == "A-92"
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_required_attributes_are_not_in_the_map(name: str) -> None:
+    payload = encode(plain_event()).data + _record(5, _record(1, name.encode()) + _record(2, VALUES["ce_string"]))
+    error = refused(DecodeError, "invalid-attribute-name", decode, payload)
+    assert (error.attribute, error.requirement) == (name, "PF-2.3-01")
+
+
+def varint(value: int) -> bytes:
+    value %= 2**64
+    octets = []
+    while value > 0x7F:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*octets, value])
+
+
+@pytest.mark.parametrize("value", [-(2**31), -1, 0, 2**31 - 1])
+def test_integers_of_32_bits_are_decoded(value: int) -> None:
+    entry = _record(1, b"a") + _record(2, b"\x10" + varint(value))
+    assert decode(encode(plain_event()).data + _record(5, entry)).get_attributes()["a"] == value
+
+
+@pytest.mark.parametrize("value", [-(2**31) - 1, 2**31, 2**32, 2**63, -(2**63)])
+def test_larger_integers_are_rejected(value: int) -> None:
+    """A parser of Protobuf drops the upper bits."""
+    start = encode(plain_event()).data
+    number, nanos = b"\x10" + varint(value), _record(7, b"\x10" + varint(value))
+    payload = start + _record(5, _record(1, b"a") + _record(2, number))
+    refused(DecodeError, "integer-out-of-range", decode, payload)
+    payload = start + _record(5, _record(1, b"a") + _record(2, nanos))
+    assert refused(DecodeError, "invalid-timestamp", decode, payload).requirement == "PF-2.1-02"
+
+
+DATA = {"binary_data": b"\x32\1x", "text_data": b"\x3a\1x", "proto_data": b"\x42\3\x12\1x"}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("subject", {"ce_string"}),
+        ("datacontenttype", {"ce_string"}),
+        ("dataschema", {"ce_string", "ce_uri", "ce_uri_ref"}),
+        ("time", {"ce_timestamp"}),
+        ("x", VALUES),
+    ],
+)
+def test_attributes_of_another_type_are_rejected(name: str, allowed: Any, value: str) -> None:
+    payload = encode(plain_event()).data + _record(5, _record(1, name.encode()) + _record(2, VALUES[value]))
+    if value in allowed:
+        if name != "datacontenttype":  # the value is not a media type
+            assert name in decode(payload).get_attributes()
+    else:
+        error = refused(DecodeError, "invalid-attribute-type", decode, payload)
+        assert error.attribute == name
+        assert f"must be {' or '.join(sorted(allowed))}, got {value}" in error.message
+
+
+@pytest.mark.parametrize("other", DATA)
+@pytest.mark.parametrize("one", DATA)
+def test_two_data_fields_are_rejected(one: str, other: str) -> None:
+    start = encode(plain_event()).data
+    assert decode(start + DATA[one]).has_data
+    assert refused(DecodeError, "data-conflict", decode, start + DATA[one] + DATA[other]).attribute == "data"
+
+
+@pytest.mark.parametrize(
+    ("records", "code", "message", "requirement"),
+    [
+        (b"\x48\1", "invalid-protobuf", "CloudEvent has no field 9 with wire type 0", "A-91"),
+        (b"\x08\1", "invalid-protobuf", "CloudEvent has no field 1 with wire type 0", "A-91"),
+        (b"\x2a\2\x1a\0", "invalid-protobuf", "AttributesEntry has no field 3 with wire type 2", "A-91"),
+        (b"\x32\2x", "invalid-protobuf", "binary_data is truncated", "PF-4-02"),
+        (b"\x32", "invalid-protobuf", "it is truncated", "PF-4-02"),
+        (b"\x3a\1\xff", "invalid-utf8", "text_data is not valid UTF-8", "PF-4-03"),
+        (b"\x2a\3\x0a\1\xff", "invalid-utf8", "key is not valid UTF-8", "PF-4-03"),
+        (b"\x2a\6\x0a\1a\x0a\1b", "invalid-protobuf", "key is duplicated in AttributesEntry", "A-92"),
+        (b"\x2a\7\x12\5\x1a\1x\x08\1", "invalid-protobuf", "attr is duplicated in CloudEventAttributeValue", "A-92"),
+        (b"\x32\0\x32\0", "data-conflict", "the event must have one data field, got two", "A-92"),
+    ],
+)
+def test_error_names_field_and_rule(records: bytes, code: str, message: str, requirement: str) -> None:
+    error = refused(DecodeError, code, decode, encode(plain_event()).data + records)
+    assert error.message.endswith(message)
+    assert error.requirement == requirement
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "id"), (2, "source"), (3, "specversion"), (4, "type")])
+def test_repeated_required_attributes_are_rejected(number: int, name: str) -> None:
+    payload = encode(plain_event()).data + _record(number, b"1.0")
+    assert refused(DecodeError, "duplicate-attribute", decode, payload).attribute == name
 
 
 def _record(number: int, value: Any) -> bytes:

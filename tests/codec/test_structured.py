@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import ContentMode, DecodeError, EncodeError, NatsMessage, from_nats_message, to_nats_message
+from ce_nats.codec import structured
 from tests.support.strategies import (
     Event,
     any_events,
@@ -263,6 +264,34 @@ def test_invalid_members_are_rejected(members: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content_type", "code"),
+    [
+        ("text/plain; charset=iso-8859-1", "invalid-data"),
+        ("a/xml; charset=us-ascii", "invalid-data"),
+        ("a/b; charset=iso-8859-1", "invalid-data"),
+        ("text/plain; charset=none", "unsupported-charset"),
+    ],
+)
+def test_unparsed_text_outside_its_charset_is_rejected(content_type: str, code: str) -> None:
+    """Its bytes do not exist; the text itself can be returned."""
+    members = f'"data":"€","datacontenttype":"{content_type}"'
+    error = refused(DecodeError, code, decode, members, parse_data=False)
+    assert error.attribute == "data"
+
+
+@pytest.mark.parametrize("name", ["data_text", "json.loads"])
+def test_recursion_limit_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each decoder needs a different part of the interpreter's stack."""
+
+    def fail(*_: Any, **options: Any) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(f"ce_nats.codec.structured.{name}", fail)
+    error = refused(DecodeError, "invalid-json", decode, r'"x":"\\\"","data":[1]')
+    assert error.message.startswith("the payload is nested deeper than")
+
+
+@pytest.mark.parametrize(
     ("payload", "code"),
     [
         (b"", "invalid-json"),
@@ -288,9 +317,16 @@ def test_invalid_members_are_rejected(members: str, code: str) -> None:
 )
 def test_payload_must_be_one_json_object(payload: bytes, code: str) -> None:
     """Strict JSON in UTF-8."""
-    refused(DecodeError, code, from_nats_message, structured_message(payload))
+    error = refused(DecodeError, code, from_nats_message, structured_message(payload))
+    if code in {"invalid-json", "invalid-utf8", "not-an-object"}:
+        assert error.message.startswith("the payload ")
     if code in {"invalid-json", "invalid-utf8", "not-an-object"} or payload == b"{}":
         refused(DecodeError, "not-a-cloudevent", from_nats_message, NatsMessage(data=payload))
+
+
+def test_payload_is_an_event_with_parsed_data_by_default() -> None:
+    assert structured.decode(f'{START},"data":[1]}}'.encode()).get_data() == [1]
+    refused(DecodeError, "missing-attribute", structured.decode, b"{}")
 
 
 def test_one_byte_order_mark_is_ignored() -> None:

@@ -37,6 +37,9 @@ def test_subject_and_wildcard(template: str, subject: str, pattern: str) -> None
     assert made.format(event) == subject
     assert made.wildcard == pattern
     assert to_nats_message(event, made).subject == subject
+    found = made.parse(subject)
+    assert found is not None
+    assert all(found[name] == str(event.get_attributes()[name]).replace("True", "true") for name in made.names)
 
 
 @given(VALUES.filter(bool), VALUES)

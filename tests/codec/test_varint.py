@@ -33,6 +33,12 @@ def test_integer_may_have_more_bytes_than_needed(value):
     assert read_varint(octets, 0, len(octets), malformed) == (value, 10)
 
 
+@pytest.mark.parametrize("value", [0x7F, 0x80, 0x3FFF, 0x4000, 2**63 - 1, 2**63, 2**64 - 1])
+def test_smallest_and_largest_integers_of_a_length_are_read(value):
+    octets = write(value)
+    assert read_varint(octets, 0, len(octets), malformed) == (value, len(octets))
+
+
 @pytest.mark.parametrize("octets", [b"", b"\x80", b"\xff" * 9])
 def test_truncated_integer_is_rejected(octets):
     """Bytes after the end of the message are not read."""
@@ -40,7 +46,7 @@ def test_truncated_integer_is_rejected(octets):
         read_varint(octets + b"\1", 0, len(octets), malformed)
 
 
-@pytest.mark.parametrize("octets", [b"\xff" * 9 + b"\2", b"\x80" * 10, b"\x80" * 2**20 + b"\1"])
+@pytest.mark.parametrize("octets", [b"\xff" * 9 + b"\2", b"\x80" * 9 + b"\2", b"\x80" * 10, b"\x80" * 2**20 + b"\1"])
 def test_integer_of_more_than_64_bits_is_rejected(octets):
     with pytest.raises(DecodeError, match="a number has more than 64 bits"):
         read_varint(octets, 0, len(octets), malformed)

@@ -39,6 +39,7 @@ from ce_nats.wire.nats import (
     encode_hmsg,
     encode_hpub,
     write_header_block,
+    write_publish,
 )
 
 X = Headers([("Header", "X")])
@@ -287,11 +288,14 @@ def test_frame_does_not_share_the_buffer():
         b"P\xc4\xb1NG\r\n",  # LATIN SMALL LETTER DOTLESS I, which str.upper() makes an I
         b'INFO{"a":1}\r\n',
         # Lines end with CRLF and contain no other CR.
+        b"\n",
         b"PING\n",
         b"PUB a 1\nx\r\n",
         b"PING\r\r\n",
         b"PUB a\r1\r\nx\r\n",
         b"PING\rPONG\r\n",
+        b"SUB a\rb 1\r\n",
+        b"SUB a 1\r\r\n",
         # CRLF follows the payload.
         b"PUB a 1\r\nxy\r\n",
         b"PUB a 0\r\nPING\r\n",
@@ -305,6 +309,18 @@ def test_frame_does_not_share_the_buffer():
 def test_invalid_frames_are_rejected(wire):
     refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, wire)
     assert drain(wire, pieces=1) == ([], ErrorCode.INVALID_FRAME)
+
+
+@pytest.mark.parametrize(
+    ("wire", "message"),
+    [
+        (b"PUB a\r\n", "PUB must have 2 or 3 arguments, got 1: 'a'"),
+        (b"PING 1\r\n", "PING must have 0 arguments, got 1: '1'"),
+        (b"INFO\r\n", "INFO must have JSON or text arguments, got 0: ''"),
+    ],
+)
+def test_error_has_the_number_of_arguments(wire, message):
+    assert refused(DecodeError, ErrorCode.INVALID_FRAME, decode_frames, wire).message == message
 
 
 @pytest.mark.parametrize(
@@ -336,6 +352,9 @@ def test_control_line_limit_is_exact():
     for pieces in (1, 1000):
         assert drain(line + b"\r\n", pieces, max_control_line=64) == ([Frame("INFO", "x" * 59)], None)
         assert drain(line + b"x\r\n", pieces, max_control_line=64) == ([], ErrorCode.INVALID_FRAME)
+    reader = FrameReader(max_control_line=3)
+    assert reader.feed(b"+OK\r\n") == [Frame("+OK")]
+    assert r"got b'PING\r\n'" in refused(DecodeError, ErrorCode.INVALID_FRAME, reader.feed, b"PING\r\n").message
     # The error is raised as soon as no valid line is possible.
     reader = FrameReader(max_control_line=64)
     assert reader.feed(line + b"\r") == []
@@ -405,8 +424,9 @@ def test_payload_can_be_bytes_like(payload):
 
 @pytest.mark.parametrize("payload", ["text", None, 5, [1, 2], {"a": 1}, object()])
 def test_other_payloads_are_rejected(payload):
-    refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", payload, None)
-    refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hmsg, "a", "1", payload, None)
+    for call, args in ((encode_hpub, ("a",)), (encode_hmsg, ("a", "1"))):
+        error = refused(EncodeError, ErrorCode.INVALID_MESSAGE, call, *args, payload, None)
+        assert error.message.startswith("a payload must be bytes, got ")
 
 
 def test_released_memoryview_is_rejected():
@@ -427,13 +447,15 @@ def test_invalid_subjects_are_rejected(subject):
         refused(EncodeError, ErrorCode.INVALID_SUBJECT, encode_hpub, "a", b"", None, reply=subject)
 
 
-@pytest.mark.parametrize(("sid", "field"), [("1", b"1"), (1, b"1"), (2**63, b"9223372036854775808"), ("aZ09", b"aZ09")])
+@pytest.mark.parametrize(
+    ("sid", "field"), [("1", b"1"), (1, b"1"), (2**64 - 1, b"18446744073709551615"), ("aZ09", b"aZ09")]
+)
 def test_subscription_ids(sid, field):
     assert encode_hmsg("a", sid, b"", None).startswith(b"HMSG a " + field + b" 12 12\r\n")
 
 
 @pytest.mark.parametrize(
-    "sid", ["", "1 2", "1\r\n", "-", -1, True, None, 1.0, b"1", "²", "é", pytest.param(10**5000, id="huge")]
+    "sid", ["", "1 2", "1\r\n", "-", -1, 2**64, True, None, 1.0, b"1", "²", "é", pytest.param(10**5000, id="huge")]
 )
 def test_invalid_subscription_ids_are_rejected(sid):
     refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hmsg, "a", sid, b"", None)
@@ -444,6 +466,22 @@ def test_frames_too_large_to_decode_are_not_encoded():
     assert decode_frames(encode_hpub(longest, b"", None))[0].subject == longest
     refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, longest + "a", b"", None)
     refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, "a", bytes(999_999_988), None)
+
+
+def test_frame_without_headers_is_a_pub():
+    assert write_publish("a", b"x", b"") == b"PUB a 1\r\nx\r\n"
+    assert write_publish("a", b"", b"", "b") == b"PUB a b 0\r\n\r\n"
+    assert write_publish("a", b"x", X_BLOCK).startswith(
+        b"HPUB a %d %d\r\nNATS/1.0\r\n" % (len(X_BLOCK), len(X_BLOCK) + 1)
+    )
+
+
+def test_size_of_frames_has_nine_digits(monkeypatch):
+    error = refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, "a" * MAX_CONTROL_LINE, b"", None)
+    assert "must have at most 999999999 bytes and a control line of at most 65536 bytes" in error.message
+    monkeypatch.setattr("ce_nats.wire.nats._MAX_SIZE", 20)
+    assert decode_frames(encode_hpub("a", bytes(8), None))[0].total_bytes == 20
+    refused(EncodeError, ErrorCode.INVALID_FRAME, encode_hpub, "a", bytes(9), None)
 
 
 # --- Header blocks --------------------------------------------------------------------------------------------------
@@ -651,10 +689,48 @@ def test_invalid_blocks_are_rejected(block, code):
     refused(DecodeError, code, decode_header_block, block)
 
 
+@pytest.mark.parametrize(
+    ("lines", "message", "header", "requirement"),
+    [
+        (b" 503 \xff", r"the status description b'\xff' is not valid UTF-8", None, "H4-ENC-01"),
+        (b"\r\nA: \xff", r"the value b'\xff' is not valid UTF-8", "A", "H4-ENC-01"),
+        (b"\r\nA: b\r\n c", "a header line must not be folded, got b' c'", None, "H4-FMT-07"),
+        (b"\r\nA", "a header line must have a colon, got b'A'", None, "H4-FMT-01"),
+        (b"\r\nA: b\0c", "the value of header 'A' must not contain NUL", "A", "H4-FMT-06"),
+        (b"\r\nA\xe4: b", r"a header name must be printable ASCII, .*, got b'A\xe4'", "A\u00e4", "H4-FMT-05"),
+        (b"\r\nA: b\nC: d", "end with CRLF, got a single CR or LF at byte 14", None, "H4-FMT-01"),
+    ],
+)
+def test_error_of_a_block_names_line_header_and_rule(lines, message, header, requirement):
+    with pytest.raises(DecodeError, match=message.replace("\\", "\\\\")) as caught:
+        decode_header_block(b"NATS/1.0" + lines + b"\r\n\r\n")
+    assert (caught.value.header, caught.value.requirement) == (header, requirement)
+
+
+@pytest.mark.parametrize(
+    ("wire", "message", "requirement"),
+    [
+        (b"PUB \xff 1\r\n", r"the control line of PUB b'\\xff 1' is not valid UTF-8", "H4-ENC-01"),
+        (b"PUB a 1\n", "a control line must end with CRLF, got b'PUB a 1'", "NP-03"),
+        (b"x" * 70_000, "a control line must have at most 65536 bytes, got b'x{58}\\.\\.\\.$", "NP-07"),
+        (b"PIN 1\r\n", "the operation must be one of NATS, got b'PIN'", "NP-02"),
+        (b"UNSUB 1 x\r\n", "numbers of UNSUB must have one to nine digits, got 'x'", "NP-07"),
+        (b"HPUB a 13 12\r\n", "HPUB must fit in its total of 12 bytes, got 13 bytes", "NP-07"),
+        (b"PUB a 1\r\nxyz", "the 1 bytes of PUB must be followed by CRLF, got b'yz'", "NP-03"),
+        (b"PUB a 5\r\nab", "5 bytes of the last PUB are missing", "NP-03"),
+    ],
+)
+def test_error_of_a_frame_names_operation_and_rule(wire, message, requirement):
+    with pytest.raises(DecodeError, match=message) as caught:
+        decode_frames(wire)
+    assert (caught.value.header, caught.value.requirement) == (None, requirement)
+
+
 @pytest.mark.parametrize("junk", ["NATS/1.0\r\n\r\n", None, 5, [1], object()])
 def test_block_must_be_bytes(junk):
-    refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_header_block, junk)
-    refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_frames, junk)
+    for call, what in ((decode_header_block, "a header block"), (decode_frames, "a piece of a stream")):
+        error = refused(DecodeError, ErrorCode.INVALID_MESSAGE, call, junk)
+        assert error.message.startswith(f"{what} must be bytes, got ")
 
 
 # --- Frames and events ----------------------------------------------------------------------------------------------

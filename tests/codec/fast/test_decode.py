@@ -236,6 +236,23 @@ def test_declared_types_are_handled() -> None:
         assert event.get_attributes()["x"] == 1
 
 
+@pytest.mark.parametrize(
+    ("content_type", "parsed", "unparsed"),
+    [
+        ("text/plain", "é", "é".encode()),
+        ("text/plain; charset=iso-8859-1", "é", b"\xe9"),
+        ("image/png", "é".encode(), "é".encode()),
+        ("application/json", "é", '"é"'.encode()),
+    ],
+)
+def test_strings_in_json_events_are_handled(content_type: str, parsed: Any, unparsed: Any) -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": content_type, "data": "é"}
+    message = structured_message(json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())
+    with without_full_codec():
+        assert exact(from_nats_message(message).get_data()) == exact(parsed)
+        assert exact(from_nats_message(message, parse_data=False).get_data()) == exact(unparsed)
+
+
 @pytest.mark.parametrize("value", [5, True, "5"])
 def test_extensions_with_declared_type_none_keep_their_type(value: Any) -> None:
     payload = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "n": value}).encode()
