@@ -28,6 +28,7 @@ NEEDS: Final = (
     ((2, 12), f"{_PUBLISHING}replay.py::test_messages_of_an_atomic_batch_are_replayed_one_by_one", "atomic batches"),
     ((2, 12), "tests/aio/test_jetstream.py::test_configured_setting_is_changed_and_others_are_kept", "atomic batches"),
     ((2, 12), "tests/aio/test_jetstream.py::test_refused_setting_is_an_error", "refusal of unknown settings"),
+    ((2, 14), "tests/aio/consumer/test_dead_letters.py::test_requeued_original_has_its_sequence", "fast ingest"),
     ((2, 14), f"{_PUBLISHING}fast_ingest.py", "fast ingest"),
     ((2, 14), f"{_PUBLISHING}prepare.py::test_messages_of_a_batch_have_a_time_to_live", "fast ingest"),
     ((2, 14), f"{_PUBLISHING}publisher.py::test_large_events_wait_for_the_network", "fast ingest"),
