@@ -28,8 +28,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 for _variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Otherwise Python before 3.12 makes an event loop when pytest-asyncio 1.3 asks for the current one, and nobody closes
-# it: a warning in some later test.
+# Otherwise Python before 3.12 makes an event loop when pytest-asyncio 1.3 asks for the current one. It is never closed,
+# a warning in some later test.
 asyncio.set_event_loop(None)
 
 SPARK = "tests/spark/"
