@@ -28,10 +28,6 @@ COPIED: Final = (
     "examples",
     "docs",
     "pyproject.toml",
-    "README.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
     "hatch_build.py",
 )
 KILLED: Final = session.KILLED

@@ -57,7 +57,6 @@ FURTHER: Final = {
     "aio/_permissions.py": ("tests/aio/test_claim_check.py", "tests/aio/scenarios/test_malformed.py"),
     "aio/_foreign_subjects.py": ("tests/aio/test_jetstream.py",),
     "spark/": (FIXTURES,),
-    "spark/connector/_read_options.py": ("tests/test_docs.py::test_every_option_of_spark_is_listed",),
 }
 # Tests that start those of the codec again, without the fast path; and that compare times, on a busy machine in vain.
 DESELECTED: Final = (
