@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -76,8 +77,9 @@ def select(root: Path, copies: Sequence[Copy], budget: float) -> None:
     sessions = [copy.session for copy in copies if copy.session is not None]
     collected = [session.answer() for session in sessions]
     first = collected[0]["tests"]
-    if any(one["tests"] != first for one in collected):
-        raise ProofError("all processes must collect the same tests")
+    if other := next((one["tests"] for one in collected if one["tests"] != first), None):
+        different = next(pair for pair in zip_longest(first, other) if pair[0] != pair[1])
+        raise ProofError(f"all processes must collect the same tests, got {different[0]} and {different[1]}")
     for part, session in enumerate(sessions):
         session.send({"part": (part, len(sessions))})
     recorded: dict[int, Any] = {}

@@ -487,7 +487,9 @@ def test_each_header_is_encoded_as_by_the_codec(pair: tuple[str, str], dedup: bo
         *({name: pa.nulls(2)} for name in ("specversion", "id", "source", "type")),
         *({name: pa.array(["1.0", None])} for name in ("specversion", "id", "source", "type")),
     ],
-    ids=str,
+    ids=lambda changed: ",".join(
+        f"{name} {column.type if column is not None else 'missing'}" for name, column in changed.items()
+    ),
 )
 def test_invalid_attributes_are_errors_as_by_the_codec(changed: dict[str, pa.Array | None], mode: ContentMode) -> None:
     core = {name: pa.array([value] * 2) for name, value in (*EVENT_CORE, ("id", "1"))}
