@@ -17,6 +17,7 @@ from ce_nats.aio import connect, publish, subscribe
 from ce_nats.errors import DeliveryError, EncodeError, ErrorCode
 from ce_nats.testing import NatsServer
 
+from ..support.listening import start_server
 from ..support.waiting import until
 
 SECRET = "S3cr3t"
@@ -105,7 +106,7 @@ class Listener:
 @asynccontextmanager
 async def listening():
     listener = Listener()
-    async with await asyncio.start_server(listener.serve, "127.0.0.1", 0) as server:
+    async with await start_server(listener.serve) as server:
         listener.port = server.sockets[0].getsockname()[1]
         yield listener
 
@@ -157,7 +158,7 @@ async def test_server_without_info_is_an_error():
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(never, "127.0.0.1", 0) as silent:
+    async with await start_server(never) as silent:
         port = silent.sockets[0].getsockname()[1]
         with pytest.raises(DeliveryError, match="no answer in"):
             await asyncio.wait_for(connect(f"127.0.0.1:{port}", connect_timeout=0.3), 10)
@@ -330,7 +331,7 @@ async def test_buffer_is_not_sent_to_a_server_without_info(certificates, tls_con
                 ended.set()
                 writer.close()
 
-            async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as silent:
+            async with await start_server(keep_silent) as silent:
                 listener.cut()
                 nc.set_server_pool([f"nats://127.0.0.1:{silent.sockets[0].getsockname()[1]}"])
                 await asyncio.wait_for(is_there.wait(), 20)

@@ -8,6 +8,8 @@ import nats
 
 from ce_nats.wire.nats import FrameReader, encode_hmsg
 
+from .listening import start_server
+
 SECONDS = 20
 ACK = {"stream": "S", "seq": 7}
 IN_PROCESS = {"error": {"code": 409, "err_code": 10158, "description": "duplicate message id is in process"}}
@@ -67,7 +69,7 @@ class ScriptedServer:
 async def scripted(*script):
     """Yield a scripted server and a nats-py connection to it."""
     server = ScriptedServer(script)
-    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
+    async with await start_server(server.serve) as listening:
         port = listening.sockets[0].getsockname()[1]
         async with await nats.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False) as nc:
             yield server, nc
