@@ -87,7 +87,7 @@ class Holder:
 @dataclasses.dataclass
 class Node:
     number: int
-    nodes: list["Node"] = dataclasses.field(default_factory=list)
+    nodes: "list[Node]" = dataclasses.field(default_factory=list)
 
 
 class Typed(TypedDict):
