@@ -99,9 +99,10 @@ def refusal(subject: str, error: dict[str, Any]) -> ApiError:
         error: Member ``error`` of the reply.
     """
     number = error.get("err_code", 0)
-    code = _NOT_STORED.get(number) if isinstance(number, int) else None
-    refused = ApiError(code or ErrorCode.PUBLISH_REFUSED, f"{subject}: {error.get('description', error)} ({number})")
-    refused.err_code = number if isinstance(number, int) else 0
+    err_code = number if isinstance(number, int) else 0
+    code = _NOT_STORED.get(err_code, ErrorCode.PUBLISH_REFUSED)
+    refused = ApiError(code, f"{subject}: {error.get('description', error)} ({number})")
+    refused.err_code = err_code
     refused.__cause__ = _api_error(error)
     return refused
 
