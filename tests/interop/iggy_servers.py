@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from ce_nats.iggy import IggyMessage, Layout, as_fields, as_message, decode_headers, decode_messages, encode_headers
+from tests.support.listening import start_server
 
 _PING, _LOGIN, _POLL, _SEND = 1, 38, 100, 101
 # Size in bytes of a header in version 0.9.
@@ -182,7 +183,7 @@ async def listening(
             connections.discard(writer)
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await start_server(serve)
     host, port = server.sockets[0].getsockname()
     try:
         yield f"{host}:{port}"

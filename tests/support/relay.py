@@ -4,6 +4,8 @@ import asyncio
 import threading
 from contextlib import suppress
 
+from .listening import start_server
+
 
 class Relay:
     """
@@ -54,7 +56,7 @@ class Relay:
 
     async def _run(self):
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await start_server(self._serve)
         self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._started.set()
         async with server:

@@ -16,6 +16,7 @@ from ce_nats.spark.connector._connection import CONNECTION_OPTIONS, KAFKA_NAMES,
 from ce_nats.spark.connector._read_options import READ_OPTIONS
 from ce_nats.spark.connector._sink import SINK_OPTIONS
 from ce_nats.testing import NatsServer
+from tests.support.listening import start_server
 
 SECRET = "S3cr3t"
 
@@ -272,7 +273,7 @@ def test_a_server_without_tls_gets_no_credentials(login, tls):
         writer.close()
 
     async def run():
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        async with await start_server(serve) as listening:
             port = listening.sockets[0].getsockname()[1]
             url = f"127.0.0.1:{port}" if tls else f"tls://127.0.0.1:{port}"
             client = Client()
