@@ -71,8 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--budget",
         type=float,
         default=20.0,
-        help="seconds that the tests of a mutant may need without it: one that survives so long survives "
-        "(default: %(default)s)",
+        help="duration of a mutant's tests without it, in seconds; further tests do not run (default: %(default)s)",
     )
     parser.add_argument(
         "--confirm", action="store_true", help="import each survivor anew, and run its module's own tests again"

@@ -46,7 +46,7 @@ def run(function: Callable[[], int]) -> int:
 
 
 def start_timers(cpu: float = CPU_SECONDS, elapsed: float = ELAPSED_SECONDS) -> None:
-    """Kill this process after so much time, unless the timers are started again."""
+    """Kill this process after these seconds, unless the timers are started again."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
     signal.setitimer(signal.ITIMER_REAL, elapsed)
 
@@ -86,7 +86,7 @@ def _stop(*_: Any) -> None:
 
 
 def _kill_children() -> None:
-    """Kill the processes that tests have started, until there are none."""
+    """Kill all processes that tests have started."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     while children.exists() and (left := children.read_text().split()):
         for child in map(int, left):

@@ -36,7 +36,7 @@ INVALID: Final = java_run.INVALID
 # As ``by``: the time limit of a test; no test runs the changed code.
 TIMEOUT: Final = session.TIMEOUT
 NOT_EXECUTED: Final = "not executed"
-# Of pytest, or of a fork; 5 is that there are no tests.
+# By status of pytest, or of a fork; pytest exits with 5 if no test was collected.
 _OUTCOMES: Final = {**session.OUTCOMES, 5: SURVIVED}
 # Factor of the limit of elapsed time for a test that reached it, alone.
 _PATIENCE: Final = 4.0
@@ -204,9 +204,9 @@ class Copy:
         seconds = [(selection.name(test), selection.seconds(test)) for test in tests]
         files = dict.fromkeys(name.partition("::")[0] for name, _ in seconds)
         request = {"tests": seconds, "patience": patience, "arguments": [*self._options, *files]}
-        status, by = (answer := self._worker.ask(request))["status"], answer["by"]
-        outcome = _OUTCOMES.get(status, KILLED)
-        return Result(outcome, "" if outcome == SURVIVED else by or f"status {status}")
+        answer = self._worker.ask(request)
+        outcome = _OUTCOMES.get(answer["status"], KILLED)
+        return Result(outcome, "" if outcome == SURVIVED else answer["by"] or f"status {answer['status']}")
 
     def _killer(self, run: Run, tests: Sequence[int], change: codes.Change, path: str) -> Result:
         """Return the outcome of tests, of which all pass without the mutant; those that fail by chance do not count."""

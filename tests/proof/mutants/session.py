@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -34,7 +34,7 @@ WAITED: Final = "waited"
 # The mutant must be imported.
 FRESH: Final = "fresh"
 OUTCOMES: Final = {0: SURVIVED, forks.BY_CPU_TIME: TIMEOUT, forks.BY_ELAPSED_TIME: WAITED}
-_INSTALLED: Final = "not installable"
+_NOT_INSTALLABLE: Final = "not installable"
 # Tests with these fixtures need Spark, which takes seconds to start; tests of columns and connector run without it.
 _LEFT_OUT: Final = frozenset({"spark", "connect_url"})
 
@@ -86,7 +86,7 @@ class Session:
         self._result.write_text("", encoding="utf-8")
         status = forks.run(partial(self._run, request))
         written = self._result.read_text(encoding="utf-8")
-        if written == _INSTALLED:
+        if written == _NOT_INSTALLABLE:
             return {"outcome": FRESH, "by": ""}
         return {"outcome": OUTCOMES.get(status, KILLED), "by": written}
 
@@ -95,7 +95,7 @@ class Session:
             try:
                 codes.install(request["path"], request["original"], request["mutated"], self._functions)
             except codes.NotInstallableError:
-                self._result.write_text(_INSTALLED, encoding="utf-8")
+                self._result.write_text(_NOT_INSTALLABLE, encoding="utf-8")
                 return 1
         items = [self._items[place] for place, _ in request["tests"]]
         _restart_capture(items[0].config)
@@ -112,7 +112,7 @@ class Session:
     def _record(self, part: int, parts: int) -> dict[str, Any]:
         """Run a part of the tests without a mutant, and return duration and code of those that pass."""
         recorded: dict[int, Any] = {}
-        for group in list(_groups(self._items))[part::parts]:
+        for group in _groups(self._items)[part::parts]:
             self._result.write_text("", encoding="utf-8")
             forks.run(partial(self._record_group, group))
             for line in self._result.read_text(encoding="utf-8").splitlines():
@@ -169,16 +169,16 @@ def _restart_capture(config: pytest.Config) -> None:
     manager.start_global_capturing()
 
 
-def _groups(items: Sequence[pytest.Item]) -> Iterator[Sequence[int]]:
+def _groups(items: Sequence[pytest.Item]) -> list[list[int]]:
     """
-    Yield the places of tests that run in one process: those of a file that share fixtures, and those of a function.
+    Return the places of tests that run in one process: those of a file that share fixtures, and those of a function.
 
     A test does not execute what the ones before it have cached.
     """
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for place, item in enumerate(items):
         groups[item.path if _shares_fixtures(item) else item.nodeid.partition("[")[0]].append(place)
-    yield from groups.values()
+    return list(groups.values())
 
 
 def _shares_fixtures(item: pytest.Item) -> bool:
