@@ -220,6 +220,7 @@ async def test_stream_without_its_server_is_temporarily_unavailable(cluster, sub
                 break
     assert info.value.code == "temporarily-unavailable"
     alone.start()
+    cluster.wait_until_ready()  # until it knows the leader, it drops requests
     async with connected(*cluster.servers) as nc:
         await clusters.add_stream(nc.jetstream(timeout=SECONDS), f"{name}-after", subjects=[f"{subject}.after"])
 
