@@ -9,9 +9,9 @@ Run a real nats-server, or a cluster of them, for tests and demonstrations.
         await nc.jetstream().add_stream(name="ORDERS", subjects=["orders.>"], num_replicas=3)
         cluster.leader("ORDERS").kill()
 
-A server listens on a free port of 127.0.0.1, which the operating system picks, and stores its files in a temporary
-directory. The process is stopped and the directory is deleted when the ``with`` block ends, also after an exception, or
-otherwise when the interpreter exits. (An interpreter that is killed cannot clean up.)
+A server listens on a free port of 127.0.0.1, and stores its files in a temporary directory. The process is stopped and
+the directory is deleted when the ``with`` block ends, also after an exception, or otherwise when the interpreter exits.
+(An interpreter that is killed cannot clean up.)
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _POLL_SECONDS: Final = 0.01
 _STOP_SECONDS: Final = 5.0
 # Timeout of monitoring requests. A server responds in milliseconds unless it is paused.
 _MONITORING_SECONDS: Final = 1.0
-# Attempts to start a cluster: another program may take a port, or the first election may fail.
-_CLUSTER_STARTS: Final = 4
+# Attempts to start a server or a cluster: another program may take a port, or the first election may fail.
+_STARTS: Final = 4
+_IN_USE: Final = "address already in use"
 # A successful election takes less.
 _ELECTION_SECONDS: Final = 1.5
 _PORTS: Final = range(10_000, 32_768)
@@ -120,12 +121,19 @@ class NatsServer:
         """Start the server and wait until it accepts connections. Does nothing if it is running."""
         if self.is_running:
             return
-        try:
-            self._launch()
-            self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
+        if self._port:
+            self._start()
+            return
+        for attempt in range(1, _STARTS + 1):
+            (self._port,) = _free_ports(1)
+            try:
+                self._start()
+                return
+            except BaseException as error:
+                self._port = 0
+                # Another program may have taken a free port before its use.
+                if attempt == _STARTS or _IN_USE not in str(error):
+                    raise
 
     def stop(self) -> None:
         """Stop the server and delete its files. Does nothing if it is stopped."""
@@ -157,6 +165,14 @@ class NatsServer:
         for process in self._processes:
             _resume(process)
 
+    def _start(self) -> None:
+        try:
+            self._launch()
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
     def _launch(self) -> None:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="ce-nats-server-"))
@@ -166,8 +182,7 @@ class NatsServer:
             old.unlink()
         config = directory / "server.conf"
         config.write_text(self._config, "utf-8")
-        # With "-1" the server picks a free port; finding one beforehand would be a race.
-        command = [self._executable, "-c", str(config), "-a", _HOST, "-p", str(self._port or -1)]
+        command = [self._executable, "-c", str(config), "-a", _HOST, "-p", str(self._port)]
         command += ["--ports_file_dir", str(directory)]
         if self._jetstream:
             command += ["-js", "-sd", str(directory / "store")]
@@ -192,7 +207,6 @@ class NatsServer:
         assert self._directory is not None
         try:
             ports = json.loads(next(self._directory.glob("*.ports")).read_text("utf-8"))
-            self._port = int(ports["nats"][0].rpartition(":")[2])
             self._monitoring = ports.get("monitoring", [""])[0]
         except (StopIteration, ValueError, LookupError):
             return False
@@ -256,8 +270,8 @@ class NatsCluster:
         """Start all servers and wait until JetStream has a leader. Does nothing if they were started."""
         if self.servers:
             return
-        for attempt in range(1, _CLUSTER_STARTS + 1):
-            is_last = attempt == _CLUSTER_STARTS
+        for attempt in range(1, _STARTS + 1):
+            is_last = attempt == _STARTS
             try:
                 self._start()
                 # If two candidates compete, both can miss the majority; the next election is seconds later.
@@ -269,7 +283,7 @@ class NatsCluster:
             except BaseException as error:
                 self.stop()
                 # Another program may have taken a free port before its use.
-                if is_last or "address already in use" not in str(error):
+                if is_last or _IN_USE not in str(error):
                     raise
 
     def stop(self) -> None:

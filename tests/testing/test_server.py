@@ -119,6 +119,12 @@ async def test_restart_keeps_port_and_stream():
         await nc.close()
 
 
+def test_port_is_not_ephemeral():
+    """The system may assign an ephemeral port to another program while the server is stopped."""
+    with NatsServer() as server:
+        assert server.port < 32_768
+
+
 async def test_killed_server_can_be_restarted(scratch):
     with NatsServer(jetstream=True) as server:
         server.kill()
@@ -254,8 +260,9 @@ async def test_cluster_has_replicated_streams_and_leaders(scratch):
     assert list(scratch.iterdir()) == []
 
 
-def test_port_taken_by_another_process_is_replaced(monkeypatch):
-    """Ports of routes are chosen before the first server starts."""
+@pytest.mark.parametrize("kind", [NatsServer, NatsCluster])
+def test_port_taken_by_another_process_is_replaced(kind, monkeypatch):
+    """Ports are chosen before the server starts."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -266,8 +273,8 @@ def test_port_taken_by_another_process_is_replaced(monkeypatch):
             return [taken.getsockname()[1] if len(starts) == 1 else free(1)[0], *free(count - 1)]
 
         monkeypatch.setattr(ce_nats.testing._server, "_free_ports", free_ports)
-        with NatsCluster() as cluster:
-            assert cluster.leader().is_running
+        with kind() as started:
+            assert all(server.is_running for server in getattr(started, "servers", [started]))
     assert len(starts) >= 2
 
 
