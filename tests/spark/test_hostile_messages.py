@@ -43,7 +43,7 @@ NUMBERS = [
         "-",
         "+1",
     ),
-    *("1e0000000000000000000000000000005", "1e+", "0x1", "Infinity", "NaN", "1_0", "1 0"),
+    *("1e0000000000000000000000000000005", "1e+", "1d5", "1D5", "0x1", "Infinity", "NaN", "1_0", "1 0"),
 ]
 STRINGS = [
     *(
@@ -108,6 +108,7 @@ TIMES = [
     *("1969-12-31T23:59:59.999999Z", "1960-02-29T12:00:00.000001+05:30", "2024-01-01T00:00:00.123+", "T", "Z"),
     *(f"2024-01-01T00:00:00+{offset}" for offset in ("0::00", "1/:00", "00:0A", "00:1/", ":0:00", "00-00", "09:59")),
     *("2024-01-01T00:00:00ZZ", "2024-01-01T00:00:0", "\u0662024-01-01T00:00:00Z", "2024-01-01T00:00:00.5z"),
+    *("2024-01-01T00:00:00.5", "2024-01-01t00:00:00+01:00"),
 ]
 HEADER_VALUES = [
     *(
@@ -116,6 +117,9 @@ HEADER_VALUES = [
         "%4",
         "%41",
         "%4g",
+        "%4@",
+        "%4`",
+        "%@4",
         "%C3%A9",
         "%C3",
         "%ED%A0%80",
@@ -163,7 +167,8 @@ HEADER_NAMES = [
     *("be-x", "xe-id", "cd-x", "ce.x", "CE-AZ", "ce-az09", "ce-`", "ce-{", "ce-/", "ce-:", "ce-@", "ce-["),
 ]
 MEDIA_TYPES = [
-    *("application/cloudevents", "APPLICATION/CLOUDEVENTS+JSON", "application/cloudevents+json;charset=utf-8"),
+    *("application/cloudevents", "APPLICATION/CLOUDEVENTS", "application/cloudevents-batc"),
+    *("APPLICATION/CLOUDEVENTS+JSON", "application/cloudevents+json;charset=utf-8"),
     *(
         'application/cloudevents+json;charset="utf8"',
         "application/cloudevents+json;charset=x",
@@ -232,6 +237,7 @@ def messages() -> Iterator[Message]:
         yield [(name, value if which == place else old) for which, (name, old) in enumerate(BASE)], b""
     for name in HEADER_NAMES:
         yield [*BASE, (name, "v")], b"x"
+    yield [*BASE, *((f"ce-x{number}", "1") for number in range(100))], b"x"
     for value, name, is_binary in product(MEDIA_TYPES, ("Content-Type", "content-type", "CONTENT-TYPE"), (True, False)):
         for data in (b"", document(), b"x"):
             yield [(name, value), *(BASE if is_binary else [])], data
@@ -290,6 +296,7 @@ WHOLE = b"NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in BASE
 def blocks() -> list[bytes | None]:
     rng = Random(SEED)
     made: list[bytes | None] = [None, b"", b"\r\n\r\n", WHOLE, WHOLE + b"\r\n", WHOLE + b"CE-ID: 2\r\n\r\n"]
+    made += [WHOLE + b"".join(b"ce-x%d: 1\r\n" % number for number in range(100)) + b"\r\n"]
     made += [
         WHOLE + line + b"\r\n\r\n" for line in (b"x: a\0", b"x\0: a", b"x : a\0", b" x: a\0", b"x: \xff\0", b"x\0")
     ]

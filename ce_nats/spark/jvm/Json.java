@@ -250,18 +250,22 @@ final class Json {
         if (letter != 'u') {
             return;
         }
-        int unit = unit(document, at);
+        int unit = takeUnit();
         require(unit >= 0 && !Character.isLowSurrogate((char) unit));
-        at += 4;
         if (Character.isHighSurrogate((char) unit)) {
             require(peek() == '\\');
             at++;
             require(peek() == 'u');
             at++;
-            int low = unit(document, at);
+            int low = takeUnit();
             require(low >= 0 && Character.isLowSurrogate((char) low));
-            at += 4;
         }
+    }
+
+    private int takeUnit() {
+        int unit = unit(document, at);
+        at += 4;
+        return unit;
     }
 
     /** Return the value of four hexadecimal digits, or -1. */
