@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 import ce_nats
-from ce_nats import iggy
-from ce_nats.codec import percent
 from ce_nats.wire import nats
 
 ROOT = Path(__file__).parents[1]
@@ -101,41 +99,79 @@ def test_modules_were_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "signature"),
+    ("name", "signature"),
     [
-        (ce_nats.to_nats_message, "(event, subject='', *, mode=BINARY, format=None, reply='', headers=None)"),
+        ("ce_nats:to_nats_message", "(event, subject='', *, mode=BINARY, format=None, reply='', headers=None)"),
         (
-            ce_nats.from_nats_message,
+            "ce_nats:from_nats_message",
             "(message, *, mode=None, dialect=SPEC, parse_data=True, extension_types=None)",
         ),
-        (ce_nats.detect_mode, "(message)"),
-        (ce_nats.dedup_id, "(event)"),
-        (percent.encode, "(text)"),
-        (percent.decode, "(value)"),
-        (ce_nats.Headers.get, "(self, name, default='', *, ignore_case=False)"),
-        (ce_nats.Headers.values, "(self, name=None, *, ignore_case=False)"),
-        (ce_nats.Headers.append, "(self, name, value, *, ignore_case=False)"),
-        (ce_nats.Headers.set, "(self, name, value, *, ignore_case=False)"),
-        (ce_nats.Headers.delete, "(self, name, *, ignore_case=False)"),
-        (ce_nats.Headers.items, "(self)"),
-        (nats.encode_header_block, "(headers)"),
-        (nats.decode_header_block, "(block)"),
-        (nats.encode_hpub, "(subject, payload, headers, *, reply='')"),
-        (nats.encode_hmsg, "(subject, sid, payload, headers, *, reply='')"),
-        (nats.FrameReader.feed, "(self, data)"),
-        (iggy.to_iggy_message, "(event, *, mode=BINARY)"),
-        (iggy.from_iggy_message, "(message, *, mode=None, parse_data=True, extension_types=None)"),
-        (iggy.encode_headers, "(headers, *, layout=STRING_KEYS)"),
-        (iggy.decode_headers, "(data, *, layout=STRING_KEYS)"),
-        (iggy.encode_message, "(message, *, polled=False)"),
-        (iggy.decode_messages, "(data, *, polled=False)"),
-        (iggy.encode_json, "(message, *, layout=STRING_KEYS)"),
-        (iggy.decode_json, "(text, *, layout=STRING_KEYS)"),
+        ("ce_nats:detect_mode", "(message)"),
+        ("ce_nats:dedup_id", "(event)"),
+        ("ce_nats.codec.percent:encode", "(text)"),
+        ("ce_nats.codec.percent:decode", "(value)"),
+        ("ce_nats:Headers.get", "(self, name, default='', *, ignore_case=False)"),
+        ("ce_nats:Headers.values", "(self, name=None, *, ignore_case=False)"),
+        ("ce_nats:Headers.append", "(self, name, value, *, ignore_case=False)"),
+        ("ce_nats:Headers.set", "(self, name, value, *, ignore_case=False)"),
+        ("ce_nats:Headers.delete", "(self, name, *, ignore_case=False)"),
+        ("ce_nats:Headers.items", "(self)"),
+        ("ce_nats.wire.nats:encode_header_block", "(headers)"),
+        ("ce_nats.wire.nats:decode_header_block", "(block)"),
+        ("ce_nats.wire.nats:encode_hpub", "(subject, payload, headers, *, reply='')"),
+        ("ce_nats.wire.nats:encode_hmsg", "(subject, sid, payload, headers, *, reply='')"),
+        ("ce_nats.wire.nats:FrameReader.feed", "(self, data)"),
+        ("ce_nats.iggy:to_iggy_message", "(event, *, mode=BINARY)"),
+        ("ce_nats.iggy:from_iggy_message", "(message, *, mode=None, parse_data=True, extension_types=None)"),
+        ("ce_nats.iggy:encode_headers", "(headers, *, layout=STRING_KEYS)"),
+        ("ce_nats.iggy:decode_headers", "(data, *, layout=STRING_KEYS)"),
+        ("ce_nats.iggy:encode_message", "(message, *, polled=False)"),
+        ("ce_nats.iggy:decode_messages", "(data, *, polled=False)"),
+        ("ce_nats.iggy:encode_json", "(message, *, layout=STRING_KEYS)"),
+        ("ce_nats.iggy:decode_json", "(text, *, layout=STRING_KEYS)"),
+        ("ce_nats:CeNatsError", "(code, message, *, attribute=None, header=None, requirement=None)"),
+        ("ce_nats:DecodedEvent", "(attributes, data=None, *, has_data=None, is_json=False)"),
+        ("ce_nats:Headers", "(source=())"),
+        ("ce_nats:NatsMessage", "(subject='', data=b'', headers=<factory>, reply='')"),
+        ("ce_nats.codec.attributes:canonical", "(value, name='')"),
+        ("ce_nats.codec.envelope:Envelope", "(attributes, data=None)"),
+        ("ce_nats.codec.envelope:from_envelope", "(envelope, *, parse_data=True, extension_types=None)"),
+        ("ce_nats.codec.mode:Inspection", "(mode, reason, headers, has_cloudevents_header=True, format=None)"),
+        ("ce_nats.codec.protobuf:ProtobufData", "(value, type_url='')"),
+        (
+            "ce_nats.codec.structured:decode",
+            "(payload, *, has_cloudevents_header=True, parse_data=True, extension_types=None)",
+        ),
+        ("ce_nats.extensions.expiry:is_expired", "(event, now=None, *, leeway=0.0)"),
+        ("ce_nats.extensions.expiry:time_to_live", "(event, now=None)"),
+        ("ce_nats.extensions.tracing:TraceContext", "(traceparent, tracestate='')"),
+        ("ce_nats.redelivery:Backoff", "(initial=1.0, factor=2.0, maximum=300.0, jitter=0.5)"),
+        ("ce_nats.redelivery:Backoff.delay", "(self, deliveries, random=0.0)"),
+        (
+            "ce_nats.redelivery:DeadLetter",
+            "(reason, error, text, subject, stream, consumer, sequence, deliveries, is_complete=True, is_copied=True, "
+            "time='')",
+        ),
+        ("ce_nats.redelivery:Decision", "(action, delay=0.0, reason=None)"),
+        ("ce_nats.redelivery:RetryPolicy", "(max_deliveries=5, backoff=<factory>, max_unfinished=None)"),
+        ("ce_nats.redelivery:RetryPolicy.delay", "(self, deliveries, random=0.0)"),
+        ("ce_nats.redelivery:decide", "(outcome, deliveries, policy, random=0.0)"),
+        ("ce_nats.subjects:check_subject", "(subject, error_class=EncodeError)"),
+        ("ce_nats.subjects:check_subject_from_message", "(subject, *, api_prefixes=(), allowed=(), is_reply=False)"),
+        (
+            "ce_nats.wire.nats:Frame",
+            "(op, args='', subject=None, sid=None, reply=None, headers=None, status=None, payload=b'', "
+            "header_bytes=None, total_bytes=0)",
+        ),
+        ("ce_nats.wire.nats:FrameReader", "(*, max_control_line=65536)"),
+        ("ce_nats.wire.nats:HeaderBlock", "(headers, status=None)"),
+        ("ce_nats.wire.nats:decode_frames", "(data, *, max_control_line=65536)"),
+        ("ce_nats.wire.nats:write_publish", "(subject, payload, block, reply='')"),
     ],
 )
-def test_signatures(function: Any, signature: str) -> None:
+def test_signatures(name: str, signature: str) -> None:
     """Names, order, kinds and defaults of parameters, which callers rely on."""
-    assert _plain(function) == signature
+    assert _plain(pkgutil.resolve_name(name)) == signature
 
 
 @pytest.mark.parametrize(
@@ -200,6 +236,28 @@ def test_signatures(function: Any, signature: str) -> None:
             "(nc, messages, *, acknowledged=True, subject=None, allowed=(), rate=None, window=1000, ack_timeout=5.0, "
             "retry_timeout=30.0, on_progress=<lambda>, on_end=<lambda>)",
         ),
+        (
+            "aio:AtomicBatch",
+            "(js, *, stream=None, mode=BINARY, format=None, dedup=dedup_id, ttl=None, validate=None, ack_timeout=5.0, "
+            "retry_timeout=30.0, claim_check=None, on_outcome=None, instrumentation=None)",
+        ),
+        (
+            "aio:AtomicBatch.publish",
+            "(self, event, subject, *, expected_last_subject_sequence=None, headers=None, trace=None)",
+        ),
+        ("aio:BatchAck", "(stream, first, last, batch_id, domain=None)"),
+        ("aio:ClaimCheck", "(js, bucket, *, over=262144, max_size=67108864, retry_timeout=None)"),
+        ("aio:ClaimCheck.resolve", "(self, event, *, parse_data=True)"),
+        ("aio:Delivery.nak", "(self, delay=None)"),
+        ("aio:Delivery.reject", "(self, reason='')"),
+        (
+            "aio:MessageOutcome",
+            "(kind, subject, message, delivery=None, event=None, error=None, seconds=None, delay=None, reason=None, "
+            "ack=None, template='')",
+        ),
+        ("aio:PublishResult", "(messages=0, duplicates=0, batched=0)"),
+        ("aio:Received", "(message, event, error=None)"),
+        ("aio:RequeueResult", "(sequence, ack=None, is_deleted=False, error=None)"),
         ("aio:requeue", "(js, stored, *, allowed=None, timeout=5.0, retry_timeout=30.0)"),
         ("aio:requeue_all", "(js, dead_letters, *, delete=True, allowed=None, timeout=5.0, retry_timeout=30.0)"),
         ("spark:register", "(spark, *, functions=True)"),
@@ -218,6 +276,10 @@ def test_signatures(function: Any, signature: str) -> None:
             "arrow:explode_cloudevents",
             "(messages, *, headers='headers', data='data', prefix='ce_', extensions=None, mode='PERMISSIVE')",
         ),
+        ("arrow:explode_capture", "(path, *, prefix='ce_', extensions=None, mode='PERMISSIVE')"),
+        ("capture:CaptureResult", "(messages=0, data_bytes=0, escaped_values=0)"),
+        ("capture:ParquetParts", "(path, *, rows=500000)"),
+        ("capture:write_capture", "(batches, path, *, if_exists='fail')"),
     ],
 )
 def test_signatures_of_packages_with_extras(name: str, signature: str) -> None:
@@ -354,7 +416,7 @@ class _Shown:
 
     @classmethod
     def of(cls, default: Any) -> Any:
-        if inspect.isfunction(default):
+        if inspect.isfunction(default) or (inspect.isclass(default) and default is not inspect.Parameter.empty):
             return cls(default.__name__)
         if type(default).__name__ == "StructType":
             return cls("EVENT_TYPE")
