@@ -172,6 +172,7 @@ MEDIA_TYPES = [
     *(
         'application/cloudevents+json;charset="utf8"',
         "application/cloudevents+json;charset=x",
+        "application/cloudevents+json;charset=us-ascii",
         "application/cloudevents+",
     ),
     *("application/cloudevents;;charset=x", "application/cloudevents-batch", "application/cloudevents-batches"),
@@ -303,7 +304,21 @@ def blocks() -> list[bytes | None]:
     made += [WHOLE + line + b"\r\n\r\n" for line in (b"~: a", b"!: a", b"\x7f: a", b"\x1f: a", b"x:", b":x", b"\tx: a")]
     made += [
         b"NATS/1.0" + line + WHOLE[8:] + b"\r\n"
-        for line in (b" 100", b" 099", b" 10/", b" 1:0", b"\t100", b" 100 \0", b" 100\tx", b" 100x", b" 10", b" ", b"0")
+        for line in (
+            b" 100",
+            b" 099",
+            b" 10/",
+            b" 1:0",
+            b" /00",
+            b" :00",
+            b"\t100",
+            b" 100 \0",
+            b" 100\tx",
+            b" 100x",
+            b" 10",
+            b" ",
+            b"0",
+        )
     ]
     made += [b"".join(rng.choices(PIECES, k=rng.randrange(12))) for _ in range(COUNT_OF_BLOCKS)]
     made += [WHOLE + b"".join(rng.choices(PIECES, k=rng.randrange(5))) + b"\r\n" for _ in range(COUNT_OF_BLOCKS)]
@@ -470,6 +485,7 @@ ODD_CHARSETS = [
     "iso_646_irv_1991",
     "charmap",
     "cp737",
+    "cp874",
     "koi8_u",
     "utf_8_sig",
     "utf8" + "_" * 36,

@@ -54,7 +54,6 @@ final class Charsets {
             x-windows-874 cp874
             GB2312 chinese csiso58gb231280 euc_cn euccn eucgb2312_cn gb2312 gb2312_1980 gb2312_80 iso_ir_58
             GB2312 x_mac_simp_chinese
-            ISO-8859-1 iso8859_1
             x-iso-8859-11 iso8859_11 iso_8859_11 iso_8859_11_2001 thai
             ISO-8859-13 iso8859_13 iso_8859_13 l7 latin7
             ISO-8859-15 iso8859_15 iso_8859_15 l9 latin9

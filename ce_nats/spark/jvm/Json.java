@@ -262,7 +262,8 @@ final class Json {
         }
     }
 
-    private int takeUnit() {
+    private int takeUnit() throws DecodeError {
+        require(at + 4 <= document.length);
         int unit = unit(document, at);
         at += 4;
         return unit;
@@ -270,9 +271,6 @@ final class Json {
 
     /** Return the value of four hexadecimal digits, or -1. */
     private static int unit(byte[] document, int start) {
-        if (start + 4 > document.length) {
-            return -1;
-        }
         int value = 0;
         for (int index = start; index < start + 4; index++) {
             int digit = Text.hexadecimal(document[index]);
