@@ -473,6 +473,7 @@ ODD_CHARSETS = [
     "UTF-8",
     "-latin1-",
     "latin 1",
+    "lat-in1",
     '" latin1 "',
     "\u212aoi8-r",
     "utf-8,",

@@ -282,13 +282,10 @@ final class Json {
         return value;
     }
 
-    /** Return the unescaped content of a valid string, given by its start and end. */
+    /** Return the unescaped content of a valid string that has an escape, given by its start and end. */
     private static byte[] unescaped(byte[] document, int start, int end) {
         byte[] out = Arrays.copyOfRange(document, start, end);
         int from = Text.indexOf(out, '\\', 0);
-        if (from < 0) {
-            return out;
-        }
         // Unescaping in index works, because an escape is never shorter than its character.
         int size = from;
         while (from < out.length) {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -39,6 +39,16 @@ class Entry:
         return f"{path} in {function}: {before} -> {after or 'any change'}"
 
 
+class _Loader(yaml.SafeLoader):
+    """Rejects duplicate keys, of which PyYAML keeps the last one only."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := {key for key in keys if keys.count(key) > 1}:
+            raise ValueError(f"keys must differ, got {', '.join(sorted(twice))} twice")
+        return super().construct_mapping(node, deep)
+
+
 def load(file: Path = FILE) -> dict[Key, Entry]:
     """
     Return the entries of the file.
@@ -47,7 +57,7 @@ def load(file: Path = FILE) -> dict[Key, Entry]:
         ValueError: An entry has no argument, or is duplicated.
     """
     entries: dict[Key, Entry] = {}
-    for path, functions in (yaml.safe_load(file.read_text(encoding="utf-8")) or {}).items():
+    for path, functions in (yaml.load(file.read_text(encoding="utf-8"), _Loader) or {}).items():
         for function, items in functions.items():
             for item in items:
                 entry = Entry(

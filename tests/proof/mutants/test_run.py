@@ -70,6 +70,13 @@ def test_entry_without_a_change_is_for_all_changes_of_its_line(tmp_path):
     assert equivalent.stale(entries.values(), mutants[2:], {"a.py"}) == list(entries.values())
 
 
+def test_duplicate_keys_are_rejected(tmp_path):
+    file = tmp_path / "equivalent.yaml"
+    file.write_text("a.py:\n  f:\n  - {line: x, why: a}\n  g: []\n  f:\n  - {line: y, why: b}\n", "utf-8")
+    with pytest.raises(ValueError, match="keys must differ, got f twice"):
+        equivalent.load(file)
+
+
 @pytest.mark.long
 def test_entries_of_the_file_are_mutants():
     entries = equivalent.load()
