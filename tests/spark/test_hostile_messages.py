@@ -108,7 +108,7 @@ TIMES = [
     *("1969-12-31T23:59:59.999999Z", "1960-02-29T12:00:00.000001+05:30", "2024-01-01T00:00:00.123+", "T", "Z"),
     *(f"2024-01-01T00:00:00+{offset}" for offset in ("0::00", "1/:00", "00:0A", "00:1/", ":0:00", "00-00", "09:59")),
     *("2024-01-01T00:00:00ZZ", "2024-01-01T00:00:0", "\u0662024-01-01T00:00:00Z", "2024-01-01T00:00:00.5z"),
-    *("2024-01-01T00:00:00.5", "2024-01-01t00:00:00+01:00"),
+    *("2024-01-01T00:00:00.5", "2024-01-01t00:00:00+01:00", ":024-01-01T00:00:00Z"),
 ]
 HEADER_VALUES = [
     *(
@@ -277,7 +277,7 @@ def test_large_and_deep_messages(spark: SparkSession) -> None:
 
 
 def deep_messages(*depths: int) -> Iterator[Message]:
-    for headers, depth in product(([], MARKED), (1, MAX_LEVELS - 1, MAX_LEVELS, MAX_LEVELS + 1, *depths)):
+    for headers, depth in product(([], MARKED), (1, *range(MAX_LEVELS - 1, MAX_LEVELS + 3), *depths)):
         for start, end in (("[", "]"), ('{"a":', "}")):
             nested = start * depth + "1" + end * depth
             yield from ((headers, document(f'"data":{nested}')), (headers, document(f'"x":{nested}')))

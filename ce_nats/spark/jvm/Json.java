@@ -258,7 +258,7 @@ final class Json {
             require(peek() == 'u');
             at++;
             int low = takeUnit();
-            require(low >= 0 && Character.isLowSurrogate((char) low));
+            require(Character.isLowSurrogate((char) low));
         }
     }
 

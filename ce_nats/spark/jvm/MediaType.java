@@ -45,8 +45,7 @@ record MediaType(boolean isJson, String charset) {
         Matcher matcher = PARAMETER.matcher(parameters);
         while (matcher.find()) {
             if (matcher.group(1).equalsIgnoreCase("charset")) {
-                boolean isQuoted = matcher.group(2) != null && !matcher.group(2).isEmpty();
-                String value = isQuoted ? matcher.group(2) : matcher.group(3) == null ? "" : matcher.group(3);
+                String value = matcher.group(2) != null ? matcher.group(2) : matcher.group(3);
                 return value.replaceAll("^[ \t]++|[ \t]++$", "").toLowerCase(Locale.ROOT);
             }
         }
