@@ -474,6 +474,8 @@ ODD_CHARSETS = [
     "-latin1-",
     "latin 1",
     "lat-in1",
+    "iso_8859--1",
+    "x-windows-874",
     '" latin1 "',
     "\u212aoi8-r",
     "utf-8,",
