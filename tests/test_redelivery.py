@@ -1,11 +1,23 @@
 """Properties of the policy, whose cases are in spec-fixtures/redelivery.json, and the headers of dead letters."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ce_nats import DecodeError
-from ce_nats.redelivery import Action, Backoff, DeadLetter, Outcome, Reason, RetryPolicy, decide, is_server_header
+from ce_nats.redelivery import (
+    Action,
+    Backoff,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Reason,
+    RetryPolicy,
+    decide,
+    is_server_header,
+)
 
 LETTER = DeadLetter(Reason.REJECTED, "Reject", "no such customer", "orders.paid", "ORDERS", "billing", 7, 3)
 
@@ -42,7 +54,10 @@ def test_delay_and_reason_match_the_action(outcome, deliveries, most, first, fac
         lambda: Backoff(initial=-1),
         lambda: Backoff(maximum=-0.1),
         lambda: Backoff(factor=0.5),
+        lambda: RetryPolicy(backoff=[1, float("inf")]),
+        lambda: Backoff(initial=float("inf")),
         lambda: Backoff(maximum=float("inf")),
+        lambda: Backoff(factor=float("inf")),
         lambda: Backoff(jitter=-0.1),
         lambda: Backoff(jitter=1.1),
         lambda: Backoff(jitter=float("nan")),
@@ -51,6 +66,52 @@ def test_delay_and_reason_match_the_action(outcome, deliveries, most, first, fac
 def test_invalid_policies_are_rejected(make):
     with pytest.raises(ValueError, match=r"must be .* got "):
         make()
+
+
+def test_limits_of_policies_are_accepted():
+    assert RetryPolicy(1, Backoff(0, 1, 0, 1), 1).delay(1) == 0
+    assert RetryPolicy(backoff=[0, 0.5]).delay(1) == 0
+
+
+def test_default_policy_has_five_deliveries_and_five_more_without_an_outcome():
+    assert [decide(Outcome.FAILED, number, RetryPolicy()).action for number in (4, 5)] == ["retry", "dead-letter"]
+    assert [decide(Outcome.RECEIVED, number, RetryPolicy()).action for number in (10, 11)] == ["handle", "dead-letter"]
+
+
+@pytest.mark.parametrize(("max_unfinished", "limit"), [(None, 8), (3, 3)])
+def test_message_is_handled_up_to_the_limit_of_unfinished_deliveries(max_unfinished, limit):
+    policy = RetryPolicy(3, max_unfinished=max_unfinished)
+    assert policy.unfinished_limit == limit
+    assert decide(Outcome.RECEIVED, limit, policy) == Decision(Action.HANDLE)
+    assert decide(Outcome.RECEIVED, limit + 1, policy) == Decision(Action.DEAD_LETTER, 0, Reason.PROCESS_ENDED)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "decision"),
+    [
+        (Outcome.DONE, Decision(Action.ACK)),
+        (Outcome.MARKER, Decision(Action.ACK)),
+        (Outcome.EXPIRED, Decision(Action.ACK)),
+        (Outcome.RELEASED, Decision(Action.RETRY)),
+        (Outcome.UNDECODABLE, Decision(Action.DEAD_LETTER, 0, Reason.UNDECODABLE)),
+        (Outcome.REJECTED, Decision(Action.DEAD_LETTER, 0, Reason.REJECTED)),
+        (Outcome.FAILED, Decision(Action.DEAD_LETTER, 0, Reason.EXHAUSTED)),
+    ],
+)
+def test_decision_for_the_last_delivery(outcome, decision):
+    assert decide(outcome, 3, RetryPolicy(3)) == decision
+
+
+def test_delay_is_not_reduced_by_default():
+    policy = RetryPolicy(backoff=Backoff(8, jitter=1))
+    assert decide(Outcome.FAILED, 1, policy).delay == policy.delay(1) == policy.backoff.delay(1) == 8
+
+
+def test_list_of_delays_is_copied():
+    delays = [1, 2]
+    policy = RetryPolicy(backoff=delays)
+    delays[0] = 9
+    assert policy.backoff == (1.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -102,43 +163,101 @@ def test_headers_round_trip(letter):
     assert not any(name.lower().startswith("ce-") for name, _ in headers)
 
 
+@pytest.mark.parametrize(
+    ("state", "headers"),
+    [
+        ((), []),
+        ((False,), [("Dead-Letter-Original", "gone")]),
+        (
+            (False, False, "2026-01-02T03:04:05Z"),
+            [("Dead-Letter-Original", "not-copied"), ("Dead-Letter-Time", "2026-01-02T03:04:05Z")],
+        ),
+    ],
+)
+def test_headers_describe_reason_and_origin(state, headers):
+    letter = DeadLetter(Reason.EXHAUSTED, "é", "a b", "s.ü", "S", "c", 7, 3, *state)
+    assert letter.headers() == [
+        ("Dead-Letter-Reason", "exhausted"),
+        ("Dead-Letter-Error", "%C3%A9"),
+        ("Dead-Letter-Text", "a%20b"),
+        ("Dead-Letter-Subject", "s.%C3%BC"),
+        ("Dead-Letter-Stream", "S"),
+        ("Dead-Letter-Consumer", "c"),
+        ("Dead-Letter-Sequence", "7"),
+        ("Dead-Letter-Deliveries", "3"),
+        *headers,
+    ]
+
+
+def test_only_reason_stream_and_numbers_are_required():
+    headers = [(f"Dead-Letter-{name}", value) for name, value in (("Reason", "rejected"), ("Stream", "S"))]
+    numbers = [("Dead-Letter-Sequence", "0"), ("Dead-Letter-Deliveries", str(2**64 - 1))]
+    letter = DeadLetter(Reason.REJECTED, "", "", "", "S", "", 0, 2**64 - 1)
+    assert DeadLetter.split([*headers, *numbers]) == (letter, [])
+
+
+@pytest.mark.parametrize(
+    ("is_copied", "time", "expected"), [(True, "", False), (True, "T", False), (False, "", False), (False, "T", True)]
+)
+def test_letter_without_a_copy_refers_to_the_original_by_its_time(is_copied, time, expected):
+    letter = replace(LETTER, is_complete=False, is_copied=is_copied, time=time)
+    assert letter.is_reference is expected
+
+
 @pytest.mark.parametrize("value", ["", "x", "-1", str(2**64), "1" * 5000])
 @pytest.mark.parametrize("name", ["Dead-Letter-Sequence", "Dead-Letter-Deliveries"])
 def test_numbers_out_of_range_are_rejected(name, value):
     headers = [(known, value if known == name else old) for known, old in LETTER.headers()]
-    with pytest.raises(DecodeError) as info:
+    with pytest.raises(DecodeError, match=rf"{name} must be an integer from 0 to 2\*\*64 - 1, got ") as info:
         DeadLetter.split(headers)
     assert info.value.code == "invalid-header-value"
     assert len(str(info.value)) < 300
 
 
 def test_long_text_is_cut_and_surrogates_are_replaced():
-    letter = DeadLetter(Reason.EXHAUSTED, "E", "\ud800" + "a" * 1000, "s", "S", "", 1, 1)
-    assert DeadLetter.split(letter.headers())[0].text == "?" + "a" * 299
+    letter = DeadLetter(Reason.EXHAUSTED, "E\udfff", "\ud800" + "a" * 1000, "s\ud800", "S", "", 1, 1)
+    read = DeadLetter.split(letter.headers())[0]
+    assert (read.error, read.text, read.subject) == ("E?", "?" + "a" * 299, "s?")
 
 
 def test_headers_of_the_original_are_separated():
     """The first message id is that of the dead letter; the second, and kept headers, are of the original."""
-    kept = [("Dead-Letter-Header", "Nats-Rollup all"), ("Dead-Letter-Header", "Dead-Letter-Header Nats-TTL 1h")]
+    kept = [
+        ("Dead-Letter-Header", "Nats-Rollup all"),
+        ("Dead-Letter-Header", "Dead-Letter-Header Nats-TTL 1h"),
+        ("Dead-Letter-Header", "Nats-Empty"),
+    ]
     originals = [("ce-id", "1"), ("Nats-Msg-Id", "theirs"), ("a", "1"), ("a", "2")]
     letter, headers = DeadLetter.split([("Nats-Msg-Id", "own"), *LETTER.headers(), *kept, *originals])
     assert letter == LETTER
-    assert headers == [*originals, ("Nats-Rollup", "all"), ("Dead-Letter-Header", "Nats-TTL 1h")]
+    assert headers == [*originals, ("Nats-Rollup", "all"), ("Dead-Letter-Header", "Nats-TTL 1h"), ("Nats-Empty", "")]
+
+
+def test_first_of_repeated_headers_describes_the_letter():
+    assert DeadLetter.split([*LETTER.headers(), ("Dead-Letter-Stream", "OTHER")]) == (LETTER, [])
 
 
 @pytest.mark.parametrize("missing", ["Reason", "Stream", "Sequence", "Deliveries"])
 def test_missing_header_is_an_error(missing):
     headers = [(name, value) for name, value in LETTER.headers() if name != f"Dead-Letter-{missing}"]
-    with pytest.raises(DecodeError) as info:
+    with pytest.raises(DecodeError, match=f"a dead letter must have a header Dead-Letter-{missing}") as info:
         DeadLetter.split(headers)
-    assert info.value.header == f"Dead-Letter-{missing}"
+    assert (info.value.code, info.value.header) == ("missing-attribute", f"Dead-Letter-{missing}")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("Reason", "boredom"), ("Stream", ""), ("Sequence", "x"), ("Text", "%"), ("Error", "%FF")]
+    ("name", "value", "message"),
+    [
+        ("Reason", "boredom", "Dead-Letter-Reason must be "),
+        ("Stream", "", "Dead-Letter-Stream must not be empty"),
+        ("Sequence", "x", "Dead-Letter-Sequence must be "),
+        ("Text", "%", "'%'"),
+        ("Error", "%FF", "'%FF'"),
+        ("Subject", "%FF", "'%FF'"),
+    ],
 )
-def test_invalid_value_is_an_error(name, value):
-    with pytest.raises(DecodeError):
+def test_invalid_value_is_an_error(name, value, message):
+    with pytest.raises(DecodeError, match=message):
         DeadLetter.split([(f"Dead-Letter-{name}", value), *LETTER.headers()])
 
 
@@ -155,6 +274,7 @@ def test_invalid_value_is_an_error(name, value):
         ("nats-rollup", False),
         ("ce-id", False),
         ("traceparent", False),
+        ("NatsRollup", False),
     ],
 )
 def test_headers_for_the_server(name, expected):
