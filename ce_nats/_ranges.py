@@ -81,7 +81,7 @@ def split(ranges: Sequence[StreamRange], pieces: int, largest: int | None = None
     total = sum(map(len, ranges))
     parts: list[StreamRange] = []
     for item in ranges:
-        count = max(1, round(pieces * len(item) / total), ceil(len(item) / (largest or total)))
+        count = max(round(pieces * len(item) / total), ceil(len(item) / (largest or total)))
         count = min(len(item), count)
         cuts = [item.first + len(item) * part // count for part in range(count + 1)]
         for start, end in pairwise(cuts):

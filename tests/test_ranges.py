@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ce_nats._ranges import StreamRange, split
+from ce_nats._ranges import StreamRange, StreamState, split
 from ce_nats.errors import DataLossError
 
 
@@ -39,7 +39,27 @@ def test_pieces_have_equal_sizes():
 
 def test_few_messages_have_few_pieces():
     assert len(split([StreamRange("a", 1, 3)], 10)) == 3
-    assert split([StreamRange("a", 5, 4)], 10) == []
+
+
+@pytest.mark.parametrize("last", [4, 3])
+def test_range_that_ends_before_its_first_sequence_is_empty(last):
+    empty = StreamRange("a", 5, last)
+    assert len(empty) == 0
+    assert split([empty], 10) == []
+    assert split([empty, StreamRange("a", 1, 4)], 2) == [StreamRange("a", 1, 2), StreamRange("a", 3, 4)]
+
+
+def test_every_range_is_at_least_one_piece():
+    wanted = [StreamRange("a", 1, 1_000), StreamRange("b", 1, 1)]
+    assert split(wanted, 1) == split(wanted, 0) == wanted
+
+
+def test_range_has_all_subjects_and_any_creation_time_by_default():
+    assert StreamRange("a", 1, 2) == StreamRange("a", 1, 2, created="", subjects=(), from_beginning=False)
+
+
+def test_state_is_that_of_a_stream_with_limits_by_default():
+    assert StreamState("a", "then", 1, 2, 2) == StreamState("a", "then", 1, 2, 2, retention="limits", size=0)
 
 
 def test_ranges_and_errors_can_be_pickled():

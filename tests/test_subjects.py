@@ -77,6 +77,7 @@ def test_invalid_patterns_are_rejected(pattern):
         (["a.*", "a.b", "c"], ("a.*", "c")),
         (["a.b", "c.d", ">"], (">",)),
         (["a.*.c", "a.b", "a.>"], ("a.>",)),
+        (["a.>", "a.*", "b.*"], ("a.>", "b.*")),
     ],
 )
 def test_covered_patterns_are_omitted(patterns, expected):
@@ -86,6 +87,12 @@ def test_covered_patterns_are_omitted(patterns, expected):
 def test_overlapping_patterns_are_rejected():
     with pytest.raises(EncodeError, match=r"'a\.\*' and '\*\.b' overlap"):
         disjoint(["a.*", "*.b"])
+
+
+@pytest.mark.parametrize("pattern", ["a b", ">.a"])
+def test_filter_subjects_are_checked(pattern):
+    with pytest.raises(EncodeError, match="a subject or pattern must have no white space"):
+        disjoint(["a", pattern])
 
 
 # --- Subjects to publish to -----------------------------------------------------------------------------------------
@@ -105,6 +112,14 @@ def test_invalid_subjects_are_rejected(subject, start):
     for check in (check_subject, check_plain_subject, check_subject_from_message):
         with pytest.raises(EncodeError) as info:
             check(start + subject)
+        assert info.value.code == "invalid-subject"
+
+
+@pytest.mark.parametrize("subject", [None, 5, b"a"])
+def test_subjects_are_strings(subject):
+    for check in (check_subject, check_plain_subject, check_subject_from_message):
+        with pytest.raises(EncodeError, match=r"a subject to publish to must have no white space, .*, got ") as info:
+            check(subject)
         assert info.value.code == "invalid-subject"
 
 
