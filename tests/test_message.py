@@ -9,6 +9,7 @@ import pickle
 import re
 from collections import ChainMap, OrderedDict, UserDict
 from collections.abc import Mapping
+from email.header import Header
 from email.parser import BytesParser
 from types import MappingProxyType, SimpleNamespace
 
@@ -29,7 +30,7 @@ from ce_nats import (
     from_nats_message,
     to_nats_message,
 )
-from ce_nats.message import StoredMessage, UnreadableHeaders, check_header, header_columns, header_pairs
+from ce_nats.message import MSG_ID, StoredMessage, UnreadableHeaders, check_header, header_columns, header_pairs
 from ce_nats.subjects import check_subject
 from ce_nats.wire.nats import decode_header_block, encode_header_block
 from tests.support.strategies import plain_event
@@ -122,6 +123,13 @@ def test_append(headers, name, ignore_case, known_as):
     """At the end, with the given name; ignoring case, under the first name that matches."""
     headers.append(name, "9", ignore_case=ignore_case)
     assert headers.items() == [*PAIRS, (known_as, "9")]
+
+
+def test_changes_are_case_sensitive_by_default(headers):
+    headers.append("kEY", "9")
+    headers.delete("KEY")
+    headers.set("keY", "8")
+    assert headers.items() == [("Key", "1"), ("other", "x"), ("key", "2"), ("Key", "3"), ("kEY", "9"), ("keY", "8")]
 
 
 def test_append_keeps_equal_pairs(headers):
@@ -464,6 +472,12 @@ def test_mail_headers_in_a_list():
     assert Headers({"a": ["x", value]}).items() == [("a", "x"), ("a", "ü")]
 
 
+def test_chunks_of_a_mail_header_are_joined():
+    header = Header("Grü", "utf-8")
+    header.append("ße", "utf-8")
+    assert Headers({"a": header}).items() == [("a", "Grüße")]
+
+
 # --- NatsMessage ----------------------------------------------------------------------------------------------------
 
 
@@ -596,6 +610,10 @@ def test_unreadable_headers_are_not_missing_headers():
 
 def test_messages_have_no_reply_subject_by_default():
     assert NatsMessage("a").reply == ""
+
+
+def test_message_id_is_the_header_by_which_the_server_recognizes_duplicates():
+    assert MSG_ID == "Nats-Msg-Id"
 
 
 def test_messages_are_tables_in_notebooks():
