@@ -432,7 +432,8 @@ def test_other_payloads_are_rejected(payload):
 def test_released_memoryview_is_rejected():
     view = memoryview(b"x")
     view.release()
-    refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", view, None)
+    error = refused(EncodeError, ErrorCode.INVALID_MESSAGE, encode_hpub, "a", view, None)
+    assert error.message.startswith("a payload must be readable bytes: ")
     refused(DecodeError, ErrorCode.INVALID_MESSAGE, decode_frames, view)
 
 
