@@ -187,6 +187,7 @@ def test_headers_describe_reason_and_origin(state, headers):
         ("Dead-Letter-Deliveries", "3"),
         *headers,
     ]
+    assert DeadLetter.split(letter.headers()) == (letter, [])
 
 
 def test_only_reason_stream_and_numbers_are_required():

@@ -53,6 +53,13 @@ def test_covers_and_overlap_agree_with_sets_of_subjects():
     assert not covers("a.*", "a.>")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"), [("a", True), ("a*.>b", True), ("*", False), ("a.*.b", False), ("a.>", False)]
+)
+def test_only_whole_tokens_are_wildcards(pattern, expected):
+    assert is_literal(pattern) is expected
+
+
 @pytest.mark.parametrize("pattern", ["a", "a.b", "*", ">", "a.*.>", "a*", ">a.b", "*b.c", "ü.$JS"])
 def test_patterns_are_accepted(pattern):
     check_pattern(pattern)
