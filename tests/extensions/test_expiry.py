@@ -99,6 +99,7 @@ def test_leeway_delays_expiry() -> None:
     event = plain_event(expirytime="2030-06-30T11:59:59.5Z")
     assert is_expired(event, NOON, leeway=0.5)
     assert not is_expired(event, NOON, leeway=0.501)
+    assert not is_expired(plain_event(expirytime="2030-06-30T12:00:00.5Z"), NOON)
 
 
 def test_clock_of_the_machine_is_the_default() -> None:

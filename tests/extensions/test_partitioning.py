@@ -13,7 +13,7 @@ from ce_nats.extensions.partitioning import partition_key
 from ce_nats.subjects import partition
 from ce_nats.testing import FakeDelivery
 from tests.support.broker import server
-from tests.support.strategies import plain_event
+from tests.support.strategies import plain_event, refused
 
 __all__ = ["server"]
 
@@ -41,21 +41,27 @@ def test_key_of_a_delivery_is_that_of_its_event():
     assert partition_key(plain_event(partitionkey="7", event="other")) == "7"
 
 
+def test_key_of_an_event_with_a_field_named_event_is_its_own():
+    event = plain_event(partitionkey="7")
+    event.event = plain_event(partitionkey="8")
+    assert partition_key(event) == "7"
+
+
 @pytest.mark.parametrize(
-    ("value", "code"),
+    ("value", "code", "attribute"),
     [
-        (plain_event(source=None), "missing-attribute"),
-        (plain_event(source=""), "missing-attribute"),
-        (plain_event(partitionkey=1.5), "invalid-attribute-type"),
-        (None, "invalid-message"),
-        (SimpleNamespace(event=None), "invalid-message"),
+        (plain_event(source=None), "missing-attribute", "source"),
+        (plain_event(source=""), "missing-attribute", "source"),
+        (plain_event(partitionkey=1.5), "invalid-attribute-type", "partitionkey"),
+        (plain_event(source=1.5), "invalid-attribute-type", "source"),
+        (plain_event(subject=1.5), "invalid-attribute-type", "subject"),
+        (None, "invalid-message", None),
+        (SimpleNamespace(event=None), "invalid-message", None),
     ],
-    ids=["no-source", "empty-source", "float", "None", "no-event"],
+    ids=["no-source", "empty-source", "partitionkey", "source", "subject", "None", "no-event"],
 )
-def test_objects_without_a_key_are_errors(value, code):
-    with pytest.raises(EncodeError) as info:
-        partition_key(value)
-    assert info.value.code == code
+def test_objects_without_a_key_are_errors(value, code, attribute):
+    assert refused(EncodeError, code, partition_key, value).attribute == attribute
 
 
 async def stored_subjects(js, subjects):

@@ -36,7 +36,10 @@ def test_shares_add_up_to_the_limit(seed: int) -> None:
         (Limits(max_bytes=1_000), [state(100, 10_000, last=200)], [200], [10]),
         (Limits(max_bytes=1_000, max_messages=4), [state(100, 10_000), state(9, 9)], [100, 9], [2, 2]),
         (Limits(max_bytes=1_000, max_messages=1), [state(100, 10_000), state(9, 9)], [0, 9], [0, 1]),
+        (Limits(max_bytes=10_000), [state(100, 10_000)], [100], [100]),
         (Limits(max_bytes=5), [state(0, 0, last=7)], [7], [7]),
+        (Limits(max_bytes=1), [state(0, 0, last=7), state(1, 1)], [7, 1], [7, 1]),
+        (Limits(max_bytes=1), [state(0, 0, last=7), state(2, 2)], [7, 2], [7, 1]),
         (Limits(max_bytes=5), [state(7, 0)], [7], [7]),
     ],
 )
@@ -78,7 +81,7 @@ def test_messages_wait_for_the_minimum() -> None:
     now += 59
     assert waiting.continues(9)
     now += 1
-    assert not waiting.continues(9)
+    assert waiting.continues(9) is False
     assert waiting.continues(1)
     now += 3_600
     assert waiting.continues(0)  # for example, because the stream was purged

@@ -34,6 +34,13 @@ class NoneLater:
         return state.last + 1
 
 
+class LastMessage:
+    """Responses of a server whose last message is the first one at or after the instant."""
+
+    def sequence_at(self, state: StreamState, since: int) -> int:
+        return state.last
+
+
 def planned(**given: str) -> list[tuple[int, int]]:
     read_options = options(**given)
     ranges = batch_ranges(read_options, {"ORDERS": STATE}, Answers(), loss_policy(read_options))
@@ -78,6 +85,19 @@ def test_range_of_a_table_has_the_stream_and_the_subjects(given: dict[str, str],
     assert only.from_beginning is from_beginning
 
 
+def test_start_before_the_first_sequence_is_not_a_loss() -> None:
+    """Sequences begin at 1."""
+    states = {"ORDERS": StreamState("ORDERS", "then", 1, 3, 3)}
+    (only,) = batch_ranges(options(startingOffsets="0"), states, Answers(), pytest.fail)
+    assert (only.first, only.last) == (1, 3)
+
+
+def test_streams_without_messages_have_no_range() -> None:
+    states = {"EMPTY": StreamState("EMPTY", "then", 1, 0, 0), "ORDERS": STATE}
+    ranges = batch_ranges(options(stream="EMPTY,ORDERS"), states, Answers(), pytest.fail)
+    assert [(one.stream, one.first) for one in ranges] == [("ORDERS", 11)]
+
+
 @pytest.mark.parametrize("given", [{"maxMessagesPerPartition": "9"}, {"minPartitions": "100001"}])
 def test_too_many_partitions_are_an_error(given: dict[str, str]) -> None:
     """They would need more memory than the driver has."""
@@ -98,6 +118,8 @@ def test_a_start_after_the_last_message() -> None:
     assert ranges(**instant) == []
     assert first_offset(options(streaming=True, **instant), states, NoneLater())["ORDERS"]["sequence"] == 20
     instant["startingTimestampStrategy"] = "error"
+    (only,) = batch_ranges(options(**instant), states, LastMessage(), pytest.fail)
+    assert (only.first, only.last) == (20, 20)
     text = (
         r"stream ORDERS has no message stored at or after 2026-01-01T12:00:00\.000Z.*startingTimestampStrategy=latest"
     )
@@ -196,10 +218,22 @@ def test_default_number_of_partitions(
     assert planned() == ranges
 
 
+@pytest.mark.parametrize(
+    ("sequences", "cores", "count"),
+    [(99_999, 8, 1), (100_000, 8, 2), (400_000, 8, 8), (500_000, 1, 1), (500_001, 1, 2), (1_000_000, 1, 2)],
+)
+def test_partitions_have_50_000_to_500_000_messages_by_default(
+    monkeypatch: pytest.MonkeyPatch, sequences: int, cores: int, count: int
+) -> None:
+    monkeypatch.setattr(planning, "_cores", lambda: cores)
+    states = {"ORDERS": StreamState("ORDERS", "then", 1, sequences, sequences)}
+    assert len(batch_ranges(options(), states, Answers(), pytest.fail)) == count
+
+
 def test_cores_of_this_machine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the process may use, if the operating system can tell."""
     assert 1 <= planning._cores() <= (os.cpu_count() or 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", {0: {0, 2, 5}}.__getitem__, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert planning._cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ce_nats import Timestamp
 from ce_nats.spark.connector._positions import LATEST, Instant, Position, Positions, read_positions
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -18,6 +19,7 @@ def read(**given: str) -> Positions:
         ("1767268800000", NOON),
         ("0", "1970-01-01T00:00:00.000Z"),
         ("1", "1970-01-01T00:00:00.001Z"),
+        ("999999999", "1970-01-12T13:46:39.999Z"),
         ("10000000000", "1970-04-26T17:46:40.000Z"),
         ("253402300799999", "9999-12-31T23:59:59.999Z"),
     ],
@@ -25,6 +27,15 @@ def read(**given: str) -> Positions:
 def test_timestamps(text: str, expected: str) -> None:
     """RFC 3339, or milliseconds since 1970, in UTC whatever the local time zone is."""
     assert read(startingTimestamp=text) == Positions("startingTimestamp", Instant(expected))
+
+
+def test_time_of_an_instant() -> None:
+    assert Instant("2026-01-01T13:00:00.000000001+01:00").at == Timestamp("2026-01-01T13:00:00.000000001+01:00")
+
+
+def test_positions_of_all_streams() -> None:
+    assert read(startingOffsets="7").all == [7]
+    assert read(startingOffsets='{"A": 7, "B": "earliest"}').all == [7, "earliest"]
 
 
 def test_timestamps_by_stream() -> None:
@@ -81,12 +92,18 @@ def test_invalid_timestamps(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_seconds_instead_of_milliseconds() -> None:
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("1000000000", "1970-01-12T13:46:40.000Z"),
+        ("1767268800", "1970-01-21T10:54:28.800Z"),
+        ("9999999999", "1970-04-26T17:46:39.999Z"),
+    ],
+)
+def test_seconds_instead_of_milliseconds(text: str, instant: str) -> None:
     """They would be a time in 1970: an end before all messages, or a start that reads all."""
-    with pytest.raises(
-        ValueError, match=r"milliseconds since 1970, got 1767268800, which is 1970-01-21T10:54:28\.800Z"
-    ):
-        read(startingTimestamp="1767268800")
+    with pytest.raises(ValueError, match=f"milliseconds since 1970, got {text}, which is {instant}"):
+        read(startingTimestamp=text)
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])

@@ -74,6 +74,20 @@ def test_the_class_of_pyspark() -> None:
     assert stream_lag(StreamingQueryProgress.fromJson(given)) == {"A": 4}
 
 
+class ProgressWithTexts(dict[str, Any]):
+    """A progress of pyspark 4.0, whose offsets are texts that are not JSON."""
+
+    @property
+    def json(self) -> str:
+        return json.dumps(progress(source(offset(A=5), offset(A=9))))
+
+
+def test_json_of_a_progress_is_preferred_to_its_items() -> None:
+    texts = source(str(offset(A=5)), str(offset(A=9)))
+    assert stream_lag(progress(texts)) == {}
+    assert stream_lag(ProgressWithTexts(progress(texts))) == {"A": 4}
+
+
 @pytest.mark.parametrize("given", [5, [progress()], b"{}", object()])
 def test_another_type_is_an_error(given: Any) -> None:
     with pytest.raises(TypeError, match="progress must be the progress of a streaming query or its JSON, got "):
