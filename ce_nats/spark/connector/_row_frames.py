@@ -207,12 +207,10 @@ def _lines(message: NatsMessage) -> str:
 
 
 def _pairs(row: pa.Scalar) -> list[tuple[bytes | None, bytes | None]] | None:
-    """Return the headers of a row, as bytes: Spark's strings may contain any."""
-    if not row.is_valid:
-        return None
+    """Return the headers of a row, as bytes, because Spark's strings may contain any; None for NULL."""
     entries = row.values
     if entries is None:
-        return []
+        return None
     names, values = (octets(column).to_pylist() for column in entries.flatten())
     return list(zip(names, values))
 

@@ -18,6 +18,7 @@ from ce_nats.spark.connector._row_columns import RowColumns
 from ce_nats.spark.connector._row_frames import RowEncoder, _check_event, _lines
 from ce_nats.wire._frames import frames_of
 from ce_nats.wire.nats import decode_frames, encode_header_block
+from tests.support.strategies import refused
 
 MODES = list(ContentMode)
 EVENT, MESSAGE = RowColumns(0, 1, None, None), RowColumns(0, None, 1, 2)
@@ -259,6 +260,15 @@ def test_frames_are_those_of_messages() -> None:
     assert made[0].largest == same.largest
 
 
+def test_rows_without_a_subject_have_that_of_the_option() -> None:
+    events = events_of(*({"id": str(number)} for number in range(3)))
+    without = RowEncoder(RowColumns(None, 0, None, None), "orders", ContentMode.BINARY, dedup=True)
+    assert without.messages(pa.RecordBatch.from_arrays([events], ["event"]))[0].to_pylist() == ["orders"] * 3
+    batch = pa.RecordBatch.from_arrays([pa.array(["", None, "a"]), events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, "orders", ContentMode.BINARY, dedup=True)
+    assert encoder.messages(batch)[0].to_pylist() == ["orders", "orders", "a"]
+
+
 def test_frames_without_headers_and_reply_subjects() -> None:
     data = pa.array([b"x", b"", b"yz"])
     headers = pa.array([[], [{"key": "a", "value": "b"}], None])
@@ -290,6 +300,14 @@ def test_templates_may_use_any_attribute() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([None], pa.string()), events], ["subject", "event"])
     encoder = RowEncoder(EVENT, SubjectTemplate("x.{n}.{time}"), ContentMode.BINARY, dedup=True)
     assert encoder.messages(batch)[0].to_pylist() == ["x.5.2020-01-02T00%3A00%3A00Z"]
+
+
+def test_time_of_a_template_is_the_exact_text() -> None:
+    """As the time of the event: the column time_text has precedence over time."""
+    events = events_of({"id": "a", "time": "2020-01-02T03:04:05Z", "time_text": "2020-01-02T03:04:05.000Z"})
+    batch = pa.RecordBatch.from_arrays([pa.array([None], pa.string()), events], ["subject", "event"])
+    encoder = RowEncoder(EVENT, SubjectTemplate("x.{time}"), ContentMode.BINARY, dedup=True)
+    assert encoder.messages(batch)[0].to_pylist() == ["x.2020-01-02T03%3A04%3A05%2E000Z"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -324,6 +342,7 @@ def test_maps_with_attributes_are_those_of_events() -> None:
     event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
     _check_event(NatsMessage("a", b"", event))
     _check_event(NatsMessage("a", b"", {"x": "é"}))
+    _check_event(NatsMessage("a", b"not parsed", {**event, "ce-datacontenttype": "application/json"}))
     for changed, code in (
         ({"ce-subject": "%C0%A0"}, "invalid-utf8"),
         ({"CE-X": "a", "ce-id": ""}, "empty-attribute"),
@@ -443,6 +462,35 @@ def test_headers_must_be_text(name: bytes | None, value: bytes | None, code: str
     with pytest.raises(EncodeError, match=text) as info:
         RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False).messages(batch)
     assert info.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("a b", "c", "invalid-header-name"),
+        ("a\r\nb", "c", "invalid-header-name"),
+        ("", "c", "invalid-header-name"),
+        ("a", "b\r\nc: d", "invalid-header-value"),
+        ("a", " b", "invalid-header-value"),
+    ],
+)
+def test_headers_must_be_legal_in_a_header_line(name: str, value: str, code: str) -> None:
+    headers = pa.array([[{"key": "x", "value": "y"}, {"key": name, "value": value}]])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), headers, pa.array([b""])], ["subject", "headers", "data"])
+    refused(EncodeError, code, RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=False).messages, batch)
+
+
+def test_messages_whose_data_is_not_json_have_a_deduplication_id() -> None:
+    """Data is not parsed, neither for columns nor for single rows."""
+    pairs = [
+        {"key": name, "value": value} for name, value in (*EVENT_PAIRS, ("ce-datacontenttype", "application/json"))
+    ]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["a"]), pa.array([pairs]), pa.array([b"not parsed"])], ["subject", "headers", "data"]
+    )
+    encoder = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=True)
+    check(encoder, batch)
+    assert "Nats-Msg-Id" in encoder.messages(batch)[1][0].as_py()
 
 
 @pytest.mark.parametrize("is_map", [True, False])
