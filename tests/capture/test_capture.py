@@ -27,8 +27,10 @@ from ce_nats.capture import (
     write_capture,
 )
 from ce_nats.capture import _parquet as parquet_captures
+from ce_nats.capture._files import check_same_stream
 from ce_nats.errors import DeliveryError
 from ce_nats.message import StoredMessage
+from tests.support.strategies import refused
 
 
 def stored(sequence: int = 1, headers=(), data: bytes = b"payload", **fields) -> StoredMessage:
@@ -244,6 +246,19 @@ async def test_messages_of_another_stream_are_rejected(tmp_path, name):
     assert sequences(path) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("ORDERS", "OTHER", "messages of this capture must be of stream ORDERS, got messages of stream OTHER"),
+        ("ORDERS", "", "messages of this capture must be of stream ORDERS, got messages without a stream"),
+        ("", "OTHER", "messages of this capture must be without a stream, got messages of stream OTHER"),
+    ],
+)
+def test_streams_of_a_capture_and_of_messages_are_compared(old, new, text):
+    check_same_stream(stored(stream=old), old)
+    assert refused(DeliveryError, "stream-mismatch", check_same_stream, stored(stream=old), new).message == text
+
+
 @pytest.mark.parametrize("name", NAMES)
 async def test_only_the_new_capture_remains_after_replace(tmp_path, name):
     path = tmp_path / name
@@ -432,7 +447,7 @@ def test_messages_are_restored_from_json_lines(message):
 )
 def test_batches_are_restored_from_json_lines(odd):
     """A batch of plain ASCII is encoded at once, another one line by line."""
-    batch = [stored(1, subject="a", headers=[("a", '"')], reply="r"), stored(0, stream="", data=b""), odd]
+    batch = [stored(1, subject="a", headers=[("a", '"')], reply="r"), stored(0, subject="b", stream="", data=b""), odd]
     for messages in (batch, batch[:2], [odd], []):
         target = io.BytesIO()
         with JsonLinesCapture(target) as file:

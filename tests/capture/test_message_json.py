@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ce_nats import DecodeError, Headers, NatsMessage
 from ce_nats.capture._message_json import as_fields, as_line, as_message, read_object
 from ce_nats.codec._nesting import MAX_LEVELS
+from tests.support.strategies import refused
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 raw_texts = st.binary(max_size=5).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -26,14 +27,72 @@ def test_text_is_readable():
     assert fields == {"subject": "orders.paid", "headers": [["a", "€"]], "data": "€\n"}
 
 
+def test_empty_members_are_omitted():
+    assert as_fields([], b"") == {"headers": [], "data": ""}
+    assert as_line(as_fields([("a", "b")], b"\xff", "s", "r")) == (
+        b'{"subject":"s","reply":"r","headers":[["a","b"]],"data_base64":"/w=="}\n'
+    )
+
+
+def test_byte_order_mark_is_ignored():
+    assert read_object(b"\xef\xbb\xbf{}") == {}
+
+
 def test_empty_members_may_be_omitted():
     assert as_message({"headers": [], "unknown": 1}) == NatsMessage()
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"[" * 100_000])
-def test_other_texts_than_objects_are_rejected(text):
-    with pytest.raises(DecodeError):
-        read_object(text)
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (b"", "invalid-json", "b'' is not JSON: "),
+        (b"{", "invalid-json", "b'{' is not JSON: "),
+        (b"\xff", "invalid-json", r"b'\xff' is not JSON: "),
+        (b"[]", "not-an-object", "a message must be a JSON object, got []"),
+        (b"null", "not-an-object", "a message must be a JSON object, got None"),
+        (b"[" * 100_000, "invalid-json", "b'[[["),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_other_texts_than_objects_are_rejected(text, code, message):
+    assert refused(DecodeError, code, read_object, text).message.startswith(message)
+
+
+MEMBERS = "in a message subject and reply must be strings"
+HEADERS = "in a message headers must be an array of [name, value]"
+DATA = "in a message data must be a string, and data_base64 a string in base64 ("
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "message"),
+    [
+        ({"subject": None}, "invalid-message", MEMBERS),
+        ({"reply": 5}, "invalid-message", MEMBERS),
+        ({"headers": None}, "invalid-message", HEADERS),
+        ({"headers": {"a": "b"}}, "invalid-message", HEADERS),
+        ({"headers": ["ab"]}, "invalid-message", HEADERS),
+        ({"headers": [["a"]]}, "invalid-message", HEADERS),
+        ({"headers": [["a", "b", "c"]]}, "invalid-message", HEADERS),
+        ({"headers": [["a", "b"], 5]}, "invalid-message", HEADERS),
+        ({"headers": [[1, "b"]]}, "invalid-header-name", "a header name must be a str, got 1"),
+        ({"data": "", "data_base64": ""}, "data-conflict", "a message must have data or data_base64, got both"),
+        ({"data": 5}, "invalid-message", DATA),
+        ({"data": "\ud800"}, "invalid-message", DATA),
+        ({"data_base64": 5}, "invalid-message", DATA),
+        ({"data_base64": "YQ"}, "invalid-message", DATA),
+        ({"data_base64": "Y Q=="}, "invalid-message", DATA),
+    ],
+    ids=ascii,
+)
+def test_members_of_other_types_are_rejected(members, code, message):
+    assert refused(DecodeError, code, as_message, {"headers": [], **members}).message.startswith(message)
+
+
+@pytest.mark.parametrize(("call", "given"), [(read_object, b"{"), (as_message, {"headers": [], "data": 5})])
+def test_errors_have_their_cause(call, given):
+    with pytest.raises(DecodeError) as caught:
+        call(given)
+    assert isinstance(caught.value.__cause__, (TypeError, ValueError))
 
 
 @pytest.mark.parametrize("depth", [2, 500, 1000, 5000])
