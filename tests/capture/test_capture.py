@@ -28,6 +28,7 @@ from ce_nats.capture import (
 )
 from ce_nats.capture import _parquet as parquet_captures
 from ce_nats.capture._files import check_same_stream
+from ce_nats.capture._rows import SCHEMA
 from ce_nats.errors import DeliveryError
 from ce_nats.message import StoredMessage
 from tests.support.strategies import refused
@@ -183,6 +184,30 @@ def test_bytes_that_are_not_utf8_are_escaped_and_counted(tmp_path):
     first, second = parquet.read_table(tmp_path / "a.parquet")["headers"].to_pylist()
     assert [header["value"] for header in first] == ["ä", "a%FFb", "a%FFb"]
     assert second == [{"key": "x", "value": "\ufffd"}]
+
+
+def test_totals_are_those_of_all_tables_and_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_captures, "_ROWS_PER_TABLE", 1)
+    headers = [("x", b"\xff".decode("utf-8", "surrogateescape"))]
+    with ParquetParts(tmp_path / "a.parquet", rows=2) as file:
+        for sequence in range(1, 6):
+            file.write([stored(sequence, headers)])
+    assert file.captured == CaptureResult(messages=5, data_bytes=35, escaped_values=5)
+
+
+def test_elements_of_lists_are_named_as_by_spark():
+    assert SCHEMA.field("headers").type.value_field.name == "element"
+
+
+def test_parts_are_numbered(tmp_path):
+    """Also those of a capture that continues another one."""
+    path = tmp_path / "a.parquet"
+    for count, first in ((2, 1), (4, 3), (5, 5)):
+        with ParquetParts(path, rows=1) as file:
+            file.write([stored(first)])
+            if count < 5:
+                file.write([stored(first + 1)])
+        assert sorted(part.name for part in path.iterdir()) == [f"part-{n:06}.parquet" for n in range(count)]
 
 
 def test_the_error_without_pyarrow_has_the_extra_to_install(tmp_path, monkeypatch):

@@ -36,6 +36,8 @@ HEADER = pa.struct([("key", pa.string()), ("value", pa.string())])
 EVENT = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")]
 AT = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
 NANOSECONDS = 1_767_323_045_123_456_000
+# The last microsecond before the year 1, and the first one of the year 10000.
+BEFORE, AFTER = -62_135_596_800_000_001, 253_402_300_800_000_000
 ROOT = Path(__file__).parents[2]
 SCHEMA = {
     "subject": pa.string(),
@@ -161,7 +163,8 @@ def test_truncated_parquet_is_invalid_message(files: list[bytes], tmp_path: Path
     [
         ({"subject": pa.array([1, 2, 3])}, "column subject must be string, got int64"),
         ({"subject": pa.array([b"a"] * 3)}, "column subject must be string, got binary"),
-        ({"reply": pa.array([["a"]] * 3)}, "column reply must be string"),
+        ({"reply": pa.array([["a"]] * 3)}, "column reply must be string, got list"),
+        ({"stream": pa.array([1] * 3)}, "column stream must be string, got int64"),
         (
             {"headers": pa.array(["a"] * 3)},
             "column headers must be list<struct<key: string, value: string>>, got string",
@@ -215,6 +218,8 @@ def not_utf8(count: int, row: int) -> pa.Array:
         ({"sequence": pa.array([1, -1, 3])}, 1, "-1"),
         ({"timestamp": pa.array([AT, None, AT], SCHEMA["timestamp"])}, 1, "subject and timestamp must not be NULL"),
         ({"timestamp": pa.array([0, 0, 2**62], pa.timestamp("us", tz="UTC"))}, 2, "the years 1 to 9999"),
+        ({"timestamp": pa.array([0, BEFORE, 0], pa.timestamp("us", tz="UTC"))}, 1, "the years 1 to 9999"),
+        ({"timestamp": pa.array([AFTER, 0, 0], pa.timestamp("us", tz="UTC"))}, 0, "the years 1 to 9999"),
         ({"timestamp": pa.array([0, -(2**62), 0], pa.timestamp("ms", tz="UTC"))}, 1, ""),
     ],
 )
@@ -228,6 +233,31 @@ def test_errors_have_the_number_of_the_row(tmp_path: Path, changed: dict[str, An
     assert info.value.code == "invalid-message"
     assert info.value.message.startswith(f"{path}, row {row}: ")
     assert text in info.value.message
+
+
+def test_first_and_last_microsecond_are_read(tmp_path: Path) -> None:
+    times = pa.array([BEFORE + 1, 0, AFTER - 1], pa.timestamp("us", tz="UTC"))
+    assert [
+        str(message.timestamp) for message in read_capture(written(tmp_path / "a.parquet", {"timestamp": times}))
+    ] == [
+        "0001-01-01T00:00:00Z",
+        "1970-01-01T00:00:00Z",
+        "9999-12-31T23:59:59.999999Z",
+    ]
+
+
+def test_null_is_an_empty_value(tmp_path: Path) -> None:
+    headers = pa.array([None, columns()["headers"][0].as_py(), None], SCHEMA["headers"])
+    empty = {name: pa.nulls(3, SCHEMA[name]) for name in ("reply", "data", "stream", "sequence")}
+    path = written(tmp_path / "a.parquet", {**empty, "headers": headers})
+    assert list(read_capture(path)) == [
+        StoredMessage("orders", "", pairs, b"", "", 0, Timestamp(AT)) for pairs in ([], EVENT, [])
+    ]
+
+
+def test_only_the_last_row_group_is_read_for_the_last_message(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", {"subject": pa.array([None, "orders", "orders"])}, row_group_size=1)
+    assert last_captured(path) == stored(3)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
