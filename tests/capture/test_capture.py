@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from datetime import datetime, timedelta, timezone
+from inspect import signature
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -199,6 +200,17 @@ def test_elements_of_lists_are_named_as_by_spark():
     assert SCHEMA.field("headers").type.value_field.name == "element"
 
 
+def test_directories_above_are_created(tmp_path):
+    path = tmp_path / "new" / "a.parquet"
+    with ParquetParts(path) as file:
+        file.write([stored(1)])
+    assert sequences(path) == [1]
+
+
+def test_a_part_has_500_000_rows_by_default():
+    assert signature(ParquetParts).parameters["rows"].default == 500_000
+
+
 def test_parts_are_numbered(tmp_path):
     """Also those of a capture that continues another one."""
     path = tmp_path / "a.parquet"
@@ -315,6 +327,14 @@ async def test_a_directory_with_other_files_is_not_replaced(tmp_path, foreign):
     with pytest.raises(FileExistsError, match=foreign):
         await write_capture(batches_of([stored(1)]), path, if_exists="replace")
     assert [entry.name for entry in path.iterdir()] == [foreign]
+
+
+async def test_a_directory_of_a_killed_capture_is_replaced(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.mkdir()
+    (path / ".part-000000.parquet.1.partial").touch()
+    await write_capture(batches_of([stored(1)]), path, if_exists="replace")
+    assert [entry.name for entry in path.iterdir()] == ["part-000000.parquet"]
 
 
 async def test_a_directory_with_other_files_is_not_continued(tmp_path):
