@@ -63,7 +63,7 @@ def encode(events: pa.StructArray, mode: ContentMode, *, dedup: bool) -> Encoded
         return _Batch(events, mode).encoded(dedup=dedup)
     except _OddBatch:
         count = len(events)
-        return Encoded(pa.array([""] * count, _TEXT), pa.array([b""] * count, pa.binary()), set(range(count)))
+        return Encoded(pa.nulls(count, _TEXT), pa.nulls(count, pa.binary()), set(range(count)))
 
 
 class _OddBatch(Exception):  # noqa: N818  # not an error: the codec encodes these rows
@@ -81,8 +81,6 @@ class _Batch:
         self._count = len(events)
         self._is_binary = mode is ContentMode.BINARY
         self.odd: set[int] = set()
-        if events.null_count:
-            self.odd.update(_indexes(events.is_null()))
         if "error" in self._fields:
             self.odd.update(_indexes(self._fields["error"].is_valid()))
         self._texts: dict[str, pa.Array] = {}
@@ -128,7 +126,7 @@ class _Batch:
             found = [column for column in found if not pa.types.is_null(column.type)]
             if found:
                 texts = [self._text(name, column) for column in found]
-                self._texts[name] = pc.coalesce(*reversed(texts)) if len(texts) > 1 else texts[0]
+                self._texts[name] = pc.coalesce(*reversed(texts))
         for name in ("specversion", "id", "source", "type"):
             if name not in self._texts:
                 raise _OddBatch
@@ -180,9 +178,9 @@ class _Batch:
         if not (is_octets(maps.type.key_type) and is_octets(maps.type.item_type)):
             raise _OddBatch
         offsets = maps.offsets
-        first = offsets[0].as_py() if len(offsets) else 0
+        first = offsets[0].as_py()
         offsets = pc.subtract(offsets, first)
-        size = offsets[-1].as_py() if len(offsets) else 0
+        size = offsets[-1].as_py()
         keys, values = _utf8(maps.keys.slice(first, size)), _utf8(maps.items.slice(first, size))
         entries = pa.ListArray.from_arrays(offsets, keys)
         rows = pc.list_parent_indices(entries)
@@ -192,10 +190,10 @@ class _Batch:
         wrong = [name for name in coded.dictionary.to_pylist() if not self._is_extension(name)]
         is_odd = pc.or_(pc.is_in(keys, pa.array(wrong, _TEXT)), values.is_null())
         entry_odd = set(_indexes(is_odd))
-        distinct = pc.add(pc.multiply(rows.cast(pa.int64()), len(coded.dictionary) + 1), coded.indices.cast(pa.int64()))
+        distinct = pc.add(pc.multiply(rows.cast(pa.int64()), len(coded.dictionary)), coded.indices.cast(pa.int64()))
         if pc.count_distinct(distinct).as_py() != len(keys):
             raise _OddBatch
-        escaped = (_percent_encoded if self._is_binary else _json_escaped)("", values.fill_null(""), entry_odd)
+        escaped = (_percent_encoded if self._is_binary else _json_escaped)("", values, entry_odd)
         middle, after = (": ", "\r\n") if self._is_binary else ('":"', '"')
         lines = _join(PREFIX if self._is_binary else ',"', keys, middle, escaped, after)
         if entry_odd:
@@ -210,7 +208,7 @@ class _Batch:
         return name not in CORE and name not in self._texts
 
     def _dedup_ids(self) -> pa.Array:
-        source, identifier = self._texts["source"].fill_null(""), self._texts["id"].fill_null("")
+        source, identifier = self._texts["source"], self._texts["id"]
         texts = _join(_percent_encoded("source", source, self.odd), "|", _percent_encoded("id", identifier, self.odd))
         is_long = pc.greater(pc.binary_length(texts), _MAX_DEDUP_ID_LENGTH)
         is_other = pc.or_(pc.not_equal(pc.count_substring(texts, "|"), 1), is_long)
@@ -301,7 +299,7 @@ class _Data:
                 strings = [None if value is None else _to_json(value).decode() for value in text.to_pylist()]
                 text = pc.if_else(self._is_text, pa.array(strings, _TEXT), text)
             members.append(_join(',"data":', text))
-        if self._octets is not None and self._octets.null_count < self._count:
+        if self._octets is not None:
             members.append(_join(',"data_base64":"', _base64(self._octets), '"'))
         return pc.coalesce(*members, pa.scalar("")) if members else ""
 
@@ -393,5 +391,4 @@ def _escaped(name: str, texts: pa.Array, odd: set[int], escape: Callable[[str], 
                 values[index] = escape(canonical(text, name))
             except CeNatsError:
                 odd.add(index)
-                values[index] = ""
     return pa.array(values, _TEXT)

@@ -52,7 +52,7 @@ def encode_headers(headers: pa.Array | None, data: pa.Array | None, count: int, 
 def _lines(headers: pa.ListArray, odd: set[int]) -> tuple[pa.Array, pa.Array]:
     """Return the lines of each row, and whether it has a ``Nats-Msg-Id``."""
     offsets = headers.offsets
-    first, end = (offsets[0].as_py(), offsets[-1].as_py()) if len(offsets) else (0, 0)
+    first, end = offsets[0].as_py(), offsets[-1].as_py()
     offsets = pc.subtract(offsets, pa.scalar(first, offsets.type)).cast(pa.int32())
     names, values = (_utf8(column) for column in headers.values.slice(first, end - first).flatten())
     if headers.null_count and pc.any(pc.not_equal(offsets[1:], offsets[:-1]).filter(headers.is_null())).as_py():
@@ -60,7 +60,7 @@ def _lines(headers: pa.ListArray, odd: set[int]) -> tuple[pa.Array, pa.Array]:
     rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, names))
     is_odd = _are_illegal(names, values)
     odd.update(rows.filter(is_odd).to_pylist())
-    lines = _join(names.fill_null(""), ": ", values.fill_null(""), "\r\n")
+    lines = _join(names, ": ", values, "\r\n")
     ids = rows.filter(pc.equal(names, MSG_ID)).to_pylist()
     has_id = pc.is_in(pa.array(range(len(headers)), pa.int64()), pa.array(sorted(set(ids)), pa.int64()))
     return pc.binary_join(pa.ListArray.from_arrays(offsets, lines), ""), has_id
@@ -69,12 +69,11 @@ def _lines(headers: pa.ListArray, odd: set[int]) -> tuple[pa.Array, pa.Array]:
 def _are_illegal(names: pa.Array, values: pa.Array) -> pa.Array:
     """Return which headers are NULL, or not legal in a header line."""
     wrong = [name for name in names.unique().to_pylist() if not _is_legal_name(name)]
-    is_illegal = pc.or_(pc.or_(names.is_null(), values.is_null()), pc.is_in(names, pa.array(wrong, pa.string())))
-    values = values.fill_null("")
+    is_illegal = pc.is_in(names, pa.array(wrong, pa.string()))
     is_illegal = pc.or_(is_illegal, pc.not_equal(pc.ascii_trim(values, " \t"), values))
     for character in _FORBIDDEN:
         is_illegal = pc.or_(is_illegal, pc.match_substring(values, character))
-    return is_illegal
+    return is_illegal.fill_null(True)  # a NULL as a value
 
 
 def _is_legal_name(name: str | None) -> bool:

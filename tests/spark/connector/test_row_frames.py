@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ce_nats import ContentMode, EncodeError, SubjectTemplate
 from ce_nats.arrow import _frames
 from ce_nats.arrow._encode import encode
+from ce_nats.arrow._header_lines import encode_headers
 from ce_nats.message import NatsMessage
 from ce_nats.spark.connector._row_columns import RowColumns
 from ce_nats.spark.connector._row_frames import RowEncoder, _check_event, _lines
@@ -37,7 +38,10 @@ ODD_TEXTS = (
         "a\\nb",
         "a|b",
         "|",
+        '"',
+        "\\",
         "\x00",
+        "\x1f",
         "\n",
         "\x7f",
         "\ufffe",
@@ -515,11 +519,39 @@ def test_only_maps_with_attributes_must_be_those_of_events(is_map: bool) -> None
     "pair", [*((name, "a") for name in NAMES_OF_HEADERS), *(("a", value) for value in VALUES_OF_HEADERS)], ids=ascii
 )
 def test_each_header_is_encoded_as_by_the_codec(pair: tuple[str, str], dedup: bool) -> None:
-    rows = [[{"key": name, "value": value} for name, value in pairs] for pairs in ([*EVENT_PAIRS, pair], [pair], [])]
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array(["a"] * 3), pa.array(rows), pa.array([b""] * 3)], ["subject", "h", "d"]
-    )
-    check(RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup), batch)
+    rows = pairs_of([*EVENT_PAIRS, pair], [pair], [], [pair])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 4), rows, pa.array([b""] * 4)], ["subject", "h", "d"])
+    encoder = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup)
+    check(encoder, batch)
+    check(encoder, batch.slice(1, 2))
+
+
+def pairs_of(*rows: list[tuple[str | None, str | None]] | None) -> pa.Array:
+    pair = pa.struct([("key", pa.string()), ("value", pa.string())])
+    shaped = [row if row is None else [{"key": name, "value": value} for name, value in row] for row in rows]
+    return pa.array(shaped, pa.list_(pair))
+
+
+@pytest.mark.parametrize("dedup", [True, False])
+def test_only_rows_with_unusual_headers_are_left_to_the_codec(dedup: bool) -> None:
+    """All others are encoded as columns."""
+    usual = [None, [], [("a", "b"), ("a", "")], EVENT_PAIRS]
+    unusual = [[("a b", "c")], [("a", "b"), (None, "c")], [("a", None)], [("a", " b")], [("a", "b\0")]]
+    odd = set(range(4, 9))
+    assert encode_headers(pairs_of(*usual, *unusual), None, 9, dedup=dedup).odd == odd
+    maps = pa.array([None, [], [("a", "b")]], pa.map_(pa.string(), pa.string()))
+    assert encode_headers(maps, None, 3, dedup=dedup).odd == {2}
+
+
+@pytest.mark.parametrize("dedup", [True, False])
+def test_entries_of_null_are_not_sent(dedup: bool) -> None:
+    """Arrow allows entries in the range of a NULL list."""
+    flat = pairs_of([*EVENT_PAIRS], [("a", "b")])
+    headers = pa.ListArray.from_arrays(flat.offsets, flat.values, mask=pa.array([True, False]))
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"] * 2), headers, pa.nulls(2)], ["subject", "headers", "data"])
+    encoder = RowEncoder(MESSAGE, "", ContentMode.BINARY, dedup=dedup)
+    check(encoder, batch)
+    assert encoder.messages(batch)[1].to_pylist() == ["", "a: b\r\n"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -534,6 +566,11 @@ def test_each_header_is_encoded_as_by_the_codec(pair: tuple[str, str], dedup: bo
         *({name: None} for name in ("specversion", "id", "source", "type")),
         *({name: pa.nulls(2)} for name in ("specversion", "id", "source", "type")),
         *({name: pa.array(["1.0", None])} for name in ("specversion", "id", "source", "type")),
+        *({name: pa.array(["1.0", ""])} for name in ("id", "source", "type", "subject", "time_text")),
+        *({name: pa.array([None, "a b/"])} for name in ("datacontenttype", "dataschema", "time")),
+        {"n": pa.array([2**31 - 1, 2**31])},
+        {"n": pa.array([-(2**31), -(2**31) - 1])},
+        {"at": pa.array([None, 253402300800000000], TIMESTAMP)},
     ],
     ids=lambda changed: ",".join(
         f"{name} {column.type if column is not None else 'missing'}" for name, column in changed.items()
@@ -548,3 +585,123 @@ def test_invalid_attributes_are_errors_as_by_the_codec(changed: dict[str, pa.Arr
     encoder = RowEncoder(EVENT, "", mode, dedup=True)
     check(encoder, batch)
     assert any(not isinstance(outcome, tuple) for outcome in by_codec(encoder, batch))
+
+
+TIME_TEXT = "2020-01-02t03:04:05.123456789+01:00"
+LATIN_1 = "text/plain; charset=latin-1"
+
+
+def event_batch(attributes: dict[str, pa.Array], **parts: pa.Array) -> pa.RecordBatch:
+    """Return three events with the required attributes, and others."""
+    core = {name: pa.array([value] * 3) for name, value in (*EVENT_CORE, ("id", "1"))}
+    columns = {**core, **attributes}
+    fields = {"attributes": pa.StructArray.from_arrays(list(columns.values()), list(columns)), **parts}
+    events = pa.StructArray.from_arrays(list(fields.values()), list(fields))
+    return pa.RecordBatch.from_arrays([pa.array(["a"] * 3), events], ["subject", "event"])
+
+
+USUAL_ATTRIBUTES: dict[str, list[Any]] = {
+    "id": ["a|b", "x" * 260, "Zürich 100%"],
+    "source": ["/", "é", "/a|b"],
+    "subject": ["é", None, 'a\\b "c"'],
+    "datacontenttype": [None, "text/plain", "application/x+json"],
+    "dataschema": [None, "https://example.com", None],
+    "ok": [True, None, False],
+    "blob": [b"x", b"", None],
+    "note": ["", None, "a"],
+}
+USUAL_TYPES = {
+    "time": pa.array([0, None, -1], TIMESTAMP),
+    "n": pa.array([5, None, -(2**31)]),
+    "small": pa.array([-128, None, 5], pa.int8()),
+    "at": pa.array([None, 1_577_934_245_500_000, 1_577_934_245_000_000], TIMESTAMP),
+    "time_text": pa.array([None, TIME_TEXT, TIME_TEXT]),
+}
+
+
+@pytest.mark.parametrize("dedup", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"data": pa.array([b"1", None, b"\xff"])},
+        {"data": pa.array(["1", "text", None])},
+        {"data": pa.array(["no JSON", "text", None]), "data_text": pa.array([" 1", None, '{"a": 1.50}'])},
+        {"data": pa.array([b"1", None, None]), "data_text": pa.array([None, "text", "[1]"])},
+        {"data": pa.array([b"1", b"2", b"3"]), "is_json": pa.array([True, False, None])},
+        {"data_text": pa.array([None, "text", "5"]), "is_json": pa.array([True, False, True])},
+        {"extensions": maps(["k", "l", "m"], ["é", "", "1"], [0, 2, 2, 3], [True, False, True])},
+        {"error": pa.nulls(3, pa.string())},
+    ],
+    ids=lambda parts: ",".join(parts),
+)
+def test_usual_columns_are_encoded_together(parts: dict[str, pa.Array], mode: ContentMode, dedup: bool) -> None:
+    """The codec encodes no row of them, also if some values are NULL or have to be escaped."""
+    attributes = {name: pa.array(values) for name, values in USUAL_ATTRIBUTES.items()}
+    batch = event_batch({**attributes, **USUAL_TYPES}, **parts)
+    assert encode(batch["event"], mode, dedup=dedup).odd == set()
+    encoder = RowEncoder(EVENT, "", mode, dedup=dedup)
+    for some in (batch, batch.slice(1), batch.slice(1, 1)):
+        check(encoder, some)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("content_type", "parts"),
+    [
+        (None, {"data": pa.array(["1", "text", "2"])}),
+        (None, {"data_text": pa.array([None, "text", "2"])}),
+        ("text/plain", {"data_text": pa.array(["1", "no JSON", "{"])}),
+        (LATIN_1, {"data_text": pa.array([None, "text", None])}),
+        (LATIN_1, {"data": pa.array([b"1", None, b"2"])}),
+        ("text/plain", {"data_text": pa.array([None, "text", "5"]), "is_json": pa.array([True, True, None])}),
+        (None, {"error": pa.array([None, "invalid-utf8", "odd"])}),
+        (None, {"extensions": pa.array([[("k", 5)], None, [("l", -1)]], pa.map_(pa.string(), pa.int32()))}),
+        (None, {"extensions": pa.array([[("k", None)], None, []], pa.map_(pa.string(), pa.null()))}),
+    ],
+    ids=lambda given: ",".join(given) if isinstance(given, dict) else str(given),
+)
+def test_other_columns_are_encoded_as_by_the_codec(
+    content_type: str | None, parts: dict[str, pa.Array], mode: ContentMode
+) -> None:
+    batch = event_batch({"datacontenttype": pa.array([None, content_type, content_type], pa.string())}, **parts)
+    encoder = RowEncoder(EVENT, "", mode, dedup=True)
+    check(encoder, batch)
+    check(encoder, batch.slice(1))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("id", "2"), ("note", "a"), ("subject", ""), ("time", "today"), ("time", TIME_TEXT), ("data", "1"), ("my_x", "1")],
+)
+def test_names_of_extensions_in_a_map_are_checked(name: str, text: str, mode: ContentMode) -> None:
+    """Also those that are attributes of the specification, or columns."""
+    extensions = pa.array([[("k", "v")], [("k", "v"), (name, text)], None], pa.map_(pa.string(), pa.string()))
+    batch = event_batch({"note": pa.array(["", "a", "b"])}, extensions=extensions)
+    check(RowEncoder(EVENT, "", mode, dedup=True), batch)
+    assert encode(batch["event"], mode, dedup=True).odd == {1}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_events_that_are_null_are_errors(mode: ContentMode) -> None:
+    batch = event_batch({})
+    attributes = batch["event"].field("attributes")
+    null = pa.StructArray.from_arrays([attributes], ["attributes"], mask=pa.array([False, True, False]))
+    without = pa.StructArray.from_arrays([pa.nulls(3)], ["attributes"])
+    for events in (null, without):
+        check(RowEncoder(EVENT, "", mode, dedup=True), batch.set_column(1, "event", events))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_variants_are_encoded_as_by_the_codec(mode: ContentMode) -> None:
+    """In Arrow, they are structs; here of the integer 5, and of an empty object."""
+    kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    values = [{"value": value, "metadata": b"\x01\x00\x00"} for value in (b"\x0c\x05", b"\x02\x00\x00")]
+    batch = event_batch({}, data=pa.array([None, *values], kind))
+    encoder = RowEncoder(EVENT, "", mode, dedup=True)
+    check(encoder, batch)
+    assert encode(batch["event"], mode, dedup=True).odd == {1, 2}
+    if mode is ContentMode.BINARY:
+        assert encoder.messages(batch)[2].to_pylist() == [b"", b"5", b"{}"]
